@@ -124,7 +124,12 @@ def _read_topology(top: str | PathLike[str]) -> Universe:
         with store_at(path).with_name(path) as file:
             if file.exists():
                 check_regular(file)
-            universe = mda.Universe(str(file), to_guess=())
+            # Where its name says what it is, nobody need look into the file for it.
+            suffix = file.suffix[1:].upper()
+            known = dict.fromkeys(("topology_format", "format"), suffix)
+            universe = mda.Universe(
+                str(file), to_guess=(), **(known if suffix in mda._PARSERS else {})
+            )
         universe.filename = str(top)
         return universe
     except FileNotFoundError as error:

@@ -92,7 +92,9 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'mdio' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), "open_source" if name == "open" else name)
+    found = getattr(import_module(_HOMES[name]), "open_source" if name == "open" else name)
+    globals()[name] = found  # which is looked at before this function is called
+    return found
 
 
 def __dir__() -> list[str]:

@@ -284,7 +284,6 @@ def _analyze(
         timings=[result.timing for result in results],
         seconds=plan.opened_s + watch.lap(),
         tasks=[task | {"block": items[task["block"]][0]} for task in executor.tasks],
-        notes=plan.notes,
     )
 
 

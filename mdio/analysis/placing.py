@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import chain, zip_longest
 from typing import Any
@@ -46,8 +46,19 @@ class _Needed:
         return [(a, self.frames[int(self.places[a]) : int(self.places[b + 1])]) for a, b in runs]
 
 
-def blocks_of_rank(plan: Plan, comm: Any) -> list[NumberedBlock]:
-    """Return this rank's blocks (collective): each unit is in the blocks of exactly one rank.
+def blocks_on_ranks(plans: Sequence[Plan], comm: Any) -> tuple[list[Iterable[NumberedBlock]], bool]:
+    """Return the blocks of each trajectory, and whether they are this rank's own (collective).
+
+    Where nodes keep units of all trajectories, each unit is in the blocks of exactly one rank;
+    otherwise blocks are the same on all ranks, and the executor shares them out.
+    """
+    if any(plan.units is None for plan in plans):
+        return [enumerate(plan.blocks) for plan in plans], False
+    return [_own_blocks(plan, comm) for plan in plans], True
+
+
+def _own_blocks(plan: Plan, comm: Any) -> list[NumberedBlock]:
+    """Return this rank's blocks of one trajectory.
 
     Nodes are what shares memory, and within that what ``MDIO_NODE`` calls by different names.
     """

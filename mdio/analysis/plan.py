@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mdio.analysis.kernels.kernel import Kernel, Prepared
 from mdio.analysis.reducers import Reducer, Stack
 from mdio.analysis.results import AnalysisResult
-from mdio.analysis.system import System
+from mdio.analysis.system import CutMolecules, System, cut_note
 from mdio.core.blocks import aligned_blocks
 from mdio.core.errors import AtomCountError, OptionError, PlanError
 from mdio.core.files.reading import reads
@@ -93,22 +93,15 @@ class Plan:
         known: dict[str, Any] = {"executor": executor.name, "workers": executor.n_workers}
         known |= {"prepare_s": self.prepare_s, "per_frame": isinstance(prepared.reducer, Stack)}
         known |= {"labels": prepared.labels, "row_labels": prepared.row_labels}
-        result = AnalysisResult(**known | found)
-        result.notes = self.notes_on(result, result.timings)
-        return result
-
-    def notes_on(self, result: AnalysisResult, timings: Sequence[BlockTiming]) -> tuple[str, ...]:
-        """Return all that is to be told of a result, each note once."""
-        cut = [frame for timing in timings for frame in timing.cut_frames]
+        result = AnalysisResult(**{**known, "notes": self.notes, **found})
+        cut = [frame for timing in result.timings for frame in timing.cut_frames]
         if cut and not isinstance(self.chosen, range):  # blocks are of a view, which numbers anew
             cut = self.frame_numbers[cut].tolist()
-        of_blocks = [note for timing in timings for note in timing.notes]
-        found = [*result.notes, *of_blocks, *missing_values(result)]
-        if cut:
-            from mdio.analysis.system import cut_note
-
-            found.append(cut_note(cut, result.n_frames))
-        return tuple(dict.fromkeys(found))
+        of_blocks = [note for timing in result.timings for note in timing.notes]
+        notes = [*result.notes, *of_blocks, *missing_values(result)]
+        notes += [cut_note(cut, result.n_frames)] if cut else []
+        result.notes = tuple(dict.fromkeys(notes))
+        return result
 
     def count(self, timing: BlockTiming | WorkerTiming) -> None:
         """Add what preparing has read to what a block, or worker, has."""
@@ -218,8 +211,6 @@ class Request:
                 notes += (f"{steps.note}",) if steps.note else ()
             is_whole = moved is not None and moved.makes_whole
             if self.kernel.needs_whole and source.info.has_box and not is_whole:
-                from mdio.analysis.system import CutMolecules
-
                 prepared = replace(prepared, cut=CutMolecules.of(system, prepared.atoms))
             if self.reducer is not None:
                 prepared = replace(prepared, reducer=self.reducer)

@@ -22,14 +22,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.analysis.kernels.kernel import UserKernel
-from mdio.analysis.placing import blocks_of_rank
+from mdio.analysis.placing import blocks_on_ranks
 from mdio.analysis.plan import Plan, Request
 from mdio.analysis.reducers import Stack, State
 from mdio.analysis.results import AnalysisResult
-from mdio.analysis.work import BlockWork, NumberedBlock, RowShape, check_shapes, describe
+from mdio.analysis.work import (
+    BlockResult,
+    BlockWork,
+    NumberedBlock,
+    check_shapes,
+    describe,
+    name_of_rank,
+)
 from mdio.core.errors import BlockError, MdioError, PlanError
 from mdio.core.files.index import FrameIndex, load_index, store_index
-from mdio.core.timing import BlockTiming, Stopwatch, WorkerTiming, per_worker, worker_name
+from mdio.core.timing import BlockTiming, Stopwatch, WorkerTiming, per_worker
 from mdio.layouts.base import Layout
 from mdio.layouts.native.file import comes_over_a_network, joined, scan_part
 from mdio.layouts.native.trr import TRRLayout
@@ -94,45 +101,8 @@ def _without_index(
 
 FAST = 1
 """Level of zlib."""
-Done = dict[int, tuple[State | None, BlockTiming]]
 Progress = Callable[[int, int], None]
-
-
-class _RankWork:
-    """One rank's blocks; keeps their rows here where they are to be gathered as arrays."""
-
-    def __init__(self, work: BlockWork, plan: Plan, comm: Any) -> None:
-        self.work = work
-        self.worker = WorkerTiming(f"rank {comm.rank} ({worker_name()})", comm.rank)
-        self.keeps = isinstance(plan.prepared.reducer, Stack)
-        self.states: list[State] = []
-        self.times: list[NDArray[np.float64]] = []
-        self.timings: list[BlockTiming] = []
-        self.shapes: list[tuple[NumberedBlock, RowShape | None]] = []
-        self.done_at = time.perf_counter()
-        """When the last block was done (the papers' t5)."""
-
-    def __call__(self, item: NumberedBlock) -> tuple[State | None, BlockTiming]:
-        result = self.work(item)
-        result.timing.rank, result.timing.worker = self.worker.rank, self.worker.worker
-        self.times.append(result.time)
-        self.timings.append(result.timing)
-        self.shapes.append((item, result.row_shape))
-        if self.keeps:
-            self.states.append(cast(State, result.state))
-        self.done_at = time.perf_counter()
-        return None if self.keeps else result.state, result.timing
-
-    def summed(
-        self, settled_at: float, gathered_at: float, gathered: list[Gathered]
-    ) -> WorkerTiming:
-        """Return this rank's times."""
-        found = per_worker(self.timings)[0] if self.timings else self.worker
-        found.t_wait_s = settled_at - self.done_at
-        found.t_comm_s = gathered_at - self.done_at
-        found.t_put_s = sum(part.t_put_s for part in gathered)
-        found.t_get_s = sum(part.t_get_s for part in gathered)
-        return found
+Mine = list[tuple[NumberedBlock, BlockResult]]
 
 
 def analyze_on_ranks(
@@ -140,41 +110,48 @@ def analyze_on_ranks(
 ) -> AnalysisResult:
     """Run an analysis on all ranks of `executor` (collective); see `mdio.analysis.driver`."""
     comm = executor.comm
-    watch = Stopwatch()
-    if comm.rank != 0:
-        progress = None
-        import_likely(request.trajectory)  # while rank 0 is opening it
-    index_together(request.trajectory, comm)
-    indexed_s = watch.lap()
-    plan = plan_from_root(request, executor)
-    plan.opened_s += indexed_s
-    begun = time.perf_counter()
+    plan = plan_on_ranks(request, executor)
+    begun = done_at = time.perf_counter()  # the last block was done then (the papers' t5)
+    keeps = isinstance(plan.prepared.reducer, Stack)
+    mine: Mine = []
+
+    def work(item: NumberedBlock) -> tuple[State | None, BlockTiming]:
+        """Keep rows here that are to be gathered as arrays."""
+        nonlocal done_at
+        result = block_work(item)
+        sent = None if keeps else result.state
+        mine.append((item, result if keeps else replace(result, state=None)))
+        done_at = time.perf_counter()
+        return sent, result.timing
+
     try:
-        on_read = None if progress is None else _as_all_ranks(progress, plan, comm.size)
-        block_work = BlockWork(plan.layout, plan.prepared, plan.opened_s, on_read)
-        work = _RankWork(block_work, plan, comm)
-        if plan.units is None:
-            results = executor.imap(work, enumerate(plan.blocks), describe=describe)
-        else:
-            own = blocks_of_rank(plan, comm)
-            results = executor.imap(work, own, describe=describe, own=True)
-        done = dict(results)
+        on_read = None
+        if progress is not None and comm.rank == 0:
+            on_read = _as_all_ranks(progress, plan, comm.size)
+        block_work = BlockWork(plan.layout, plan.prepared, plan.opened_s, on_read, rank=comm.rank)
+        (blocks,), own = blocks_on_ranks([plan], comm)
+        done = dict(executor.imap(work, blocks, describe=describe, own=own))
     finally:
         if plan.is_ours:
             plan.layout.close()
     settled_at = time.perf_counter()
-    gathered = _gathered(work, plan, comm, gather)
+    gathered = _gathered(mine, plan, comm, gather)
     gathered_at = time.perf_counter()
-    summed = work.summed(settled_at, gathered_at, gathered)
-    plan.count(summed)
-    ranks = comm.gather(summed)
-    result = _empty(plan, executor, gather)
+    worker = WorkerTiming(name_of_rank(comm.rank), comm.rank)
+    if mine:
+        worker = per_worker([result.timing for _, result in mine])[0]
+    worker.t_wait_s, worker.t_comm_s = settled_at - done_at, gathered_at - done_at
+    worker.t_put_s = sum(part.t_put_s for part in gathered)
+    worker.t_get_s = sum(part.t_get_s for part in gathered)
+    plan.count(worker)
+    ranks = comm.gather(worker)
+    found: dict[str, Any] = {"frame": np.empty(0, np.int64), "timings": [], "seconds": 0.0}
+    found |= {"time": np.empty(0), "values": np.empty(0)}
     if comm.rank == 0:
-        _fill(result, plan, done, [part.rows for part in gathered], ranks)
-        result.seconds = plan.opened_s + time.perf_counter() - begun
-    if executor.to_all:
-        result = comm.bcast(result)
-    return result
+        found |= _joined(plan, done, [part.rows for part in gathered], ranks)
+        found["seconds"] = plan.opened_s + time.perf_counter() - begun
+    result = plan.result(executor, gather=gather, **found)
+    return cast(AnalysisResult, comm.bcast(result)) if executor.to_all else result
 
 
 def _as_all_ranks(progress: Progress, plan: Plan, n_ranks: int) -> Progress:
@@ -193,11 +170,16 @@ def _as_all_ranks(progress: Progress, plan: Plan, n_ranks: int) -> Progress:
     return told
 
 
-def plan_from_root(request: Request, executor: MPIExecutor) -> Plan:
-    """Plan on rank 0 and tell the others, or raise on all ranks what went wrong there.
+def plan_on_ranks(request: Request, executor: MPIExecutor) -> Plan:
+    """Plan on rank 0 and tell the others, or raise on all ranks what went wrong (collective).
 
     A user's own function does not travel: every rank has it already.
     """
+    watch = Stopwatch()
+    if not executor.is_owner:
+        import_likely(request.trajectory)  # while rank 0 is opening it
+    index_together(request.trajectory, executor.comm)
+    indexed_s = watch.lap()
     own: list[Plan] = []
 
     def make() -> bytes:
@@ -218,11 +200,10 @@ def plan_from_root(request: Request, executor: MPIExecutor) -> Plan:
             raise
         # One rank tells of what is nobody's message.
         raise BlockError(f"rank 0 failed: {type(error).__name__}: {error}") from error
-    if own:
-        return own[0]
-    plan: Plan = pickle.loads(zlib.decompress(sent))
-    if isinstance(request.kernel, UserKernel):
+    plan: Plan = own[0] if own else pickle.loads(zlib.decompress(sent))
+    if not own and isinstance(request.kernel, UserKernel):
         plan.prepared = replace(plan.prepared, function=request.kernel.function)
+    plan.opened_s += indexed_s
     return plan
 
 
@@ -237,82 +218,64 @@ def _pickled(plan: Plan, request: Request) -> bytes:
         raise PlanError(f"the analysis cannot be sent to other ranks ({error})") from error
 
 
-def _gathered(work: _RankWork, plan: Plan, comm: Any, how: How) -> list[Gathered]:
+def _gathered(mine: Mine, plan: Plan, comm: Any, how: How) -> list[Gathered]:
     """Gather all frames' times and, if they are kept, all rows: each as it lies in memory.
 
     Raises BlockError: blocks have rows of different shapes (on all ranks).
     """
-    parts = [part for state in work.states for part in state[0]]
+    states = [result.state for _, result in mine if result.state is not None]
+    parts = [part for state in states for part in state[0]]
     own = np.result_type(*parts) if parts else None
+    shapes = {result.row_shape: (block, result.row_shape) for block, result in reversed(mine)}
+    times = np.concatenate([np.empty(0), *(result.time for _, result in mine)])
     # All that ranks have to know of each other at once: each exchange waits for the last of them.
-    facts = allgather(comm, (_unlike(work.shapes), sum(map(len, work.times)), own))
+    facts = allgather(comm, (list(shapes.values()), len(times), own))
     every = [found for of_rank, _, _ in facts for found in of_rank]
     check_shapes(sorted(every, key=lambda found: found[0][0]), plan.prepared)
     counts = [count for _, count, _ in facts]
-    times = np.concatenate(work.times) if work.times else np.empty(0)
     gathered = [gather_counted(times, comm, counts, how)]
-    if work.keeps:
+    stack = plan.prepared.reducer
+    if isinstance(stack, Stack):
         dtype = np.result_type(*(one for _, _, one in facts if one is not None))
-        rows = _rows(work, every[0][1], dtype)
+        if states:
+            rows = stack.finish(reduce(stack.merge, states)).astype(dtype, copy=False)
+            for _, result in mine:  # joined: what they held need not stay beside it
+                result.state = None
+            states.clear()
+            parts.clear()
+        else:
+            rows = np.empty((0, *(every[0][1] or ())), dtype)
         gathered.append(gather_counted(rows, comm, counts, how))
     return gathered
 
 
-def _unlike(
-    shapes: list[tuple[NumberedBlock, RowShape | None]],
-) -> list[tuple[NumberedBlock, RowShape | None]]:
-    """Return the first block of each shape."""
-    first = {shape: (block, shape) for block, shape in reversed(shapes)}
-    return list(first.values())
-
-
-def _rows(work: _RankWork, row_shape: RowShape | None, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return this rank's rows; of a rank without frames, none, of the shape and type of all."""
-    if not work.states:
-        return np.empty((0, *(row_shape or ())), dtype)
-    stack = Stack()
-    rows = stack.finish(reduce(stack.merge, work.states))
-    work.states.clear()  # joined: what they held need not stay beside it
-    return rows.astype(dtype, copy=False)
-
-
-def _empty(plan: Plan, executor: MPIExecutor, gather: How) -> AnalysisResult:
-    return plan.result(
-        executor,
-        frame=np.empty(0, np.int64),
-        time=np.empty(0),
-        values=np.empty(0),
-        timings=[],
-        seconds=0.0,
-        gather=gather,
-        notes=plan.notes,
-    )
-
-
-def _fill(
-    result: AnalysisResult,
+def _joined(
     plan: Plan,
-    done: Done,
+    done: dict[int, tuple[State | None, BlockTiming]],
     parts: list[NDArray[Any] | None],
     ranks: list[WorkerTiming],
-) -> None:
-    """Put on rank 0 what all ranks have sent into the result."""
-    numbers = sorted(done)
-    timings = [done[number][1] for number in numbers]
-    result.time, *rows = (_in_order_of_blocks(part, timings) for part in parts if part is not None)
+) -> dict[str, Any]:
+    """Return on rank 0 what all ranks have sent, as parts of the result."""
+    every = [done[number] for number in sorted(done)]
+    timings = [timing for _, timing in every]
+    time_ps, *rows = (_in_order_of_blocks(part, timings) for part in parts if part is not None)
     if rows:
-        result.values = rows[0]
+        values = rows[0]
     else:
         reducer = plan.prepared.reducer
-        states = [done[number][0] for number in numbers]
-        result.values = reducer.finish(reduce(reducer.merge, states))  # type: ignore[arg-type]
-    result.frame = plan.frame_numbers
+        states = [state for state, _ in every]
+        values = reducer.finish(reduce(reducer.merge, states))  # type: ignore[arg-type]
     last = {timing.rank: timing for timing in timings}
     for rank in ranks:
         if rank.rank in last:
             last[rank.rank].t_comm_s = rank.t_comm_s
-    result.timings, result.ranks = timings, ranks
-    result.notes = plan.notes_on(result, timings)
+    return {
+        "frame": plan.frame_numbers,
+        "time": time_ps,
+        "values": values,
+        "timings": timings,
+        "ranks": ranks,
+    }
 
 
 def _in_order_of_blocks(rows: NDArray[Any], timings: list[BlockTiming]) -> NDArray[Any]:

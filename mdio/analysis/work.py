@@ -18,7 +18,7 @@ from mdio.core.blocks import block_name, sub_blocks
 from mdio.core.errors import BlockError, MdioError
 from mdio.core.files.reading import reads
 from mdio.core.frames import FrameBlock
-from mdio.core.timing import BlockTiming, Stopwatch
+from mdio.core.timing import BlockTiming, Stopwatch, worker_name
 from mdio.layouts.base import Layout, cache_notes
 
 if TYPE_CHECKING:
@@ -158,6 +158,11 @@ NumberedBlock = tuple[int, range]
 RowShape = tuple[int, ...]
 
 
+def name_of_rank(rank: int) -> str:
+    """Return what records call this process, which is a rank of an MPI program."""
+    return f"rank {rank} ({worker_name()})"
+
+
 def describe(item: NumberedBlock) -> str:
     """Return how messages call a block."""
     return f"block {item[0]} ({block_name(item[1])})"
@@ -210,7 +215,7 @@ class BlockWork:
     `layout`: the trajectory. `prepared`: what to compute. `opened_s`: how long opening took, if
     `layout` is open already: the first block here accounts for it. `on_read`: called with (frames,
     decoded bytes) after each read has been computed, in this process. `place`: where rows that are
-    kept may go.
+    kept may go. `rank`: this process', under MPI.
     """
 
     def __init__(
@@ -220,7 +225,9 @@ class BlockWork:
         opened_s: float = 0.0,
         on_read: Callable[[int, int], None] | None = None,
         place: Place | None = None,
+        rank: int | None = None,
     ) -> None:
+        self.rank = rank
         self.layout = layout
         self.prepared = prepared
         self.place = place
@@ -242,7 +249,9 @@ class BlockWork:
         Raises BlockError: the kernel failed, or its result has not one row a frame.
         """
         number, block = item
-        timing = BlockTiming(number, block)
+        timing = BlockTiming(number, block, rank=self.rank)
+        if self.rank is not None:
+            timing.worker = name_of_rank(self.rank)
         whole, watch = Stopwatch(), Stopwatch()
         info = self.layout.info
         if self._edges is None:

@@ -22,7 +22,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from mdio.analysis.kernels.kernel import BlockFunction, Kernel
-from mdio.analysis.placing import blocks_of_rank, blocks_on_dask
+from mdio.analysis.placing import blocks_on_dask, blocks_on_ranks
 from mdio.analysis.plan import Request, Trajectory
 from mdio.core.errors import PlanError, WorkerDiedError
 from mdio.core.options import made_of, option, takes_options
@@ -309,25 +309,11 @@ def _done(
                 raise
 
 
-class _RankWork:
-    """Maps this rank's blocks; keeps their pairs here."""
-
-    def __init__(self, work: MapWork, rank: int) -> None:
-        self._work, self._rank = work, rank
-        self.runs: list[Run] = []
-
-    def __call__(self, item: MapItem) -> Mapped:
-        mapped = self._work(item)
-        mapped.timing.rank = self._rank
-        self.runs += mapped.runs
-        return head(mapped)
-
-
 def map_reduce_on_ranks(
     requests: Mapping[str, Request], settings: Settings, executor: MPIExecutor, stack: ExitStack
 ) -> MapReduceResult:
     """Run a map-reduce on all ranks (collective); see `mdio.mapreduce.driver`."""
-    from mdio.analysis.ranks import index_together, plan_from_root
+    from mdio.analysis.ranks import plan_on_ranks
     from mdio.parallel.ranks import Agreement
 
     comm = executor.comm
@@ -342,8 +328,7 @@ def map_reduce_on_ranks(
     agreement.reach(error)
     plans = {}
     for label, request in requests.items():
-        index_together(request.trajectory, comm)
-        plans[label] = plan = plan_from_root(request, executor)
+        plans[label] = plan = plan_on_ranks(request, executor)
         if plan.is_ours:
             stack.callback(plan.layout.close)
     watch = Stopwatch()
@@ -352,17 +337,21 @@ def map_reduce_on_ranks(
     job = Job.of(plans, settings)
     spool = settings.spool(folder, shares=False)
     opened = list(plans.values())
-    work = _RankWork(MapWork(opened, settings.program, spool), comm.rank)
-    items, own = job.items(enumerate(plan.blocks) for plan in opened), False
-    if all(plan.units is not None for plan in opened):
-        items, own = job.items(blocks_of_rank(plan, comm) for plan in opened), True
-    for _, one in executor.imap(work, items, describe=block_label, own=own):
+    work, runs_here = MapWork(opened, settings.program, spool, comm.rank), list[Run]()
+
+    def map_here(item: MapItem) -> Mapped:
+        mapped = work(item)
+        runs_here.extend(mapped.runs)
+        return head(mapped)
+
+    blocks, own = blocks_on_ranks(opened, comm)
+    for _, one in executor.imap(map_here, job.items(blocks), describe=block_label, own=own):
         job.note(one)
     job.table.time[:] = comm.bcast(job.table.time)
     map_s = watch.lap()
-    every = comm.allgather([replace(run, pairs=None) for run in work.runs])
+    every = comm.allgather([replace(run, pairs=None) for run in runs_here])
     runs = [run for of_rank in every for run in of_rank]
-    reduced = _reduced(job, runs, work.runs, comm, agreement) if runs else Table.empty()
+    reduced = _reduced(job, runs, runs_here, comm, agreement) if runs else Table.empty()
     result = job.result(reduced, executor, runs)
     result.reduce_s = watch.lap()
     result.seconds += map_s + result.reduce_s

@@ -80,10 +80,13 @@ class MapWork:
     """Maps one block; opens the trajectory once in each process.
 
     `plans`: of each trajectory. `program`: whose map is called; its reduce comes along, so that one
-    that cannot travel is told of before the work. `spool`: where pairs go.
+    that cannot travel is told of before the work. `spool`: where pairs go. `rank`: this process',
+    under MPI.
     """
 
-    def __init__(self, plans: Sequence[Plan], program: Program, spool: Spool) -> None:
+    def __init__(
+        self, plans: Sequence[Plan], program: Program, spool: Spool, rank: int | None = None
+    ) -> None:
         self._name = kernel_name(plans[0].prepared.function)
         self._spool, self._reduce = spool, program.reduce
         self._functions = [
@@ -92,7 +95,7 @@ class MapWork:
         self._works = []
         for plan, function in zip(plans, self._functions, strict=True):
             prepared = replace(plan.prepared, function=function, reducer=Stack(), fills=False)
-            self._works.append(BlockWork(plan.layout, prepared, plan.opened_s))
+            self._works.append(BlockWork(plan.layout, prepared, plan.opened_s, rank=rank))
 
     def __repr__(self) -> str:
         return f"{self._name} or {kernel_name(self._reduce)}"
