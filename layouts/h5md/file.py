@@ -290,8 +290,9 @@ def write_steps(file: h5py.File, column: Column, source: OpenFile) -> None:
         h5md_step[start:stop] = np.arange(start, stop)
 
 
-FILTER = 397
-"""Of integers; HDF5 leaves 256 to 511 to whoever has not registered a filter."""
+FILTER, FORMER_FILTER = 33_165, 397
+"""Of integers. HDF5 leaves numbers from 32,768 on to applications; the former one lies in its range
+for tests, and is read."""
 FILTER_VERSION = 1
 
 Coder = int | QuantisedFormat | None

@@ -21,7 +21,7 @@ from mdio.core.kernels import crc32c
 from mdio.layouts.chunked.array import ChunksInFile, inflate
 from mdio.layouts.chunked.own import OwnOutput
 from mdio.layouts.h5md.disk import check_seal
-from mdio.layouts.h5md.file import FILTER, chunk_table, run_table, unpack, value_path
+from mdio.layouts.h5md.file import FILTER, FORMER_FILTER, chunk_table, run_table, unpack, value_path
 from mdio.layouts.h5md.flavours import flavour_of
 from mdio.layouts.h5md.gromacs_topology import TOPOLOGY
 from mdio.layouts.h5md.io import (
@@ -312,6 +312,7 @@ UNPACK: dict[tuple[int, ...], Unpack | None] = {
     (): None,
     (h5z.FILTER_SHUFFLE, h5z.FILTER_DEFLATE): inflate,
     (FILTER,): unpack,
+    (FORMER_FILTER,): unpack,
 }
 """What undoes the filters that chunks go through."""
 

@@ -16,7 +16,7 @@
 
 namespace {
 
-constexpr int FILTER = 397;
+constexpr int FILTER = MDIO_FILTER;  // a library has one filter, and older files another number
 constexpr unsigned VERSION = 1, REVERSE = 0x0100;
 constexpr size_t HEADER = 32, BLOSC_HEADER = 16;
 constexpr int RAW = 0, PACKED = 5, PACKED_END = 9, RIGID_END = 11;

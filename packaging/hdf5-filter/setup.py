@@ -11,6 +11,8 @@ from setuptools.command.build_ext import build_ext
 
 KERNELS = Path(__file__).parent.resolve().parent.parent / "mdio/native/kernels"
 NEEDED = ("neighbours.cpp", "packed*.cpp", "rigid*.cpp", "shuffle.cpp")
+FILTERS = {"": "33165", "_former": "397"}
+"""Numbers of the filter, in files of today and of older versions."""
 FLAGS = ["-std=c++17", "-O3", "-g0", "-fvisibility=hidden", "-fno-math-errno"]
 if platform.machine() not in ("x86_64", "AMD64"):
     FLAGS.append("-ffp-contract=off")  # as in mdio's own setup.py
@@ -32,13 +34,25 @@ setup(
     python_requires=">=3.9",
     install_requires=["h5py"],
     cmdclass={"build_ext": Plugin},
+    libraries=[
+        (
+            "mdio_chunks",
+            {
+                "sources": sorted(str(p) for one in NEEDED for p in KERNELS.glob(one)),
+                "include_dirs": [str(KERNELS)],
+                "cflags": FLAGS,
+            },
+        )
+    ],
     ext_modules=[
         Extension(
-            "mdio_hdf5_filter.libmdio_hdf5_filter",
-            ["filter.cpp", *sorted(str(p) for one in NEEDED for p in KERNELS.glob(one))],
+            f"mdio_hdf5_filter.libmdio_hdf5_filter{suffix}",
+            ["filter.cpp"],
             include_dirs=[str(KERNELS)],
+            define_macros=[("MDIO_FILTER", number)],
             extra_compile_args=FLAGS,
             language="c++",
         )
+        for suffix, number in FILTERS.items()
     ],
 )
