@@ -30,11 +30,10 @@ steps in AKMA units.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -59,11 +58,6 @@ CELL_NBYTES = 48
 TITLE_NBYTES = 80
 MARKER_TYPES = ("<i4", ">i4", "<i8", ">i8")
 """Lengths of records are of 4 bytes; of 8 with some Fortran compilers."""
-
-
-@lru_cache(maxsize=64)  # making one takes as long as a small read
-def _structured(parts: tuple[tuple[str, Any, tuple[int, ...]], ...]) -> np.dtype[np.void]:
-    return np.dtype([*parts])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,15 +100,27 @@ class DCDHeader:
         """Bytes of the unit cell's record."""
         return CELL_NBYTES + 2 * self.marker.itemsize if self.has_cell else 0
 
-    def record(self, kind: str, count: int) -> np.dtype[np.void]:
-        """Return a record of so many numbers, as NumPy describes it."""
-        values = ("values", self.order + kind, (count,))
-        return _structured((("before", self.marker, ()), values, ("behind", self.marker, ())))
+    def fields(self, frame: int) -> dict[str, Field]:
+        """Return what lies in frame 0, or in frame 1 and those behind it."""
+        n_atoms = self.n_atoms if frame == 0 else self.n_free
+        stride, size = self.frame_nbytes(n_atoms), self.marker.itemsize
+        begin = self.frame_offset(frame) - frame * stride
 
-    def frame(self, n_atoms: int) -> np.dtype[np.void]:
-        """Return a frame of so many atoms, as NumPy describes it."""
-        cell = (("cell", self.record("f8", 6), ()),) if self.has_cell else ()
-        return _structured((*cell, ("axes", self.record("f4", n_atoms), (self.n_dimensions,))))
+        axes = begin + self.cell_nbytes
+        numbers, apart = np.dtype(f"{self.order}f4"), self.record_nbytes(n_atoms)
+        shape = (self.n_dimensions, n_atoms)
+        fields = {
+            "axes": Field(axes + size, stride, numbers, shape, (apart, 4)),
+            "before": Field(axes, stride, self.marker, shape[:1], (apart,)),
+            "behind": Field(axes + apart - size, stride, self.marker, shape[:1], (apart,)),
+        }
+        for number, name in enumerate("xyz"):
+            fields[name] = Field(axes + size + number * apart, stride, numbers, (n_atoms,))
+        if self.has_cell:
+            values = ("values", f"{self.order}f8", (6,))
+            cell = np.dtype([("before", self.marker), values, ("behind", self.marker)])
+            fields["cell"] = Field(begin, stride, cell)
+        return fields
 
     def record_nbytes(self, n_atoms: int) -> int:
         """Bytes of the record of one dimension of `n_atoms`."""
@@ -374,6 +380,8 @@ class DCDLayout(NativeLayout):
     )
 
     _header: DCDHeader
+    _fields: tuple[dict[str, Field], dict[str, Field]]
+    """What lies in the first frame, and in the others."""
     _first_frame: NDArray[np.float32]
 
     @classmethod
@@ -389,6 +397,7 @@ class DCDLayout(NativeLayout):
 
     def _open_frames(self) -> TrajectoryInfo:
         header = self._header = read_header(self._file)
+        self._fields = header.fields(0), header.fields(1)
         n_frames, lost = self._count_frames()
         with np.errstate(all="ignore"):
             times = self._times(np.array([0, n_frames - 1]))
@@ -514,48 +523,40 @@ class DCDLayout(NativeLayout):
 
         With fixed atoms, the first frame is read by itself.
         """
-        header = self._header
-        n_atoms = header.n_atoms if start == 0 else header.n_free
-        stride = header.frame_nbytes(n_atoms)
-        frame = Field(header.frame_offset(start) - start * stride, stride, header.frame(n_atoms))
-        fields = {"frame": frame}
-        low, high = 0, n_atoms
+        header, every = self._header, self._fields[start > 0]
+        fields = {name: field for name, field in every.items() if name not in ("x", "y", "z")}
+        low, high = 0, (n_atoms := every["x"].shape[0])
         if atoms is not None:
             low, high = (int(atoms.min()), int(atoms.max()) + 1) if atoms.size else (0, 0)
         unwanted = 4 * (n_atoms - (high - low)) * header.n_dimensions
         if low == high or spare_gaps(unwanted, header.n_dimensions + 1):
-            cell = frame._replace(dtype=header.record("f8", 6))
-            fields = {"cell": cell} if header.has_cell else {}
-            axis = frame._replace(dtype=np.dtype(f"{header.order}f4"), shape=(n_atoms,))
-            for number in range(3) if low < high else ():
-                begin = frame.begin + header.cell_nbytes + header.marker.itemsize
-                begin += number * header.record_nbytes(n_atoms)
-                fields["xyz"[number]] = axis._replace(begin=begin).part(low, high)
+            fields = {"cell": every["cell"]} if header.has_cell else {}
+            fields |= {name: every[name].part(low, high) for name in "xyz" if low < high}
             atoms = None if atoms is None else atoms - low
         boxes[...] = 0
         for first, last, arrays in self._file.records(start, stop, fields) if fields else ():
             rows = slice(first - start, last - start)
-            if (whole := arrays.get("frame")) is not None and header.has_cell:
-                arrays["cell"] = whole["cell"]
             if "cell" in arrays:
-                self._check_lengths(arrays["cell"], CELL_NBYTES, first, "unit cell")
-                cells = arrays["cell"]["values"].astype(float)
+                cell = arrays["cell"]
+                self._check_lengths((cell["before"], cell["behind"]), CELL_NBYTES, first)
+                cells = cell["values"].astype(float)
                 boxes[rows] = boxes_from_cells(cells, header.charmm_version)
-            if whole is not None:
-                for number, name in enumerate("xyzw"[: header.n_dimensions]):
-                    self._check_lengths(whole["axes"][:, number], 4 * n_atoms, first, name)
-                planar_to_xyz(whole["axes"]["values"][:, :3], positions[rows], atoms)
+            if "axes" in arrays:
+                self._check_lengths((arrays["before"], arrays["behind"]), 4 * n_atoms, first)
+                planar_to_xyz(arrays["axes"][:, :3], positions[rows], atoms)
             elif low < high:
                 planes = np.stack([arrays[name] for name in "xyz"], axis=1)
                 planar_to_xyz(planes, positions[rows], atoms)
 
-    def _check_lengths(self, records: NDArray[Any], nbytes: int, first: int, what: str) -> None:
-        """Compare the lengths before and behind records, of frames from `first` on."""
-        for lengths in (records["before"], records["behind"]):
-            if (wrong := np.flatnonzero(lengths != nbytes)).size:
+    def _check_lengths(self, around: Sequence[NDArray[Any]], nbytes: int, first: int) -> None:
+        """Compare the lengths around records, (F,) or those of all axes (F, D), from `first` on."""
+        for lengths in around:
+            if (lengths != nbytes).any():
+                row, *axis = at = tuple(np.argwhere(lengths != nbytes)[0])
                 raise SourceError(
-                    f"{self.path}: frame {first + wrong[0]} is damaged: the record of its {what} "
-                    f"has a length of {lengths[wrong[0]]} bytes, expected {nbytes}"
+                    f"{self.path}: frame {first + row} is damaged: the record of its "
+                    f"{'xyzw'[axis[0]] if axis else 'unit cell'} has a length of {lengths[at]} "
+                    f"bytes, expected {nbytes}"
                 )
 
 

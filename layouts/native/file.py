@@ -63,13 +63,16 @@ class Rows(NamedTuple):
 
     def view(self, field: Field, offset: int) -> NDArray[Any]:
         """Return a field that lies at `offset` of every record, (R, *shape), without a copy."""
-        strides = np.empty(field.shape, np.dtype([("item", "V1")])).strides
+        strides = field.strides
+        if strides is None:
+            strides = np.empty(field.shape, np.dtype([("item", "V1")])).strides
+            strides = tuple(n * field.dtype.itemsize for n in strides)
         return np.ndarray(
             (self.n_rows, *field.shape),
             field.dtype,
             buffer=self.buffer,
             offset=offset,
-            strides=(self.stride, *(n * field.dtype.itemsize for n in strides)),
+            strides=(self.stride, *strides),
         )
 
 
@@ -77,18 +80,22 @@ class Field(NamedTuple):
     """Numbers that lie in every record of a file, records at equal distances.
 
     `begin`: where those of record 0 lie, or would. `stride`: bytes from record to record. `dtype`,
-    `shape`: of those of one record.
+    `shape`, `strides`: of those of one record; C-contiguous by default.
     """
 
     begin: int
     stride: int
     dtype: np.dtype[Any]
     shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] | None = None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of those of one record."""
-        return self.dtype.itemsize * math.prod(self.shape)
+        """Bytes of those of one record, from the first to the last."""
+        if self.strides is None:
+            return self.dtype.itemsize * math.prod(self.shape)
+        steps = zip(self.shape, self.strides, strict=True)
+        return self.dtype.itemsize + sum((n - 1) * stride for n, stride in steps)
 
     def part(self, low: int, high: int) -> Field:
         """Return elements ``low:high`` of them."""
