@@ -72,7 +72,7 @@ def is_unchanged(path: Path, source: Mapping[str, Any]) -> bool:
     """
     for known in source.get("files", [source]):
         if known.get("path") == str(path.absolute()):
-            now = file_state(path, known["nbytes"], 0)
+            now = file_state(path, known["nbytes"])
             return now["nbytes"] >= known["nbytes"] and all(
                 now[end] == known[end] for end in ("crc32c_head", "crc32c_tail")
             )
@@ -619,15 +619,5 @@ class NothingToDo(Conversion):
     def run(self, executor: Executor, **_: Any) -> ConvertResult:
         """Return what is there."""
         self.view.close()
-        return ConvertResult(
-            out=str(self.out),
-            layout=self.plan.layout,
-            n_frames=self.plan.n_frames,
-            n_atoms=self.plan.n_atoms,
-            nbytes_in=self.job.nbytes_in,
-            nbytes_out=0,
-            seconds=0.0,
-            workers=executor.n_workers,
-            plan=self.plan,
-            found_complete=True,
-        )
+        done = {"nbytes_out": 0, "seconds": 0.0, "workers": executor.n_workers}
+        return self.job.result(self.plan, **done, found_complete=True)

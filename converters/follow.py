@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -73,13 +74,13 @@ def follow(
         raise PlanError(f"{name} does not go with --follow; leave it out")
     need_disk(source, f"following a source needs it on a disk; {COPY_IT}")
     where = changed_at(out) if append else path_of(out)
-    follower = _Follower(Path(source), where, wanted, executor or Serial(), force=force)
+    follower = _Follower(Path(source), where, wanted, executor or Serial(), force)
     if append:
         follower.resume()
     ended = threading.Event() if stopped is None else stopped
     last_s = -float("inf")
     while True:
-        idle = until_idle_s is not None and follower.idle_s >= until_idle_s
+        idle = until_idle_s is not None and time.monotonic() - follower.since_s >= until_idle_s
         end = ended.is_set() or idle
         n_there = follower.look()
         end = end or (n_frames is not None and n_there >= n_frames)
@@ -94,33 +95,29 @@ def follow(
         ended.wait(min(POLL_S, every_s / 2 + 0.05))
 
 
+@dataclass
 class _Follower:
-    def __init__(
-        self,
-        source: Path,
-        out: Path,
-        options: ConversionOptions,
-        executor: Executor,
-        *,
-        force: bool,
-    ) -> None:
-        self.source, self.out, self.options, self.executor = source, out, options, executor
-        self.force = force
-        self.begin, self.step = options.selection.start or 0, options.selection.step or 1
-        self.n_done = 0
-        self._uuid: str | None = None  # of the output, since the last publication
-        self._known = True  # what the output has is known to be of the source
-        self._n_there = 0
-        self._unit: int | None = None
-        self._seen: tuple[int, int] | None = None
-        self._since = time.monotonic()
-        self._problem: Exception | None = None
-        self._result: ConvertResult | None = None
+    source: Path
+    out: Path
+    options: ConversionOptions
+    executor: Executor
+    force: bool
+    n_done: int = 0
+    since_s: float = field(default_factory=time.monotonic)
+    """Since when the source has not grown."""
+    _uuid: str | None = None
+    """Of the output, since the last publication."""
+    _known: bool = True
+    """Whether what the output has is known to be of the source."""
+    _n_there: int = 0
+    _unit: int | None = None
+    _seen: tuple[int, int] | None = None
+    _problem: Exception | None = None
+    _result: ConvertResult | None = None
 
-    @property
-    def idle_s(self) -> float:
-        """For how long the source has not grown."""
-        return time.monotonic() - self._since
+    def __post_init__(self) -> None:
+        selection = self.options.selection
+        self.begin, self.step = selection.start or 0, selection.step or 1
 
     def resume(self) -> None:
         """Go on behind what the output has."""
@@ -154,7 +151,7 @@ class _Follower:
             )
         if now == self._seen:
             return self._n_there
-        self._seen, self._since = now, time.monotonic()
+        self._seen, self.since_s = now, time.monotonic()
         try:
             with open_with_topology(self.source, self.options.sources.top) as layout:
                 n_source = layout.info.n_frames
@@ -188,9 +185,9 @@ class _Follower:
             )
         elif self._unit is not None and n_wanted >= self._unit:
             options = options.but(expected_frames=ENDLESS_FRAMES)
+        options = self._only(options, n_wanted)
         with self._out_is_ours():
-            words = self.source, self.out, self._only(options, n_wanted), self.executor
-            conversion = prepare(*words)
+            conversion = prepare(self.source, self.out, options, self.executor)
         appended = conversion.appended
         if appended is not None and appended.continuation.manifest["uuid"] != self._uuid:
             conversion.close()

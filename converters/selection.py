@@ -173,28 +173,20 @@ def atom_count(top: str | PathLike[str] | Universe) -> int:
         return len(_read_topology(top).atoms)
 
 
+@dataclass(eq=False)
 class AtomChoice:
-    """The atoms to keep, and the groups among them.
+    """The atoms to keep, and the groups among them."""
 
-    Attributes: `universe` (Universe or None): the topology, where one was given. `kept`, (A,) int64
-    array or None: indices in the source; None = all. `groups` (dict of name to int64 array):
-    indices into the kept atoms. `stored`: the topology that the source holds. `notes`: what was
-    guessed of the atoms for selections.
-    """
-
-    def __init__(
-        self,
-        universe: Universe | None,
-        kept: NDArray[np.int64] | None,
-        groups: dict[str, NDArray[np.int64]],
-        stored: Topology | None = None,
-        notes: tuple[str, ...] = (),
-    ) -> None:
-        self.universe = universe
-        self.stored = stored
-        self.kept = kept
-        self.groups = groups
-        self.notes = notes
+    universe: Universe | None
+    """The topology, where one was given."""
+    kept: NDArray[np.int64] | None
+    """(A,) indices in the source; None = all."""
+    groups: dict[str, NDArray[np.int64]]
+    """By name, indices into the kept atoms."""
+    stored: Topology | None = None
+    """The topology that the source holds."""
+    notes: tuple[str, ...] = ()
+    """What was guessed of the atoms for selections."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the topology behind: other processes need indices only."""

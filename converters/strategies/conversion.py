@@ -127,7 +127,8 @@ class Conversion:
                 self.appended.continuation.take_over(writer)
             n_frames = sum(receipt.stop - receipt.start for receipt in taken)
             if n_frames:
-                writer.notes.append(resuming.note_of(n_frames, self.plan))
+                there = f"{n_frames:,} of {self.plan.n_frames:,} frames"
+                writer.notes.append(f"{there} were there from an earlier run")
                 if progress is not None:
                     progress(n_frames, 0)
             worker = self._worker(writer)
@@ -145,16 +146,11 @@ class Conversion:
             writer.finish()
             self.plan = self.plan.replace(notes=tuple(writer.notes))
             stack.close()
-            return ConvertResult(
-                out=str(self.out),
-                layout=self.plan.layout,
-                n_frames=self.plan.n_frames,
-                n_atoms=self.plan.n_atoms,
-                nbytes_in=self.job.nbytes_in,
+            return self.job.result(
+                self.plan,
                 nbytes_out=nbytes,
                 seconds=time.perf_counter() - begun,
                 workers=executor.n_workers,
-                plan=self.plan,
                 copied=self.copies,
                 topologies=tuple(str(path) for path in self.job.beside),
             )
@@ -261,8 +257,7 @@ class Conversion:
             with output_errors(temporary):
                 journal = Journal(temporary, resuming.first_words(words, meta, self.plan))
                 self._journal = stack.enter_context(journal)
-            meta = resuming.same_output(journal, meta)
-            self.plan = resuming.same_pieces(journal, self.plan)
+            meta, self.plan = resuming.as_begun(journal, meta, self.plan)
         elif resume:
             raise PlanError(
                 f"{self.out}: conversions to the layout {self.plan.layout} cannot be resumed; "

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from mdio.converters.options import ConversionOptions
+from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.selection import AtomChoice
 from mdio.converters.storage import StripeRequest
 from mdio.core.errors import OutputError, SourceError
@@ -250,6 +250,18 @@ class Job:
             stretches=self.stretches,
         )
         return replace(made, frame_data=self.view.frame_data(), recipe=self.options.recipe())
+
+    def result(self, plan: LayoutPlan, **done: Any) -> ConvertResult:
+        """Return what is told of the output, which lies as `plan` says, and of what was `done`."""
+        return ConvertResult(
+            out=str(self.out),
+            layout=plan.layout,
+            n_frames=plan.n_frames,
+            n_atoms=plan.n_atoms,
+            nbytes_in=self.nbytes_in,
+            plan=plan,
+            **done,
+        )
 
     @cached_property
     def beside(self) -> dict[Path, bytes]:

@@ -97,28 +97,18 @@ def _as_written(journal: Journal) -> Iterator[None]:
         ) from error
 
 
-def same_output(journal: Journal, meta: OutputMeta) -> OutputMeta:
-    """Return `meta` as the first run had it: the output stays the one that was begun."""
+def as_begun(journal: Journal, meta: OutputMeta, plan: LayoutPlan) -> tuple[OutputMeta, LayoutPlan]:
+    """Return both as the first run had them, whoever works at it now.
+
+    The output stays the one that was begun, and so do its segments and pieces.
+    """
     values = journal.values
     with _as_written(journal):
-        return replace(
-            meta,
-            uuid=str(UUID(values["uuid"])),
-            created=values["created"],
-            striping=values["striping"],
-        )
-
-
-def same_pieces(journal: Journal, plan: LayoutPlan) -> LayoutPlan:
-    """Return `plan` with the segments and pieces of the first run, whoever works at it now."""
-    with _as_written(journal):
-        division = {name: journal.values["division"][name] for name in DIVISION}
-        return plan.replace(**division | {"segment_frames": tuple(division["segment_frames"])})
-
-
-def note_of(n_frames: int, plan: LayoutPlan) -> str:
-    """Return what the user is told of frames that were there."""
-    return f"{n_frames:,} of {plan.n_frames:,} frames were there from an earlier run"
+        same = {name: values[name] for name in ("created", "striping")}
+        meta = replace(meta, uuid=str(UUID(values["uuid"])), **same)
+        division = {name: values["division"][name] for name in DIVISION}
+        division["segment_frames"] = tuple(division["segment_frames"])
+        return meta, plan.replace(**division)
 
 
 def record_of(receipt: PieceRecord) -> Record:
@@ -256,16 +246,11 @@ def complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult | Non
     )
     if not same:
         return None
-    return ConvertResult(
-        out=str(job.out),
-        layout=plan.layout,
-        n_frames=plan.n_frames,
-        n_atoms=plan.n_atoms,
-        nbytes_in=job.nbytes_in,
+    return job.result(
+        plan,
         nbytes_out=nbytes,
         seconds=time.perf_counter() - begun,
         workers=1,
-        plan=plan,
         copied=copies,
         topologies=tuple(map(str, job.beside)),
         found_complete=True,

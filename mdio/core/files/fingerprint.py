@@ -44,19 +44,9 @@ def fingerprint(path: str | PathLike[str]) -> dict[str, Any]:
     the manifest for a folder.
     Raises SourceError: nothing is there, it cannot be read, or the folder has no manifest.
     """
-    where = path_of(path).absolute()
-    identifying = _identifying_file(where)
-    with opened_source(identifying, path) as file:
-        status = file.status()
-        head = file.peek(0, END_NBYTES)
-        tail = file.peek(max(0, status.st_size - END_NBYTES), END_NBYTES)
-    return {
-        "path": str(where),
-        "nbytes": status.st_size,
-        "mtime_ns": status.st_mtime_ns,
-        "crc32c_head": crc32c(head),
-        "crc32c_tail": crc32c(tail),
-    }
+    state = file_state(path_of(path))
+    del state["inode"]
+    return {"path": str(path_of(path).absolute()), **state}
 
 
 class SourceStates:
@@ -72,7 +62,9 @@ class SourceStates:
     def __init__(self, paths: Sequence[str | PathLike[str]], *, may_grow: bool = False) -> None:
         self.may_grow = may_grow
         self._skipped = COUNTS_NBYTES if may_grow else 0
-        self._states = {path: file_state(path, None, self._skipped) for path in map(path_of, paths)}
+        self._states = {
+            path: file_state(path, skipped=self._skipped) for path in map(path_of, paths)
+        }
 
     def check(self) -> None:
         """See that nothing has changed.
@@ -92,7 +84,7 @@ class SourceStates:
                 )
 
 
-def file_state(path: Path, nbytes: int | None, skipped: int) -> dict[str, int]:
+def file_state(path: Path, nbytes: int | None = None, skipped: int = 0) -> dict[str, int]:
     """Return what tells the contents of a file or folder from others.
 
     `path`: the file, or a folder that has a manifest. `nbytes`: of a file that may grow: only so

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.remote.objects import RemoteObject
-from mdio.core.files.store import store_at
+from mdio.core.files.store import MOUNTS, mounts, store_at
 from mdio.core.kernels import read_rows
 
 
@@ -60,7 +60,6 @@ MAX_BUFFERS = 1000
 # over a network (Lustre, NFS) every call waits for a server: there they are left as they are.
 WITH_FOLIOS = {"ext4", "xfs"}
 """File systems on disks of the machine itself."""
-MOUNTS = "/proc/self/mountinfo"
 
 RAMP_NBYTES = (64 << 10, 64 << 10, 128 << 10, 256 << 10)
 """Bytes of the first calls, one after the other."""
@@ -74,17 +73,7 @@ def devices_with_folios(mountinfo: str = MOUNTS) -> frozenset[int]:
 
     `mountinfo`: the kernel's table of mounts (proc(5)).
     """
-    try:
-        lines = Path(mountinfo).read_text(errors="replace").splitlines()
-    except OSError:
-        return frozenset()
-    devices = set()
-    for line in lines:
-        mount, _, system = line.partition(" - ")
-        if system.split(" ", 1)[0] in WITH_FOLIOS:
-            major, _, minor = mount.split()[2].partition(":")
-            devices.add(os.makedev(int(major), int(minor)))
-    return frozenset(devices)
+    return frozenset(device for device, _, kind in mounts(mountinfo) if kind in WITH_FOLIOS)
 
 
 def read_with_ramp_up(fd: int, target: memoryview, offset: int) -> int:

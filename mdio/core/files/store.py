@@ -34,6 +34,28 @@ OTHER_URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 COPY_IT = "copy it here, and back when that is done"
 
 
+def mounts(mountinfo: str = MOUNTS) -> list[tuple[int, str, str]]:
+    """Return device (``st_dev``), mount point (with a slash behind it) and type of file systems.
+
+    `mountinfo`: the kernel's table of mounts (proc(5)); none are returned where there is none.
+    """
+    try:
+        lines = Path(mountinfo).read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        fields = before.split(" ")
+        if len(fields) < 5 or not after:
+            continue
+        # Spaces, tabs, newlines and backslashes in a mount point are octal: \040.
+        point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
+        device = os.makedev(*map(int, fields[2].split(":")))
+        found.append((device, f"{point.rstrip('/')}/", after.split(" ")[0]))
+    return found
+
+
 class Disk:
     """File systems: what is there is opened by its name, and written in place."""
 
@@ -72,9 +94,6 @@ class Disk:
     def check_kind(self, path: Path) -> None:
         """Raise OSError for what is there and neither a file nor a folder."""
         check_regular(path)
-
-    def need_disk(self, path: AnyPath, reason: str, error: type[MdioError]) -> None:
-        """See `need_disk`."""
 
     def sizes(self, folder: Path) -> dict[str, int]:
         """Return the names of all files below `folder`, relative to it, and their bytes."""
@@ -121,21 +140,10 @@ class Disk:
         """See `file_system_type`."""
         where = f"{os.path.realpath(path).rstrip('/')}/"
         found, depth = "unknown", -1
-        try:
-            lines = Path(mountinfo).read_text("utf-8", "surrogateescape").splitlines()
-        except OSError:
-            return found
-        for line in lines:
-            before, _, after = line.partition(" - ")
-            fields = before.split(" ")
-            if len(fields) < 5 or not after:
-                continue
-            # Spaces, tabs, newlines and backslashes in a mount point are octal: \040.
-            point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
-            point = f"{point.rstrip('/')}/"
+        for _, point, kind in mounts(mountinfo):
             # Of two mounts on one point the later hides the earlier.
             if where.startswith(point) and len(point) >= depth:
-                found, depth = after.split(" ")[0], len(point)
+                found, depth = kind, len(point)
         return found
 
     def missing(self, path: Path) -> str:  # noqa: ARG002
@@ -164,10 +172,6 @@ class ObjectStore(Disk):
 
     def check_kind(self, path: Path) -> None:
         """Do nothing: there are objects only."""
-
-    def need_disk(self, path: AnyPath, reason: str, error: type[MdioError]) -> None:
-        """See `need_disk`."""
-        raise error(f"{path}: {reason}")
 
     def sizes(self, folder: Path) -> dict[str, int]:
         """See the base class; one request."""
@@ -257,7 +261,8 @@ def store_at(path: AnyPath) -> Disk:
 
 def need_disk(path: AnyPath, reason: str, error: type[MdioError] = PlanError) -> None:
     """Raise `error` with `reason` where programs cannot open `path` by its name."""
-    store_at(path).need_disk(path, reason, error)
+    if not store_at(path).has_folders:
+        raise error(f"{path}: {reason}")
 
 
 def file_system_type(path: AnyPath, mountinfo: str = MOUNTS) -> str:

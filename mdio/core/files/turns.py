@@ -544,12 +544,7 @@ def _is_left(own: Path) -> bool:
         return _is_gone(owner)
     *_, host, pid, _ = ("", "", *own.name.split("-"))
     if host == _here() and pid.isdecimal():
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
-            return True
-        except OSError:  # somebody else's, or none at all
-            return False
+        return int(pid) != os.getpid() and not _lives(int(pid))
     return _age_s(own) > STALE_S
 
 
@@ -557,15 +552,12 @@ def _write(path: Path) -> int:
     """Make a file where there is none, with who we are in it; return its number."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
+        ourselves = {"host": host_name(), **process_identity(os.getpid())}
         with contextlib.suppress(OSError):  # a full disk is in nobody's way
-            os.write(fd, json.dumps(_ourselves()).encode())
+            os.write(fd, json.dumps(ourselves).encode())
         return os.fstat(fd).st_ino
     finally:
         os.close(fd)
-
-
-def _ourselves() -> dict[str, Any]:
-    return {"host": host_name(), **process_identity(os.getpid())}
 
 
 def _owner(lock: Path) -> dict[str, Any]:

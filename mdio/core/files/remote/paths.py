@@ -91,10 +91,6 @@ class RemotePath(PosixPath):
         """Return the URL."""
         return str(self)
 
-    def expanduser(self) -> RemotePath:
-        """Return this."""
-        return self
-
     def iterdir(self) -> Any:
         """Raise SourceError: folders are known by their manifests, and never listed."""
         raise SourceError(f"{self}: not listed where it lies; copy it here")
