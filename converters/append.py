@@ -314,6 +314,22 @@ def prepare_append(
         raise
 
 
+def prepare_continuation(
+    out: Path, stop: int, new: Layout, options: ConversionOptions
+) -> Conversion:
+    """Plan an output of the first `stop` frames of `out`, and of those of `new`, which is no file.
+
+    Raises PlanError, SourceError: `out` cannot be continued.
+    """
+    former = state_at(out)
+    old = open_layout(out)
+    try:
+        return _Plan(old, former, [], options).behind(stop, new)
+    except BaseException:
+        old.close()
+        raise
+
+
 def check_it_goes_on(source: Path, out: Path, options: ConversionOptions) -> None:
     """See that a source still holds the frames that `out` has of it, every nth of one file.
 
@@ -364,6 +380,17 @@ class _Plan:
         conversion = self._conversion(chain, sources, origin)
         conversion.states = states
         return conversion
+
+    def behind(self, stop: int, new: Layout) -> Conversion:
+        """Plan the first `stop` frames of the output, and behind them those of `new`."""
+        n_new = new.info.n_frames
+        chain = chain_of([self.old, new], Joining(((0, 0, stop), (1, 0, n_new))))
+        source = self._said((), ())
+        before = indices_from_runs(self.manifest["frames"])[:stop]
+        first = int(source["n_frames"]) if "path" in source else stop
+        frames = np.concatenate([before, first + np.arange(n_new)])
+        origin = source | {"n_frames": first + n_new}, runs_from_indices(frames)
+        return self._conversion(chain, {}, origin)
 
     def _conversion(
         self,

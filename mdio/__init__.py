@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mdio.converters.ensemble import convert_ensemble
     from mdio.converters.repair import repair
     from mdio.converters.verify import verify
+    from mdio.converters.writer import Writer
     from mdio.core.frames import FrameBlock, TrajectoryInfo
     from mdio.core.progress import ProgressBar
     from mdio.layouts.views.opening import open_ensemble
@@ -50,6 +51,7 @@ __all__ = [
     "ProgressBar",
     "Serial",
     "TrajectoryInfo",
+    "Writer",
     "__version__",
     "advise",
     "analyze",
@@ -77,6 +79,7 @@ _HOMES = {
         "mdio.converters.ensemble": "convert_ensemble",
         "mdio.converters.repair": "repair",
         "mdio.converters.verify": "verify",
+        "mdio.converters.writer": "Writer",
         "mdio.core.frames": "FrameBlock TrajectoryInfo",
         "mdio.core.progress": "ProgressBar",
         "mdio.layouts.views.opening": "open open_ensemble",
@@ -103,6 +106,7 @@ def __dir__() -> list[str]:
 
 def _register_readers() -> None:
     import_module("mdio.readers.reader")
+    import_module("mdio.readers.writer")
 
 
 if clash := clash_with():

@@ -92,7 +92,8 @@ def output_meta(
     out since they cannot be read. `stretches`: what of these may be several frames.
     """
     prints = [fingerprint(path) for path in paths]
-    files = prints[0] if len(prints) == 1 else {"path": prints[0]["path"], "files": prints}
+    files = {"path": prints[0]["path"], "files": prints} if len(prints) > 1 else {}
+    files = prints[0] if len(prints) == 1 else files  # frames in memory are of no file
     return OutputMeta(
         uuid=str(uuid4()),
         created=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -86,7 +86,8 @@ def takes_options(*parts: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 for one in every.values():
                     if name in one.metadata.get("keys", ()):
                         meant = f"; it describes the source: {one.name}={{{name!r}: ...}}"
-                raise OptionError(f"{function.__name__} has no option {name!r}{meant}")
+                called = function.__qualname__.removesuffix(".__init__")
+                raise OptionError(f"{called} has no option {name!r}{meant}")
             return function(*args, **words)
 
         shown = [

@@ -10,7 +10,7 @@ RANK = {
     "mdio.parallel": 2,
     "mdio.testing": 2,
     "mdio.converters": 3,
-    "mdio.readers": 3,
+    "mdio.readers": 4,
     "mdio.analysis": 4,
     "mdio.advisor": 5,
     "mdio.mapreduce": 5,

@@ -69,7 +69,7 @@ def read_regular(path: Path, most: int = RECORD_NBYTES) -> bytes:
             raise OSError(
                 errno.EFBIG, f"{nbytes:,} bytes, where at most {most:,} were expected", str(path)
             )
-        return file.read(most)
+        return file.read(nbytes)
 
 
 def first_bytes(path: Path, nbytes: int) -> bytes:

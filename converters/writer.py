@@ -1,0 +1,537 @@
+"""Outputs of frames that a program makes: each shard is stored as soon as it is full.
+
+A shard is added as a continuation is (`mdio.converters.append`), so there is a whole output at any
+time. Layouts in one file, which would be copied each time, are made in the end, of a Zarr tree that
+grows beside them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import warnings
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from os import PathLike
+from pathlib import Path
+from time import monotonic
+from typing import Any, Self
+from weakref import WeakSet
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mdio.converters.append import prepare_continuation
+from mdio.converters.convert import planned
+from mdio.converters.follow import ENDLESS_FRAMES
+from mdio.converters.options import ConversionOptions, Storage
+from mdio.converters.selection import Selection
+from mdio.converters.strategies.choice import check_options
+from mdio.converters.strategies.conversion import Conversion
+from mdio.core.errors import OutputError, PlanError
+from mdio.core.files.publish import changed_at, settle
+from mdio.core.files.store import need_disk, path_of
+from mdio.core.files.turns import changed
+from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.options import takes_options
+from mdio.core.topology import Topology
+from mdio.core.words import plural
+from mdio.layouts.backend import made_as
+from mdio.layouts.base import Layout
+from mdio.layouts.registry import layout_class, layout_name_for_output, open_layout
+from mdio.layouts.views.memory import MemoryLayout
+from mdio.layouts.views.view import times_of
+from mdio.parallel.executors import Serial
+
+PLANNED_NBYTES = 256 << 20
+"""Frames of a trajectory of this size tell how large shards are to be."""
+SAME_TIME = 1e-3
+"""Part of the time between frames by which two may differ and be the same."""
+
+_unclosed: WeakSet[Writer] = WeakSet()
+
+
+class _Growing:
+    """An output to whose frames others are added.
+
+    `out`: where it is. `options`: how it is stored. `force`: whether the first frames replace what
+    is there.
+    """
+
+    def __init__(self, out: Path, options: ConversionOptions, *, force: bool) -> None:
+        self.out, self.options, self.force = out, options, force
+        self.layout = layout_name_for_output(out, options.storage.to)
+        self.n_frames = 0
+        self.shard_frames = 0
+        self.uuid: str | None = None
+        """Of what is there; None = nothing yet."""
+
+    def plan(self, new: Layout) -> Conversion:
+        """Plan the output with the frames of `new` behind those that it has."""
+        if self.uuid is None:
+            return planned(new, [], self.out, self.layout, self.options, Serial())
+        conversion = prepare_continuation(self.out, self.n_frames, new, self.options)
+        appended = conversion.appended
+        if appended is not None and appended.continuation.manifest["uuid"] != self.uuid:
+            conversion.close()
+            raise changed(self.out)
+        return conversion
+
+    def add(self, new: Layout) -> None:
+        """Add the frames of `new`; raises OutputError, and then it stays as it was."""
+        conversion = self.plan(new)
+        conversion.run(Serial(), force=self.force and self.uuid is None)
+        self.n_frames, self.uuid = conversion.plan.n_frames, conversion.uuid
+
+    def go_on(self, n_atoms: int, time_ps: float) -> TrajectoryInfo:
+        """Go on with what is there, before the frame of a time; return what is in it.
+
+        Raises OutputError: it has other atoms, or no frames before that time.
+        """
+        self.out = changed_at(self.out)
+        settle(self.out)
+        with open_layout(self.out) as old:
+            info, times_ps = old.info, times_of(old)
+            made = made_as(old)
+            self.shard_frames = made.get("piece_frames") or int(old.boundaries()[1])
+            self.uuid = old.uuid
+        if info.n_atoms != n_atoms:
+            raise OutputError(
+                f"{self.out}: has {info.n_atoms} atoms, but the frames to add have {n_atoms}; give "
+                "the same atoms, or another output"
+            )
+        there = np.flatnonzero(times_ps >= time_ps - SAME_TIME * abs(info.dt_ps))
+        self.n_frames = int(there[0]) if len(there) else info.n_frames
+        if not self.n_frames:
+            raise OutputError(
+                f"{self.out}: begins at {times_ps[0]:g} ps, and the first frame to add is at "
+                f"{time_ps:g} ps, so that nothing of it would stay; go on from a later frame, or "
+                "replace it with force=True"
+            )
+        if n_more := info.n_frames - self.n_frames:
+            warnings.warn(
+                f"{self.out}: its last {plural(n_more, 'frame')}, from {times_ps[self.n_frames]:g} "
+                "ps on, are replaced",
+                stacklevel=2,
+            )
+        return info
+
+
+class Writer:
+    """Writes frames as a program makes them, into a layout that grows by whole shards.
+
+    A shard (a segment) is stored in the background as soon as it is full; other programs read the
+    output meanwhile, as far as it goes, and after a crash it is whole. What is lost then is the
+    shard that was being filled, and the one that was being stored, if one was. Memory holds these
+    two. With ``background=False`` no more than one is lost, and who writes waits while it is
+    stored.
+
+    Zarr trees and segments grow in place. Layouts in one file are made when the writer is closed,
+    of a tree ``OUT.zarr`` that grows beside them and is then removed; after a crash that has the
+    frames.
+
+    Parameters
+    ----------
+    out
+        Output; its suffix names the layout.
+    n_atoms
+        Number of atoms of each frame; by default, that of `atoms` or of the first frame.
+    atoms
+        What the atoms are, stored in the output: an AtomGroup or a Universe of MDAnalysis. By
+        default, those of the first `write`.
+    append
+        Go on with an output that is there, or begin one. Frames that it has from the time of the
+        first new one on are replaced: a simulation that is restarted repeats them. It is stored as
+        it was begun, whatever the other options say.
+    force
+        Replace what is there, once the first shard (or all, of layouts in one file) is complete.
+    velocities, forces
+        Whether to store them. By default, if the first frame has them. Frames without them are NaN.
+    dt_ps
+        Time between frames that come without times.
+    every_s
+        Store what there is after so many seconds, too, though a shard is not full yet. By default,
+        whole shards alone.
+    background
+        Whether shards are stored while the next ones are filled.
+    groups
+        Atoms that are stored a second time: names, and selections or indices.
+    **options
+        How the output is stored, as for `mdio.convert`: ``precision``, ``compression``,
+        ``chunk_frames``, ``stripe_nbytes``, ...
+
+    Raises
+    ------
+    OutputError
+        The output exists, is full, ...: while writing, too, in the call after it happened. Nothing
+        more is written then, and the output has what was stored before.
+    PlanError
+        Options that do not fit together, or a layout that is not written so.
+
+    Examples
+    --------
+    >>> import mdio, numpy as np, os, tempfile
+    >>> os.chdir(tempfile.mkdtemp())
+    >>> with mdio.Writer("walk.zarr") as writer:
+    ...     for n in range(20):
+    ...         writer.write_block(np.full((5, 3), n, "f4"), time=2.0 * n, step=1000 * n)
+    >>> mdio.open("walk.zarr")
+    <ZarrLayout 'walk.zarr': 20 frames of 5 atoms, 0 to 38 ps, every 2 ps>
+    """
+
+    @takes_options(Storage)
+    def __init__(
+        self,
+        out: str | PathLike[str],
+        n_atoms: int | None = None,
+        *,
+        atoms: Any = None,
+        append: bool = False,
+        force: bool = False,
+        velocities: bool | None = None,
+        forces: bool | None = None,
+        dt_ps: float = 1.0,
+        every_s: float | None = None,
+        background: bool = True,
+        groups: Mapping[str, Selection] | None = None,
+        **options: Any,
+    ) -> None:
+        self._closed = True  # until there is something to close
+        self.out, self.n_atoms = path_of(out), n_atoms
+        self.n_frames = 0
+        """Frames that were written, those that are not stored yet among them."""
+        self._append, self._every_s = append, every_s
+        self._asked = {"velocities": velocities, "forces": forces}
+        self._stored: dict[str, bool] = {}
+        self._dt_ps, self._time_ps, self._step = dt_ps, -dt_ps, -1
+        self._topology: Topology | None = None
+        self._block: FrameBlock | None = None
+        self._spare: FrameBlock | None = None
+        self._n_filled = self._n_before = 0
+        self._storing: Future[None] | None = None
+        self._error: BaseException | None = None
+        wanted = ConversionOptions.of(groups=groups or {}, growing=True, **options)
+        self._final: _Growing | None = _Growing(self.out, wanted, force=force)
+        layout = self._final.layout
+        for name in wanted.out_of_place("follow"):
+            raise PlanError(f"{out}: {name} needs all frames, which are yet to come; leave it out")
+        check_options(wanted, layout, self.out)
+        facts = layout_class(layout).facts
+        if facts.continuation is not None and facts.is_folder:
+            endless = wanted.but(expected_frames=ENDLESS_FRAMES)
+            self._grows, self._final = _Growing(self.out, endless, force=force), None
+        else:
+            need_disk(self.out, f"{layout} is made of a tree that grows beside it, on a disk")
+            endless = ConversionOptions.of(growing=True, expected_frames=ENDLESS_FRAMES)
+            beside = self.out.with_name(f"{self.out.name}.zarr")
+            self._grows = _Growing(beside, endless, force=force)
+        for one in filter(os.path.lexists, {self.out, self._grows.out}):
+            if not (append or force):
+                raise OutputError(
+                    f"{one}: exists already; go on with it with append=True, replace it with "
+                    "force=True, or choose another name"
+                )
+        if atoms is not None:
+            self._know(atoms)
+        self._closed, self._pid, self._since_s = False, os.getpid(), monotonic()
+        self._pool = ThreadPoolExecutor(1, "mdio-writer") if background else None
+        _unclosed.add(self)
+
+    def write(self, atoms: Any) -> None:
+        """Write the present frame of atoms.
+
+        Parameters
+        ----------
+        atoms
+            An AtomGroup or a Universe of MDAnalysis.
+
+        Raises
+        ------
+        TypeError
+            It is neither.
+        ValueError
+            It has another number of atoms than the frames before.
+        OutputError
+            See the class.
+        """
+        try:
+            group, ts = atoms.atoms, atoms.universe.trajectory.ts
+        except AttributeError:
+            raise TypeError(
+                f"{self.out}: expected an AtomGroup or a Universe, found {type(atoms).__name__}"
+            ) from None
+        if self._topology is None and self._block is None:
+            self._know(group)
+        held = {
+            name: getattr(group, name)
+            for name, asked in self._asked.items()
+            if getattr(ts, f"has_{name}") and asked is not False
+        }
+        step = ts.data.get("step", ts.frame)
+        self.write_block(group.positions, box=ts.dimensions, time=ts.time, step=step, **held)
+
+    def write_block(
+        self,
+        positions: ArrayLike,
+        *,
+        box: ArrayLike | None = None,
+        time: ArrayLike | None = None,
+        step: ArrayLike | None = None,
+        velocities: ArrayLike | None = None,
+        forces: ArrayLike | None = None,
+    ) -> None:
+        """Write a run of frames, or one.
+
+        Parameters
+        ----------
+        positions : (F, A, 3) or (A, 3)
+            angstrom.
+        box : (F, 6) or (6,), optional
+            Three lengths in angstrom, three angles in degrees; by default there is none.
+        time : (F,) or number, optional
+            ps; by default every `dt_ps` after the frame before.
+        step : (F,) or number, optional
+            Integration steps; by default frames are counted.
+        velocities, forces : as positions, optional
+            angstrom/ps and kJ/(mol angstrom).
+
+        Raises
+        ------
+        ValueError
+            A shape that does not fit, or velocities or forces that the first frame did not have.
+        OutputError
+            See the class.
+        """
+        self._check()
+        given = {"velocities": velocities, "forces": forces}
+        block = self._as_block(positions, box, time, step, given)
+        if not block.n_frames:
+            return
+        at = 0
+        while at < block.n_frames:
+            assert self._block is not None
+            n_frames = min(block.n_frames - at, self._room)
+            rows = self._block.frames(slice(self._n_filled, self._n_filled + n_frames))
+            rows.assign(block.frames(slice(at, at + n_frames)))
+            at += n_frames
+            self._n_filled += n_frames
+            self.n_frames += n_frames
+            if self._room == self._grows.shard_frames:
+                self._store()
+        self._time_ps, self._step = float(block.time[-1]), int(block.step[-1])
+        if self._every_s is not None and monotonic() - self._since_s >= self._every_s:
+            self._store()
+
+    def flush(self) -> None:
+        """Store all frames that were written, and return when they are; a shard may not be full.
+
+        Raises
+        ------
+        OutputError
+            See the class.
+        """
+        self._check()
+        self._store()
+        self._wait()
+
+    def close(self) -> None:
+        """Store what was written, and make the output.
+
+        Raises
+        ------
+        OutputError
+            See the class; what writing has raised is not raised again.
+        """
+        if self._closed or self._pid != os.getpid():  # a forked process has a copy of it
+            return
+        self._closed = True
+        _unclosed.discard(self)
+        try:
+            if self._error is None:
+                self._wait()
+                self._store(here=True)
+                self._finish()
+        finally:
+            if self._pool is not None:
+                self._pool.shutdown()
+            self._block = self._spare = None
+
+    def __enter__(self) -> Self:
+        """Return the writer, which is closed in the end."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it; what was written before an error is stored."""
+        self.close()
+
+    def __del__(self) -> None:
+        """Close it."""
+        with suppress(Exception):  # nobody would hear it
+            self.close()
+
+    def __repr__(self) -> str:
+        """Return the output, and how many frames were written."""
+        return f"<Writer {str(self.out)!r}: {plural(self.n_frames, 'frame')}>"
+
+    def _know(self, atoms: Any) -> None:
+        """Take note of what atoms are."""
+        from mdio.layouts.foreign.universe import topology_of
+
+        group = atoms.atoms
+        if self.n_atoms is None:
+            self.n_atoms = len(group)
+        if len(group) == self.n_atoms:  # otherwise their first frame will be refused
+            self._topology = topology_of(group.universe, group.indices)
+
+    def _as_block(
+        self,
+        positions: ArrayLike,
+        box: ArrayLike | None,
+        time: ArrayLike | None,
+        step: ArrayLike | None,
+        given: Mapping[str, ArrayLike | None],
+    ) -> FrameBlock:
+        """Return frames as they are stored; begins with the first; raises ValueError."""
+        frames: NDArray[np.float32] = np.asarray(positions, np.float32)
+        frames = frames[np.newaxis] if frames.ndim == 2 else frames
+        if frames.ndim != 3 or frames.shape[1:] != (self.n_atoms or frames.shape[1], 3):
+            expected = "some" if self.n_atoms is None else f"{self.n_atoms}"
+            raise ValueError(
+                f"{self.out}: positions of shape {np.shape(positions)}, expected (F, A, 3) or "
+                f"(A, 3) of {expected} atoms: every frame has the same"
+            )
+        shape, n_frames = frames.shape, len(frames)
+
+        def array(name: str, values: ArrayLike, shape: tuple[int, ...], dtype: Any) -> Any:
+            made = np.asarray(values, dtype)
+            if made.shape != shape and (
+                made.shape != shape[1:] or (n_frames > 1 and name != "box")
+            ):
+                raise ValueError(f"{self.out}: {name} of shape {made.shape}, expected {shape}")
+            return np.broadcast_to(made, shape)
+
+        ahead = np.arange(1, n_frames + 1)
+        time = self._time_ps + self._dt_ps * ahead if time is None else time
+        step = self._step + ahead if step is None else step
+        block = FrameBlock(
+            frames,
+            array("box", np.zeros(6) if box is None else box, (n_frames, 6), np.float32),
+            array("time", time, (n_frames,), np.float64),
+            array("step", step, (n_frames,), np.int64),
+        )
+        if self._block is None and n_frames:
+            self._begin(block, [name for name, values in given.items() if values is not None])
+        for name, is_stored in self._stored.items():
+            values = given[name]
+            if is_stored:
+                values = np.full(shape, np.nan, np.float32) if values is None else values
+                setattr(block, name, array(name, values, shape, np.float32))
+            elif values is not None and self._asked[name] is not False:
+                raise ValueError(
+                    f"{self.out}: a frame with {name}, which the first one did not have; make the "
+                    f"writer with {name}=True, or with {name}=False to leave them out"
+                )
+        return block
+
+    def _begin(self, block: FrameBlock, given: Sequence[str]) -> None:
+        """Plan the output, or find what is there, and make room for a shard.
+
+        `block`: the first frames. `given`: what they have besides positions.
+        """
+        n_atoms, time_ps = block.n_atoms, float(block.time[0])
+        self.n_atoms = n_atoms
+        self._stored = {
+            name: name in given if asked is None else asked for name, asked in self._asked.items()
+        }
+        for one in (self._grows, self._final):
+            if self._append and one is not None and one.out.exists():
+                info = one.go_on(n_atoms, time_ps)
+                time_ps = min(time_ps, info.time_first_ps)
+                self._stored = {name: getattr(info, f"has_{name}") for name in self._stored}
+        if self._grows.uuid is None:
+            n_frames = 2 + PLANNED_NBYTES // (12 * n_atoms)
+            like = {"positions": block.positions, "box": block.box}
+            like |= {name: block.positions for name in self._stored if self._stored[name]}
+            planned_block = FrameBlock(
+                time=np.arange(n_frames, dtype=float),
+                step=np.arange(n_frames),
+                **{k: np.broadcast_to(v[:1], (n_frames, *v.shape[1:])) for k, v in like.items()},
+            )
+            with self._in_memory(planned_block, self._grows.out) as some:
+                plan = self._grows.plan(some).plan
+            self._grows.shard_frames = (*plan.segment_frames, plan.piece_frames)[0]
+        self._n_before = self._grows.n_frames
+        self._block = self._buffer()
+
+    def _buffer(self) -> FrameBlock:
+        assert self.n_atoms is not None
+        return FrameBlock.empty(self._grows.shard_frames, self.n_atoms, **self._stored)
+
+    def _in_memory(self, block: FrameBlock, path: Path) -> MemoryLayout:
+        return MemoryLayout(path, block=block, atoms=self._topology)
+
+    @property
+    def _room(self) -> int:
+        """Frames that the shard that is being filled has room for."""
+        size = self._grows.shard_frames
+        return size - (self._n_before + self.n_frames) % size
+
+    def _check(self) -> None:
+        """Refuse to go on after an error; raises what storing has raised meanwhile."""
+        if self._error is not None:
+            raise self._error
+        if self._closed:
+            raise OutputError(f"{self.out}: its writer is closed; make another with append=True")
+        if self._storing is not None and self._storing.done():
+            self._wait()
+
+    def _wait(self) -> None:
+        """Return when what is being stored is stored."""
+        storing, self._storing = self._storing, None
+        if storing is not None:
+            try:
+                storing.result()
+            except BaseException as error:
+                self._error = error
+                raise
+
+    def _store(self, *, here: bool = False) -> None:
+        """Have stored what was written; `here`: before it returns."""
+        self._wait()
+        self._since_s = monotonic()
+        if self._block is None or not self._n_filled:
+            return
+        block = self._block.frames(slice(0, self._n_filled))
+        self._n_filled = 0
+        if here or self._pool is None:
+            try:
+                self._add(block)
+            except BaseException as error:
+                self._error = error
+                raise
+            return
+        self._block, self._spare = self._spare or self._buffer(), self._block
+        self._storing = self._pool.submit(self._add, block)
+
+    def _add(self, block: FrameBlock) -> None:
+        with self._in_memory(block, self._grows.out) as frames:
+            self._grows.add(frames)
+
+    def _finish(self) -> None:
+        """Make an output in one file of the tree beside it."""
+        if self._final is not None and self._grows.uuid is not None:
+            with open_layout(self._grows.out) as tree:
+                self._final.add(tree)
+            shutil.rmtree(self._grows.out)
+
+
+def _close_all() -> None:
+    """Close what a program has left open: its last frames are stored."""
+    for writer in list(_unclosed):
+        writer.close()
+
+
+# As `atexit` does, but while threads can still be begun, which writing needs.
+threading._register_atexit(_close_all)  # type: ignore[attr-defined]

@@ -1,0 +1,73 @@
+"""Frames that are in memory, as a layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo, absent
+from mdio.core.topology import Topology
+from mdio.layouts.base import FormatFacts, Layout
+
+
+class MemoryLayout(Layout):
+    """One block of frames.
+
+    `path`: what messages name. `block`: the frames, one at least. `atoms`: what their atoms are.
+    """
+
+    name = "memory"
+    facts = FormatFacts(options=frozenset({"block", "atoms"}))
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        *,
+        block: FrameBlock,
+        atoms: Topology | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(path, block=block, atoms=atoms, **options)
+        self.block, self.atoms = block, atoms
+
+    @classmethod
+    def sniff(cls, path: Path) -> bool:  # noqa: ARG003
+        """No bytes on disk are in memory."""
+        return False
+
+    def _open(self) -> TrajectoryInfo:
+        block, fields = self.block, self.block.present()
+        return TrajectoryInfo(
+            layout=self.name,
+            path=str(self.path),
+            n_frames=block.n_frames,
+            n_atoms=block.n_atoms,
+            dt_ps=float(block.time[1] - block.time[0]) if block.n_frames > 1 else 1.0,
+            time_first_ps=float(block.time[0]),
+            time_last_ps=float(block.time[-1]),
+            has_velocities="velocities" in fields,
+            has_forces="forces" in fields,
+            has_box=bool(block.box[0].any()),
+            sparse=tuple(
+                name
+                for name, values in fields.items()
+                if name != "positions" and absent(values).any()
+            ),
+            nbytes=block.nbytes,
+        )
+
+    def _read_into(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None:
+        frames = self.block.frames(slice(start, stop))
+        block.assign(frames if atoms is None else frames.take(atoms))
+
+    def topology(self) -> Topology | None:
+        """Return what its atoms are."""
+        return self.atoms
+
+    def files(self) -> Iterator[Layout]:
+        """Yield itself: there is no file."""
+        yield self

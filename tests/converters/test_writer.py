@@ -1,0 +1,366 @@
+"""Outputs of frames that a program makes: what is there while it runs, and after it died."""
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+from pathlib import Path
+
+import MDAnalysis as mda
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from suites.numbered_frames import N_ATOMS, assert_frames, frames_of
+
+import mdio
+from mdio.core.errors import OptionError, OutputError, PlanError
+
+TESTS = Path(__file__).parent.parent
+GROWING = ["zarr", "segments"]
+
+
+def shard_frames_of(writer):
+    return writer._grows.shard_frames
+
+
+@pytest.mark.parametrize("target", ["zarr", "h5md", "segments"])
+def test_every_field_comes_back(tmp_path, target):
+    rng, n_frames = np.random.default_rng(1), 30
+    numbers = {
+        name: rng.normal(size=(n_frames, 7, 3)).astype("f4")
+        for name in ("positions", "velocities", "forces")
+    }
+    box = np.tile(np.float32([10, 11, 12, 90, 90, 90]), (n_frames, 1)) + np.arange(30)[:, None]
+    options = {"container": "trr"} if target == "segments" else {}
+    out = tmp_path / f"a.{target}"
+    with mdio.Writer(out, 7, **options) as writer:
+        for n in (0, 1):
+            one = {name: values[n] for name, values in numbers.items()}
+            writer.write_block(**one, box=box[n], time=0.5 * n, step=10 * n)
+        rest = {name: values[2:] for name, values in numbers.items()}
+        frames = np.arange(2, n_frames)
+        writer.write_block(**rest, box=box[2:], time=0.5 * frames, step=10 * frames)
+    block = mdio.open(out).read(0, n_frames)
+    exact = target != "segments"  # of which the units are others
+    for name, values in numbers.items():
+        np.testing.assert_allclose(getattr(block, name), values, rtol=0 if exact else 3e-7)
+    np.testing.assert_allclose(block.box, box, rtol=0 if exact else 1e-5)
+    assert_array_equal(block.time, 0.5 * np.arange(n_frames))
+    assert_array_equal(block.step, 10 * np.arange(n_frames))
+    assert mdio.verify(out).ok
+    assert [path.name for path in tmp_path.iterdir() if path.suffix] == [out.name]
+
+
+def test_frames_are_counted_where_nothing_is_said(tmp_path):
+    with mdio.Writer(tmp_path / "a.zarr", dt_ps=2.0) as writer:
+        writer.write_block(frames_of(0, 3))
+        writer.write_block(frames_of(3, 4)[0])
+    block = mdio.open(tmp_path / "a.zarr").read(0, 4)
+    assert block.time.tolist() == [0, 2, 4, 6] and block.step.tolist() == [0, 1, 2, 3]
+    assert not block.box.any()
+
+
+def test_a_field_that_some_frames_lack(tmp_path):
+    with mdio.Writer(tmp_path / "a.zarr", velocities=True) as writer:
+        writer.write_block(frames_of(0, 1))
+        writer.write_block(frames_of(1, 2), velocities=frames_of(0, 1))
+    u = mda.Universe(str(tmp_path / "a.zarr"))
+    assert [ts.has_velocities for ts in u.trajectory] == [False, True]
+
+
+@pytest.mark.parametrize("target", GROWING)
+def test_shards_are_read_while_it_writes(tmp_path, target):
+    out = tmp_path / f"a.{target}"
+    with mdio.Writer(out, **({"chunk_frames": 16} if target == "zarr" else {})) as writer:
+        writer.write_block(frames_of(0, 1))
+        size = shard_frames_of(writer)
+        writer.write_block(frames_of(1, 2 * size + 3), time=np.arange(1, 2 * size + 3))
+        writer._wait()
+        assert_frames(out, 2 * size)
+        with mdio.open(out) as reader:
+            old = reader.read(0, 1).positions
+            writer.write_block(frames_of(2 * size + 3, 3 * size))
+            writer._wait()
+            assert_array_equal(old, frames_of(0, 1))
+        writer.write_block(frames_of(3 * size, 3 * size + 2))
+    assert_frames(out, 3 * size + 2)
+
+
+def test_what_is_there_is_stored_after_some_time_too(tmp_path):
+    with mdio.Writer(tmp_path / "a.zarr", every_s=0, background=False) as writer:
+        for n in range(5):
+            writer.write_block(frames_of(n, n + 1), time=n)
+            assert_frames(tmp_path / "a.zarr", n + 1)
+
+
+def test_flush(tmp_path):
+    with mdio.Writer(tmp_path / "a.zarr") as writer:
+        writer.write_block(frames_of(0, 5))
+        writer.flush()
+        assert_frames(tmp_path / "a.zarr", 5)
+        writer.write_block(frames_of(5, 7))
+    assert_frames(tmp_path / "a.zarr", 7)
+
+
+def test_memory_holds_two_shards(tmp_path):
+    tracemalloc.start()
+    with mdio.Writer(tmp_path / "a.zarr", chunk_frames=16) as writer:
+        writer.write_block(frames_of(0, 1))
+        shard_nbytes = shard_frames_of(writer) * 12 * N_ATOMS
+        for n in range(1, 6 * shard_frames_of(writer)):
+            writer.write_block(frames_of(n, n + 1))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 3.5 * shard_nbytes  # and what encodes one of them
+
+
+SIMULATION = """
+import sys, numpy as np, mdio
+sys.path.insert(0, {tests!r})
+from suites.numbered_frames import frames_of
+first, background, out = int(sys.argv[1]), sys.argv[2] == "True", sys.argv[3]
+writer = mdio.Writer(out, append=True, background=background, {options})
+for n in range(first, 1 << 30):
+    writer.write_block(frames_of(n, n + 1), time=n)
+    print(n, writer._grows.shard_frames, flush=True)
+"""
+
+
+@pytest.mark.parametrize("background", [True, False])
+@pytest.mark.parametrize("target", ["zarr", "segments", "h5md"])
+def test_a_killed_program_loses_a_shard_at_most(tmp_path, target, background):
+    out, rng = tmp_path / f"a.{target}", np.random.default_rng(3)
+    grows = tmp_path / f"{out.name}.zarr" if target == "h5md" else out
+    options = {"zarr": "chunk_frames=16", "segments": "", "h5md": ""}[target]
+    code = SIMULATION.format(tests=str(TESTS), options=options)
+    first = 0
+    for _ in range(2):
+        words = [sys.executable, "-c", code, str(first), str(background), str(out)]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as program:
+            shards = 1.2 + background + rng.random()
+            for line in program.stdout:
+                n, size = map(int, line.split())
+                if n - first > shards * size:
+                    break
+            program.send_signal(signal.SIGKILL)
+            more = [one for one in program.stdout.read().splitlines()[:-1] if one]
+        n_written = 1 + int((more or [line])[-1].split()[0]) - first
+        stored = mdio.open(grows).info.n_frames
+        assert first + n_written - stored <= (2 if background else 1) * size
+        assert stored % size == 0
+        assert_frames(grows, stored)
+        first = stored - 5  # it goes on from a checkpoint before that
+    with (
+        pytest.warns(UserWarning, match="last 5 frames"),
+        mdio.Writer(out, append=True) as writer,
+    ):
+        writer.write_block(frames_of(first, first + 20), time=first + np.arange(20))
+    assert_frames(out, first + 20)
+    assert not list(tmp_path.glob("a.h5md.zarr"))
+
+
+def test_an_output_of_a_conversion_goes_on(adk, tmp_path):
+    for target in ("zarr", "h5md", "segments"):
+        out = tmp_path / f"a.{target}"
+        mdio.convert(adk["dcd"], out, stop=40)
+        block = mdio.open(adk["dcd"]).read(40, 98)
+        with mdio.Writer(out, append=True) as writer:
+            writer.write_block(block.positions, box=block.box, time=block.time, step=block.step)
+        assert mdio.verify(out).ok
+        assert_array_equal(
+            mdio.open(out).read(0, 98).positions, mdio.open(adk["dcd"]).read(0, 98).positions
+        )
+
+
+@pytest.mark.parametrize("target", ["zarr", "h5md"])
+def test_groups_and_atoms(adk, tmp_path, target):
+    u = mda.Universe(str(adk["psf"]), str(adk["dcd"]))
+    some = u.select_atoms("protein and resid 1:50")
+    with mdio.Writer(tmp_path / f"a.{target}", groups={"ca": "name CA"}) as writer:
+        for _ in u.trajectory[:10]:
+            writer.write(some)
+    ours = mda.Universe(str(tmp_path / f"a.{target}"))
+    assert ours.atoms.names.tolist() == some.names.tolist()
+    assert ours.bonds.to_indices().shape == some.intra_bonds.to_indices().shape
+    group = mdio.open(tmp_path / f"a.{target}", group="ca")
+    u.trajectory[9]
+    assert_array_equal(group.read(9, 10).positions[0], some.select_atoms("name CA").positions)
+
+
+def test_rounding(tmp_path):
+    with mdio.Writer(tmp_path / "a.zarr", precision=0.01) as writer:
+        writer.write_block(frames_of(0, 300))
+        writer.flush()
+        writer.write_block(frames_of(300, 400))
+    positions = mdio.open(tmp_path / "a.zarr").read(0, 400).positions
+    assert 0 < np.abs(positions - frames_of(0, 400)).max() < 0.00502
+
+
+def test_nothing_is_made_of_no_frames(tmp_path):
+    for name in ("a.zarr", "a.h5md"):
+        mdio.Writer(tmp_path / name, N_ATOMS).close()
+        with mdio.Writer(tmp_path / name) as writer:
+            writer.write_block(frames_of(0, 0))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_frame_of_another_size(adk, tmp_path):
+    u = mda.Universe(str(adk["psf"]), str(adk["dcd"]))
+    with mdio.Writer(tmp_path / "a.zarr") as writer:
+        writer.write(u.atoms)
+        with pytest.raises(ValueError, match=r"a\.zarr: positions of shape \(5, 3\).*3341 atoms"):
+            writer.write(u.atoms[:5])
+        with pytest.raises(ValueError, match=r"a\.zarr: a frame with velocities.*velocities=True"):
+            writer.write_block(u.atoms.positions, velocities=u.atoms.positions)
+        with pytest.raises(ValueError, match=r"box of shape \(3,\), expected \(1, 6\)"):
+            writer.write_block(u.atoms.positions, box=[1, 2, 3])
+        with pytest.raises(ValueError, match=r"time of shape \(2,\), expected \(1,\)"):
+            writer.write_block(u.atoms.positions, time=[1, 2])
+        with pytest.raises(TypeError, match="expected an AtomGroup"):
+            writer.write(u.atoms.positions)
+    assert mdio.open(tmp_path / "a.zarr").info.n_frames == 1
+    with (
+        pytest.raises(OutputError, match="has 3341 atoms, but the frames to add have 10000"),
+        mdio.Writer(tmp_path / "a.zarr", append=True) as writer,
+    ):
+        writer.write_block(frames_of(0, 1), time=100)
+
+
+def test_options_that_do_not_go(tmp_path):
+    with pytest.raises(OptionError, match=r"Writer has no option 'precison'.*precision"):
+        mdio.Writer(tmp_path / "a.zarr", precison=1)
+    with pytest.raises(PlanError, match="--segments needs all frames"):
+        mdio.Writer(tmp_path / "a.segments", segments=3)
+    with pytest.raises(PlanError, match="suffix"):
+        mdio.Writer(tmp_path / "a.what")
+    with pytest.raises(PlanError, match="--container"):
+        mdio.Writer(tmp_path / "a.zarr", container="xtc")
+    with (
+        pytest.raises(PlanError, match="needs a topology"),
+        mdio.Writer(tmp_path / "a.zarr", groups={"ca": "name CA"}) as writer,
+    ):
+        writer.write_block(frames_of(0, 1))
+
+
+@pytest.mark.parametrize("name", ["a.zarr", "a.h5md"])
+def test_what_is_there_is_kept(tmp_path, name):
+    out = tmp_path / name
+    with mdio.Writer(out) as writer:
+        writer.write_block(frames_of(0, 10))
+    with pytest.raises(OutputError, match=f"{name}: exists already.*append=True"):
+        mdio.Writer(out)
+    with (
+        pytest.raises(OutputError, match=f"{name}: begins at 0 ps.*first frame to add is at 0 ps"),
+        mdio.Writer(out, append=True) as writer,
+    ):
+        writer.write_block(frames_of(0, 1), time=0)
+    assert_frames(out, 10)
+    with mdio.Writer(out, force=True) as writer:
+        writer.write_block(frames_of(0, 4))
+        assert_frames(out, 10)
+    assert_frames(out, 4)
+
+
+@pytest.mark.parametrize("append", [False, True])
+def test_two_writers_on_one_name(tmp_path, append):
+    out = tmp_path / "a.zarr"
+    if append:
+        with mdio.Writer(out) as writer:
+            writer.write_block(frames_of(0, 3))
+    first, second = (mdio.Writer(out, append=append, background=False) for _ in "ab")
+    for writer in (first, second):
+        writer.write_block(frames_of(3 * append, 3 * append + 2), time=3 * append + np.arange(2))
+    first.flush()
+    with pytest.raises(OutputError, match=r"a\.zarr: (it exists|another run has changed it)"):
+        second.flush()
+    with pytest.raises(OutputError, match=r"a\.zarr"):
+        second.write_block(frames_of(5, 6))
+    second.close()
+    first.write_block(frames_of(3 * append + 2, 3 * append + 4))
+    first.close()
+    assert_frames(out, 3 * append + 4)
+
+
+FULL_DISK = """
+set -e
+mount -t tmpfs -o size=100M tmpfs "$1"
+"$2" -c "$3" "$1"
+"""
+FILLS_IT = """
+import sys
+import mdio
+sys.path.insert(0, {tests!r})
+from suites.numbered_frames import assert_frames, frames_of
+out = sys.argv[1] + "/a.zarr"
+writer = mdio.Writer(out, chunk_frames=16)
+try:
+    for n in range(1 << 30):
+        writer.write_block(frames_of(n, n + 1), time=n)
+except mdio.core.errors.OutputError as error:
+    print(error, n)
+    size = writer._grows.shard_frames
+    writer.close()
+    stored = mdio.open(out).info.n_frames
+    assert stored % size == 0 and n - stored <= 2 * size, (n, stored, size)
+    assert_frames(out, stored)
+"""
+
+
+def test_a_disk_that_fills(tmp_path):
+    namespace = ["unshare", "--map-root-user", "--mount"]
+    tried = shutil.which("unshare") and subprocess.run(
+        [*namespace, "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)],
+        capture_output=True,
+        check=False,
+    )
+    if not tried or tried.returncode:
+        pytest.skip("no mounts in a namespace of one's own here")
+    code = FILLS_IT.format(tests=str(TESTS))
+    done = subprocess.run(
+        [*namespace, "sh", "-c", FULL_DISK, "sh", str(tmp_path), sys.executable, code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "a.zarr" in done.stdout and ("free" in done.stdout or "full" in done.stdout)
+    assert not done.stderr
+
+
+def test_a_program_that_does_not_close_it(tmp_path):
+    code = (
+        "import mdio, numpy as np, os\n"
+        f"writer = mdio.Writer({str(tmp_path / 'a.zarr')!r})\n"
+        "writer.write_block(np.zeros((9, 4, 3)))\n"
+        "if os.fork() == 0:\n"
+        "    raise SystemExit\n"
+        "os.wait()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not done.stderr
+    assert mdio.open(tmp_path / "a.zarr").info.n_frames == 9
+
+
+def test_what_was_written_before_an_error_is_stored(tmp_path):
+    with pytest.raises(ZeroDivisionError), mdio.Writer(tmp_path / "a.zarr") as writer:
+        writer.write_block(frames_of(0, 3))
+        raise ZeroDivisionError
+    assert_frames(tmp_path / "a.zarr", 3)
+
+
+def test_an_error_in_the_background_comes_with_the_next_frame(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    writer = mdio.Writer(folder / "a.zarr", every_s=0)
+    writer.write_block(frames_of(0, 1))
+    writer._wait()
+    shutil.rmtree(folder)
+    writer.write_block(frames_of(1, 2), time=1)
+    deadline = time.monotonic() + 30
+    with pytest.raises(OSError, match=r"a\.zarr"):
+        while time.monotonic() < deadline:
+            writer.write_block(frames_of(2, 3), time=2)
+    writer.close()
