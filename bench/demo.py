@@ -24,7 +24,7 @@ import mdio
 
 SELECT = "name CA"
 LAYOUTS = {
-    "segments": {"segments": 8},
+    "segments": {"storage": mdio.Storage(segments=8)},
     "h5md": {"groups": {"ca": SELECT}},
     "zarr": {"groups": {"ca": SELECT}},
     "zarr --precision 0.01": {"groups": {"ca": SELECT}, "precision": 0.01},

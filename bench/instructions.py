@@ -51,7 +51,7 @@ def calls(folder: Path) -> dict[str, Callable[[], object]]:
         ("zarr", {"precision": "none"}),
         ("integers.zarr", {}),
         ("h5md", {"groups": {"ca": "name CA"}, "top": PSF}),
-        ("segments", {"segments": 4}),
+        ("segments", {"storage": mdio.Storage(segments=4)}),
     ):
         paths[name] = folder / f"out.{name}"
         mdio.convert(folder / "a.xtc", paths[name], **options)

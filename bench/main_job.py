@@ -136,7 +136,7 @@ def measure(folder: Path, n_tiles: int, repeats: int) -> list[dict[str, Any]]:
             "mdio to zarr, 1 worker": lambda: to("zarr", 1, precision="none"),
             "mdio to zarr, 2 workers": lambda: to("zarr", 2, precision="none"),
             "mdio to segments --container dcd, 1 worker": lambda: to(
-                "segments", 1, container="dcd", segments=8
+                "segments", 1, storage=mdio.Storage(container="dcd", segments=8)
             ),
         },
     )

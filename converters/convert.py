@@ -12,10 +12,12 @@ import numpy as np
 
 from mdio.converters.append import prepare_append
 from mdio.converters.options import (
+    APART,
     OPTIONS,
     ConversionOptions,
     ConvertResult,
     Progress,
+    Storage,
     check_flavour,
 )
 from mdio.converters.periodic import TransformedLayout, notes_on_steps
@@ -233,7 +235,7 @@ def planned(
     return choose(job)
 
 
-@takes_options(*OPTIONS)
+@takes_options(*OPTIONS, apart=APART)
 def convert(
     source: Paths,
     out: str | PathLike[str],
@@ -297,7 +299,7 @@ def convert(
         return conversion.run(chosen, force=force, resume=resume, progress=progress)
 
 
-@takes_options(*OPTIONS)
+@takes_options(*OPTIONS, apart=APART)
 def append(
     sources: Paths,
     out: str | PathLike[str],
@@ -435,8 +437,7 @@ def split(
     return convert(
         sources,
         out,
-        to="segments",
-        segments=n_segments,
+        storage=Storage(to="segments", segments=n_segments),
         overlap=overlap,
         force=force,
         resume=resume,

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from mdio.converters.convert import convert
-from mdio.converters.options import ConvertResult, Progress
+from mdio.converters.options import APART, OPTIONS, ConversionOptions, ConvertResult, Progress
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.publish import publish
 from mdio.core.files.store import need_disk
+from mdio.core.options import takes_options
 from mdio.layouts.chunked.own import Ensemble
 from mdio.layouts.registry import layout_name_for_output, load_class, parts_at, writer_class
 from mdio.layouts.views.opening import check_labels, ensemble_at
@@ -22,6 +23,7 @@ AnyPath = str | PathLike[str]
 Paths = AnyPath | Sequence[AnyPath]
 
 
+@takes_options(*OPTIONS, apart=APART)
 def convert_ensemble(
     sources: Mapping[str, Paths],
     out: AnyPath,
@@ -71,7 +73,8 @@ def convert_ensemble(
     """
     chosen = executor or Serial()
     need_disk(out, "ensembles are written to disk; convert each trajectory by itself")
-    layout = layout_name_for_output(out, options.get("to"))
+    given = ConversionOptions.of(**options)
+    layout = layout_name_for_output(out, given.storage.to)
     kind = writer_class(layout).facts.ensemble
     if kind is None:
         raise PlanError(
@@ -88,7 +91,7 @@ def convert_ensemble(
         for paths in sources.values()
         for one in ([paths] if isinstance(paths, str | PathLike) else paths)
     ]
-    conversion_options = {**options, "to": layout}
+    conversion_options = given.but(to=layout).words()
     results: dict[str, ConvertResult] = {}
     made: type[Ensemble] = load_class(kind)
     goes: Any = {"in_parts": made.in_parts, "parts_at": parts_at}
@@ -110,6 +113,7 @@ def convert_ensemble(
     return results
 
 
+@takes_options(*OPTIONS, apart=APART)
 def convert_members(
     source: AnyPath,
     out: str,

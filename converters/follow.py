@@ -14,6 +14,7 @@ from typing import Any
 from mdio.converters.append import check_it_goes_on
 from mdio.converters.convert import prepare
 from mdio.converters.options import (
+    APART,
     OPTIONS,
     ConversionOptions,
     ConvertResult,
@@ -38,7 +39,7 @@ ENDLESS_FRAMES = 1 << 24
 AnyPath = str | PathLike[str]
 
 
-@takes_options(*OPTIONS)
+@takes_options(*OPTIONS, apart=APART)
 def follow(
     source: AnyPath,
     out: AnyPath,

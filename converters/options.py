@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from os import PathLike
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -67,7 +68,11 @@ class Storage(StoredAs):
     """How the output is stored."""
 
     to: str | None = option(
-        "layout, whatever the suffix of OUT", "--to", choices=writable_layouts, append=True
+        "layout, whatever the suffix of OUT",
+        "--to",
+        choices=writable_layouts,
+        by_name=True,
+        append=True,
     )
     topology: bool = option(
         "store nothing of what atoms are, in the output or beside it", "--no-topology", True
@@ -149,6 +154,8 @@ class Running:
 
 
 OPTIONS = (Sources, Selection, Storage, Running)
+APART: Mapping[str, type] = MappingProxyType({"selection": Selection, "storage": Storage})
+"""Parts that functions take as one object."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,9 +168,19 @@ class ConversionOptions:
     running: Running = field(default_factory=Running)
 
     @classmethod
-    def of(cls, **options: Any) -> ConversionOptions:
-        """Return them, of options by name."""
-        return cls().but(**options)
+    def of(
+        cls, *, selection: Selection | None = None, storage: Storage | None = None, **options: Any
+    ) -> ConversionOptions:
+        """Return them, of parts and of options by name."""
+        parts = cls(selection=selection or Selection(), storage=storage or Storage())
+        return parts.but(**options)
+
+    def words(self) -> dict[str, Any]:
+        """Return them as `mdio.convert` takes them."""
+        others = (*asked_for(self.sources), *asked_for(self.running))
+        apart = {name: getattr(self, name) for name in APART}
+        apart = {name: part for name, part in apart.items() if any(asked_for(part))}
+        return {one.name: value for one, value in others} | apart
 
     def but(self, **options: Any) -> ConversionOptions:
         """Return a copy in which some, by name, are others."""

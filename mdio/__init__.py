@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mdio.analysis.kernels.geometry import RMSD, RMSF, Pairs
     from mdio.converters.convert import append, convert, split
     from mdio.converters.ensemble import convert_ensemble
+    from mdio.converters.options import Selection, Storage
     from mdio.converters.repair import repair
     from mdio.converters.verify import verify
     from mdio.converters.writer import Writer
@@ -49,7 +50,9 @@ __all__ = [
     "Pairs",
     "Processes",
     "ProgressBar",
+    "Selection",
     "Serial",
+    "Storage",
     "TrajectoryInfo",
     "Writer",
     "__version__",
@@ -77,6 +80,7 @@ _HOMES = {
         "mdio.analysis.kernels.geometry": "Pairs RMSD RMSF",
         "mdio.converters.convert": "append convert split",
         "mdio.converters.ensemble": "convert_ensemble",
+        "mdio.converters.options": "Selection Storage",
         "mdio.converters.repair": "repair",
         "mdio.converters.verify": "verify",
         "mdio.converters.writer": "Writer",

@@ -59,7 +59,13 @@ def many_shards(source: Path, target: Path) -> None:
 
     plan.MIN_PIECE_NBYTES = plan.MAX_PIECE_NBYTES = 1
     n_frames = N_SHARDS * SHARD_FRAMES
-    mdio.convert(source, target, stop=n_frames, chunk_frames=SHARD_FRAMES, precision="none")
+    mdio.convert(
+        source,
+        target,
+        stop=n_frames,
+        storage=mdio.Storage(chunk_frames=SHARD_FRAMES),
+        precision="none",
+    )
 
 
 def chosen_there(cluster: Cluster, source: Path, out: Path) -> str:

@@ -174,8 +174,15 @@ def displacement(top: Path, source: Path, folder: Path) -> dict[str, Callable[[]
     """Mean square displacement of water's oxygens, of files without jumps."""
     waters = "resname SOL and name OW"
     plain, narrow = folder / "on.xtc", folder / "on.zarr"
-    mdio.convert(source, plain, pbc="nojump", force=True)
-    mdio.convert(source, narrow, pbc="nojump", top=top, pattern="timeseries", force=True)
+    mdio.convert(source, plain, selection=mdio.Selection(pbc="nojump"), force=True)
+    mdio.convert(
+        source,
+        narrow,
+        selection=mdio.Selection(pbc="nojump"),
+        top=top,
+        storage=mdio.Storage(pattern="timeseries"),
+        force=True,
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         universe = mda.Universe(str(top), str(plain))

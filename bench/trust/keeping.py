@@ -29,7 +29,7 @@ LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
     "zarr, floats": ("a.zarr", {"precision": "none"}),
     "zarr, integers of the XTC": ("a.zarr", {}),
     "h5md": ("a.h5md", {}),
-    "segments of DCD": ("a.segments", {"container": "dcd"}),
+    "segments of DCD": ("a.segments", {"storage": mdio.Storage(container="dcd")}),
 }
 spent: Counter[str] = Counter()
 """Seconds in all calls since it was cleared: of the clock, and of the processor."""

@@ -54,6 +54,7 @@ from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, as_kernel
 from mdio.analysis.system import System
 from mdio.converters.convert import convert
+from mdio.converters.options import ConversionOptions
 from mdio.core.errors import MdioError, OutputError, PlanError
 from mdio.core.files.page_cache import drop_cache
 from mdio.core.files.store import file_system_type, need_disk, path_of
@@ -137,12 +138,14 @@ def convert_trial(
         result = convert(
             list(sources),
             out,
-            to=candidate.to,
-            start=frames.start,
-            stop=frames.stop,
             executor=executor,
-            overlap=overlap,
-            **options,
+            **ConversionOptions.of(
+                to=candidate.to,
+                start=frames.start,
+                stop=frames.stop,
+                overlap=overlap,
+                **options,
+            ).words(),
         )
     return result.seconds, result.nbytes_out
 

@@ -92,7 +92,7 @@ def follow_with(given: Mapping[str, Any], args: argparse.Namespace, executor: Ex
             published=tell,
             executor=executor,
             force=args.force,
-            **given,
+            **ConversionOptions.of(**given).words(),
         )
     if args.json:
         print_json(result.to_json())
@@ -189,7 +189,7 @@ def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
     for name, option in NOT_TOGETHER.items():
         if getattr(args, name):
             raise PlanError(f"{option} is not for --ensemble; leave it out")
-    given = _options(args)
+    given = ConversionOptions.of(**_options(args)).words()
     running: dict[str, Any] = {"executor": executor, "force": args.force}
     with progress_bar(0, "convert", quiet=args.quiet) as progress:
         if "{label}" in args.out and len(args.source) == 1:

@@ -6,9 +6,12 @@ Command lines, signatures, docstrings, checks and recipes come from the fields.
 from __future__ import annotations
 
 import inspect
+import textwrap
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sized
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import MISSING, Field, field, fields, replace
 from functools import wraps
+from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 from mdio.core.errors import OptionError
@@ -28,8 +31,9 @@ def option(text: str, spelled: str = "", default: Any = None, **more: Any) -> An
     --top FILE``); one without a value is a flag, and one without a name is of Python alone. `more`:
     ``kind``, how its text is read where its type does not tell (`mdio.cli.common.KINDS`);
     ``choices``; ``values``, flags that stand for a value each; ``alone``, a name of options of
-    which but one is given; ``named``, that signatures show it; ``keys``, of a mapping; ``own``,
-    that not every layout has it; ``append``, ``follow``: whether it goes with these (`GOES_WITH`).
+    which but one is given; ``named``, that signatures show it; ``by_name``, that functions take it
+    without its part, too; ``keys``, of a mapping; ``own``, that not every layout has it;
+    ``append``, ``follow``: whether it goes with these (`GOES_WITH`).
     """
     metadata = {"text": text, "spelled": spelled, **more}
     if callable(default):
@@ -66,18 +70,23 @@ def belongs_to(one: Field[Any], way: str) -> bool:
     return bool(one.metadata.get(way, GOES_WITH[way]))
 
 
-def takes_options(*parts: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def takes_options(
+    *parts: type, apart: Mapping[str, type] = MappingProxyType({})
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Let a function whose ``**options`` are fields of `parts` say so, and check their names.
 
     Its signature has those that are used most by name, and its docstring all, where it has
-    ``<options>``. A name that is none of them is an OptionError.
+    ``<options>``. A name that is none of them is an OptionError. `apart`: parts that the function
+    takes as one object, by the name of its argument. Their fields that are not to be given by name
+    are put into it, with a DeprecationWarning.
     """
     every = declared(*parts)
 
     def decorated(function: Callable[P, R]) -> Callable[P, R]:
         own = inspect.signature(function)
         taken = list(own.parameters.values())
-        known = {one.name for one in taken if one.kind is not one.VAR_KEYWORD} | every.keys()
+        known = {one.name for one in taken if one.kind is not one.VAR_KEYWORD}
+        known |= every.keys() | apart.keys()
 
         @wraps(function)
         def checked(*args: P.args, **words: P.kwargs) -> R:
@@ -88,6 +97,8 @@ def takes_options(*parts: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
                         meant = f"; it describes the source: {one.name}={{{name!r}: ...}}"
                 called = function.__qualname__.removesuffix(".__init__")
                 raise OptionError(f"{called} has no option {name!r}{meant}")
+            for name, part in apart.items():
+                _put_into(part, name, words)
             return function(*args, **words)
 
         shown = [
@@ -95,22 +106,58 @@ def takes_options(*parts: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
             for one in every.values()
             if one.metadata.get("named") and one.name not in own.parameters
         ]
-        signature = own.replace(parameters=[*taken[:-1], *shown, taken[-1]])
+        objects = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in apart
+        ]
+        signature = own.replace(parameters=[*taken[:-1], *shown, *objects, taken[-1]])
         vars(checked).update(__signature__=signature, option_names=known)
-        checked.__doc__ = (function.__doc__ or "").replace("<options>", _listed(parts))
+        checked.__doc__ = (function.__doc__ or "").replace("<options>", _listed(parts, apart))
         return checked
 
     return decorated
 
 
-def _listed(parts: tuple[type, ...]) -> str:
+def _is_given_by_name(one: Field[Any]) -> bool:
+    return bool(one.metadata.get("named") or one.metadata.get("by_name"))
+
+
+def _put_into(part: Any, name: str, words: dict[str, Any]) -> None:
+    """Put options of `part` that are not given by name into the object `name` of `words`."""
+    options: Any = words.get(name)
+    if not (options is None or isinstance(options, part)):
+        raise OptionError(f"{name} is {options!r}; give mdio.{part.__name__}(...)")
+    given = {one.name: one for one in fields(part) if one.name in words}
+    twice = {one.name for one, _ in asked_for(options)} if options is not None else set()
+    for same in twice & given.keys():
+        raise OptionError(f"{same} is given twice: by itself and in {name}; give it once")
+    former = [key for key, one in given.items() if not _is_given_by_name(one)]
+    if former:
+        text = ", ".join(f"{key}={words[key]!r}" for key in former)
+        warnings.warn(
+            f"give {name}=mdio.{part.__name__}({text}); by itself, the next version of mdio does "
+            f"not take {' and '.join(former)}",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+        values = {key: words.pop(key) for key in former}
+        words[name] = part(**values) if options is None else replace(options, **values)
+
+
+def _listed(parts: tuple[type, ...], apart: Mapping[str, type]) -> str:
     """Return a list of options, as a docstring has it."""
     lines = []
+    objects = {part: name for name, part in apart.items()}
     for part in parts:
-        lines += [(part.__doc__ or "").partition("\n")[0], ""]
+        heading = (part.__doc__ or "").partition("\n")[0]
+        if (name := objects.get(part)) is not None:
+            alone = [one.name for one in fields(part) if _is_given_by_name(one)]
+            heading += f" As ``{name}=mdio.{part.__name__}(...)``; by themselves, too: "
+            heading += f"{', '.join(alone)}."
+        lines += [*textwrap.wrap(heading, 88), ""]
         for one in fields(part):
             no = "False: " if one.default is True else ""
-            lines.append(f"- ``{one.name}``: {no}{one.metadata['text']}")
+            text = f"- ``{one.name}``: {no}{one.metadata['text']}"
+            lines += textwrap.wrap(text, 88, subsequent_indent="  ", break_on_hyphens=False)
         lines.append("")
     return "\n        ".join(lines).rstrip()
 

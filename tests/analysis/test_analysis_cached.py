@@ -93,7 +93,7 @@ def test_command_line(adk, tmp_path, capsys):
 def test_ranks(adk, tmp_path, n_ranks):
     for kind in ("dcd", "xtc"):
         (tmp_path / f"adk.{kind}").write_bytes(adk[kind].read_bytes())
-    mdio.convert(tmp_path / "adk.xtc", tmp_path / "adk.zarr", chunk_frames=7)
+    mdio.convert(tmp_path / "adk.xtc", tmp_path / "adk.zarr", storage=mdio.Storage(chunk_frames=7))
     run_checks(n_ranks, "caching/check_cached.py", adk["psf"], tmp_path)
 
 

@@ -33,7 +33,7 @@ def folder(tmp_path_factory, adk):
         for _ in u.trajectory[:49]:
             writer.write(u.atoms)
     mdio.split(short, folder / "more.segments", 7)
-    mdio.convert(folder / "adk.dcd", folder / "adk.zarr", chunk_frames=7)
+    mdio.convert(folder / "adk.dcd", folder / "adk.zarr", storage=mdio.Storage(chunk_frames=7))
     return folder
 
 

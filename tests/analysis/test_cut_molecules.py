@@ -132,7 +132,7 @@ def test_a_group_is_made_whole_by_the_topology_inside(cut, tmp_path):
 
 def test_displacements_without_jumps(cut, tmp_path):
     path, _ = cut
-    mdio.convert(path, tmp_path / "a.dcd", pbc="nojump")
+    mdio.convert(path, tmp_path / "a.dcd", selection=mdio.Selection(pbc="nojump"))
     converted = mdio.analyze(tmp_path / "a.dcd", top=PSF, kernel="msd", select=CA).values
     for workers in (None, 2):
         given = {"top": PSF, "select": CA, "pbc": "nojump", "workers": workers}

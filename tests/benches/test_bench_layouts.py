@@ -117,7 +117,7 @@ def test_a_command_that_fails_says_why(tmp_path, capsys):
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_ranks_read_each_a_share(adk, tmp_path, n_ranks):
     out = tmp_path / "a.h5md"
-    mdio.convert(adk["xtc"], out, chunk_frames=40)
+    mdio.convert(adk["xtc"], out, storage=mdio.Storage(chunk_frames=40))
     words = (SCRIPT, out, "--read", "--mpi")
     code, text, err = run_under_mpi(n_ranks, *words)
     assert code == 0, err

@@ -120,3 +120,31 @@ def test_what_has_no_recipe_is_refused(tmp_path, capsys):
 def test_former_spellings_do_what_they_did_and_say_so(tmp_path, capsys, words, now):
     assert main(["convert", XTC, str(tmp_path / "a.zarr"), "--stop", "2", "-q", *words]) == 0
     assert now in capsys.readouterr().err
+
+
+def test_parts_are_given_as_one_object_and_former_names_say_where_they_went(tmp_path):
+    new, old = tmp_path / "new.h5md", tmp_path / "old.h5md"
+    mdio.convert(
+        DCD,
+        new,
+        step=5,
+        selection=mdio.Selection(end_ps=40),
+        storage=mdio.Storage(chunk_frames=3, contiguous=False),
+    )
+    with pytest.warns(DeprecationWarning, match=r"give storage=mdio\.Storage\(chunk_frames=3\)"):
+        mdio.convert(DCD, old, step=5, selection=mdio.Selection(end_ps=40), chunk_frames=3)
+    assert recipe_at(new) == recipe_at(old) == {"step": 5, "end_ps": 40, "chunk_frames": 3}
+    assert mdio.open(new).info.n_frames == 8
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ({"step": 2, "selection": mdio.Selection(step=3)}, "step is given twice"),
+        ({"storage": {"chunk_frames": 3}}, r"give mdio\.Storage\(\.\.\.\)"),
+        ({"storage": mdio.Selection()}, r"give mdio\.Storage\(\.\.\.\)"),
+    ],
+)
+def test_parts_that_are_not_what_they_should_be(tmp_path, words, says):
+    with pytest.raises(TypeError, match=says):
+        mdio.convert(DCD, tmp_path / "a.zarr", **words)

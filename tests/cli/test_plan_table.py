@@ -3,6 +3,7 @@
 import h5py
 import numpy as np
 import pytest
+from suites.outputs import as_options
 
 from mdio.cli.plan_table import plan_table
 from mdio.converters.convert import convert
@@ -46,7 +47,7 @@ def test_the_table():
 def test_writes_of_h5md_are_those_of_its_chunks(adk, tmp_path, compression):
     options = {"compression": compression, "chunk_frames": 10, "chunk_atoms": 2000}
     options |= {"groups": {"few": np.arange(9)}}
-    result = convert(adk["trr"], tmp_path / "a.h5md", **options)
+    result = convert(adk["trr"], tmp_path / "a.h5md", **as_options(options))
     with h5py.File(tmp_path / "a.h5md") as file:
         values = [file[f"particles/{name}/position/value"] for name in ("trajectory", "few")]
         n_chunks = sum(dataset.id.get_num_chunks() for dataset in values)

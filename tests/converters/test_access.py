@@ -4,6 +4,7 @@ import os
 import stat
 
 import pytest
+from suites.outputs import as_options
 
 import mdio
 
@@ -47,11 +48,11 @@ def check(out):
 )
 def test_replaced_repaired_and_appended_to(adk, tmp_path, name, options):
     out = tmp_path / name
-    mdio.convert(adk["xtc"], out, stop=40, **options)
+    mdio.convert(adk["xtc"], out, stop=40, **as_options(options))
     open_to_group(out)
     # Another number of chunks and segments: some files have no predecessor.
     more = options | ({"chunk_frames": 5} if "chunk_frames" in options else {"segments": 9})
-    mdio.convert(adk["xtc"], out, stop=60, force=True, **more)
+    mdio.convert(adk["xtc"], out, stop=60, force=True, **as_options(more))
     check(out)
     files = [path for path in tree(out) if path.is_file() and path.suffix != ".json"]
     damaged = max(files, key=lambda one: one.stat().st_size)
@@ -70,6 +71,6 @@ def test_what_was_narrow_stays_narrow(adk, tmp_path):
     mdio.convert(adk["xtc"], out, stop=20)
     for path in tree(out):
         path.chmod(0o700 if path.is_dir() else 0o600)
-    mdio.convert(adk["xtc"], out, force=True, chunk_frames=7)
+    mdio.convert(adk["xtc"], out, force=True, storage=mdio.Storage(chunk_frames=7))
     for path in tree(out):
         assert not path.stat().st_mode & 0o077, path

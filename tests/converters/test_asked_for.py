@@ -4,6 +4,7 @@ import json
 
 import MDAnalysis as mda
 import pytest
+from suites.outputs import as_options
 
 import mdio
 from mdio.cli.main import main
@@ -40,7 +41,7 @@ def test_stripes_without_effect(adk, tmp_path, capsys, name):
 )
 def test_stripes_that_cannot_be(adk, tmp_path, options):
     with pytest.raises(PlanError, match="stripes"):
-        mdio.convert(adk["xtc"], tmp_path / "a.zarr", **options)
+        mdio.convert(adk["xtc"], tmp_path / "a.zarr", **as_options(options))
     assert not (tmp_path / "a.zarr").exists()
 
 

@@ -9,7 +9,7 @@ import MDAnalysis as mda
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from suites.outputs import contents
+from suites.outputs import as_options, contents
 
 import mdio
 from mdio.converters.follow import follow
@@ -68,7 +68,7 @@ def test_the_bytes_do_not_depend_on_the_workers(adk, tmp_path, target):
     made = []
     for workers in (1, 2, 4):
         out = tmp_path / f"{workers}.{target}"
-        mdio.convert(adk["dcd"], out, workers=workers, container=None)
+        mdio.convert(adk["dcd"], out, workers=workers, storage=mdio.Storage(container=None))
         files = contents(out)
         made.append({k: v for k, v in files.items() if not k.endswith(("json", "index"))})
     assert made[0] == made[1] == made[2]
@@ -104,7 +104,7 @@ def test_and_back_into_one_native_file(adk, frames, tmp_path, middle, target):
 @pytest.mark.parametrize("target", TARGETS)
 def test_frames_by_number_and_time(adk, frames, tmp_path, target, options, expected):
     out = tmp_path / f"a.{target}"
-    mdio.convert(adk["xtc"], out, workers=2, **options)
+    mdio.convert(adk["xtc"], out, workers=2, **as_options(options))
     block = read(out)
     # Frames that are written again into XTC have their box divided by ten, as MDAnalysis does it.
     again = target == "segments" and expected.step > 1
@@ -129,7 +129,14 @@ def test_selection_with_a_topology_that_fits(adk, frames, tmp_path, target):
 def test_groups_are_stored_beside_the_whole(adk, frames, tmp_path, target):
     out = tmp_path / f"a.{target}"
     groups = {"ca": "name CA", "a_first": "resid 1", "backbone": np.arange(7, 400, 3)}
-    mdio.convert(adk["xtc"], out, top=adk["psf"], groups=groups, workers=2, chunk_frames=5)
+    mdio.convert(
+        adk["xtc"],
+        out,
+        top=adk["psf"],
+        groups=groups,
+        workers=2,
+        storage=mdio.Storage(chunk_frames=5),
+    )
     top = mda.Universe(str(adk["psf"]))
     assert dict(mdio.open(out).info.groups) == {
         "ca": 214,
@@ -228,7 +235,7 @@ def test_velocities_and_forces_come_along(tmp_path, target):
 def test_wrong_options_teach(adk, tmp_path, options, error, words):
     options = {k: adk["psf"] if v == "psf" else v for k, v in options.items()}
     with pytest.raises(error, match=words):
-        mdio.convert(adk["xtc"], tmp_path / "a.zarr", **options)
+        mdio.convert(adk["xtc"], tmp_path / "a.zarr", **as_options(options))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from suites.outputs import contents
+from suites.outputs import as_options, contents
 
 import mdio
 from mdio.core.errors import OutputError
@@ -33,7 +33,7 @@ def test_an_existing_output_is_kept_unless_forced(adk, tmp_path, target):
 def test_a_damaged_source_leaves_the_former_output(adk, tmp_path, target, workers):
     out = tmp_path / f"a.{target}"
     options = {"container": "dcd"} if target == "segments" else {}
-    mdio.convert(adk["xtc"], out, stop=10, **options)
+    mdio.convert(adk["xtc"], out, stop=10, **as_options(options))
     before = contents(out)
     bad = tmp_path / "bad.xtc"
     data = bytearray(adk["xtc"].read_bytes())
@@ -41,7 +41,7 @@ def test_a_damaged_source_leaves_the_former_output(adk, tmp_path, target, worker
     data[start : start + 64] = b"\xff" * 64
     bad.write_bytes(data)
     with pytest.raises(OSError, match=r"bad\.xtc.*frame"):
-        mdio.convert(bad, out, force=True, workers=workers, **options)
+        mdio.convert(bad, out, force=True, workers=workers, **as_options(options))
     assert contents(out) == before
     names = {p.name for p in tmp_path.iterdir() if "index" not in p.name}
     assert names == {out.name, "bad.xtc"}

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from suites.h5md_parts_cases import make_parts
-from suites.outputs import contents
+from suites.outputs import as_options, contents
 
 import mdio
 from mdio.converters.strategies import conversion
@@ -92,7 +92,7 @@ def cut(path):
 )
 def test_what_does_not_read_back_is_not_published(adk, tmp_path, monkeypatch, name, options):
     out = tmp_path / name
-    mdio.convert(adk["xtc"], out, stop=10, **options)
+    mdio.convert(adk["xtc"], out, stop=10, **as_options(options))
     before, names = contents(out), names_in(tmp_path)
     looked = []
 
@@ -104,12 +104,12 @@ def test_what_does_not_read_back_is_not_published(adk, tmp_path, monkeypatch, na
     read_back = conversion.read_back
     monkeypatch.setattr(conversion, "read_back", spoilt)
     with pytest.raises(OutputError, match="does not read back as it was written") as caught:
-        mdio.convert(adk["xtc"], out, force=True, **options)
+        mdio.convert(adk["xtc"], out, force=True, **as_options(options))
     assert ".mdio-" not in str(caught.value) and ".look-" not in str(caught.value)
     assert str(out) in str(caught.value) and len(looked) == 1
     assert contents(out) == before and names_in(tmp_path) == names
     monkeypatch.undo()
-    mdio.convert(adk["xtc"], out, force=True, **options)
+    mdio.convert(adk["xtc"], out, force=True, **as_options(options))
     assert names_in(tmp_path) == names
     with mdio.open(out) as layout:
         assert layout.info.n_frames == 98

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from suites.outputs import as_options
 from suites.under_mpi import CHECKS, needs_mpi, run_under_mpi, start_under_mpi
 
 import mdio
@@ -157,7 +158,7 @@ def test_restarts_are_joined_and_appended(adk, parts, tmp_path, n_ranks, name, h
     assert code == 0, err
     assert (out + err).count("frames 50 to 59") == 1  # of the first part, told once
     options = {"segments": 4} if name == "a.segments" else {"chunk_frames": 4}
-    mdio.convert(parts[1], added, **options)
+    mdio.convert(parts[1], added, **as_options(options))
     code, out, err = run_under_mpi(n_ranks, *CLI, "append", parts[0], added, "--mpi")
     assert code == 0, err
     with mdio.open(adk["xtc"]) as layout:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import DCD
 from suites.native_files import CELLS, made_up, write_dcd
+from suites.outputs import as_options
 
 import mdio
 from mdio.cli.main import main
@@ -31,7 +32,7 @@ def source(tmp_path):
 @pytest.mark.parametrize("name", KINDS)
 def test_they_are_counted(source, tmp_path, name):
     path, positions = source
-    result = mdio.convert(path, tmp_path / name, **KINDS[name])
+    result = mdio.convert(path, tmp_path / name, **as_options(KINDS[name]))
     told = "5 coordinates in 2 frames (the first is frame 4) are NaN or infinite"
     assert [note for note in result.plan.notes if told in note]
     with mdio.open(tmp_path / name) as layout:
@@ -65,7 +66,7 @@ def test_in_bytes_that_are_copied(source, tmp_path, suffix, capsys):
 @pytest.mark.parametrize("name", ["a.zarr", "a.segments"])
 def test_repaired_outputs_tell_the_same(source, tmp_path, name):
     out = tmp_path / name
-    mdio.convert(source[0], out, **KINDS[name])
+    mdio.convert(source[0], out, **as_options(KINDS[name]))
     with mdio.open(out) as layout:
         told = layout.manifest["not_finite"]
     max(out.rglob("c.0.0.0" if name == "a.zarr" else "*.ncdf")).unlink()

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import GRO, PSF, XTC
+from suites.outputs import as_options
 
 import mdio
 from mdio.cli.main import main
@@ -46,7 +47,7 @@ def made(adk, tmp_path_factory):
         source = rest.pop("source")
         path = folder / name.replace(" ", "") / out
         path.parent.mkdir()
-        mdio.convert(source, path, **rest)
+        mdio.convert(source, path, **as_options(rest))
         found[name] = path, source, options.get("top")
     return found
 
@@ -122,7 +123,7 @@ def test_files_that_are_missing(mine):
 
 def test_what_is_whole_is_linked(adk, tmp_path):
     segments = tmp_path / "a.segments"
-    mdio.convert(adk["dcd"], segments, segments=4)
+    mdio.convert(adk["dcd"], segments, storage=mdio.Storage(segments=4))
     files = sorted(segments.glob("000/seg-*.dcd"))
     before = [path.stat().st_ino for path in files]
     flip(files[1])
@@ -192,7 +193,12 @@ def test_what_cannot_be_repaired(adk, tmp_path, capsys):
 
 def test_frames_that_were_chosen_by_time(adk, tmp_path):
     out = tmp_path / "a.zarr"
-    mdio.convert(adk["dcd"], out, begin_ps=5, end_ps=40, dt_ps=3, chunk_frames=2)
+    mdio.convert(
+        adk["dcd"],
+        out,
+        selection=mdio.Selection(begin_ps=5, end_ps=40, dt_ps=3),
+        storage=mdio.Storage(chunk_frames=2),
+    )
     with mdio.open(out) as layout:
         expected = layout.read(0, layout.info.n_frames)
     flip(max(out.rglob("value/c.*"), key=lambda path: path.stat().st_size))

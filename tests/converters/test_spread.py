@@ -44,7 +44,12 @@ def test_segments_of_several_pieces_are_what_one_worker_makes(
     files = []
     for n_workers in (1, 3):
         out = tmp_path / f"{n_workers}.segments"
-        result = mdio.convert(adk["xtc"], out, container=container, segments=7, workers=n_workers)
+        result = mdio.convert(
+            adk["xtc"],
+            out,
+            storage=mdio.Storage(container=container, segments=7),
+            workers=n_workers,
+        )
         n_pieces = len(result.plan.write_tasks())
         assert n_pieces == 7 if result.copied else n_pieces > 14
         files.append([file.read_bytes() for file in sorted(out.rglob(f"*.{container}"))])

@@ -3,6 +3,7 @@
 import netCDF4
 import pytest
 from MDAnalysisTests.datafiles import TRR_sub_sol
+from suites.outputs import as_options
 
 import mdio
 from mdio.core.errors import PlanError, SourceError
@@ -46,7 +47,7 @@ def test_a_source_that_it_was_not_made_from(adk, tmp_path):
 @pytest.mark.parametrize("option", [{"segments": 3}, {"container": "trr"}])
 def test_options_of_segments_are_refused_elsewhere(adk, tmp_path, suffix, option):
     with pytest.raises(PlanError, match=f"belongs to the layout segments, not to {suffix}"):
-        mdio.convert(adk["dcd"], tmp_path / f"a.{suffix}", **option)
+        mdio.convert(adk["dcd"], tmp_path / f"a.{suffix}", **as_options(option))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -54,7 +55,7 @@ def test_options_of_segments_are_refused_elsewhere(adk, tmp_path, suffix, option
 @pytest.mark.parametrize("option", [{"chunk_frames": 3}, {"chunk_atoms": 100}])
 def test_chunks_are_refused_where_there_are_none(adk, tmp_path, name, option):
     with pytest.raises(PlanError, match=f"layouts h5md and zarr, not to {name}"):
-        mdio.convert(adk["dcd"], tmp_path / f"a.{name}", **option)
+        mdio.convert(adk["dcd"], tmp_path / f"a.{name}", **as_options(option))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from suites.outputs import as_options
 
 import mdio
 from mdio.core.errors import CorruptLayoutError
@@ -14,7 +15,7 @@ def path(request, adk, tmp_path, monkeypatch):
     # Neither a divisor of a chunk of 11 frames nor of a frame.
     monkeypatch.setattr(array, "RUN_NBYTES", 100_000)
     options = {"precision": "none", "chunk_frames": 11}
-    mdio.convert(adk["xtc"], tmp_path / f"adk.{request.param}", **options)
+    mdio.convert(adk["xtc"], tmp_path / f"adk.{request.param}", **as_options(options))
     return tmp_path / f"adk.{request.param}"
 
 

@@ -4,6 +4,7 @@ import MDAnalysis as mda
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from suites.outputs import as_options
 
 import mdio
 from mdio.cli.main import main
@@ -40,19 +41,20 @@ def test_frames_of_ten_microseconds(tmp_path, last_ps, options, kept):
     times = last_ps + np.arange(-400.0, 1.0, 10.0)
     source = _trajectory(tmp_path / "long.xtc", times)
     wanted = {key: last_ps + value if value < 0 else value for key, value in options.items()}
-    mdio.convert(source, tmp_path / "a.zarr", **wanted)
+    mdio.convert(source, tmp_path / "a.zarr", **as_options(wanted))
     assert_array_equal(_times(tmp_path / "a.zarr"), times[kept])
 
 
 def test_a_long_dt_takes_no_neighbours(tmp_path):
     source = _trajectory(tmp_path / "long.xtc", np.arange(0.0, 3001.0, 1.0))
-    mdio.convert(source, tmp_path / "a.zarr", dt_ps=1500.0)
+    mdio.convert(source, tmp_path / "a.zarr", selection=mdio.Selection(dt_ps=1500.0))
     assert_array_equal(_times(tmp_path / "a.zarr"), [0, 1500, 3000])
 
 
 def test_times_that_a_rounded_step_has_made(adk, tmp_path):
     """In this DCD file they are 0.99999991 ps apart, and drift away from whole numbers."""
-    mdio.convert(adk["dcd"], tmp_path / "a.zarr", begin_ps=10, end_ps=90, dt_ps=20)
+    chosen = mdio.Selection(begin_ps=10, end_ps=90, dt_ps=20)
+    mdio.convert(adk["dcd"], tmp_path / "a.zarr", selection=chosen)
     assert_array_equal(np.rint(_times(tmp_path / "a.zarr")), [10, 30, 50, 70, 90])
 
 

@@ -33,6 +33,7 @@ from suites.files_of_others import (
     write_lammps,
     write_mdtraj,
 )
+from suites.outputs import as_options
 
 import mdio
 from mdio.core.frames import absent
@@ -219,7 +220,7 @@ def by_program(program, path, pdb, folder):
 def written_row(name, folder, expected):
     out, options, kind, library = WRITTEN[name]
     path = folder / out
-    mdio.convert(TRR, path, select=np.arange(N_ATOMS), stop=N_FRAMES, **options)
+    mdio.convert(TRR, path, select=np.arange(N_ATOMS), stop=N_FRAMES, **as_options(options))
     return {"written": YES} | readings(path, kind, library, expected)
 
 

@@ -95,7 +95,13 @@ def test_a_conversion_asks_for_what_comes_while_it_writes(
 
     monkeypatch.setattr(WriteTaskWorker, "__call__", noted)
     source = outputs / "a.dcd"
-    mdio.convert(source, tmp_path / f"b.{kind}", stop=20, chunk_frames=4, precision="none")
+    mdio.convert(
+        source,
+        tmp_path / f"b.{kind}",
+        stop=20,
+        storage=mdio.Storage(chunk_frames=4),
+        precision="none",
+    )
     with mdio.open(source) as one, mdio.open(tmp_path / f"b.{kind}") as other:
         assert np.array_equal(one.read(0, 20).positions, other.read(0, 20).positions)
         frames_nbytes = 20 * one.info.frame_nbytes

@@ -21,8 +21,8 @@ def made(adk, tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     shutil.copyfile(adk["dcd"], folder / "md.dcd")
     shutil.copyfile(adk["psf"], folder / "md.psf")
-    mdio.convert(folder / "md.dcd", folder / "md.segments", segments=3)
-    mdio.convert(folder / "md.dcd", folder / "md.zarr", chunk_frames=20)
+    mdio.convert(folder / "md.dcd", folder / "md.segments", storage=mdio.Storage(segments=3))
+    mdio.convert(folder / "md.dcd", folder / "md.zarr", storage=mdio.Storage(chunk_frames=20))
     convert(folder / "md.dcd", folder / "md.h5md", per_rank=True, workers=2)
     mdio.convert(folder / "md.dcd", folder / "md.refs")
     return folder

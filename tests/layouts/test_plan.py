@@ -311,5 +311,7 @@ def test_json_of_a_plan():
 
 
 def test_sizes_may_be_numbers_of_numpy(adk, tmp_path):
-    out = mdio.convert(adk["dcd"], tmp_path / "a.zarr", stop=4, chunk_frames=np.int64(2))
+    out = mdio.convert(
+        adk["dcd"], tmp_path / "a.zarr", stop=4, storage=mdio.Storage(chunk_frames=np.int64(2))
+    )
     assert out.plan.arrays[0].chunk_frames == 2

@@ -13,7 +13,7 @@ OUT, OTHER = sys.argv[1:]
 layout = mdio.open(OUT)
 if COMM.rank == 0:
     assert layout.info.n_frames == 98
-    mdio.convert(OTHER, OUT, chunk_frames=10, force=True)
+    mdio.convert(OTHER, OUT, storage=mdio.Storage(chunk_frames=10), force=True)
 COMM.Barrier()
 with mdio.MPIExecutor(COMM) as executor:
     try:

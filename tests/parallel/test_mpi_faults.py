@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from suites.outputs import as_options
 from suites.under_mpi import CHECKS, needs_mpi, run_under_mpi
 
 import mdio
@@ -28,7 +29,7 @@ def former(adk, tmp_path, request):
     target = request.getfixturevalue("target")
     out = tmp_path / f"a.{target}"
     options = {"container": "dcd"} if target == "segments" else {}
-    mdio.convert(adk["dcd"], out, stop=5, **options)
+    mdio.convert(adk["dcd"], out, stop=5, **as_options(options))
     return out
 
 

@@ -9,6 +9,7 @@ from itertools import islice
 import numpy as np
 import pytest
 from suites.every_command import Counted, make_sources
+from suites.outputs import as_options
 
 import mdio
 from mdio.core.errors import BlockError, PlanError, SourceError
@@ -88,8 +89,11 @@ def same(one, other):
 )
 def test_conversions(adk, tmp_path, executor, name, options):
     out, alone = tmp_path / name, tmp_path / f"alone-{name}"
-    assert mdio.convert(adk["xtc"], out, executor=executor, stop=60, **options).workers == 2
-    mdio.convert(adk["xtc"], alone, stop=60, **options)
+    assert (
+        mdio.convert(adk["xtc"], out, executor=executor, stop=60, **as_options(options)).workers
+        == 2
+    )
+    mdio.convert(adk["xtc"], alone, stop=60, **as_options(options))
     mdio.append(adk["xtc"], out, executor=executor)
     mdio.append(adk["xtc"], alone)
     same(frames_of(out), frames_of(alone))
@@ -102,8 +106,8 @@ def test_steps_that_go_on_from_frame_to_frame(tmp_path, executor):
     make_sources(tmp_path, 60)
     out, alone = tmp_path / "a.zarr", tmp_path / "alone.zarr"
     options = {"pbc": "nojump", "chunk_frames": 5}
-    mdio.convert(tmp_path / "all.xtc", out, executor=executor, **options)
-    mdio.convert(tmp_path / "all.xtc", alone, **options)
+    mdio.convert(tmp_path / "all.xtc", out, executor=executor, **as_options(options))
+    mdio.convert(tmp_path / "all.xtc", alone, **as_options(options))
     same(frames_of(out), frames_of(alone))
 
 

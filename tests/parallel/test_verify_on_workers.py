@@ -6,6 +6,7 @@ import shutil
 import signal
 
 import pytest
+from suites.outputs import as_options
 from suites.under_mpi import needs_mpi, run_under_mpi
 
 import mdio
@@ -25,7 +26,7 @@ KINDS = {
 def damaged(adk, tmp_path_factory, request):
     """An output of the last 90 frames with damage in its middle; and it, whole."""
     whole = tmp_path_factory.mktemp("whole") / request.param
-    mdio.convert(adk["dcd"], whole, start=8, **KINDS[request.param])
+    mdio.convert(adk["dcd"], whole, start=8, **as_options(KINDS[request.param]))
     out = tmp_path_factory.mktemp("damaged") / request.param
     (shutil.copytree if whole.is_dir() else shutil.copy)(whole, out)
     files = [out] if out.is_file() else [path for path in out.rglob("*") if path.is_file()]
@@ -107,7 +108,7 @@ class Deadly:
 @pytest.mark.filterwarnings("default")  # dask's own
 def test_the_units_of_a_lost_dask_worker_are_checked_by_others(adk, client, tmp_path):
     out, mark = tmp_path / "a.zarr", tmp_path / "killed"
-    mdio.convert(adk["dcd"], out, chunk_frames=7)
+    mdio.convert(adk["dcd"], out, storage=mdio.Storage(chunk_frames=7))
     (chunk := max(out.rglob("c.*"), key=lambda path: path.stat().st_size)).write_bytes(b"none")
     alone = mdio.verify(out)
     assert not alone.ok and chunk.name in alone.bad[0]
@@ -117,6 +118,6 @@ def test_the_units_of_a_lost_dask_worker_are_checked_by_others(adk, client, tmp_
 
 def test_a_worker_process_that_is_killed_is_told(adk, tmp_path):
     out = tmp_path / "a.zarr"
-    mdio.convert(adk["dcd"], out, chunk_frames=7)
+    mdio.convert(adk["dcd"], out, storage=mdio.Storage(chunk_frames=7))
     with mdio.Processes(2) as executor, pytest.raises(MdioError, match=r"units \d+ to \d+"):
         mdio.verify(out, wanted=Deadly(tmp_path / "killed"), executor=executor)

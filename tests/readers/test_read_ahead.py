@@ -37,9 +37,13 @@ def paths(adk, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ahead")
     xtc = folder / "adk.xtc"
     xtc.write_bytes(adk["xtc"].read_bytes() * 3)
-    mdio.convert(xtc, folder / "adk.zarr", precision="auto", chunk_frames=10)
-    mdio.convert(xtc, folder / "adk.h5md", compression="gzip:1", chunk_frames=10)
-    mdio.convert(xtc, folder / "plain.zarr", precision="none", chunk_frames=10)
+    mdio.convert(xtc, folder / "adk.zarr", precision="auto", storage=mdio.Storage(chunk_frames=10))
+    mdio.convert(
+        xtc, folder / "adk.h5md", compression="gzip:1", storage=mdio.Storage(chunk_frames=10)
+    )
+    mdio.convert(
+        xtc, folder / "plain.zarr", precision="none", storage=mdio.Storage(chunk_frames=10)
+    )
     names = ("adk.xtc", "adk.zarr", "adk.h5md", "plain.zarr")
     return {name: folder / name for name in names}
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
+from suites.outputs import as_options
 
 import mdio
 from mdio.readers import frames
@@ -30,7 +31,7 @@ def paths(adk, tmp_path_factory):
         "segments": {"segments": 3},
     }
     for suffix, wanted in options.items():
-        mdio.convert(adk["xtc"], folder / f"adk.{suffix}", **wanted)
+        mdio.convert(adk["xtc"], folder / f"adk.{suffix}", **as_options(wanted))
     return {"xtc": adk["xtc"], **{suffix: folder / f"adk.{suffix}" for suffix in options}}
 
 

@@ -13,6 +13,7 @@ from MDAnalysis.coordinates.XTC import XTCWriter
 from MDAnalysisTests.coordinates.base import BaseReference, MultiframeReaderTest
 from MDAnalysisTests.datafiles import COORDINATES_TOPOLOGY, COORDINATES_TRR
 from numpy.testing import assert_array_equal
+from suites.outputs import as_options
 
 import mdio
 from mdio.core.errors import FrameReadError
@@ -87,7 +88,7 @@ class _ConvertedTest(MultiframeReaderTest):
 
     @pytest.fixture
     def ref(self, reference, tmp_path):
-        mdio.convert(reference / "a.trr", tmp_path / self.name, **self.options)
+        mdio.convert(reference / "a.trr", tmp_path / self.name, **as_options(self.options))
         return _Reference(reference, tmp_path / self.name, self.kind)
 
 
@@ -130,7 +131,7 @@ def outputs(adk, tmp_path_factory):
     for kind, options in kinds.items():
         paths[kind] = folder / f"adk.{kind}"
         groups = {} if kind == "segments" else {"groups": {"ca": "name CA"}}
-        mdio.convert(adk["xtc"], paths[kind], top=adk["psf"], **groups, **options)
+        mdio.convert(adk["xtc"], paths[kind], top=adk["psf"], **as_options({**groups, **options}))
     return paths
 
 
@@ -267,7 +268,7 @@ def test_a_far_jump_reads_one_frame(adk, outputs):
 
 def test_damage_does_not_end_an_iteration_quietly(adk, tmp_path):
     path = tmp_path / "adk.zarr"
-    mdio.convert(adk["dcd"], path, chunk_frames=10)
+    mdio.convert(adk["dcd"], path, storage=mdio.Storage(chunk_frames=10))
     shard = path / "particles/trajectory/position/value/c.0.0.0"
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from MDAnalysis.coordinates.XTC import XTCWriter
 from numpy.testing import assert_array_equal
+from suites.outputs import as_options
 
 import mdio
 from mdio.core.errors import FrameReadError
@@ -41,7 +42,12 @@ def paths(adk, tmp_path_factory):
         "step.zarr": {"precision": "auto"},
     }
     for suffix, wanted in options.items():
-        mdio.convert(adk["xtc"], folder / f"adk.{suffix}", chunk_frames=CHUNK_FRAMES, **wanted)
+        mdio.convert(
+            adk["xtc"],
+            folder / f"adk.{suffix}",
+            storage=mdio.Storage(chunk_frames=CHUNK_FRAMES),
+            **wanted,
+        )
     return {suffix: folder / f"adk.{suffix}" for suffix in options}
 
 
@@ -156,7 +162,7 @@ def test_velocities_and_forces_are_a_call_each(tmp_path, monkeypatch):
 
     theirs = mda.coordinates.TRR.TRRReader(COORDINATES_TRR)
     for name in ("a.zarr", "a.h5md"):
-        mdio.convert([COORDINATES_TRR] * 4, tmp_path / name, chunk_frames=5)
+        mdio.convert([COORDINATES_TRR] * 4, tmp_path / name, storage=mdio.Storage(chunk_frames=5))
         trajectory = open_reader(tmp_path / name, 5)
         with monkeypatch.context() as patch:
             traffic = Traffic(patch)
@@ -185,7 +191,7 @@ def test_a_file_cut_while_it_is_open_is_an_error_of_that_frame(paths, tmp_path, 
 @pytest.mark.parametrize("kind", PLAIN)
 def test_a_last_chunk_of_one_frame_is_verified(adk, tmp_path, kind):
     path = tmp_path / f"adk.{kind}"
-    mdio.convert(adk["xtc"], path, chunk_frames=97, precision="none")
+    mdio.convert(adk["xtc"], path, storage=mdio.Storage(chunk_frames=97), precision="none")
     last = mda.Universe(str(adk["psf"]), str(adk["xtc"])).trajectory[97].positions.tobytes()
     files = [path] if kind == "h5md" else path.glob("particles/*/position/value/c.*")
     file = next(file for file in files if last in file.read_bytes())
@@ -208,7 +214,7 @@ def test_boxes_come_and_go_as_in_the_source(tmp_path):
             writer.write(u.atoms)
     theirs = mda.coordinates.XTC.XTCReader(str(tmp_path / "a.xtc"))
     for name in ("a.zarr", "a.h5md"):
-        mdio.convert(tmp_path / "a.xtc", tmp_path / name, chunk_frames=4)
+        mdio.convert(tmp_path / "a.xtc", tmp_path / name, storage=mdio.Storage(chunk_frames=4))
         trajectory = open_reader(tmp_path / name, 5)
         kept = None
         for frame in [*range(9), 3, 4, 3, 7, 7, 0, 1]:
@@ -227,7 +233,7 @@ def test_numbers_of_a_long_trajectory_are_read_once_while_they_fit(
 ):
     monkeypatch.setattr(zarr_tree, "SERIES_FRAMES", 10)
     options = {"chunk_frames": CHUNK_FRAMES, "precision": "none"}
-    mdio.convert(adk["xtc"], tmp_path / "a.zarr", **options)
+    mdio.convert(adk["xtc"], tmp_path / "a.zarr", **as_options(options))
     assert len(list((tmp_path / "a.zarr/mdio/box").glob("c.*"))) == 10
     monkeypatch.setattr(zarr_array, "KEPT_NBYTES", kept_files * 10 * 6 * 4)
     n_read = []
@@ -277,8 +283,7 @@ def test_chunks_wider_than_a_group_are_read_row_by_row(adk, tmp_path):
             tmp_path / name,
             top=adk["psf"],
             groups={"ca": "name CA"},
-            chunk_atoms=1000,
-            chunk_frames=CHUNK_FRAMES,
+            storage=mdio.Storage(chunk_atoms=1000, chunk_frames=CHUNK_FRAMES),
             precision="none",
         )
         u = mda.Universe(str(adk["psf"]), str(adk["xtc"]))

@@ -1,6 +1,17 @@
-"""What is in an output, byte for byte."""
+"""What is in an output, byte for byte, and how it is asked for."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from mdio.converters.options import OPTIONS, ConversionOptions
+from mdio.core.options import declared
+
+
+def as_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options by name as `mdio.convert` takes them: storage and selection as objects."""
+    others = {name: options[name] for name in options.keys() - declared(*OPTIONS).keys()}
+    return others | ConversionOptions.of(**options).words()
 
 
 def contents(path: Path) -> dict[str, bytes]:

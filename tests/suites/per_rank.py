@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import h5py
 import numpy as np
+from suites.outputs import as_options
 
 import mdio
 from mdio.converters.convert import prepare
@@ -52,7 +53,7 @@ def write_parts(source, out: Path, n_parts: int = 2, **options) -> None:
         frames = view.frames[first:stop]
         step = int(frames[1] - frames[0]) if len(frames) > 1 else 1
         span = {"start": int(frames[0]), "stop": int(frames[-1]) + 1, "step": step}
-        mdio.convert(source, part, **same, **span)
+        mdio.convert(source, part, **as_options({**same, **span}))
         with mdio.open(part) as layout:
             blocks.append(layout.read(0, stop - first, atoms=[]))
             said, crc = layout.manifest, layout.contents.manifest_crc32c
@@ -74,7 +75,7 @@ def convert(source, out: Path, *, per_rank: bool = False, workers: int = 1, **op
     if per_rank:
         write_parts(source, out, workers, **options)
     else:
-        mdio.convert(source, out, workers=workers, **options)
+        mdio.convert(source, out, workers=workers, **as_options(options))
 
 
 class _JoiningWriter(H5MDWriter):

@@ -61,7 +61,9 @@ def convert(out: Path, how: dict | None, n_frames: int) -> None:
     if how is None:
         mdio.append(DCD, out)
     elif how.get("ensemble"):
-        mdio.convert_ensemble({"x": DCD}, out, stop=n_frames, force=True, chunk_frames=4)
+        mdio.convert_ensemble(
+            {"x": DCD}, out, stop=n_frames, force=True, storage=mdio.Storage(chunk_frames=4)
+        )
     else:
         mdio.convert(DCD, out, stop=n_frames, force=True)
 

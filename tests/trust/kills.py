@@ -35,6 +35,7 @@ from MDAnalysisTests.datafiles import DCD, PSF
 import mdio
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from suites.outputs import as_options
 from suites.under_mpi import CHECKS, MPI, run_under_mpi
 
 SUBREAPER = 36
@@ -63,7 +64,7 @@ def convert(out: Path, options: dict, n_frames: int) -> None:
     words = dict(options)
     if "groups" in words:
         words["groups"] = {"ca": f"name CA and resid 1:{n_frames}"}
-    mdio.convert(DCD, out, stop=n_frames, force=True, **words)
+    mdio.convert(DCD, out, stop=n_frames, force=True, **as_options(words))
 
 
 def run(target, *, kill_after_s: float | None = None, kill_at: int | None = None) -> tuple:

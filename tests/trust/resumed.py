@@ -29,7 +29,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import h5py
 import numpy as np
-from kills import DCD, PSF, SUBREAPER, ctypes, run
+from kills import DCD, PSF, SUBREAPER, as_options, ctypes, run
 from stopping import stop
 
 import mdio
@@ -156,7 +156,7 @@ class Rounds:
 
         def work() -> None:
             stop(how, after, flush_s)
-            mdio.convert(DCD, out, **options, **words)
+            mdio.convert(DCD, out, **as_options(options), **words)
 
         return work
 
@@ -166,7 +166,7 @@ class Rounds:
             kept = self.begun / case
             if not kept.exists():
                 kept.mkdir(parents=True)
-                mdio.convert(DCD, kept / out.name, stop=N_BEGUN, **BEGUN[case])
+                mdio.convert(DCD, kept / out.name, stop=N_BEGUN, **as_options(BEGUN[case]))
             shutil.copytree(kept, out.parent, dirs_exist_ok=True)
 
     def is_done(self, out: Path, case: str) -> bool:
@@ -258,7 +258,7 @@ class Rounds:
                 first = said["uuid"]
                 words = {k: v for k, v in options.items() if k != "mpio"}
                 with contextlib.suppress(OutputError):
-                    mdio.convert(DCD, out, **words)
+                    mdio.convert(DCD, out, **as_options(words))
                     raise AssertionError("a leftover was passed over without a word")
             else:
                 assert said["uuid"] == first, "another output was begun"

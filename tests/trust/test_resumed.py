@@ -125,9 +125,9 @@ def test_pieces_of_an_owner_that_alone_writes_are_gone_on_with_by_others(
         there.setattr(storage, "PIECE_FOR_OWNER_NBYTES", 1 << 19)
         there.setattr(Journal, "add", full)
         with pytest.raises(OutputError, match="--resume goes on"):
-            mdio.convert(adk["dcd"], out, chunk_frames=4)
+            mdio.convert(adk["dcd"], out, storage=mdio.Storage(chunk_frames=4))
     monkeypatch.setattr(Journal, "add", lambda self, record, _: said.append(record.n_frames))
-    result = mdio.convert(adk["dcd"], out, chunk_frames=4, resume=True)
+    result = mdio.convert(adk["dcd"], out, storage=mdio.Storage(chunk_frames=4), resume=True)
     assert said == [12] * 8 + [2]
     assert "36 of 98 frames were there from an earlier run" in result.plan.notes
     assert mdio.verify(out, adk["dcd"]).ok

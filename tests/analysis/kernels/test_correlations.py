@@ -10,6 +10,7 @@ from MDAnalysis.analysis.msd import EinsteinMSD
 from MDAnalysis.analysis.rms import RMSF
 from MDAnalysis.transformations import NoJump
 from MDAnalysisTests.datafiles import DCD, GRO, PSF, TRR
+from suites.outputs import as_options
 from suites.under_mpi import needs_mpi, run_under_mpi
 
 import mdio
@@ -32,7 +33,11 @@ def folder(tmp_path_factory, adk):
         ("adk.h5md", "dcd", {"chunk_atoms": 50}),
         ("integers.zarr", "xtc", {"chunk_atoms": 50}),
     ):
-        mdio.convert(adk[source], folder / name, pattern="timeseries", **more)
+        mdio.convert(
+            adk[source],
+            folder / name,
+            **as_options({"pattern": "timeseries", **more}),
+        )
     return folder
 
 
@@ -100,7 +105,12 @@ def test_msd_after_nojump(tmp_path, solvated_like):
     top, wrapped = solvated_like
     raw = mdio.analyze(wrapped, kernel="msd")
     assert any("--pbc nojump" in note for note in raw.notes)
-    mdio.convert(wrapped, tmp_path / "on.zarr", pbc="nojump", pattern="timeseries")
+    mdio.convert(
+        wrapped,
+        tmp_path / "on.zarr",
+        selection=mdio.Selection(pbc="nojump"),
+        storage=mdio.Storage(pattern="timeseries"),
+    )
     result = mdio.analyze(tmp_path / "on.zarr", kernel="msd")
     assert not any("nojump" in note for note in result.notes)
     universe = mda.Universe(str(top), str(wrapped))
@@ -139,7 +149,7 @@ def test_vacf_is_the_mean_of_products(tmp_path, select):
     velocities = np.array([atoms.velocities for _ in universe.trajectory], dtype=np.float64)
     result = mdio.analyze(TRR, top=GRO, kernel=mdio.VACF(select))
     np.testing.assert_allclose(result.values, plain_vacf(velocities), rtol=1e-10, atol=1e-9)
-    mdio.convert(TRR, tmp_path / "v.zarr", pattern="timeseries")
+    mdio.convert(TRR, tmp_path / "v.zarr", storage=mdio.Storage(pattern="timeseries"))
     again = mdio.analyze(tmp_path / "v.zarr", top=GRO, kernel=mdio.VACF(select))
     np.testing.assert_allclose(again.values, result.values, rtol=1e-10, atol=1e-9)
 
@@ -228,9 +238,9 @@ def test_batches_end_where_chunks_do():
     assert [int(one[0]) for one in many] == [50, 200, 400, 600, 800]
     assert max(map(len, series.batches_of(atoms, info, 10**7, 1))) <= 100
     with pytest.raises(PlanError, match="--for belongs to the layouts h5md and zarr"):
-        mdio.convert(DCD, "out.xtc", pattern="timeseries")
+        mdio.convert(DCD, "out.xtc", storage=mdio.Storage(pattern="timeseries"))
     with pytest.raises(PlanError, match="--for series: give one of frames, blocks"):
-        mdio.convert(DCD, "out.zarr", pattern="series")
+        mdio.convert(DCD, "out.zarr", storage=mdio.Storage(pattern="series"))
 
 
 class Travelled(SeriesKernel):

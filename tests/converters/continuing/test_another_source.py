@@ -7,6 +7,7 @@ import shutil
 import MDAnalysis as mda
 import numpy as np
 import pytest
+from suites.outputs import as_options
 
 import mdio
 from mdio.cli.main import main
@@ -90,7 +91,7 @@ def test_rewritten_while_it_is_followed(tmp_path, layout):
         put(source, other, "rewritten")
 
     with pytest.raises(SourceError, match="another trajectory now"):
-        follow(source, out, every_s=0, until_idle_s=5, published=published, **chunks)
+        follow(source, out, every_s=0, until_idle_s=5, published=published, **as_options(chunks))
     assert mdio.open(out).info.n_frames == seen[-1] <= 40
     assert mdio.verify(out, against=write(tmp_path / "again.xtc", 40)).ok
 
@@ -105,7 +106,14 @@ def test_an_output_that_another_run_has_changed(tmp_path):
         put(source, write(tmp_path / "longer.xtc", 80), "rewritten")
 
     with pytest.raises(OutputError, match="another run has changed it meanwhile"):
-        follow(source, out, every_s=0, until_idle_s=5, published=published, chunk_frames=2)
+        follow(
+            source,
+            out,
+            every_s=0,
+            until_idle_s=5,
+            published=published,
+            storage=mdio.Storage(chunk_frames=2),
+        )
     assert mdio.open(out).info.n_frames == 60
 
 
@@ -139,7 +147,9 @@ def test_a_source_of_the_same_name_that_goes_on(tmp_path):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_resumed_and_repaired(tmp_path, layout):
     source, out = write(tmp_path / "md.xtc", 10), tmp_path / f"out.{layout}"
-    mdio.convert(source, out, chunk_frames=1) if layout != "segments" else mdio.convert(source, out)
+    mdio.convert(
+        source, out, storage=mdio.Storage(chunk_frames=1)
+    ) if layout != "segments" else mdio.convert(source, out)
     block = mdio.open(source).read(4, 5).positions
     held = [path for path in (out, *out.rglob("*")) if path.is_file() and path.suffix != ".json"]
     held = max(held, key=lambda path: path.stat().st_size)

@@ -9,6 +9,7 @@ from pathlib import Path
 import MDAnalysis as mda
 import numpy as np
 import pytest
+from suites.outputs import as_options
 
 import mdio
 from mdio.cli.main import main
@@ -88,14 +89,14 @@ def test_the_same_as_everything_at_once(tmp_path, whole, kind, workers):
     name = kind.partition(" ")[0]
     out, once = tmp_path / f"out.{name}", tmp_path / f"once.{name}"
     options = {"workers": workers, **LAYOUTS[kind]}
-    mdio.convert(parts[0], out, **options)
+    mdio.convert(parts[0], out, **as_options(options))
     first = mdio.open(out).manifest
     for part in parts[1:]:
         former = mdio.open(out).manifest["uuid"]
         result = mdio.append(part, out, workers=workers)
         assert mdio.open(out).manifest["appended_to"] == former
     assert result.n_frames == N_FRAMES
-    mdio.convert(whole, once, **options)
+    mdio.convert(whole, once, **as_options(options))
     assert_same(out, once)
     assert mdio.verify(out, against=parts).ok
     if name == "zarr":
@@ -114,7 +115,7 @@ def test_what_is_full_is_linked(tmp_path, whole):
         ("segments", {"segments": 2}, "000/seg-{:06d}.xtc"),
     ):
         out = tmp_path / f"out.{name}"
-        mdio.convert(whole, out, stop=20, **options)
+        mdio.convert(whole, out, stop=20, **as_options(options))
 
         def inodes(out=out, unit=unit):
             return [(out / unit.format(number)).stat().st_ino for number in range(2)]
@@ -129,7 +130,7 @@ def test_copied_where_there_are_no_links(tmp_path, whole, monkeypatch):
     def refuse(*_):
         raise OSError(1, "Operation not permitted")
 
-    mdio.convert(whole, tmp_path / "out.zarr", stop=20, chunk_frames=2)
+    mdio.convert(whole, tmp_path / "out.zarr", stop=20, storage=mdio.Storage(chunk_frames=2))
     monkeypatch.setattr(Path, "hardlink_to", refuse)
     mdio.append(whole, tmp_path / "out.zarr")
     assert_same(tmp_path / "out.zarr", whole)
@@ -144,9 +145,9 @@ def test_selection_groups_and_steps_are_those_of_the_output(tmp_path, whole):
         "step": 3,
         "chunk_frames": 2,
     }
-    mdio.convert(first, out, **options)
+    mdio.convert(first, out, **as_options(options))
     mdio.append(rest, out)
-    mdio.convert(whole, once, **options)
+    mdio.convert(whole, once, **as_options(options))
     assert_same(out, once)
     assert mdio.verify(out, against=[first, rest]).ok
     with mdio.open(out, group="g") as mine, mdio.open(once, group="g") as theirs:
@@ -226,7 +227,7 @@ def test_what_is_no_number_is_counted_once(tmp_path):
             writer.write(universe.atoms)
     for stop in (20, 24):
         out = tmp_path / f"{stop}.zarr"
-        mdio.convert(tmp_path / "odd.trr", out, stop=stop, chunk_frames=2)
+        mdio.convert(tmp_path / "odd.trr", out, stop=stop, storage=mdio.Storage(chunk_frames=2))
         mdio.append(tmp_path / "odd.trr", out)
         expected = {"coordinates": 3 * 13, "frames": 13, "first_frame": 1}
         assert mdio.open(out).manifest["not_finite"] == expected
@@ -298,7 +299,7 @@ def test_a_reader_of_the_former_output_is_told(tmp_path, whole, name):
 
 def test_nothing_changes_if_it_fails(tmp_path, whole):
     out = tmp_path / "out.zarr"
-    mdio.convert(whole, out, stop=21, chunk_frames=2)
+    mdio.convert(whole, out, stop=21, storage=mdio.Storage(chunk_frames=2))
     before = files(out)
     shard = out / "particles/trajectory/position/value/c.1.0.0"
     shard.rename(tmp_path / "aside")

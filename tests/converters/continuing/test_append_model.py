@@ -15,6 +15,7 @@ import MDAnalysis as mda
 import numpy as np
 from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
+from suites.outputs import as_options
 
 import mdio
 from mdio.core.errors import SourceError
@@ -132,7 +133,7 @@ def test_appending_is_converting_the_union(given_parts, kind, overlap, ending):
         layout, options = kind.partition(" ")[0], LAYOUTS[kind]
         paths = [write(folder / f"{n}.{ending}", part) for n, part in enumerate(given_parts)]
         out = folder / f"out.{layout}"
-        mdio.convert(paths[0], out, **options)
+        mdio.convert(paths[0], out, **as_options(options))
         expected = dict(given_parts[0])
         for path, part in zip(paths[1:], given_parts[1:], strict=True):
             uuid = mdio.open(out).manifest["uuid"]
@@ -153,7 +154,7 @@ def test_appending_is_converting_the_union(given_parts, kind, overlap, ending):
             check(expected, part, after, list(result.plan.notes), overlap)
             expected = after
         once = folder / f"once.{layout}"
-        mdio.convert(write(folder / f"union.{ending}", expected), once, **options)
+        mdio.convert(write(folder / f"union.{ending}", expected), once, **as_options(options))
         with mdio.open(out) as mine, mdio.open(once) as theirs:
             a, b = (one.read(0, one.info.n_frames) for one in (mine, theirs))
             for name in ("positions", "time", "step", "box"):

@@ -4,6 +4,7 @@ import os
 import shutil
 
 import pytest
+from suites.outputs import as_options
 
 import mdio
 from mdio.cli.main import main
@@ -29,12 +30,14 @@ def state(path):
 @pytest.mark.parametrize("name", MADE)
 def test_the_same_once_more(source, tmp_path, name):
     out = tmp_path / name
-    assert not mdio.convert(source, out, resume=True, **MADE[name]).found_complete
+    assert not mdio.convert(source, out, resume=True, **as_options(MADE[name])).found_complete
     before = state(out)
-    found = mdio.convert(source, out, resume=True, **MADE[name] | {"workers": 1})
+    found = mdio.convert(source, out, resume=True, **as_options(MADE[name] | {"workers": 1}))
     assert found.found_complete and found.n_frames == 98 and found.nbytes_out > 0
     assert state(out) == before
-    assert not mdio.convert(source, out, resume=True, force=True, **MADE[name]).found_complete
+    assert not mdio.convert(
+        source, out, resume=True, force=True, **as_options(MADE[name])
+    ).found_complete
 
 
 def test_the_command_ends_with_0(source, adk, tmp_path, capsys):
@@ -67,7 +70,7 @@ def test_another_one_is_an_error(adk, tmp_path, other):
     usual = {"top": adk["psf"], "groups": {"ca": "name CA"}, "resume": True}
     mdio.convert(adk["xtc"], tmp_path / "a.zarr", **usual)
     with pytest.raises(OutputError, match="exists already"):
-        mdio.convert(adk["xtc"], tmp_path / "a.zarr", **usual | other)
+        mdio.convert(adk["xtc"], tmp_path / "a.zarr", **as_options(usual | other))
 
 
 def test_of_a_source_that_has_changed_it_is_an_error(source, tmp_path):

@@ -11,6 +11,7 @@ import threading
 import MDAnalysis as mda
 import numpy as np
 import pytest
+from suites.outputs import as_options
 
 import mdio
 from mdio.converters.follow import follow
@@ -106,7 +107,7 @@ def test_full_units_while_it_grows_and_everything_in_the_end(
     shares = iter([0.46, 0.9, 1.0] if "step" in options else [0.46, 0.66, 0.9, 1.0])
     stopped, seen = threading.Event(), []
     expected = tmp_path / f"expected.{layout}"
-    mdio.convert(whole[ending], expected, **options)
+    mdio.convert(whole[ending], expected, **as_options(options))
     everything = mdio.open(expected).read(0, mdio.open(expected).info.n_frames)
 
     def published(n_frames):
@@ -124,7 +125,9 @@ def test_full_units_while_it_grows_and_everything_in_the_end(
                 stopped.set()
 
     growing.write(next(shares))
-    result = follow(growing.path, out, every_s=0, stopped=stopped, published=published, **options)
+    result = follow(
+        growing.path, out, every_s=0, stopped=stopped, published=published, **as_options(options)
+    )
     assert result.n_frames == seen[-1] == everything.n_frames
     assert all(n % UNIT == 0 for n in seen[:-1])
     assert len(seen) > 1
@@ -150,7 +153,7 @@ def test_the_end(tmp_path, whole, grow):
     with pytest.raises(SourceError, match="no complete frame came"):
         follow(tmp_path / "not-there.xtc", tmp_path / "a.zarr", until_idle_s=0)
     with pytest.raises(PlanError, match="--begin does not go with --follow"):
-        follow(growing.path, out, begin_ps=3)
+        follow(growing.path, out, selection=mdio.Selection(begin_ps=3))
 
 
 @pytest.mark.parametrize("how", ["cut", "replaced", "removed"])
@@ -168,7 +171,7 @@ def test_a_source_that_does_not_just_grow(tmp_path, whole, how):
             (tmp_path / "new.xtc").rename(source)
 
     with pytest.raises(SourceError, match=r"was removed|another file|it was cut"):
-        follow(source, out, every_s=0, published=change, chunk_frames=2)
+        follow(source, out, every_s=0, published=change, storage=mdio.Storage(chunk_frames=2))
     assert mdio.open(out).info.n_frames == N_FRAMES  # as it was published
 
 

@@ -10,6 +10,7 @@ from MDAnalysis import transformations
 from MDAnalysisTests.datafiles import GRO, TPR, XTC
 from numpy.testing import assert_allclose
 from scipy.sparse.csgraph import minimum_spanning_tree
+from suites.outputs import as_options
 
 import mdio
 from mdio.cli.main import main
@@ -48,7 +49,7 @@ def wanted(universe, frames, cells, *steps):
 def made(tmp_path, select=PART, workers=1, **options):
     out = tmp_path / "a.zarr"
     given = {"top": TPR, "select": select, "stop": N_FRAMES, "chunk_frames": 1, **options}
-    mdio.convert(XTC, out, workers=workers, force=True, precision="none", **given)
+    mdio.convert(XTC, out, workers=workers, force=True, precision="none", **as_options(given))
     with mdio.open(out) as layout:
         return layout.read(0, layout.info.n_frames).positions
 
@@ -144,7 +145,7 @@ def test_nojump_in_parallel(wandering, tmp_path, workers, chunk_frames, frames):
     out = tmp_path / "a.zarr"
     atoms = np.array([20, 3, 4, 11])
     how = {"select": atoms, "chunk_frames": chunk_frames, "pbc": "nojump", "precision": "none"}
-    mdio.convert(path, out, workers=workers, **how, **frames)
+    mdio.convert(path, out, workers=workers, **as_options({**how, **frames}))
     picked = (
         slice(None, 41, 2)
         if "dt_ps" in frames
@@ -163,7 +164,13 @@ def test_few_counts_are_kept(wandering, tmp_path, monkeypatch):
     path, every = wandering
     for name in ("a.h5md", "a.segments"):
         own = {"chunk_frames": 2} if name == "a.h5md" else {"segments": 9}
-        mdio.convert(path, tmp_path / name, workers=2, pbc="nojump", container=None, **own)
+        mdio.convert(
+            path,
+            tmp_path / name,
+            workers=2,
+            selection=mdio.Selection(pbc="nojump"),
+            **as_options(own),
+        )
         with mdio.open(tmp_path / name) as layout:
             assert_allclose(layout.read(0, 60).positions, every, atol=0.006)
 
@@ -173,7 +180,12 @@ def test_one_worker_reads_once(wandering, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "mdio.converters.periodic.TransformedLayout.counted", lambda *_: counted.append(1)
     )
-    mdio.convert(wandering[0], tmp_path / "a.zarr", pbc="nojump", chunk_frames=4)
+    mdio.convert(
+        wandering[0],
+        tmp_path / "a.zarr",
+        selection=mdio.Selection(pbc="nojump"),
+        storage=mdio.Storage(chunk_frames=4),
+    )
     assert not counted
 
 
@@ -239,17 +251,17 @@ def test_virtual_sites_go_with_their_molecule(tmp_path):
 def test_what_is_missing_is_named(wandering, tmp_path):
     out = tmp_path / "a.zarr"
     with pytest.raises(PlanError, match=r"needs bonds.*has none.*TPR"):
-        mdio.convert(XTC, out, top=GRO, pbc="mol")
+        mdio.convert(XTC, out, top=GRO, selection=mdio.Selection(pbc="mol"))
     with pytest.raises(PlanError, match="topology; name one with -s"):
-        mdio.convert(wandering[0], out, pbc="whole")
+        mdio.convert(wandering[0], out, selection=mdio.Selection(pbc="whole"))
     with pytest.raises(PlanError, match="topology; name one with -s"):
-        mdio.convert(wandering[0], out, center="protein")
+        mdio.convert(wandering[0], out, selection=mdio.Selection(center="protein"))
     with pytest.raises(PlanError, match=r"center.*selects no atoms"):
-        mdio.convert(XTC, out, top=GRO, center="name NONE")
+        mdio.convert(XTC, out, top=GRO, selection=mdio.Selection(center="name NONE"))
     with pytest.raises(PlanError, match=r"center: cannot select"):
-        mdio.convert(XTC, out, top=GRO, center="nonsense (")
+        mdio.convert(XTC, out, top=GRO, selection=mdio.Selection(center="nonsense ("))
     with pytest.raises(PlanError, match="cluster brings the molecules of a selection together"):
-        mdio.convert(XTC, out, top=TPR, pbc="cluster")
+        mdio.convert(XTC, out, top=TPR, selection=mdio.Selection(pbc="cluster"))
     u = mda.Universe.empty(3, trajectory=True)
     for first in (True, False):
         path = tmp_path / "boxless.trr"
@@ -259,12 +271,12 @@ def test_what_is_missing_is_named(wandering, tmp_path):
                 writer.write(u.atoms)
         which = "first frame" if first else "frame 1"
         with pytest.raises(PlanError, match=f"{which} has no unit cell"):
-            mdio.convert(path, out, pbc="atom")
+            mdio.convert(path, out, selection=mdio.Selection(pbc="atom"))
     assert not out.exists()
 
 
 def test_a_continuation_cannot_be_followed(wandering, tmp_path):
     out = tmp_path / "a.zarr"
-    mdio.convert(wandering[0], out, pbc="nojump", stop=30)
+    mdio.convert(wandering[0], out, selection=mdio.Selection(pbc="nojump"), stop=30)
     with pytest.raises(PlanError, match="convert all files together"):
         mdio.append(wandering[0], out)

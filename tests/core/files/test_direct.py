@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from suites.outputs import contents
+from suites.outputs import as_options, contents
 
 import mdio
 from mdio.cli.main import main
@@ -282,7 +282,7 @@ def test_outputs_are_the_same(adk, tmp_path, monkeypatch, small, name, options, 
     for way in ("off", "on"):
         out = tmp_path / way / name
         out.parent.mkdir()
-        result = mdio.convert(adk["xtc"], out, direct=way, workers=workers, **options)
+        result = mdio.convert(adk["xtc"], out, direct=way, workers=workers, **as_options(options))
         assert result.plan.writing.direct == (way == "on")
         assert (disk.nbytes > 0) == (way == "on") or workers == 2
         # What tells outputs from one another is in files of text, and in those of HDF5.
@@ -323,7 +323,7 @@ def test_what_is_told_of_is_in_its_files(adk, tmp_path, monkeypatch, small, name
     monkeypatch.setattr(write_tasks, "LAG_S", 0.03)
     monkeypatch.setattr(plan, "MIN_PIECE_NBYTES", 1 << 20)
     monkeypatch.setattr(encoder, "PIECE_NBYTES", 1 << 20)
-    mdio.convert(adk["xtc"], tmp_path / name, direct="on", workers=workers, **options)
+    mdio.convert(adk["xtc"], tmp_path / name, direct="on", workers=workers, **as_options(options))
     assert told
     assert all(told)
 
@@ -333,7 +333,7 @@ def test_a_full_disk_leaves_nothing(adk, tmp_path, monkeypatch, small, suffix):
     Disk(monkeypatch, fails=errno.ENOSPC, after=100_000)
     options = {"container": "dcd"} if suffix == "segments" else {}
     with pytest.raises(OutputError, match=r"space|full"):
-        mdio.convert(adk["xtc"], tmp_path / f"a.{suffix}", direct="on", **options)
+        mdio.convert(adk["xtc"], tmp_path / f"a.{suffix}", direct="on", **as_options(options))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -27,7 +27,9 @@ CHUNK_NBYTES = 12 * 3341 * CHUNK_FRAMES
 def paths(adk, tmp_path_factory):
     folder = tmp_path_factory.mktemp("first")
     for kind in KINDS:
-        mdio.convert(adk["dcd"], folder / f"adk.{kind}", chunk_frames=CHUNK_FRAMES)
+        mdio.convert(
+            adk["dcd"], folder / f"adk.{kind}", storage=mdio.Storage(chunk_frames=CHUNK_FRAMES)
+        )
     return {kind: folder / f"adk.{kind}" for kind in KINDS}
 
 

@@ -9,6 +9,7 @@ import MDAnalysis as mda
 import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import PSF
+from suites.outputs import as_options
 from suites.under_mpi import needs_mpi, run_checks
 
 import mdio
@@ -26,7 +27,7 @@ KINDS = {
 
 
 def write(sources, out, options, **more):
-    mdio.convert(sources, out, **options, **more)
+    mdio.convert(sources, out, **as_options({**options, **more}))
 
 
 @pytest.fixture(params=KINDS)
@@ -139,7 +140,7 @@ def test_dask(adk, tmp_path, kind):
 @needs_mpi
 def test_ranks(adk, tmp_path):
     out = tmp_path / "a.zarr"
-    mdio.convert(adk["xtc"], out, chunk_frames=10)
+    mdio.convert(adk["xtc"], out, storage=mdio.Storage(chunk_frames=10))
     run_checks(3, "check_replaced.py", out, adk["trr"])
 
 

@@ -33,7 +33,9 @@ def reads(monkeypatch):
 def sources(adk, tmp_path_factory):
     """One with a frame a read, and one whose 98 frames are compressed together."""
     folder = tmp_path_factory.mktemp("sources")
-    mdio.convert(adk["dcd"], folder / "packed.zarr", precision=0.01, chunk_frames=98)
+    mdio.convert(
+        adk["dcd"], folder / "packed.zarr", precision=0.01, storage=mdio.Storage(chunk_frames=98)
+    )
     return {"dcd": adk["dcd"], "packed": folder / "packed.zarr"}
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import MDAnalysis as mda
 import numpy as np
 import pytest
+from suites.outputs import as_options
 
 import mdio
 from mdio.core.cache import Cache, verify_units
@@ -34,7 +35,7 @@ def sources(adk, tmp_path_factory):
     }
     for name, options in more.items():
         found[name] = folder / f"b.{name}"
-        mdio.convert(found["xtc"], found[name], top=adk["psf"], **options)
+        mdio.convert(found["xtc"], found[name], top=adk["psf"], **as_options(options))
     found["segments"] = folder / "a.segments"
     mdio.split(found["xtc"], found["segments"], 5)
     found["chain"] = [folder / "one.dcd", folder / "two.dcd"]

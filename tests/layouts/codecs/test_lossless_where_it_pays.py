@@ -8,6 +8,7 @@ import pytest
 import zarr
 from MDAnalysisTests import datafiles
 from numpy.testing import assert_array_equal
+from suites.outputs import as_options
 
 import mdio
 from mdio.cli.main import main
@@ -24,7 +25,7 @@ def lies_on(monkeypatch):
 
 
 def plan_of(source, folder, **options):
-    return mdio.convert(source, folder / "a.zarr", stop=4, **options).plan
+    return mdio.convert(source, folder / "a.zarr", stop=4, **as_options(options)).plan
 
 
 @pytest.mark.parametrize("compression", [None, "auto"])

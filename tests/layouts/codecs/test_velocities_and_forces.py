@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import zarr
 from MDAnalysis.coordinates.memory import MemoryReader
+from suites.outputs import as_options
 
 import mdio
 from mdio.cli.main import main
@@ -69,8 +70,7 @@ def test_zarr_holds_multiples_of_the_steps(
         trr,
         out,
         precision=precision,
-        precision_velocities=0.01,
-        precision_forces=0.25,
+        storage=mdio.Storage(precision_velocities=0.01, precision_forces=0.25),
         compression=compression,
     )
     source = read_by_mdanalysis(trr)
@@ -93,8 +93,8 @@ def test_zarr_holds_multiples_of_the_steps(
 
 def test_rounded_again_nothing_changes(trr: Path, tmp_path: Path) -> None:
     options = {"precision_velocities": 0.01, "precision_forces": 0.25}
-    mdio.convert(trr, tmp_path / "a.zarr", **options)
-    mdio.convert(tmp_path / "a.zarr", tmp_path / "b.zarr", **options)
+    mdio.convert(trr, tmp_path / "a.zarr", **as_options(options))
+    mdio.convert(tmp_path / "a.zarr", tmp_path / "b.zarr", **as_options(options))
     with mdio.open(tmp_path / "a.zarr") as a, mdio.open(tmp_path / "b.zarr") as b:
         for name in STEPS:
             mine, theirs = getattr(a.read(0, 9), name), getattr(b.read(0, 9), name)
@@ -103,7 +103,7 @@ def test_rounded_again_nothing_changes(trr: Path, tmp_path: Path) -> None:
 
 def test_h5md_has_steps_of_powers_of_two(trr: Path, tmp_path: Path) -> None:
     out = tmp_path / "md.h5md"
-    mdio.convert(trr, out, precision_velocities=0.01, precision_forces=0.3)
+    mdio.convert(trr, out, storage=mdio.Storage(precision_velocities=0.01, precision_forces=0.3))
     source = read_by_mdanalysis(trr)
     with h5py.File(out) as file:
         for name, step in {"velocities": 2**-7, "forces": 0.25}.items():
@@ -116,7 +116,7 @@ def test_h5md_has_steps_of_powers_of_two(trr: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", ["zarr", "h5md"])
 def test_verify_finds_what_is_off_by_more(trr: Path, tmp_path: Path, suffix: str) -> None:
     out = tmp_path / f"md.{suffix}"
-    mdio.convert(trr, out, precision_velocities=0.5)
+    mdio.convert(trr, out, storage=mdio.Storage(precision_velocities=0.5))
     other = tmp_path / "other.trr"
     other.write_bytes(trr.read_bytes())
     assert verify(out, other).ok
@@ -139,7 +139,7 @@ def test_verify_finds_what_is_off_by_more(trr: Path, tmp_path: Path, suffix: str
 def test_steps_stay_when_frames_are_added(trr: Path, tmp_path: Path, suffix: str) -> None:
     out = tmp_path / f"md.{suffix}"
     more = write_trr(tmp_path / "more.trr", 4, first_ps=18.0, seed=4)
-    mdio.convert(trr, out, precision_velocities=0.25)
+    mdio.convert(trr, out, storage=mdio.Storage(precision_velocities=0.25))
     mdio.append(more, out)
     wanted = rounded(
         np.concatenate([read_by_mdanalysis(p)["velocities"] for p in (trr, more)]), 0.25
@@ -151,7 +151,7 @@ def test_steps_stay_when_frames_are_added(trr: Path, tmp_path: Path, suffix: str
 
 def test_repair_rounds_as_before(trr: Path, tmp_path: Path) -> None:
     out = tmp_path / "md.zarr"
-    mdio.convert(trr, out, precision_velocities=0.01)
+    mdio.convert(trr, out, storage=mdio.Storage(precision_velocities=0.01))
     shard = out / "particles/trajectory/velocity/value/c.0.0.0"
     before = shard.read_bytes()
     shard.write_bytes(before[:100] + bytes([before[100] ^ 1]) + before[101:])
@@ -192,10 +192,14 @@ def test_what_cannot_round_says_so(
     trr: Path, tmp_path: Path, name: str, options: dict[str, object], message: str
 ) -> None:
     with pytest.raises(PlanError, match=message):
-        mdio.convert(trr, tmp_path / name, **{"precision_velocities": 0.01, **options})
+        mdio.convert(trr, tmp_path / name, **as_options({"precision_velocities": 0.01, **options}))
 
 
 def test_a_source_without_velocities(trr: Path, tmp_path: Path) -> None:
     mdio.convert(trr, tmp_path / "md.xtc")
     with pytest.raises(PlanError, match=r"md\.xtc: has no velocities; leave --precision-veloc"):
-        mdio.convert(tmp_path / "md.xtc", tmp_path / "md.zarr", precision_velocities=0.01)
+        mdio.convert(
+            tmp_path / "md.xtc",
+            tmp_path / "md.zarr",
+            storage=mdio.Storage(precision_velocities=0.01),
+        )

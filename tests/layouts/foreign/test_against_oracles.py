@@ -53,7 +53,13 @@ def test_frames_are_right_in_any_order(tmp_path, name):
 def test_outputs_are_the_same_with_any_number_of_workers(tmp_path, name, workers):
     path, text = write(tmp_path, name)
     out = tmp_path / "a.zarr"
-    mdio.convert(path, out, workers=workers, chunk_frames=1, source_options=text.options)
+    mdio.convert(
+        path,
+        out,
+        workers=workers,
+        storage=mdio.Storage(chunk_frames=1),
+        source_options=text.options,
+    )
     with mdio.open(out) as layout:
         for number in range(N_FRAMES):
             check(layout, number, text.frames[number])

@@ -330,7 +330,7 @@ def test_fields_are_those_of_the_frame_in_any_order(tmp_path):
         np.testing.assert_array_equal([read[n] for n in range(4)], expected)
     for workers in (1, 2):
         out = tmp_path / f"{workers}.zarr"
-        mdio.convert(path, out, workers=workers, chunk_frames=1)
+        mdio.convert(path, out, workers=workers, storage=mdio.Storage(chunk_frames=1))
         with mdio.open(out) as layout:
             np.testing.assert_array_equal(layout.read(0, 4).velocities[:, 0, 0], expected)
         assert mdio.verify(out, against=path).ok

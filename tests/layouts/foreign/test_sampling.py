@@ -7,6 +7,7 @@ from MDAnalysis import Universe
 from MDAnalysis.exceptions import NoDataError
 from numpy.testing import assert_array_equal
 from suites.files_of_others import FIELDS, N_ATOMS, STEPS, write_gromacs
+from suites.outputs import as_options
 
 import mdio
 from mdio.core.errors import SourceError
@@ -65,7 +66,7 @@ def test_outputs_keep_which_frames_have_it(sampled, name):
     path, values = sampled
     out = path.with_name(name)
     more = {"container": "trr", "segments": 3} if name == "o.segments" else {}
-    mdio.convert(path, out, workers=2, **more)
+    mdio.convert(path, out, workers=2, **as_options(more))
     check(out, values)
     assert mdio.verify(out, against=path).ok
 

@@ -202,7 +202,14 @@ def test_velocities_and_forces(tmp_path, plugin):
 
 def test_in_parts(tmp_path, plugin):
     path = tmp_path / "a.h5md"
-    convert(XTC, path, per_rank=True, workers=2, chunk_frames=4, compression="rigid")
+    convert(
+        XTC,
+        path,
+        per_rank=True,
+        workers=2,
+        storage=mdio.Storage(chunk_frames=4),
+        compression="rigid",
+    )
     run(plugin, READ, path, tmp_path / "found.npy")
     theirs = np.stack([ts.positions.copy() for ts in mda.Universe(GRO, XTC).trajectory])
     assert_array_equal(np.load(tmp_path / "found.npy"), theirs)

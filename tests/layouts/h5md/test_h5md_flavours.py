@@ -20,7 +20,9 @@ def test_gromacs_reads_back_what_it_wrote(tmp_path, compression, read_frames):
     """Rechunked and compressed, with each element at its own steps."""
     values = write_gromacs(tmp_path / "md.h5md")
     out = tmp_path / "o.h5md"
-    mdio.convert(tmp_path / "md.h5md", out, flavour="gromacs", compression=compression)
+    mdio.convert(
+        tmp_path / "md.h5md", out, storage=mdio.Storage(flavour="gromacs"), compression=compression
+    )
     seen = {name: [] for name in STEPS}
     for step, time, box, arrays in read_frames(out):
         assert time == step * 0.5
@@ -70,7 +72,7 @@ def test_no_cell_is_one_of_zeros(tmp_path, read_frames):
 def test_frames_are_added_in_the_same_units(tmp_path, read_frames):
     write_gromacs(tmp_path / "md.h5md")
     out = tmp_path / "o.h5md"
-    mdio.convert(tmp_path / "md.h5md", out, flavour="gromacs", stop=9)
+    mdio.convert(tmp_path / "md.h5md", out, storage=mdio.Storage(flavour="gromacs"), stop=9)
     mdio.append(tmp_path / "md.h5md", out)
     assert mdio.verify(out, against=tmp_path / "md.h5md").ok
     assert len(list(read_frames(out))) == 21
@@ -87,4 +89,9 @@ def test_frames_are_added_in_the_same_units(tmp_path, read_frames):
 def test_what_does_not_go_together(tmp_path, name, options, says):
     write_gromacs(tmp_path / "md.h5md")
     with pytest.raises(PlanError, match=says):
-        mdio.convert(tmp_path / "md.h5md", tmp_path / name, flavour="gromacs", **options)
+        mdio.convert(
+            tmp_path / "md.h5md",
+            tmp_path / name,
+            storage=mdio.Storage(flavour="gromacs"),
+            **options,
+        )

@@ -80,7 +80,9 @@ def test_percent_signs_in_names(tmp_path):
     block = make_block()
     write_h5md(tmp_path / "source.bin", block)
     out = tmp_path / "50%b.h5md"
-    convert(tmp_path / "source.bin", out, per_rank=True, workers=2, chunk_frames=4)
+    convert(
+        tmp_path / "source.bin", out, per_rank=True, workers=2, storage=mdio.Storage(chunk_frames=4)
+    )
     with h5py.File(out) as file:
         assert_array_equal(file["particles/trajectory/position/value"][()], block.positions)
     with mdio.open(out) as layout:
@@ -112,10 +114,10 @@ def test_replaced_while_it_is_open(tmp_path):
     """What was opened is read on, or an error says that it was replaced; never a mixture."""
     path = tmp_path / "a.h5md"
     write_h5md(tmp_path / "source.bin", make_block(23, 17))
-    mdio.convert(tmp_path / "source.bin", path, chunk_frames=4)
+    mdio.convert(tmp_path / "source.bin", path, storage=mdio.Storage(chunk_frames=4))
     layout = mdio.open(path)
     first = layout.read(0, 4)
-    mdio.convert(tmp_path / "source.bin", path, chunk_frames=4, force=True)
+    mdio.convert(tmp_path / "source.bin", path, storage=mdio.Storage(chunk_frames=4), force=True)
     try:
         rest = layout.read(4, 23)
     except MdioError as error:

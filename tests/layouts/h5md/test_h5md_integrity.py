@@ -47,7 +47,14 @@ def made(truth, tmp_path_factory):
         outs[name] = folder / f"{k}" / "a.h5md"
         outs[name].parent.mkdir()
         group = {"some": "index 10:2999"}
-        convert(source, outs[name], top=top, groups=group, chunk_frames=4, **options)
+        convert(
+            source,
+            outs[name],
+            top=top,
+            groups=group,
+            storage=mdio.Storage(chunk_frames=4),
+            **options,
+        )
     return outs
 
 

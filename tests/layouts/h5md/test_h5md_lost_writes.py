@@ -116,7 +116,12 @@ sys.exit(main(["convert", *words]))
 def test_a_limit_near_the_end(source, tmp_path, options):
     """HDF5 crashed where its tables, written last, did not fit."""
     whole = tmp_path / "whole.h5md"
-    mdio.convert(source, whole, chunk_frames=1, compression=options[1] if options else None)
+    mdio.convert(
+        source,
+        whole,
+        storage=mdio.Storage(chunk_frames=1),
+        compression=options[1] if options else None,
+    )
     nbytes = whole.stat().st_size
     # Lengths of manifests differ by some digits.
     for limit in (nbytes - 40, nbytes - 2000, nbytes - 5000, nbytes - 12000):

@@ -296,7 +296,7 @@ def test_axes_that_are_not_periodic(tmp_path, edges):
         assert list(box.attrs["boundary"]) == ["periodic", "periodic", "none"]
         np.testing.assert_array_equal(box["edges/value"][0], np.diag([30, 30, 0]))
     with pytest.raises(MdioError, match="not periodic along z"):
-        mdio.convert(path, tmp_path / "b.zarr", pbc="atom")
+        mdio.convert(path, tmp_path / "b.zarr", selection=mdio.Selection(pbc="atom"))
 
 
 def test_a_skewed_cell_that_is_open_is_noted(tmp_path):

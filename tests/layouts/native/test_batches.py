@@ -63,7 +63,7 @@ def test_native_files(adk, tmp_path, small_batches, container):
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_segments(adk, tmp_path, small_batches, container):
     out = tmp_path / "a.segments"
-    mdio.convert(adk["xtc"], out, container=container, segments=3)
+    mdio.convert(adk["xtc"], out, storage=mdio.Storage(container=container, segments=3))
     check(small_batches)
     manifest = json.loads((out / "manifest.json").read_text())
     files = [out / segment["file"] for segment in manifest["segments"]]
@@ -75,5 +75,7 @@ def test_segments(adk, tmp_path, small_batches, container):
 
 def test_frames_of_many_sizes_are_one_batch(adk, tmp_path, small_batches):
     """Where the next frame goes is known only when those before it are encoded."""
-    mdio.convert(adk["dcd"], tmp_path / "a.segments", container="xtc", segments=3)
+    mdio.convert(
+        adk["dcd"], tmp_path / "a.segments", storage=mdio.Storage(container="xtc", segments=3)
+    )
     assert len(small_batches) == 3

@@ -48,7 +48,9 @@ def test_taking_them_has_to_be_asked_for(tmp_path, kind):
     path, whole = cut(kind, tmp_path)
     for take in (
         lambda **how: mdio.convert(path, tmp_path / "a.zarr", **how),
-        lambda **how: mdio.convert(path, tmp_path / "a.segments", segments=2, **how),
+        lambda **how: mdio.convert(
+            path, tmp_path / "a.segments", storage=mdio.Storage(segments=2), **how
+        ),
     ):
         with pytest.raises(SourceError, match=r"ends within frame 4.*--salvage.*--stop 4"):
             take()

@@ -28,10 +28,14 @@ def folder(adk, tmp_path_factory):
     where = tmp_path_factory.mktemp("refs")
     for name in SOURCES:
         shutil.copy(adk[name], where / f"adk.{name}")
-    mdio.convert(adk["dcd"], where / "chunked.h5md", chunk_frames=10, chunk_atoms=1000)
-    mdio.convert(adk["dcd"], where / "contiguous.h5md", contiguous=True)
-    mdio.convert(adk["dcd"], where / "dcd.segments", segments=3, container="dcd")
-    mdio.convert(adk["xtc"], where / "xtc.segments", segments=3)
+    mdio.convert(
+        adk["dcd"], where / "chunked.h5md", storage=mdio.Storage(chunk_frames=10, chunk_atoms=1000)
+    )
+    mdio.convert(adk["dcd"], where / "contiguous.h5md", storage=mdio.Storage(contiguous=True))
+    mdio.convert(
+        adk["dcd"], where / "dcd.segments", storage=mdio.Storage(segments=3, container="dcd")
+    )
+    mdio.convert(adk["xtc"], where / "xtc.segments", storage=mdio.Storage(segments=3))
     for path in list(where.iterdir()):
         if not path.name.startswith("."):
             mdio.convert(path, where / f"{path.name}.refs")

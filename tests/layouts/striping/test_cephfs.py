@@ -106,7 +106,9 @@ def test_outputs_fit_the_folders_stripes_and_say_so(adk, ceph, tmp_path, monkeyp
 
 def test_stripes_are_asked_for(adk, ceph, tmp_path, monkeypatch):
     monkeypatch.setattr(file_systems, "file_system_type", lambda path: "fuse.ceph-fuse")
-    mdio.convert(adk["xtc"], tmp_path / "a.h5md", stripe_nbytes=MIB, stripe_count=4)
+    mdio.convert(
+        adk["xtc"], tmp_path / "a.h5md", storage=mdio.Storage(stripe_nbytes=MIB, stripe_count=4)
+    )
     stripe = mdio.open(tmp_path / "a.h5md").manifest["stripe"]
     assert stripe["applied"]["stripe_count"] == 4 and stripe["reason"] is None
     assert mdio.verify(tmp_path / "a.h5md").ok

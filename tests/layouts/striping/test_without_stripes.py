@@ -53,7 +53,12 @@ def test_info_and_plan_tell(adk, shared, capsys):
 
 def test_what_was_asked_for_is_not_applied_and_says_why(adk, shared):
     folder, told = shared
-    mdio.convert(adk["dcd"], folder / "b.zarr", stop=3, stripe_nbytes=1 << 20, stripe_count=4)
+    mdio.convert(
+        adk["dcd"],
+        folder / "b.zarr",
+        stop=3,
+        storage=mdio.Storage(stripe_nbytes=1 << 20, stripe_count=4),
+    )
     with mdio.open(folder / "b.zarr") as layout:
         stripe = layout.manifest["stripe"]
     assert stripe["applied"] is None and stripe["reason"].startswith(told)

@@ -21,7 +21,7 @@ from mdio.layouts.views.notebooks import FieldArray
 @pytest.fixture(scope="module")
 def adk_zarr(tmp_path_factory, adk):
     out = tmp_path_factory.mktemp("xarray") / "adk.zarr"
-    mdio.convert(adk["dcd"], out, top=PSF, chunk_frames=5, chunk_atoms=500)
+    mdio.convert(adk["dcd"], out, top=PSF, storage=mdio.Storage(chunk_frames=5, chunk_atoms=500))
     return out
 
 

@@ -9,6 +9,7 @@ import pytest
 import zarr
 from MDAnalysis.lib.formats.libmdaxdr import XTCFile
 from numpy.testing import assert_array_equal
+from suites.outputs import as_options
 from suites.xtc_cases import VECTORS_NM
 
 import mdio
@@ -87,7 +88,7 @@ def test_other_sources_keep_floats(adk, tmp_path):
 
 def test_transformed_positions_are_floats(adk, tmp_path):
     options = {"top": adk["psf"], "center": "name CA", "stop": 3}
-    plan = mdio.convert(adk["xtc"], tmp_path / "adk.zarr", **options).plan
+    plan = mdio.convert(adk["xtc"], tmp_path / "adk.zarr", **as_options(options)).plan
     assert plan.precision is None
 
 
@@ -115,7 +116,10 @@ def test_joined_files_of_one_precision(frames_nm, tmp_path):
         write(tmp_path / "b.xtc", frames_nm[17:], first=17),
     ]
     out = tmp_path / "a.zarr"
-    assert mdio.convert(sources, out, chunk_frames=8).plan.precision_source == "xtc"
+    assert (
+        mdio.convert(sources, out, storage=mdio.Storage(chunk_frames=8)).plan.precision_source
+        == "xtc"
+    )
     assert_array_equal(through_zarr(out), np.concatenate([angstrom(path) for path in sources]))
 
 
@@ -140,7 +144,7 @@ def test_frames_of_one_file_that_differ_in_precision(frames_nm, tmp_path):
         write(tmp_path / "2.xtc", frames_nm[12:], first=12, precision=237.0),
     ]
     source.write_bytes(b"".join(part.read_bytes() for part in parts))
-    mdio.convert(source, out, chunk_frames=5)
+    mdio.convert(source, out, storage=mdio.Storage(chunk_frames=5))
     assert_array_equal(through_zarr(out), np.concatenate([angstrom(part) for part in parts]))
 
 
@@ -154,7 +158,9 @@ def test_frames_too_small_to_be_compressed(frames_nm, tmp_path):
 def test_selections_groups_and_chunks_of_some_atoms(adk, tmp_path):
     out = tmp_path / "adk.zarr"
     options = {"top": adk["psf"], "select": "protein and not name H*", "groups": {"ca": "name CA"}}
-    plan = mdio.convert(adk["xtc"], out, chunk_atoms=300, chunk_frames=16, **options).plan
+    plan = mdio.convert(
+        adk["xtc"], out, storage=mdio.Storage(chunk_atoms=300, chunk_frames=16), **options
+    ).plan
     assert plan.precision_source == "xtc"
     import MDAnalysis as mda
 
@@ -180,7 +186,9 @@ def test_segments_of_an_xtc(frames_nm, tmp_path):
 def test_a_zarr_tree_hands_its_integers_on(frames_nm, tmp_path):
     source = write(tmp_path / "a.xtc", frames_nm)
     for first, second in (("a.xtc", "b.zarr"), ("b.zarr", "c.zarr"), ("c.zarr", "d.segments")):
-        result = mdio.convert(tmp_path / first, tmp_path / second, stop=20, container=None)
+        result = mdio.convert(
+            tmp_path / first, tmp_path / second, stop=20, storage=mdio.Storage(container=None)
+        )
         if second != "d.segments":
             assert result.plan.precision_source == "xtc"
     assert_array_equal(through_zarr(tmp_path / "c.zarr"), angstrom(source)[:20])
@@ -212,7 +220,9 @@ def test_an_xtc_cannot_hold_floats_in_full(frames_nm, tmp_path):
     with pytest.raises(PlanError, match="XTC files hold integers"):
         mdio.convert(source, tmp_path / "b.xtc", precision="none")
     mdio.convert(source, tmp_path / "b.dcd", precision="none")
-    mdio.convert(source, tmp_path / "b.h5md", precision="none", contiguous=True)
+    mdio.convert(
+        source, tmp_path / "b.h5md", precision="none", storage=mdio.Storage(contiguous=True)
+    )
 
 
 def test_the_command_line_says_so(frames_nm, tmp_path, capsys):

@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from suites.outputs import as_options
 
 import mdio
 from mdio.core.errors import OutputError
@@ -167,12 +168,12 @@ def test_other_options_are_named(adk, tmp_path, monkeypatch, change, named):
     options = {"chunk_frames": 4}
     monkeypatch.setattr(Journal, "add", full)
     with pytest.raises(OutputError, match="--resume goes on"):
-        mdio.convert(adk["dcd"], tmp_path / "a.zarr", **options)
+        mdio.convert(adk["dcd"], tmp_path / "a.zarr", **as_options(options))
     monkeypatch.undo()
     with pytest.raises(OutputError, match=r"give --resume .* to continue it, or --force"):
-        mdio.convert(adk["dcd"], tmp_path / "a.zarr", **options)
+        mdio.convert(adk["dcd"], tmp_path / "a.zarr", **as_options(options))
     with pytest.raises(OutputError, match=rf"a different conversion was left.* \({named}"):
-        mdio.convert(adk["dcd"], tmp_path / "a.zarr", resume=True, **options | change)
-    mdio.convert(adk["dcd"], tmp_path / "a.zarr", resume=True, **options)
+        mdio.convert(adk["dcd"], tmp_path / "a.zarr", resume=True, **as_options(options | change))
+    mdio.convert(adk["dcd"], tmp_path / "a.zarr", resume=True, **as_options(options))
     assert mdio.verify(tmp_path / "a.zarr", adk["dcd"]).ok
     assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]

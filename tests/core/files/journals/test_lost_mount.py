@@ -56,7 +56,7 @@ def test_what_cannot_be_read_any_more_is_not_called_damaged(
 ):
     """Nor repaired; a sector of a disk that cannot be read is damage."""
     out, preadv = tmp_path / name, os.preadv
-    mdio.convert(adk["xtc"], out, chunk_frames=None if "seg" in name else 10)
+    mdio.convert(adk["xtc"], out, storage=mdio.Storage(chunk_frames=None if "seg" in name else 10))
     number = errno.ENOTCONN
 
     def read(fd, buffers, offset, *flags):
@@ -97,7 +97,7 @@ def test_frames_that_cannot_be_read_any_more_are_not_left_out(adk, tmp_path, mon
 def test_frames_on_a_mount_that_is_lost_are_not_called_lost(adk, tmp_path, monkeypatch):
     """The mount goes after one piece was seen to be damaged, before its frames are looked for."""
     out, look, preadv = tmp_path / "a.zarr", repairing._look, os.preadv
-    mdio.convert(adk["xtc"], out, chunk_frames=10)
+    mdio.convert(adk["xtc"], out, storage=mdio.Storage(chunk_frames=10))
     shard = max(out.rglob("c.*"), key=lambda path: path.stat().st_size)
     shard.write_bytes(shard.read_bytes()[:1000])
 

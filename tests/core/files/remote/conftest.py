@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from oracles.stores import SERVERS, Between, environment, s3_server
 from oracles.stores import client as client_of
+from suites.outputs import as_options
 
 import mdio
 
@@ -95,10 +96,12 @@ def served(adk, tmp_path_factory):
     for name in ("xtc", "trr", "dcd", "ncdf"):
         (folder / f"adk.{name}").write_bytes(adk[name].read_bytes())
     options = {"top": adk["psf"], "groups": {"ca": "name CA"}, "chunk_frames": 10}
-    mdio.convert(adk["dcd"], folder / "adk.zarr", **options)
-    mdio.convert(adk["dcd"], folder / "adk.h5md", **options)
-    mdio.convert(adk["dcd"], folder / "adk.quantised.zarr", precision=0.01, **options)
-    mdio.convert(adk["dcd"], folder / "adk.segments", segments=3, container="dcd")
+    mdio.convert(adk["dcd"], folder / "adk.zarr", **as_options(options))
+    mdio.convert(adk["dcd"], folder / "adk.h5md", **as_options(options))
+    mdio.convert(adk["dcd"], folder / "adk.quantised.zarr", precision=0.01, **as_options(options))
+    mdio.convert(
+        adk["dcd"], folder / "adk.segments", storage=mdio.Storage(segments=3, container="dcd")
+    )
     return folder
 
 

@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 import zarr
+from suites.outputs import as_options
 
 import mdio
 from mdio.cli.main import main
@@ -56,7 +57,7 @@ def begun(bucket, halves, request, between):
 
     def made(suffix):
         out = f"{bucket}/goes-on-{request.node.name.split('[')[0][:30]}{suffix}"
-        mdio.convert(halves[0], out, force=True, **OPTIONS[suffix])
+        mdio.convert(halves[0], out, force=True, **as_options(OPTIONS[suffix]))
         between.log.clear()
         return out
 
@@ -314,7 +315,7 @@ def test_following_into_a_store(bucket, adk, tmp_path, positions):
         until_idle_s=20.0,
         n_frames=98,
         published=published,
-        chunk_frames=10,
+        storage=mdio.Storage(chunk_frames=10),
     )
     assert seen[0] < 98
     assert seen[-1] == len(frames_of(out)) == 98

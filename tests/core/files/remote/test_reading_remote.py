@@ -132,7 +132,13 @@ class TestBudgets:
 
     @pytest.mark.parametrize("name", ["plain.h5md", "plain.zarr"])
     def test_no_byte_of_a_run_that_ends_in_a_chunk_comes_twice(self, web, served, adk, name):
-        mdio.convert(adk["dcd"], served / name, chunk_frames=26, compression="none", force=True)
+        mdio.convert(
+            adk["dcd"],
+            served / name,
+            storage=mdio.Storage(chunk_frames=26),
+            compression="none",
+            force=True,
+        )
         with mdio.open(f"{web.url}/{name}") as layout:
             layout.read(0, 1)
             web.log.clear()

@@ -38,7 +38,7 @@ def many_shards(served):
     patch = pytest.MonkeyPatch()
     patch.setattr(plan, "MIN_PIECE_NBYTES", 1)
     patch.setattr(plan, "MAX_PIECE_NBYTES", 1)
-    mdio.convert(source, served / "many.zarr", chunk_frames=1)
+    mdio.convert(source, served / "many.zarr", storage=mdio.Storage(chunk_frames=1))
     patch.undo()
     assert len(list((served / "many.zarr").rglob("position/value/c.*"))) == N_SHARDS
     return frames

@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from suites.native_files import CELLS, made_up, write_dcd
+from suites.outputs import as_options
 
 import mdio
 from mdio.core.files.remote import objects
@@ -20,7 +21,7 @@ def segments(served, request):
     name = f"many.{request.param}.segments"
     write_dcd(served / "many.dcd", made_up(N_FRAMES, 50), np.resize(CELLS, (N_FRAMES, 6)))
     options = {"segments": N_SEGMENTS, "container": request.param, "force": True}
-    mdio.convert(served / "many.dcd", served / name, **options)
+    mdio.convert(served / "many.dcd", served / name, **as_options(options))
     with mdio.open(served / name) as layout:
         return name, layout.read(0, N_FRAMES).positions
 

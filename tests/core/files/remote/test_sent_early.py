@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from suites.outputs import as_options
 
 import mdio
 from mdio.core.errors import OutputError
@@ -58,7 +59,7 @@ def test_little_of_it_is_here_at_a_time(bucket, adk, positions, spool, monkeypat
     if split:
         made = mdio.split(adk["dcd"], out := f"{bucket}/little.segments", 14)
     else:
-        made = mdio.convert(adk["dcd"], out := f"{bucket}/little.zarr", **OPTIONS)
+        made = mdio.convert(adk["dcd"], out := f"{bucket}/little.zarr", **as_options(OPTIONS))
     assert len(seen) > 14
     # Those that wait, the one that is being made, and what is small.
     assert max(seen) < 5 * PIECE_NBYTES < made.nbytes_out / 2
@@ -70,7 +71,7 @@ def test_little_of_it_is_here_at_a_time(bucket, adk, positions, spool, monkeypat
 def test_what_does_not_fit_on_the_disk_is_made(bucket, adk, monkeypatch):
     room = mdio.converters.strategies.job.shutil.disk_usage("/")._replace(free=1000)
     monkeypatch.setattr("mdio.converters.strategies.job.shutil.disk_usage", lambda _: room)
-    assert mdio.convert(adk["dcd"], f"{bucket}/room.zarr", **OPTIONS).n_frames == 98
+    assert mdio.convert(adk["dcd"], f"{bucket}/room.zarr", **as_options(OPTIONS)).n_frames == 98
     with pytest.raises(OutputError, match="only 1000 are free"):
         mdio.convert(adk["dcd"], f"{bucket}/room.h5md")
 
@@ -89,7 +90,7 @@ def stopped(bucket, adk, spool, between):
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            mdio.convert(adk["dcd"], out, progress=progress, **OPTIONS, **how)
+            mdio.convert(adk["dcd"], out, progress=progress, **as_options({**OPTIONS, **how}))
         sent = shards(between)
         assert len(sent) >= 5
         assert here_nbytes(spool) < (11 - len(sent)) * PIECE_NBYTES  # they are not here
@@ -105,7 +106,7 @@ def test_is_gone_on_with(bucket, adk, positions, between, stopped, force):
         mdio.convert(adk["xtc"], out)
         between.log.clear()
     sent = stopped(out, force=force)
-    mdio.convert(adk["dcd"], out, resume=True, force=force, **OPTIONS)
+    mdio.convert(adk["dcd"], out, resume=True, force=force, **as_options(OPTIONS))
     assert sorted(shards(between)) == sorted(f"c.{n}.0.0" for n in range(14))
     assert set(sent) <= set(shards(between))
     assert np.array_equal(positions_in(out), positions)
@@ -120,7 +121,7 @@ def test_is_not_gone_on_with_where_some_of_it_is_lost(
     name = f"some_lost.zarr/particles/trajectory/position/value/{sent[-1]}"
     client.delete_object(Bucket="bucket", Key=name)
     try:  # unless it had been flushed, it is made again
-        mdio.convert(adk["dcd"], out, resume=True, **OPTIONS)
+        mdio.convert(adk["dcd"], out, resume=True, **as_options(OPTIONS))
     except OutputError as error:
         assert f"{out}: what an earlier run has left is not what its journal tells" in str(error)
         mdio.convert(adk["dcd"], out, force=True, **OPTIONS)
@@ -138,8 +139,8 @@ def test_a_store_that_takes_no_manifest_is_told_with_the_way_out(
     with monkeypatch.context() as patch:
         patch.setattr(places.Place, "put_manifest", refuses)
         with pytest.raises(OutputError, match=r"refuses it.*98 of 98 frames.*--resume goes on"):
-            mdio.convert(adk["dcd"], out, **OPTIONS)
+            mdio.convert(adk["dcd"], out, **as_options(OPTIONS))
     sent = shards(between)
-    mdio.convert(adk["dcd"], out, resume=True, **OPTIONS)
+    mdio.convert(adk["dcd"], out, resume=True, **as_options(OPTIONS))
     assert shards(between) == sent
     assert np.array_equal(positions_in(out), positions)

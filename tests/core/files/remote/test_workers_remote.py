@@ -49,7 +49,13 @@ def test_ranks_go_on_with_what_workers_have_left(bucket, adk, positions, spool):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), mdio.Processes(3) as executor:
-        mdio.convert(adk["dcd"], out, chunk_frames=10, executor=executor, progress=stops)
+        mdio.convert(
+            adk["dcd"],
+            out,
+            storage=mdio.Storage(chunk_frames=10),
+            executor=executor,
+            progress=stops,
+        )
     words = ("convert", adk["dcd"], out, "--chunk-frames", "10", "--mpi", "--resume")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(spool))
@@ -70,7 +76,7 @@ class Late(Executor):
 
 def test_what_workers_hand_over_is_not_overwritten(bucket, adk):
     out = f"{bucket}/lent.h5md"
-    mdio.convert(adk["xtc"], out, executor=Late(), chunk_frames=10)
+    mdio.convert(adk["xtc"], out, executor=Late(), storage=mdio.Storage(chunk_frames=10))
     assert mdio.verify(out, against=adk["xtc"]).ok
 
 

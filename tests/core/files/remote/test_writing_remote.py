@@ -11,6 +11,7 @@ import numpy as np
 import obstore
 import pytest
 import zarr
+from suites.outputs import as_options
 
 import mdio
 from mdio.cli.main import main
@@ -100,13 +101,13 @@ class TestOutputs:
     def test_each_is_sent_once(self, bucket, adk, between, monkeypatch):
         monkeypatch.setattr(plan, "MIN_PIECE_NBYTES", 1 << 19)
         monkeypatch.setattr(between, "latency_s", 0.1)  # some are on their way at the end
-        mdio.convert(adk["dcd"], f"{bucket}/once.zarr", chunk_frames=4)
+        mdio.convert(adk["dcd"], f"{bucket}/once.zarr", storage=mdio.Storage(chunk_frames=4))
         sent = put_names(between)
         assert sum("/value/c." in name for name in sent) > 8
         assert sorted(sent) == sorted(set(sent))
 
     def test_few_requests_beside_those_that_send(self, bucket, adk, between):
-        mdio.convert(adk["dcd"], f"{bucket}/few.zarr", chunk_frames=10)
+        mdio.convert(adk["dcd"], f"{bucket}/few.zarr", storage=mdio.Storage(chunk_frames=10))
         sent = put_names(between)
         assert len(sent) == len(set(sent))
         # What is there, and whether it is an object; the list, mark and look at the end.
@@ -141,7 +142,12 @@ class TestOutputs:
                 assert time.monotonic() < until
                 time.sleep(0.01)
 
-        mdio.convert(adk["dcd"], f"{bucket}/while.zarr", chunk_frames=10, progress=progress)
+        mdio.convert(
+            adk["dcd"],
+            f"{bucket}/while.zarr",
+            storage=mdio.Storage(chunk_frames=10),
+            progress=progress,
+        )
         assert put_names(between)[0].endswith(places.MARK)
 
     def test_topologies_beside(self, bucket, adk, names):
@@ -185,10 +191,10 @@ class TestReplacing:
         with monkeypatch.context() as patch:
             patch.setattr(places.Place, "_exchange", fails)
             with pytest.raises(OutputError, match="no room"):
-                mdio.convert(adk["dcd"], out, force=True, chunk_frames=7)
+                mdio.convert(adk["dcd"], out, force=True, storage=mdio.Storage(chunk_frames=7))
         assert all(places.STAGE in name or places.MARK in name for name in put_names(between))
         assert looks_like(out, positions)
-        mdio.convert(adk["dcd"], out, force=True, chunk_frames=7)
+        mdio.convert(adk["dcd"], out, force=True, storage=mdio.Storage(chunk_frames=7))
         with mdio.open(out) as layout:
             assert layout.info.chunk_frames == 7
 
@@ -209,7 +215,7 @@ class TestReplacing:
         with monkeypatch.context() as patch:
             patch.setattr(places, "copy", breaks_off)
             with pytest.raises(OutputError, match="the line is dead"):
-                mdio.convert(adk["dcd"], out, force=True, chunk_frames=7)
+                mdio.convert(adk["dcd"], out, force=True, storage=mdio.Storage(chunk_frames=7))
         assert looks_like(out, positions)  # never a mixture: the new one, where it was sent
         with mdio.open(out) as layout:
             assert layout.info.chunk_frames == 7
@@ -268,13 +274,13 @@ class TestUnfinished:
         out = f"{bucket}/resumed.zarr"
         options = {"chunk_frames": 10, "precision": "none"}
         with pytest.raises(KeyboardInterrupt):
-            mdio.convert(adk["dcd"], out, progress=stopping_after(90), **options)
+            mdio.convert(adk["dcd"], out, progress=stopping_after(90), **as_options(options))
         with pytest.raises(MdioError, match="no such object"):
             mdio.open(out)
         objects._known.clear()
         with pytest.raises(OutputError, match="is not finished there"):
-            mdio.convert(adk["dcd"], out, **options)
-        mdio.convert(adk["dcd"], out, resume=True, **options)
+            mdio.convert(adk["dcd"], out, **as_options(options))
+        mdio.convert(adk["dcd"], out, resume=True, **as_options(options))
         assert looks_like(out, positions)
         shards = [name for name in put_names(between) if "position/value/c." in name]
         assert len(shards) == len(set(shards)) > 0
@@ -306,8 +312,8 @@ class TestUnfinished:
         with pytest.raises(MdioError, match="no such object"):
             mdio.open(out)
         with pytest.raises(OutputError, match="is not finished there"):
-            mdio.convert(adk["dcd"], out, chunk_frames=10)
-        mdio.convert(adk["dcd"], out, chunk_frames=10, resume=True)
+            mdio.convert(adk["dcd"], out, storage=mdio.Storage(chunk_frames=10))
+        mdio.convert(adk["dcd"], out, storage=mdio.Storage(chunk_frames=10), resume=True)
         assert looks_like(out, positions)
 
     def test_of_somebody_else_goes_with_force(self, bucket, adk, positions, client, names):
@@ -336,7 +342,7 @@ class TestUnfinished:
         data[len(data) // 2 : len(data) // 2 + 4000] = bytes(4000)
         cut.write_bytes(data)
         with pytest.raises(MdioError):
-            mdio.convert(cut, f"{bucket}/error.zarr", chunk_frames=5)
+            mdio.convert(cut, f"{bucket}/error.zarr", storage=mdio.Storage(chunk_frames=5))
         assert not names("error.zarr")
         assert not list(spool.glob("mdio-*/*"))
 

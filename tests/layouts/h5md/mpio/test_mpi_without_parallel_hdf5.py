@@ -57,7 +57,9 @@ def test_what_is_compressed_is_one_file(adk, tmp_path, how):
     assert mdio.verify(out, adk["xtc"]).ok
     with mdio.open(out) as layout:
         block = layout.read(0, 98)
-    mdio.convert(adk["xtc"], tmp_path / "one.h5md", chunk_frames=7, **option_of(how))
+    mdio.convert(
+        adk["xtc"], tmp_path / "one.h5md", storage=mdio.Storage(chunk_frames=7), **option_of(how)
+    )
     with mdio.open(tmp_path / "one.h5md") as one:
         assert_array_equal(one.read(0, 98).positions, block.positions)
         assert_array_equal(one.read(0, 98).time, block.time)
