@@ -159,8 +159,8 @@ class Writer:
     groups
         Atoms that are stored a second time: names, and selections or indices.
     **options
-        How the output is stored, as for `mdio.convert`: ``precision``, ``compression``,
-        ``chunk_frames``, ``stripe_nbytes``, ...
+        How the output is stored, as for `mdio.convert`: ``precision``, ``compression``, ``to`` and
+        ``storage=mdio.Storage(...)``.
 
     Raises
     ------
@@ -181,7 +181,7 @@ class Writer:
     <ZarrLayout 'walk.zarr': 20 frames of 5 atoms, 0 to 38 ps, every 2 ps>
     """
 
-    @takes_options(Storage)
+    @takes_options(Storage, apart={"storage": Storage})
     def __init__(
         self,
         out: str | PathLike[str],

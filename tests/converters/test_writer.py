@@ -33,7 +33,7 @@ def test_every_field_comes_back(tmp_path, target):
         for name in ("positions", "velocities", "forces")
     }
     box = np.tile(np.float32([10, 11, 12, 90, 90, 90]), (n_frames, 1)) + np.arange(30)[:, None]
-    options = {"container": "trr"} if target == "segments" else {}
+    options = {"storage": mdio.Storage(container="trr")} if target == "segments" else {}
     out = tmp_path / f"a.{target}"
     with mdio.Writer(out, 7, **options) as writer:
         for n in (0, 1):
@@ -73,7 +73,9 @@ def test_a_field_that_some_frames_lack(tmp_path):
 @pytest.mark.parametrize("target", GROWING)
 def test_shards_are_read_while_it_writes(tmp_path, target):
     out = tmp_path / f"a.{target}"
-    with mdio.Writer(out, **({"chunk_frames": 16} if target == "zarr" else {})) as writer:
+    with mdio.Writer(
+        out, **({"storage": mdio.Storage(chunk_frames=16)} if target == "zarr" else {})
+    ) as writer:
         writer.write_block(frames_of(0, 1))
         size = shard_frames_of(writer)
         writer.write_block(frames_of(1, 2 * size + 3), time=np.arange(1, 2 * size + 3))
@@ -106,7 +108,7 @@ def test_flush(tmp_path):
 
 def test_memory_holds_two_shards(tmp_path):
     tracemalloc.start()
-    with mdio.Writer(tmp_path / "a.zarr", chunk_frames=16) as writer:
+    with mdio.Writer(tmp_path / "a.zarr", storage=mdio.Storage(chunk_frames=16)) as writer:
         writer.write_block(frames_of(0, 1))
         shard_nbytes = shard_frames_of(writer) * 12 * N_ATOMS
         for n in range(1, 6 * shard_frames_of(writer)):
@@ -133,7 +135,7 @@ for n in range(first, 1 << 30):
 def test_a_killed_program_loses_a_shard_at_most(tmp_path, target, background):
     out, rng = tmp_path / f"a.{target}", np.random.default_rng(3)
     grows = tmp_path / f"{out.name}.zarr" if target == "h5md" else out
-    options = {"zarr": "chunk_frames=16", "segments": "", "h5md": ""}[target]
+    options = {"zarr": "storage=mdio.Storage(chunk_frames=16)", "segments": "", "h5md": ""}[target]
     code = SIMULATION.format(tests=str(TESTS), options=options)
     first = 0
     for _ in range(2):
@@ -232,11 +234,11 @@ def test_options_that_do_not_go(tmp_path):
     with pytest.raises(OptionError, match=r"Writer has no option 'precison'.*precision"):
         mdio.Writer(tmp_path / "a.zarr", precison=1)
     with pytest.raises(PlanError, match="--segments needs all frames"):
-        mdio.Writer(tmp_path / "a.segments", segments=3)
+        mdio.Writer(tmp_path / "a.segments", storage=mdio.Storage(segments=3))
     with pytest.raises(PlanError, match="suffix"):
         mdio.Writer(tmp_path / "a.what")
     with pytest.raises(PlanError, match="--container"):
-        mdio.Writer(tmp_path / "a.zarr", container="xtc")
+        mdio.Writer(tmp_path / "a.zarr", storage=mdio.Storage(container="xtc"))
     with (
         pytest.raises(PlanError, match="needs a topology"),
         mdio.Writer(tmp_path / "a.zarr", groups={"ca": "name CA"}) as writer,
@@ -294,7 +296,7 @@ import mdio
 sys.path.insert(0, {tests!r})
 from suites.numbered_frames import assert_frames, frames_of
 out = sys.argv[1] + "/a.zarr"
-writer = mdio.Writer(out, chunk_frames=16)
+writer = mdio.Writer(out, storage=mdio.Storage(chunk_frames=16))
 try:
     for n in range(1 << 30):
         writer.write_block(frames_of(n, n + 1), time=n)

@@ -49,7 +49,7 @@ class TestH5MD(BaseWriterTest):
 class TestSegments(BaseWriterTest):
     @pytest.fixture
     def ref(self):
-        return _Reference(SegmentsReader, "segments", container="trr")
+        return _Reference(SegmentsReader, "segments", storage=mdio.Storage(container="trr"))
 
 
 @pytest.fixture
