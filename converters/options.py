@@ -44,7 +44,15 @@ class Sources(Reading):
 
 @dataclass(frozen=True, kw_only=True)
 class Selection(FrameChoice):
-    """Frames and atoms that are kept, and what is done to them."""
+    """Frames and atoms that are kept, and what is done to them.
+
+    Examples
+    --------
+    >>> import mdio
+    >>> from MDAnalysisTests.datafiles import XTC
+    >>> mdio.convert(XTC, "few.zarr", selection=mdio.Selection(dt_ps=500, end_ps=600)).n_frames
+    2
+    """
 
     select: selection.Selection | None = option("keep these atoms only", "--select SEL", named=True)
     groups: Mapping[str, selection.Selection] = option(
@@ -65,7 +73,15 @@ class Selection(FrameChoice):
 
 @dataclass(frozen=True, kw_only=True)
 class Storage(StoredAs):
-    """How the output is stored."""
+    """How the output is stored.
+
+    Examples
+    --------
+    >>> import mdio
+    >>> from MDAnalysisTests.datafiles import XTC
+    >>> mdio.convert(XTC, "md.segments", storage=mdio.Storage(segments=5)).plan.segment_frames
+    (2, 2, 2, 2, 2)
+    """
 
     to: str | None = option(
         "layout, whatever the suffix of OUT",

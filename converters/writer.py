@@ -177,8 +177,8 @@ class Writer:
     >>> with mdio.Writer("walk.zarr") as writer:
     ...     for n in range(20):
     ...         writer.write_block(np.full((5, 3), n, "f4"), time=2.0 * n, step=1000 * n)
-    >>> mdio.open("walk.zarr")
-    <ZarrLayout 'walk.zarr': 20 frames of 5 atoms, 0 to 38 ps, every 2 ps>
+    >>> mdio.open("walk.zarr").info.n_frames
+    20
     """
 
     @takes_options(Storage, apart={"storage": Storage})

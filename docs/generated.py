@@ -14,7 +14,7 @@ from mdio.cli.main import COMMANDS, command_help
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 KINDS = {
-    "Conversions": ("convert", "split", "append", "verify", "repair"),
+    "Conversions": ("convert", "Storage", "Selection", "split", "append", "verify", "repair"),
     "Reading": ("open", "FrameBlock", "TrajectoryInfo"),
     "Analyses": ("analyze", "RMSD", "RMSF", "MSD", "VACF", "Dihedrals", "Pairs", "map_reduce"),
     "Executors": ("Serial", "Processes", "DaskExecutor", "MPIExecutor", "ProgressBar"),
