@@ -234,10 +234,26 @@ class Writer:
                     "force=True, or choose another name"
                 )
         if atoms is not None:
-            self._know(atoms)
+            self.set_atoms(atoms)
         self._closed, self._pid, self._since_s = False, os.getpid(), monotonic()
         self._pool = ThreadPoolExecutor(1, "mdio-writer") if background else None
         _unclosed.add(self)
+
+    def set_atoms(self, atoms: Any) -> None:
+        """Say what the atoms are, before the first frame.
+
+        Parameters
+        ----------
+        atoms
+            An AtomGroup or a Universe of MDAnalysis.
+        """
+        from mdio.layouts.foreign.universe import topology_of
+
+        group = atoms.atoms
+        if self.n_atoms is None:
+            self.n_atoms = len(group)
+        if len(group) == self.n_atoms:  # otherwise their first frame will be refused
+            self._topology = topology_of(group.universe, group.indices)
 
     def write(self, atoms: Any) -> None:
         """Write the present frame of atoms.
@@ -263,7 +279,7 @@ class Writer:
                 f"{self.out}: expected an AtomGroup or a Universe, found {type(atoms).__name__}"
             ) from None
         if self._topology is None and self._block is None:
-            self._know(group)
+            self.set_atoms(group)
         held = {
             name: getattr(group, name)
             for name, asked in self._asked.items()
@@ -374,16 +390,6 @@ class Writer:
     def __repr__(self) -> str:
         """Return the output, and how many frames were written."""
         return f"<Writer {str(self.out)!r}: {plural(self.n_frames, 'frame')}>"
-
-    def _know(self, atoms: Any) -> None:
-        """Take note of what atoms are."""
-        from mdio.layouts.foreign.universe import topology_of
-
-        group = atoms.atoms
-        if self.n_atoms is None:
-            self.n_atoms = len(group)
-        if len(group) == self.n_atoms:  # otherwise their first frame will be refused
-            self._topology = topology_of(group.universe, group.indices)
 
     def _as_block(
         self,

@@ -1,0 +1,143 @@
+"""Reporters: what simulation programs call while they run, to have their frames stored.
+
+They import no simulation program themselves: what they are called with comes from one.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mdio.converters.writer import Writer
+from mdio.core.boxes import boxes_from_vectors
+from mdio.core.errors import PlanError
+
+ANGSTROM_PER_NM = 10.0
+
+
+class OpenMMReporter:
+    """Stores frames of a simulation of OpenMM, in the background, by whole shards.
+
+    It follows OpenMM's protocol: append it to ``simulation.reporters``. What the topology of the
+    simulation says of the atoms is stored, too.
+
+    Parameters
+    ----------
+    out
+        Output; its suffix names the layout.
+    interval
+        Steps between frames.
+    atoms
+        Atoms that are stored, in this order: a selection of MDAnalysis, or indices; all by default.
+    velocities, forces
+        Whether to store these, too.
+    periodic
+        Whether molecules are put into the box (OpenMM's ``enforcePeriodicBox``); by default, as
+        OpenMM does it itself.
+    append
+        Go on with an output that is there, or begin one: frames that a simulation repeats, since it
+        was restarted from a checkpoint, are replaced. False refuses an output that is there.
+    **options
+        Those of `mdio.Writer`: ``precision``, ``storage``, ``groups``, ``every_s``, ``force``.
+
+    Raises
+    ------
+    PlanError
+        Options, or a selection, that do not fit.
+    OutputError
+        The output cannot be written: raised in a step of the simulation.
+
+    Examples
+    --------
+    >>> import mdio.reporters, os, tempfile
+    >>> os.chdir(tempfile.mkdtemp())
+    >>> reporter = mdio.reporters.OpenMMReporter("md.zarr", 1000, atoms="protein", precision=0.01)
+    >>> reporter.close()
+    """
+
+    def __init__(
+        self,
+        out: str | PathLike[str],
+        interval: int,
+        *,
+        atoms: str | ArrayLike | None = None,
+        velocities: bool = False,
+        forces: bool = False,
+        periodic: bool | None = None,
+        append: bool = True,
+        **options: Any,
+    ) -> None:
+        if interval < 1:
+            raise PlanError(f"{out}: a frame every {interval} steps; give 1 or more")
+        append = append and not options.get("force", False)
+        self.writer = Writer(out, append=append, velocities=velocities, forces=forces, **options)
+        self.interval = interval
+        self._selection, self._periodic = atoms, periodic
+        self._fields = ["velocities"] * velocities + ["forces"] * forces
+        self._atoms: NDArray[np.int64] | None = None
+        self._has_box: bool | None = None
+
+    def describeNextReport(self, simulation: Any) -> dict[str, Any]:  # noqa: N802 - OpenMM's name
+        """Return when the next frame is due, and what it needs; OpenMM calls it."""
+        if self._has_box is None:
+            self._look_at(simulation)
+        steps = self.interval - simulation.currentStep % self.interval
+        include = ["positions", *self._fields]
+        return {"steps": steps, "periodic": self._periodic, "include": include}
+
+    def report(self, simulation: Any, state: Any) -> None:
+        """Write a frame; OpenMM calls it.
+
+        Parameters
+        ----------
+        simulation : openmm.app.Simulation
+            Of which the present step is taken.
+        state : openmm.State
+            Positions, box and time; velocities and forces as they were asked for.
+        """
+        # Plain numbers in OpenMM's own units: nm, ps, kJ/(mol nm).
+        positions = self._picked(state.getPositions(asNumpy=True)) * ANGSTROM_PER_NM
+        held = {}
+        if "velocities" in self._fields:
+            held["velocities"] = self._picked(state.getVelocities(asNumpy=True)) * ANGSTROM_PER_NM
+        if "forces" in self._fields:
+            held["forces"] = self._picked(state.getForces(asNumpy=True)) / ANGSTROM_PER_NM
+        box = None
+        if self._has_box:
+            vectors = np.array(state.getPeriodicBoxVectors(asNumpy=True)._value, np.float64)
+            box = boxes_from_vectors(vectors[np.newaxis], ANGSTROM_PER_NM)[0]
+        self.writer.write_block(
+            positions, box=box, time=state.getTime()._value, step=simulation.currentStep, **held
+        )
+
+    def close(self) -> None:
+        """Store the last frames; otherwise done when the program ends."""
+        self.writer.close()
+
+    def _picked(self, quantity: Any) -> NDArray[np.float64]:
+        values: NDArray[np.float64] = quantity._value
+        return values if self._atoms is None else values[self._atoms]
+
+    def _look_at(self, simulation: Any) -> None:
+        """Take from the simulation what its atoms are, and which are stored."""
+        from MDAnalysis import Universe
+        from MDAnalysis.converters.OpenMMParser import OpenMMTopologyParser
+
+        from mdio.layouts.foreign.universe import selected
+
+        topology = OpenMMTopologyParser(simulation.topology).parse()
+        everyone = Universe(topology, to_guess=()).atoms
+        asked, group = self._selection, everyone
+        if asked is not None:
+            indices = asked
+            if isinstance(asked, str):
+                indices = selected(everyone, asked, f"{self.writer.out}: atoms")
+            self._atoms = np.asarray(indices, np.int64)
+            if not self._atoms.size:
+                raise PlanError(f"{self.writer.out}: atoms={asked!r} selects none")
+            group = everyone[self._atoms]
+        self.writer.set_atoms(group)
+        self._has_box = bool(simulation.system.usesPeriodicBoundaryConditions())
