@@ -408,8 +408,8 @@ class _Plan:
         plan = continuation.plan(info)
         n_old = sum(end - begin for layout, begin, end in chain.kept if layout is old)
         told = (
-            f"{info.n_frames - n_old:,} frames added to {n_old:,} of {old.info.n_frames:,} that "
-            "were there"
+            f"added {info.n_frames - n_old:,} frames to {n_old:,} of the {old.info.n_frames:,} "
+            "already there"
         )
         if n_old == info.n_frames == old.info.n_frames:
             told = f"nothing to add: {old.path} already has all of these frames"
@@ -454,7 +454,7 @@ class _Plan:
             nbytes = COMPARED_NBYTES if known else None
             timeline.add(source, Comparison(old, source), nbytes, options.sources.overlap)
             if timeline.n_equal == source.info.n_frames:
-                self.notes.append(f"{path}: left out, since {old.path} has it already")
+                self.notes.append(f"{path}: left out: {old.path} has all of its frames already")
             elif timeline.n_equal:
                 n_frames = f"{timeline.n_equal:,} of its {source.info.n_frames:,} frames"
                 self.notes.append(f"{path}: {old.path} has {n_frames} already")

@@ -175,12 +175,12 @@ def planned(
     if unreadable:
         left_out = indices_from_runs(unreadable)
         counted = np.setdiff1d(left_out, [one.frame for one in stretches])
-        whole_ones = f"beside {plural(origin.info.n_frames - len(left_out), 'whole frame')}"
-        notes = (*notes, *(f"{one}; left out, {whole_ones}" for one in stretches))
+        others = f"{plural(origin.info.n_frames - len(left_out), 'whole frame')} kept"
+        notes = (*notes, *(f"{one}; left out, {others}" for one in stretches))
         if len(counted):
             which = f"number {runs_text(runs_from_indices(counted))}"
-            lost = f"{origin.path}: {plural(len(counted), 'frame')} of it cannot be read ({which})"
-            notes = (*notes, f"{lost}; left out, {whole_ones}")
+            lost = f"{origin.path}: {plural(len(counted), 'frame')} cannot be read ({which})"
+            notes = (*notes, f"{lost}; left out, {others}")
     if run.growing:  # what is not complete is to come
         notes = ()
     elif not reading.salvage:

@@ -82,7 +82,7 @@ def convert_ensemble(
             "or NAME.h5md"
         )
     if chosen.ranks is not None:
-        raise PlanError("an ensemble is written by processes, not by ranks; take -w instead")
+        raise PlanError("--ensemble does not run under MPI; use -w")
     if not sources:
         raise PlanError("no trajectory is given; give at least one")
     check_labels(list(sources))

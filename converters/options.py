@@ -91,14 +91,14 @@ class Storage(StoredAs):
         append=True,
     )
     topology: bool = option(
-        "store nothing of what atoms are, in the output or beside it", "--no-topology", True
+        "do not store the topology, neither in the output nor next to it", "--no-topology", True
     )
     compression: str | None = option(
-        "without loss: none or gzip; in zarr also lz4 and zstd; for integers bitpack (fast), rigid "
-        "(about two thirds of an XTC, read more slowly), rigid-seek (for frames and atoms read at "
-        "random), in zarr also lz4 or zstd, while h5md then wants a filter where others read it; "
-        "auto, the default in zarr: of integers rigid where bitpack would need more than 0.9 of "
-        "the XTC or OUT lies on a network, of floats lz4 on a network, else none",
+        "lossless: none, gzip, in zarr also lz4 and zstd; for the integers of an XTC bitpack "
+        "(fast), rigid (about two thirds of the XTC, slower to read) or rigid-seek (for frames and "
+        "atoms read at random). In h5md these need a filter where other programs read them. auto, "
+        "the default in zarr: for integers rigid where bitpack would need more than 0.9 of the XTC "
+        "or OUT is on a network file system; for floats lz4 on a network file system, else none",
         "--compression NAME[:LEVEL]",
         kind="compression",
         named=True,

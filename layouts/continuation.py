@@ -129,8 +129,8 @@ def continuation_of(old: Layout, stop: int) -> Continuation:
     address = old.facts.continuation  # layouts without one say nothing
     if old.manifest is None or address is None:
         raise PlanError(
-            f"{old.path}: frames are added to outputs of mdio in the layouts zarr, segments and "
-            f"h5md only, and this is {old.name}; convert all sources together"
+            f"{old.path}: cannot append to {old.name}, only to mdio's zarr, segments and h5md; "
+            "convert all sources together"
         )
     return cast(Continuation, load_class(address)(old, stop))
 

@@ -183,7 +183,7 @@ def layout_name_for_output(path: str | PathLike[str], to: str | None = None) -> 
     if suffix not in suffixes:
         raise PlanError(
             f"{path}: the suffix {suffix!r} names no layout{did_you_mean(suffix, suffixes)}; "
-            f"use one of {', '.join(suffixes)}, or say --to"
+            f"use one of {', '.join(suffixes)}, or set --to"
         )
     return suffixes[suffix]
 

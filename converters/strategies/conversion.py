@@ -128,7 +128,7 @@ class Conversion:
             n_frames = sum(receipt.stop - receipt.start for receipt in taken)
             if n_frames:
                 there = f"{n_frames:,} of {self.plan.n_frames:,} frames"
-                writer.notes.append(f"{there} were there from an earlier run")
+                writer.notes.append(f"{there} taken from an earlier run")
                 if progress is not None:
                     progress(n_frames, 0)
             worker = self._worker(writer)

@@ -97,7 +97,7 @@ def _parts_of(manifest: Mapping[str, Any], path: Path) -> tuple[Path, list[Part]
             raise ValueError(f"they have {at} frames, not {manifest['n_frames']}")
     except (TypeError, ValueError) as error:
         raise CorruptLayoutError(
-            f"{path}: its manifest does not tell of its parts as expected ({str(error)[:200]}); "
+            f"{path}: its manifest does not describe its parts correctly ({str(error)[:200]}); "
             "convert the source again"
         ) from error
     return owner_of(path, folder).with_name(folder), parts

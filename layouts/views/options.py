@@ -83,11 +83,12 @@ class CachedReading(Reading):
     """How the source is read, and what is kept of it on the node."""
 
     cache: Cache | str | PathLike[str] | None = option(
-        "keep what is read there, on a disk of each node, and read it from there next time",
+        "keep what is read in this folder, on a local disk of each node, and read it from there "
+        "next time",
         "--cache DIR",
     )
     cache_size: int | None = option(
-        "of all that is kept there: 200G (default: all but a tenth of the disk or 8 GiB)",
+        "limit for the cache, such as 200G (default: leave a tenth of the disk free, 8 GiB at most)",
         "--cache-size SIZE",
         kind="nbytes",
     )

@@ -480,7 +480,7 @@ def _floats(compression: str | None, file_system: str | None, *notes: str) -> Ch
                 "--compression none stores bytes as they are"
             )
         else:
-            why = f"not compressed: {file_system} is no file system of a network"
+            why = f"not compressed: {file_system} is not a network file system"
         notes = (*notes, why)
     return Choice(None, None, full, notes)
 

@@ -472,7 +472,7 @@ def papers_rule(setting: Setting, chosen: Trial, totals: dict[str, Total]) -> Ru
     passes = plural(setting.passes, "pass")
     why = f"the rule looks at the ratio alone; the time for {passes} is {times}"
     if chosen.name == "as-is":
-        why += f", as converting takes {duration(theirs.convert_s)}, which has to pay"
+        why += f", because converting costs {duration(theirs.convert_s)}"
     elif chosen.groups:
         why += ", which reads a stored group of just the analysed atoms"
     return Rule(layout, gather, text, False, why)

@@ -59,7 +59,7 @@ def _summary(decision: Decision) -> str:
         ("frames per chunk", best.chunk_frames),
         ("stored groups", groups),
         ("ranks", best.ranks),
-        ("most ranks that help", best.useful_ranks),
+        ("useful ranks, at most", best.useful_ranks),
         ("blocks per worker", best.blocks_per_worker),
         ("gather", best.gather),
         ("t_comp / t_IO", decision.ratio),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Collection, Sequence
 from functools import partial
@@ -268,8 +269,9 @@ def _print_summary(args: argparse.Namespace, result: AnalysisResult) -> None:
     if args.out is None:
         print(*shown(result), sep="\n")
     else:
-        columns = f"{result.over}, time and values" if result.per_frame else "values"
-        print(f"  {args.out}: {columns} of shape {result.values.shape}")
+        rows = plural(len(result.values), result.over if result.per_frame else "row")
+        each = plural(math.prod(result.values.shape[1:]), "value")
+        print(f"  {args.out}: {rows} of {each}")
     if args.timings is not None:
         print(f"  {args.timings}: timings of every block")
     if args.report is not None:

@@ -103,15 +103,19 @@ def add_told(parser: Any, quiet: str = "no progress bar, no summary") -> None:
 
 def add_source(parser: argparse.ArgumentParser) -> None:
     """Add what a trajectory may not say of itself."""
-    source = parser.add_argument_group("what the trajectory does not say")
-    add(source, "--format NAME", "its format, where neither its name nor its bytes tell")
+    source = parser.add_argument_group("missing metadata")
+    add(source, "--format NAME", "its format, if it cannot be recognised")
     add(
         source,
         "--timestep PS",
-        "time between frames (in LAMMPS dumps: of a step), where the format holds none",
+        "time between frames (in LAMMPS dumps: of a step), for formats that hold none",
         float,
     )
-    add(source, "--length-unit UNIT", "of a format or file that names none: nm, Angstrom")
+    add(
+        source,
+        "--length-unit UNIT",
+        "length unit, for formats and files that do not record one: nm, Angstrom",
+    )
 
 
 def source_options(args: argparse.Namespace) -> dict[str, Any]:

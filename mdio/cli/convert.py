@@ -62,7 +62,7 @@ def add_follow(parser: argparse.ArgumentParser) -> None:
         "(Ctrl-C and SIGTERM end it with all complete frames)",
     )
     add(following, "--until-idle TIME", "end when SRC stops growing: 10m", seconds)
-    add(following, "--frames N", "end with so many frames", positive)
+    add(following, "--frames N", "stop after N frames", positive)
     add(
         following,
         "--every TIME",
@@ -275,4 +275,4 @@ def _print_summary(result: ConvertResult) -> None:
     for note in result.plan.notes:
         print(f"  note: {note}")
     for path in result.topologies:
-        print(f"  topology that fits: {shlex.quote(path)}")
+        print(f"  matching topology: {shlex.quote(path)}")

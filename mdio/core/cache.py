@@ -266,8 +266,8 @@ class CacheFolder:
     def fail(self, error: OSError) -> str:
         """Store nothing from now on; return what to tell of it."""
         self.problem = (
-            f"{self.root}: nothing can be kept there ({error.strerror or error}), so what is not "
-            "there yet is read from the source; free some space or choose another folder"
+            f"{self.root}: cannot write to this cache ({error.strerror or error}), so the rest is "
+            "read from the source; free some space or choose another folder"
         )
         return self.problem
 
@@ -275,8 +275,8 @@ class CacheFolder:
         """Return what to tell where units do not fit."""
         size = "" if self.max_nbytes is None else f" of {human_nbytes(self.max_nbytes)}"
         return (
-            f"{self.root}: the cache{size} is full of units of this trajectory, or of others that "
-            "cannot go; the rest is read from the source: give it more room"
+            f"{self.root}: the cache{size} is full; the rest is read from the source: raise its "
+            "limit (--cache-size) or free space on the disk"
         )
 
 

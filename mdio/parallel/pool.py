@@ -232,7 +232,7 @@ def _death(exitcode: int | None) -> str:
         return f"its worker process ended with exit code {exitcode} before it was done"
     known = {number.value: number.name for number in signal.Signals}
     name = known.get(-exitcode, f"signal {-exitcode}")
-    hint = "; was memory short? try fewer workers" if name == "SIGKILL" else ""
+    hint = "; out of memory? try fewer workers" if name == "SIGKILL" else ""
     return f"its worker process was killed by {name} before it was done{hint}"
 
 

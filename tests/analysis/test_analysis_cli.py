@@ -176,7 +176,7 @@ def test_the_summary_names_every_file(tmp_path, monkeypatch, capsys):
     words = ["-s", PSF, "--select", CA, "-o", "o.csv", "--timings", "t.json", "--report", "r.html"]
     assert main(["analyze", "rmsf", DCD, *words]) == 0
     said = capsys.readouterr().out
-    assert "o.csv: values of shape (214,)" in said
+    assert "o.csv: 214 rows of 1 value" in said
     assert "t.json: timings" in said and "r.html: report" in said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["o.csv", "r.html", "t.json"]
 

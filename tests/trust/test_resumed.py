@@ -129,5 +129,5 @@ def test_pieces_of_an_owner_that_alone_writes_are_gone_on_with_by_others(
     monkeypatch.setattr(Journal, "add", lambda self, record, _: said.append(record.n_frames))
     result = mdio.convert(adk["dcd"], out, storage=mdio.Storage(chunk_frames=4), resume=True)
     assert said == [12] * 8 + [2]
-    assert "36 of 98 frames were there from an earlier run" in result.plan.notes
+    assert "36 of 98 frames taken from an earlier run" in result.plan.notes
     assert mdio.verify(out, adk["dcd"]).ok

@@ -121,7 +121,7 @@ class _Cursor:
     def dtype(self) -> tuple[int, np.dtype[Any]]:
         code = self.number(">i")
         if code not in TYPES:
-            raise SourceError(f"{self.file.path}: the header is damaged: {code} is no type")
+            raise SourceError(f"{self.file.path}: the header is damaged: unknown data type {code}")
         return code, np.dtype(TYPES[code])
 
     def attributes(self) -> dict[str, Any]:

@@ -326,7 +326,7 @@ def publish(
                         journal_of(temporary).unlink(missing_ok=True)
                 else:
                     said = (
-                        f"{left.text}: --resume goes on with them, --force begins anew "
+                        f"{left.text}: use --resume to continue, --force to start over "
                         "(resume=True or force=True in Python)"
                     )
                     if isinstance(error, MdioError):

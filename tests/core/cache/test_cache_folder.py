@@ -167,7 +167,7 @@ def test_a_trajectory_does_not_push_out_itself(tmp_path, trajectory, data):
         one.put(one.name(number, number), RANGES, data)
     assert one.held(range(9), range(9)).tolist() == [True] * 3 + [False] * 6
     assert len(one.notes) == 1
-    assert "full of units" in one.notes[0]
+    assert "is full" in one.notes[0]
 
 
 def test_a_full_disk_is_told_once_and_nothing_fails(tmp_path, trajectory, data, monkeypatch):

@@ -46,7 +46,7 @@ def test_on_a_disk(adk, tmp_path, lies_on):
     assert plan_of(adk["dcd"], tmp_path).notes == ()
     plan = plan_of(adk["dcd"], tmp_path, compression="auto", force=True)
     assert plan.compression is None
-    assert plan.notes == ("not compressed: xfs is no file system of a network",)
+    assert plan.notes == ("not compressed: xfs is not a network file system",)
 
 
 def test_what_is_asked_for_is_done(adk, tmp_path, lies_on):

@@ -86,6 +86,6 @@ def test_frames_that_cannot_be_read_are_told_one_by_one(tmp_path, capsys):
         frames[number][100:] = bytes(len(frames[number]) - 100)
     path.write_bytes(b"".join(frames))
     assert main(["convert", str(path), str(tmp_path / "a.zarr"), "--salvage"]) == 0
-    assert "2 frames of it cannot be read (number 2, 5); left out" in capsys.readouterr().out
+    assert "2 frames cannot be read (number 2, 5); left out" in capsys.readouterr().out
     assert main(["verify", str(path)]) == 1
     assert f"bad: {path}: frame 2 at byte" in capsys.readouterr().out

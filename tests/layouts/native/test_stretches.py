@@ -55,7 +55,7 @@ def test_at_least_one(tmp_path, whole, capsys, command):
     assert re.search(
         rf"at least 1 frame \({second:,} bytes, 19 to 21 ps\) cannot be read; it", told
     )
-    assert "beside 34 whole frames" in told
+    assert "34 whole frames kept" in told
     source = mdio.open(out).manifest["source"]
     assert source["unreadable_frames"] == [[10, 17, 6]]
     assert [

@@ -61,7 +61,7 @@ def test_ranks_go_on_with_what_workers_have_left(bucket, adk, positions, spool):
         patch.setenv("TMPDIR", str(spool))
         code, text, err = run_under_mpi(2, "-m", "mdio.cli.main", *words)
     assert code == 0, text + err
-    assert "of 98 frames were there from an earlier run" in text
+    assert "of 98 frames taken from an earlier run" in text
     assert same(out, positions)
 
 
