@@ -88,7 +88,7 @@ class CachedReading(Reading):
         "--cache DIR",
     )
     cache_size: int | None = option(
-        "limit for the cache, such as 200G (default: leave a tenth of the disk free, 8 GiB at most)",
+        "limit of the cache, such as 200G (default: a tenth of the disk stays free, or 8 GiB)",
         "--cache-size SIZE",
         kind="nbytes",
     )
