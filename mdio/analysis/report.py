@@ -17,12 +17,37 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.analysis.plots import draw
 from mdio.analysis.results import AnalysisResult, check_output
 from mdio.core.errors import MissingExtraError
 from mdio.core.files.publish import publish
 from mdio.core.pages import details, page, paragraph, picture, section, table
 from mdio.core.timing import record
 from mdio.core.words import axis_label, duration, human_nbytes, plural
+
+PLOT_SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def check_plot(path: str | PathLike[str]) -> None:
+    """Find out before the work whether a picture can be written.
+
+    Raises MissingExtraError: there is no matplotlib. PlanError, OutputError: another suffix, or a
+    folder that is not there or not writable.
+    """
+    need_matplotlib("a plot")
+    check_output(path, PLOT_SUFFIXES)
+
+
+def save_plot(result: AnalysisResult, path: str | PathLike[str], title: str) -> None:
+    """Write a picture of a result; it appears when it is whole.
+
+    Raises OutputError: it cannot be written.
+    """
+    target = check_output(path, PLOT_SUFFIXES)
+    with figure(3.2) as (made, axes), publish(target, force=True) as temporary:
+        draw(result, axes)
+        axes.set_title(title)
+        made.savefig(temporary, format=target.suffix[1:].lower(), dpi=200)
 
 
 def save_page(path: str | PathLike[str], title: str, sections: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import MissingExtraError, OutputError, PlanError
 from mdio.core.files.store import path_of, store_at
 from mdio.core.timing import BlockTiming, WorkerTiming, per_worker, record, summary
-from mdio.core.words import axis_label, duration, notes_by_label, plural
+from mdio.core.words import duration, notes_by_label, plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,20 +26,6 @@ if TYPE_CHECKING:
 
 
 Row = tuple[Any, ...]
-
-
-def columns_of(values: NDArray[Any]) -> NDArray[Any]:
-    """Return values as rows and columns, (rows, columns)."""
-    rows = np.atleast_1d(values)
-    return rows.reshape(len(rows), -1)
-
-
-def runs_of(label: NDArray[Any] | None, n_rows: int) -> list[slice]:
-    """Return the rows that have the same label, one after the other; all of them without labels."""
-    if label is None:
-        return [slice(0, n_rows)]
-    edges = [0, *(np.flatnonzero(label[1:] != label[:-1]) + 1).tolist(), n_rows]
-    return [slice(a, b) for a, b in pairwise(edges)]
 
 
 def table(result: AnalysisResult) -> tuple[list[str], Iterator[Row]]:
@@ -52,7 +38,7 @@ def table(result: AnalysisResult) -> tuple[list[str], Iterator[Row]]:
 
 
 def _table(result: AnalysisResult) -> tuple[list[str], Iterator[Row]]:
-    rows = columns_of(result.values)
+    rows = result.columns
     names = list(result.labels)
     if len(names) != rows.shape[1]:
         names = [f"value{column}" for column in range(rows.shape[1])]
@@ -117,10 +103,10 @@ def _xvg(result: AnalysisResult, file: BinaryIO) -> None:
     """
     names, rows = _table(result)
     first = 1 if result.per_frame else 0
-    begin = len(names) - columns_of(result.values).shape[1]
+    begin = len(names) - result.columns.shape[1]
     over = {"frame": "Time (ps)", "lag": "Lag (ps)"}.get(result.over, "Row")
     lines = [f'@    xaxis  label "{over}"', "@TYPE xy"]
-    runs = runs_of(result.label, len(columns_of(result.values)))
+    runs = result.runs
     of = [""] if result.label is None else [f"{result.label[run.start]} " for run in runs]
     legends = [one + name for one in of for name in names[begin:]]
     lines += [f'@ s{at} legend "{legend}"' for at, legend in enumerate(legends)]
@@ -152,8 +138,6 @@ def save_as(suffix: str, result: AnalysisResult, file: BinaryIO) -> None:
 
 MOST_NAMED = 3
 """Columns that a prompt names."""
-MOST_LINES_NAMED = 10
-"""Lines of a plot that get a legend."""
 
 
 @dataclass(slots=True)
@@ -208,6 +192,21 @@ class AnalysisResult:
         """What rows are of: frames, lags, or whatever has `row_labels`."""
         return "row" if not self.per_frame else "frame" if self.of_frames is None else "lag"
 
+    @property
+    def columns(self) -> NDArray[Any]:
+        """The values as rows and columns, (rows, columns)."""
+        rows = np.atleast_1d(self.values)
+        return rows.reshape(len(rows), -1)
+
+    @property
+    def runs(self) -> list[slice]:
+        """The rows of each label, one after the other; all of them without labels."""
+        n_rows = len(np.atleast_1d(self.values))
+        if self.label is None:
+            return [slice(0, n_rows)]
+        edges = [0, *(np.flatnonzero(self.label[1:] != self.label[:-1]) + 1).tolist(), n_rows]
+        return [slice(a, b) for a, b in pairwise(edges)]
+
     def to_json(self) -> dict[str, Any]:
         """Return the numbers of the run: frames, seconds, `mdio.core.timing.summary`."""
         return {
@@ -254,23 +253,17 @@ class AnalysisResult:
         return found
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the values over time (or over their rows), one line a column; needs matplotlib."""
+        """Draw the values as what they are; needs matplotlib.
+
+        Dihedrals are a Ramachandran map or distributions, displacements lie in log-log with the
+        power of their lag, fluctuations over residues, all others over time.
+        """
         from matplotlib import pyplot as plt
 
+        from mdio.analysis.plots import draw
+
         ax = plt.subplots()[1] if ax is None else ax
-        rows = columns_of(self.values)
-        over = self.time if self.per_frame else np.arange(len(rows))
-        for part in runs_of(self.label, len(rows)):
-            ax.plot(over[part], rows[part], linewidth=1)
-        ax.set_xlabel({"frame": "time (ps)", "lag": "lag (ps)"}.get(self.over, "row"))
-        names = self.labels if len(self.labels) == rows.shape[1] else ()
-        if self.label is not None:
-            of = [str(self.label[part.start]) for part in runs_of(self.label, len(rows))]
-            names = [f"{one} {name}" for one in of for name in names] if len(names) > 1 else of
-        if self.label is None and len(names) == 1:
-            ax.set_ylabel(axis_label(names[0]))
-        elif 0 < len(names) <= MOST_LINES_NAMED:
-            ax.legend(names)
+        draw(self, ax)
         return ax
 
     def __repr__(self) -> str:
@@ -281,7 +274,7 @@ class AnalysisResult:
             told.append(f"{lags}{self.time[0]:g} to {self.time[-1]:g} ps")
         told += self.labels[:MOST_NAMED] if len(self.labels) <= MOST_NAMED else ()
         if self.label is not None:
-            told.append(plural(len(runs_of(self.label, len(self.label))), "trajectory"))
+            told.append(plural(len(self.runs), "trajectory"))
         return (
             f"<AnalysisResult: {', '.join(told)}, "
             f"{duration(self.seconds)} with {plural(self.workers, 'worker')} ({self.executor})>"
@@ -376,7 +369,7 @@ def _columns(result: AnalysisResult) -> list[tuple[str, str, str]]:
     """Return of the first columns the name, what the numbers are, and their course."""
     if result.values.dtype.kind not in "biuf" or not result.values.size:
         return []
-    columns = columns_of(result.values)
+    columns = result.columns
     n = columns.shape[1]
     names = list(result.labels) if len(result.labels) == n else [f"value{k}" for k in range(n)]
     found = []

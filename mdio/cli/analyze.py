@@ -36,7 +36,19 @@ from mdio.layouts.views.options import CachedReading, FrameChoice
 from mdio.parallel import GATHERS
 from mdio.parallel.executors import Executor
 
-COMMON = ("-s", "--select", "--group", "-b", "-e", "--dt", "-w", "--mpi", "-o", "--report")
+COMMON = (
+    "-s",
+    "--select",
+    "--group",
+    "-b",
+    "-e",
+    "--dt",
+    "-w",
+    "--mpi",
+    "-o",
+    "--plot",
+    "--report",
+)
 """What ``--help`` shows; ``--help-all`` has the rest."""
 
 OF_KERNELS: dict[str, tuple[str, object]] = {
@@ -121,6 +133,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="save the results: .npz, .csv, .dat or .xvg; - prints them (default: a summary)",
     )
+    add(parser, "--plot FILE", "save a picture of the results: .png, .svg or .pdf")
     add(parser, "--timings FILE", "save the timings of every block, as JSON")
     add(parser, "--report FILE", "save an HTML page on where the time went")
     add_told(parser)
@@ -213,11 +226,17 @@ def _run(args: argparse.Namespace, executor: Executor) -> int:
 def _check_outputs(args: argparse.Namespace) -> None:
     """Find out before the work what could not be written after it."""
     if args.out not in (None, "-"):
+        if Path(args.out).suffix.lower() in (".png", ".svg", ".pdf"):
+            raise PlanError(f"{args.out}: -o saves numbers; give pictures as --plot {args.out}")
         check_output(args.out, RESULT_SUFFIXES)
     if args.out == "-" and args.json:
         raise PlanError("-o - and --json both print; choose one")
     if args.timings is not None:
         check_output(args.timings)
+    if args.plot is not None:
+        from mdio.analysis.report import check_plot
+
+        check_plot(args.plot)
     if args.report is not None:
         from mdio.analysis.report import check_report
 
@@ -231,10 +250,15 @@ def _tell(args: argparse.Namespace, result: AnalysisResult) -> None:
         result.save(args.out)
     if args.timings is not None:
         result.save_timings(args.timings)
+    title = f"{args.kernel} of {_names(args.trajectory)}"
+    if args.plot is not None:
+        from mdio.analysis.report import save_plot
+
+        save_plot(result, args.plot, title)
     if args.report is not None:
         from mdio.analysis.report import save_report
 
-        save_report(result, args.report, title=f"{args.kernel} of {_names(args.trajectory)}")
+        save_report(result, args.report, title=title)
     if args.json:
         print_json(result.to_json() | {"out": args.out})
     elif not args.quiet:
@@ -274,5 +298,7 @@ def _print_summary(args: argparse.Namespace, result: AnalysisResult) -> None:
         print(f"  {args.out}: {rows} of {each}")
     if args.timings is not None:
         print(f"  {args.timings}: timings of every block")
+    if args.plot is not None:
+        print(f"  {args.plot}: picture of the results")
     if args.report is not None:
         print(f"  {args.report}: report on where the time went")

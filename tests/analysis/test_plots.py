@@ -1,0 +1,106 @@
+"""Pictures of results: what lies on which axis, for each kind of values."""
+
+import numpy as np
+import pytest
+from MDAnalysisTests.datafiles import DCD, PSF
+
+import mdio
+from mdio.analysis.plots import draw
+from mdio.analysis.report import figure
+from mdio.cli.main import main
+
+CA = "protein and name CA"
+
+
+def drawn(result):
+    with figure(3.0) as (_, axes):
+        draw(result, axes)
+    return axes
+
+
+def test_a_curve_over_time():
+    result = mdio.analyze(DCD, top=PSF, kernel="rmsd", select=CA)
+    axes = drawn(result)
+    (line,) = axes.lines
+    assert np.array_equal(line.get_xydata(), np.column_stack([result.time, result.values]))
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("time (ps)", "rmsd (Å)")
+
+
+def test_fluctuations_lie_over_residues():
+    result = mdio.analyze(DCD, top=PSF, kernel="rmsf", select=CA)
+    axes = drawn(result)
+    (line,) = axes.lines
+    assert np.array_equal(line.get_xdata(), np.arange(1, 215))
+    assert axes.get_xlabel() == "residue"
+
+
+def test_a_chain_ends_its_line():
+    result = mdio.analyze(DCD, top=PSF, kernel="rmsf", select=CA)
+    result.row_labels = [f"A:GLY{n}:CA" for n in [*range(-3, 100), *range(5, 116)]]
+    first, second = drawn(result).lines
+    assert first.get_xdata().tolist() == list(range(-3, 100))
+    assert np.array_equal(second.get_ydata(), result.values[103:])
+
+
+@pytest.mark.parametrize("degrees", [False, True])
+def test_phi_and_psi_are_a_map(degrees):
+    result = mdio.analyze(DCD, top=PSF, kernel=mdio.Dihedrals(degrees=degrees))
+    axes = drawn(result)
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("phi (°)", "psi (°)")
+    (mesh,) = axes.collections
+    counts = mesh.get_array().filled(0)
+    assert counts.sum() == 98 * 212
+    # Most of a protein of helices lies near (-65, -40); columns are of phi, rows of psi.
+    row, column = np.unravel_index(counts.argmax(), (90, 90))
+    assert -80 < -180 + 4 * column < -40 and -60 < -180 + 4 * row < -20
+
+
+def test_other_angles_are_distributions():
+    axes = drawn(mdio.analyze(DCD, top=PSF, kernel=mdio.Dihedrals(angles=("chi1",))))
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["chi1"]
+    (steps,) = axes.patches
+    heights = steps.get_xy()[:, 1]
+    assert heights.max() > 0.005
+
+
+def test_displacements_follow_a_power(tmp_path):
+    walk = np.cumsum(np.random.default_rng(3).normal(size=(400, 300, 3)), axis=0)
+    with mdio.Writer(tmp_path / "walk.zarr") as writer:
+        writer.write_block(walk.astype("f4"))
+    axes = drawn(mdio.analyze(tmp_path / "walk.zarr", kernel="msd"))
+    assert axes.get_xscale() == axes.get_yscale() == "log"
+    (note,) = axes.texts
+    assert 0.9 < float(note.get_text().split("{")[1].split("}")[0]) < 1.1
+
+
+def test_trajectories_of_an_ensemble_get_a_line_each(tmp_path):
+    mdio.convert_ensemble({"a": DCD, "b": DCD}, tmp_path / "both.zarr", top=PSF, step=10)
+    axes = drawn(mdio.analyze(tmp_path / "both.zarr", kernel=mdio.RMSD(CA)))
+    assert len(axes.lines) == 2
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "begin"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("PDF", b"%PDF")]
+)
+def test_saved(tmp_path, capsys, suffix, begin):
+    path = tmp_path / f"rmsd.{suffix}"
+    assert main(["analyze", "rmsd", DCD, "-s", PSF, "--select", CA, "--plot", str(path)]) == 0
+    assert f"{path}: picture of the results" in capsys.readouterr().out
+    assert path.read_bytes().startswith(begin)
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["-o", "a.png"], "give pictures as --plot a.png"),
+        (["--plot", "a.csv"], r"a.csv: results are saved as .png or .svg or .pdf"),
+        (["--plot", "no/a.png"], "no/a.png: the folder no does not exist"),
+    ],
+)
+def test_refused_before_the_work(tmp_path, monkeypatch, capsys, words, says):
+    monkeypatch.chdir(tmp_path)
+    assert main(["analyze", "rmsd", DCD, "-s", PSF, *words]) != 0
+    assert says in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
