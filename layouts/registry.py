@@ -8,7 +8,6 @@ and where its writer is. They are looked for when no layout of ours answers.
 from __future__ import annotations
 
 import stat
-import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mdio.core.errors import PlanError, SourceError, UnknownLayoutError, named
 from mdio.core.files.store import need_disk, path_of, store_at
+from mdio.core.plug_ins import find_plug_ins
 from mdio.core.words import did_you_mean
 from mdio.layouts.base import Layout
 
@@ -76,26 +76,16 @@ MOST_NAMED = 5
 
 @cache
 def plug_ins() -> MappingProxyType[str, Entry]:
-    """Return the layouts of other distributions; they are looked for once in a process.
-
-    One that cannot be used is left out, with a warning.
-    """
-    from importlib.metadata import entry_points  # as long to import as all of ours
-
-    found: dict[str, Entry] = {}
-    for point in entry_points(group=GROUP):
-        where = f"the layout {point.name!r} ({point.value})"
-        if point.name in LAYOUTS or point.name in found:
-            warnings.warn(f"{where} is left out: the name is taken", stacklevel=2)
-            continue
-        try:
-            cls = point.load()
-            if not (isinstance(cls, type) and issubclass(cls, Layout)):
-                raise TypeError(f"{cls!r} is no subclass of mdio.layouts.base.Layout")
-            found[point.name] = Entry(point.value, cls.facts.writer, cls.facts.suffixes)
-        except Exception as error:  # whatever is wrong with it, ours can be read
-            warnings.warn(f"{where} is left out: {error}", stacklevel=2)
-    return MappingProxyType(found)
+    """Return the layouts of other distributions; they are looked for once in a process."""
+    found = find_plug_ins(GROUP, Layout, LAYOUTS)  # type: ignore[type-abstract]
+    return MappingProxyType(
+        {
+            name: Entry(
+                f"{cls.__module__}:{cls.__qualname__}", cls.facts.writer, cls.facts.suffixes
+            )
+            for name, cls in found.items()
+        }
+    )
 
 
 def load_class(address: str) -> Any:

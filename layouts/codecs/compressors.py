@@ -5,7 +5,6 @@ Metadata: https://zarr-specs.readthedocs.io/en/latest/v3/codecs/index.html
 
 from __future__ import annotations
 
-import warnings
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError
+from mdio.core.plug_ins import find_plug_ins
 from mdio.core.words import did_you_mean
 from mdio.layouts.codecs.quantised import RULES, WITHOUT_LEVEL, QuantisedFormat
 
@@ -161,22 +161,8 @@ COMPRESSORS: Mapping[str, type[Compressor]] = {"zstd": Zstd, "lz4": BloscLZ4, "g
 
 @cache
 def _plugins() -> Mapping[str, type[Compressor]]:
-    """Return those of other packages; one that cannot be used is left out, with a warning."""
-    from importlib.metadata import entry_points
-
-    found: dict[str, type[Compressor]] = {}
-    for point in entry_points(group="mdio.codecs"):
-        try:
-            if point.name in COMPRESSORS or point.name in found:
-                raise TypeError("the name is taken")
-            made = point.load()
-            if not (isinstance(made, type) and issubclass(made, Compressor)):
-                raise TypeError(f"{made!r} is no subclass of {Compressor.__module__}.Compressor")
-            found[point.name] = made
-        except Exception as error:  # whatever is wrong with it, the others can be used
-            where = f"the codec {point.name!r} ({point.value})"
-            warnings.warn(f"{where} is left out: {error}", stacklevel=2)
-    return found
+    """Return those of other packages."""
+    return find_plug_ins("mdio.codecs", Compressor, COMPRESSORS)  # type: ignore[type-abstract]
 
 
 def _all() -> Iterator[type[Compressor]]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import partial
 from inspect import signature
 from pathlib import Path
 
 from mdio.analysis.driver import analyze
-from mdio.analysis.kernels.kernel import FORMER_NAMES, KERNELS, Kernel, UserKernel, named_kernel
+from mdio.analysis.kernels.kernel import FORMER_NAMES, KERNELS, Kernel, named_kernel
 from mdio.analysis.plan import Trajectory
 from mdio.analysis.results import RESULT_SUFFIXES, AnalysisResult, check_output, save_as, shown
 from mdio.cli.common import (
@@ -71,7 +71,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         parser,
         "kernel KERNEL",
         f"{', '.join(KERNELS)}, or module:function for a function of yours that takes a block of "
-        "frames and returns an array with one row per frame",
+        "frames and returns an array with one row per frame (module:Class for a Kernel)",
         offered=KERNELS,
     )
     add_trajectory(parser)
@@ -147,18 +147,14 @@ def _own_options(args: argparse.Namespace) -> dict[str, object]:
         if value == default:
             continue
         given[name] = value
-        if args.kernel not in KERNELS or name not in _words_of(args.kernel):
-            having = [kernel for kernel in KERNELS if name in _words_of(kernel)]
+        if name not in signature(named_kernel(args.kernel)).parameters:
+            having = [one for one in KERNELS if name in signature(KERNELS[one]).parameters]
             shown = "" if value is True else f" {value}"
             raise PlanError(
                 f"{option}{shown} is for {' and '.join(having)}, not for {args.kernel}; "
                 "leave it out"
             )
     return given
-
-
-def _words_of(kernel: str) -> Collection[str]:
-    return signature(KERNELS[kernel]).parameters
 
 
 def _refuse_what_would_be_ignored(args: argparse.Namespace) -> None:
@@ -173,10 +169,7 @@ def _kernel(args: argparse.Namespace) -> Kernel:
         name = FORMER_NAMES[args.kernel]
         say_notes("analyze", (f"the kernel {args.kernel} is called {name} now; see pairs, too",))
         args.kernel = name
-    own = _own_options(args)
-    if ":" in args.kernel:
-        return UserKernel.from_address(args.kernel, args.select)
-    chosen = own | ({} if args.select is None else {"select": args.select})
+    chosen = _own_options(args) | ({} if args.select is None else {"select": args.select})
     if args.weights == "none":
         chosen["weights"] = None
     if "angles" in chosen:

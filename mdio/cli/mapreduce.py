@@ -7,7 +7,7 @@ import ast
 import sys
 from typing import Any
 
-from mdio.analysis.kernels.kernel import Kernel, UserKernel
+from mdio.analysis.kernels.kernel import Kernel, at_address
 from mdio.analysis.results import check_output
 from mdio.cli.common import (
     add,
@@ -63,7 +63,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
 
 def _program(args: argparse.Namespace) -> Any:
     """Return an object of the class that is named."""
-    made: Any = UserKernel.from_address(args.program).function
+    made: Any = at_address(args.program)
     if not isinstance(made, type):
         raise PlanError(
             f"{args.program}: not a class; a map-reduce needs one with the methods map and reduce"

@@ -11,7 +11,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +25,7 @@ from mdio.analysis.system import System
 from mdio.core.blocks import block_name
 from mdio.core.errors import BlockError, PlanError
 from mdio.core.frames import AtomIndices, FrameBlock
+from mdio.core.plug_ins import find_plug_ins
 from mdio.core.words import did_you_mean
 from mdio.layouts.registry import load_class
 
@@ -126,36 +127,36 @@ class UserKernel(Kernel):
         """Find the atoms."""
         return Prepared(self.function, system.select(self.select), fields=self.fields)
 
-    @classmethod
-    def from_address(cls, address: str, select: str | None = None) -> UserKernel:
-        """Import the function that ``module:function`` names, also from the working folder.
 
-        The folder comes last on the path of imports, so that no file in it takes the place of a
-        library. It stays there: workers that are started later import the module themselves.
-        Raises PlanError: there is no such module or function.
-        """
-        module_name, _, name = address.partition(":")
-        module_name = module_name.removesuffix(".py")  # as people name a file
-        if not all(part.isidentifier() for part in module_name.split(".")) or not name:
-            raise PlanError(
-                f"{address}: a module and a function in it are expected, as in {USUAL_ADDRESS}"
-            )
-        here = str(Path.cwd())
-        if here not in sys.path:
-            sys.path.append(here)
-        try:
-            module = import_module(module_name)
-            function = getattr(module, name)
-        except ImportError as error:
-            raise PlanError(
-                f"{address}: cannot import {module_name!r} ({error}); put {module_name}.py into "
-                "this folder or on PYTHONPATH"
-            ) from error
-        except AttributeError as error:
-            raise PlanError(f"{address}: {_lacking(module, name)}") from error
-        if not callable(function):
-            raise PlanError(f"{address}: {name!r} is not a function")
-        return cls(function, select)
+def at_address(address: str) -> Callable[..., Any]:
+    """Import the function or class that ``module:name`` names, also from the working folder.
+
+    The folder comes last on the path of imports, so that no file in it takes the place of a
+    library. It stays there: workers that are started later import the module themselves.
+    Raises PlanError: there is no such module, or nothing in it that can be called.
+    """
+    module_name, _, name = address.partition(":")
+    module_name = module_name.removesuffix(".py")  # as people name a file
+    if not all(part.isidentifier() for part in module_name.split(".")) or not name:
+        raise PlanError(
+            f"{address}: a module and a function in it are expected, as in {USUAL_ADDRESS}"
+        )
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+    try:
+        module = import_module(module_name)
+        found: Callable[..., Any] = getattr(module, name)
+    except ImportError as error:
+        raise PlanError(
+            f"{address}: cannot import {module_name!r} ({error}); put {module_name}.py into "
+            "this folder or on PYTHONPATH"
+        ) from error
+    except AttributeError as error:
+        raise PlanError(f"{address}: {_lacking(module, name)}") from error
+    if not callable(found):
+        raise PlanError(f"{address}: {name!r} is not a function")
+    return found
 
 
 def _lacking(module: ModuleType, name: str) -> str:
@@ -209,7 +210,7 @@ def check_rows(
 
 
 class _Kernels(Mapping[str, Callable[..., Kernel]]):
-    """Classes by name, each imported when it is asked for."""
+    """Classes by name, each imported when it is asked for; those of mdio are listed."""
 
     _homes = {  # noqa: RUF012 - never changed
         "rmsd": "geometry:RMSD",
@@ -223,11 +224,18 @@ class _Kernels(Mapping[str, Callable[..., Kernel]]):
     }
 
     def __getitem__(self, name: str) -> Callable[..., Kernel]:
+        if name not in self._homes:
+            return self.others[name]
         address = f"mdio.analysis.kernels.{self._homes[name]}"
         return cast(Callable[..., Kernel], load_class(address))
 
+    @cached_property
+    def others(self) -> Mapping[str, type[Kernel]]:
+        """Those of other distributions; looked for when a name is none of ours."""
+        return find_plug_ins("mdio.kernels", Kernel, self._homes)  # type: ignore[type-abstract]
+
     def __contains__(self, name: object) -> bool:
-        return name in self._homes
+        return name in self._homes or name in self.others
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._homes)
@@ -243,10 +251,16 @@ FORMER_NAMES = {"distances": "reference-distances"}
 
 
 def named_kernel(name: str) -> Callable[..., Kernel]:
-    """Return the class that the command line calls `name`.
+    """Return the class that the command line calls `name`, or one at ``module:Class``.
 
+    A function, ``module:function``, becomes a `UserKernel`.
     Raises PlanError: there is none.
     """
+    if ":" in name:
+        found: Any = at_address(name)
+        if isinstance(found, type) and issubclass(found, Kernel):
+            return found
+        return partial(UserKernel, found)
     if name in FORMER_NAMES:
         former, name = name, FORMER_NAMES[name]
         warnings.warn(
@@ -255,29 +269,28 @@ def named_kernel(name: str) -> Callable[..., Kernel]:
             DeprecationWarning,
             stacklevel=2,
         )
-    if name not in KERNELS and Path(name).exists():
-        if Path(name).suffix == ".py":
-            raise PlanError(f"{name}: which function in it? write {Path(name).stem}:FUNCTION")
+    if name in KERNELS:
+        return KERNELS[name]
+    names = ", ".join([*KERNELS, *KERNELS.others])
+    if Path(name).suffix == ".py" and Path(name).exists():
+        raise PlanError(f"{name}: which function in it? write {Path(name).stem}:FUNCTION")
+    if Path(name).exists():
         raise PlanError(
-            f"{name} is a file, not a kernel; name the kernel first, one of {', '.join(KERNELS)}, "
-            "or module:function"
+            f"{name} is a file, not a kernel; name the kernel first, one of {names}, or "
+            "module:function"
         )
-    if name not in KERNELS:
-        raise PlanError(
-            f"there is no kernel {name!r}{did_you_mean(name, KERNELS)}; choose one of "
-            f"{', '.join(KERNELS)}, or name your own as module:function"
-        )
-    return KERNELS[name]
+    raise PlanError(
+        f"there is no kernel {name!r}{did_you_mean(name, KERNELS)}; choose one of {names}, or name "
+        "your own as module:function"
+    )
 
 
 def as_kernel(kernel: Kernel | BlockFunction | str, select: str | None = None) -> Kernel:
     """Return `kernel`, or make one of a name or a function and the atoms that it shall get.
 
-    A name is one of `KERNELS`, or ``module:function``.
+    A name is one of `KERNELS`, or ``module:function`` or ``module:Class``.
     Raises PlanError: `kernel` is neither, or `select` is given besides a kernel, which has its own.
     """
-    if isinstance(kernel, str) and ":" in kernel:
-        return UserKernel.from_address(kernel, select)
     if isinstance(kernel, str):
         return named_kernel(kernel)(**({} if select is None else {"select": select}))
     if isinstance(kernel, Kernel):

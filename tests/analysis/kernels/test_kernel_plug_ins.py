@@ -1,0 +1,112 @@
+"""Kernels of others: a class at an address, or of a package with an entry point."""
+
+from importlib import metadata
+
+import numpy as np
+import pytest
+from MDAnalysisTests.datafiles import DCD, PSF
+from numpy.testing import assert_allclose
+
+import mdio
+from mdio.analysis.kernels.kernel import KERNELS, Kernel, Prepared
+from mdio.cli.main import main
+from mdio.core.errors import PlanError
+
+MODULE = """
+from dataclasses import dataclass
+from mdio.analysis.kernels.kernel import Kernel, Prepared
+
+
+def heights(block):
+    return block.positions[:, :, 2].max(axis=1)
+
+
+@dataclass(frozen=True)
+class Heights(Kernel):
+    select: str | None = None
+    degrees: bool = False
+
+    def prepare(self, system):
+        return Prepared(heights, system.select(self.select), labels=("height_angstrom",))
+"""
+
+
+def spread_of(block):
+    return block.positions.std(axis=(1, 2))
+
+
+class Spread(Kernel):
+    """Standard deviation of all coordinates."""
+
+    def __init__(self, select=None):
+        self.select = select
+
+    def prepare(self, system):
+        return Prepared(spread_of, system.select(self.select), labels=("spread_angstrom",))
+
+
+class NoKernel:
+    """Something else."""
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    def install(**classes):
+        points = [
+            metadata.EntryPoint(name, f"{__name__}:{one.__name__}", "mdio.kernels")
+            for name, one in classes.items()
+        ]
+        monkeypatch.setattr(metadata, "entry_points", lambda group: points)
+        vars(KERNELS).pop("others", None)
+
+    yield install
+    vars(KERNELS).pop("others", None)
+
+
+def test_a_class_at_an_address(tmp_path, monkeypatch, capsys):
+    (tmp_path / "my_kernels_8.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(__import__("sys").path))
+    words = ["analyze", "my_kernels_8:Heights", DCD, "-s", PSF, "--select", "name CA"]
+    assert main([*words, "-w", "2", "-o", "a.csv", "--degrees"]) == 0
+    assert (tmp_path / "a.csv").read_text().splitlines()[0] == "frame,time_ps,height_angstrom"
+    of_function = mdio.analyze(DCD, top=PSF, kernel="my_kernels_8:heights", select="name CA")
+    of_class = mdio.analyze(DCD, top=PSF, kernel="my_kernels_8:Heights", select="name CA")
+    assert np.array_equal(of_function.values, of_class.values)
+    assert main([*words, "--superpose"]) == 2
+    assert "--superpose is for rmsf, not for my_kernels_8:Heights" in capsys.readouterr().err
+
+
+def test_a_name_of_another_package(installed, capsys):
+    installed(spread=Spread)
+    result = mdio.analyze(DCD, top=PSF, kernel="spread", select="name CA")
+    with mdio.open(DCD) as layout:
+        ca = np.flatnonzero(result.frame >= 0)[:1]  # the first frame is enough to compare with
+        import MDAnalysis as mda
+
+        atoms = mda.Universe(PSF, DCD).select_atoms("name CA").indices
+        positions = layout.read(0, 1, atoms=atoms).positions
+    assert_allclose(result.values[ca], positions.std(axis=(1, 2)), rtol=1e-6)
+    assert main(["analyze", "spread", DCD, "-s", PSF]) == 0
+    assert "spread_angstrom" in capsys.readouterr().out
+    with pytest.raises(PlanError, match="vacf, reference-distances, spread, or name your own"):
+        mdio.analyze(DCD, top=PSF, kernel="nothing")
+
+
+def test_those_that_cannot_be_used_are_left_out(installed):
+    installed(rmsd=Spread, none=NoKernel)
+    with pytest.warns(UserWarning) as told, pytest.raises(PlanError, match="no kernel 'none'"):
+        mdio.analyze(DCD, top=PSF, kernel="none")
+    texts = [str(one.message) for one in told]
+    assert any("kernel 'rmsd'" in text and "the name is taken" in text for text in texts)
+    assert any("kernel 'none'" in text and "no subclass of" in text for text in texts)
+    assert mdio.analyze(DCD, top=PSF, kernel="rmsd").labels == ("rmsd_angstrom",)
+
+
+def test_ours_are_found_without_looking_for_others(monkeypatch):
+    def fail(**words):
+        raise AssertionError("looked for")
+
+    vars(KERNELS).pop("others", None)
+    monkeypatch.setattr(metadata, "entry_points", fail)
+    assert mdio.analyze(DCD, top=PSF, kernel="rmsd").n_frames == 98
