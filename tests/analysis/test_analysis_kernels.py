@@ -15,6 +15,7 @@ from mdio.analysis.driver import analyze
 from mdio.analysis.kernels import dihedrals, images
 from mdio.analysis.kernels.dihedrals import Dihedrals
 from mdio.analysis.kernels.geometry import RMSD, RMSF, RadiusOfGyration, ReferenceDistances
+from mdio.analysis.kernels.kernel import named_kernel
 from mdio.core import kernels
 from mdio.core.errors import PlanError, SourceError
 from mdio.parallel.executors import Processes

@@ -74,7 +74,9 @@ def test_a_class_at_an_address(tmp_path, monkeypatch, capsys):
     of_class = mdio.analyze(DCD, top=PSF, kernel="my_kernels_8:Heights", select="name CA")
     assert np.array_equal(of_function.values, of_class.values)
     assert main([*words, "--superpose"]) == 2
-    assert "--superpose is for rmsf, not for my_kernels_8:Heights" in capsys.readouterr().err
+    assert (
+        "--superpose is for rmsd and rmsf, not for my_kernels_8:Heights" in capsys.readouterr().err
+    )
 
 
 def test_a_name_of_another_package(installed, capsys):
