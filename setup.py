@@ -15,12 +15,14 @@ setup(
     ext_modules=[
         Pybind11Extension(
             f"mdio.{name}",
-            sorted(glob(f"mdio/native/{folder}/*.cpp")),
-            depends=sorted(glob(f"mdio/native/{folder}/*.h")),
+            sorted(p for folder in folders for p in glob(f"mdio/native/{folder}/*.cpp")),
+            depends=sorted(glob("mdio/native/*/*.h")),
+            include_dirs=["mdio/native/codecs"],
+            define_macros=[("MDIO_SWITCHES", "1")],
             cxx_std=17,
             extra_compile_args=FLAGS,
         )
-        for name, folder in (("_kernels", "kernels"), ("_xtc", "xtc"))
-        if glob(f"mdio/native/{folder}/*.cpp")
+        for name, folders in (("_kernels", ("kernels", "codecs")), ("_xtc", ("xtc",)))
+        if glob(f"mdio/native/{folders[0]}/*.cpp")
     ]
 )

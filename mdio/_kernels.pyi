@@ -33,24 +33,13 @@ def copy_atoms(
     scale: float,
     /,
 ) -> None: ...
-def quantise_deltas(
-    positions: NDArray[np.float32], step: float, deltas: NDArray[np.int32], /
+def quantise(
+    positions: NDArray[np.float32], number: float, is_xtc: bool, deltas: NDArray[np.int32], /
 ) -> bool: ...
-def quantise_xtc(
-    positions: NDArray[np.float32], precision: float, deltas: NDArray[np.int32], /
-) -> bool: ...
-def dequantise_deltas(
+def dequantise(
     deltas: NDArray[np.int32],
-    step: float,
-    out: NDArray[np.float32],
-    atoms: NDArray[np.int64] | None,
-    first: int,
-    last: int,
-    /,
-) -> None: ...
-def dequantise_xtc(
-    deltas: NDArray[np.int32],
-    precision: float,
+    number: float,
+    is_xtc: bool,
     out: NDArray[np.float32],
     atoms: NDArray[np.int64] | None,
     first: int,
@@ -59,90 +48,39 @@ def dequantise_xtc(
 ) -> None: ...
 def choose_neighbours(deltas: NDArray[np.int32], /) -> NDArray[np.uint8] | None: ...
 def difference_neighbours(deltas: NDArray[np.int32], kept: NDArray[np.uint8], /) -> None: ...
-def sum_neighbours_step(
+def sum_neighbours(
     differences: NDArray[np.int32],
     kept: NDArray[np.uint8],
-    step: float,
-    out: NDArray[np.float32],
-    atoms: NDArray[np.int64] | None,
-    /,
-) -> None: ...
-def sum_neighbours_xtc(
-    differences: NDArray[np.int32],
-    kept: NDArray[np.uint8],
-    precision: float,
+    number: float,
+    is_xtc: bool,
     out: NDArray[np.float32],
     atoms: NDArray[np.int64] | None,
     /,
 ) -> None: ...
 def pack(integers: NDArray[np.int32], room: NDArray[np.uint8], /) -> int: ...
-def sum_packed_step(
+def sum_packed(
     packed: NDArray[np.uint8],
     n_frames: int,
     n_atoms: int,
-    step: float,
+    kept: NDArray[np.uint8] | None,
+    number: float,
+    is_xtc: bool,
     out: NDArray[np.float32],
     atoms: NDArray[np.int64] | None,
     first: int,
     last: int,
-    /,
-) -> None: ...
-def sum_packed_xtc(
-    packed: NDArray[np.uint8],
-    n_frames: int,
-    n_atoms: int,
-    precision: float,
-    out: NDArray[np.float32],
-    atoms: NDArray[np.int64] | None,
-    first: int,
-    last: int,
-    /,
-) -> None: ...
-def sum_packed_neighbours_step(
-    packed: NDArray[np.uint8],
-    n_frames: int,
-    kept: NDArray[np.uint8],
-    step: float,
-    out: NDArray[np.float32],
-    atoms: NDArray[np.int64] | None,
-    first: int,
-    last: int,
-    room: NDArray[np.uint8],
-    /,
-) -> None: ...
-def sum_packed_neighbours_xtc(
-    packed: NDArray[np.uint8],
-    n_frames: int,
-    kept: NDArray[np.uint8],
-    precision: float,
-    out: NDArray[np.float32],
-    atoms: NDArray[np.int64] | None,
-    first: int,
-    last: int,
-    room: NDArray[np.uint8],
     /,
 ) -> None: ...
 def encode_rigid(
     positions: NDArray[np.float32], number: float, is_xtc: bool, key_every: int, least: int, /
 ) -> tuple[bytes, NDArray[np.uint8]] | None: ...
-def decode_rigid_step(
+def decode_rigid(
     description: NDArray[np.uint8],
     data: NDArray[np.uint8],
     n_frames: int,
     n_atoms: int,
-    step: float,
-    out: NDArray[np.float32],
-    atoms: NDArray[np.int64] | None,
-    first: int,
-    last: int,
-    /,
-) -> None: ...
-def decode_rigid_xtc(
-    description: NDArray[np.uint8],
-    data: NDArray[np.uint8],
-    n_frames: int,
-    n_atoms: int,
-    precision: float,
+    number: float,
+    is_xtc: bool,
     out: NDArray[np.float32],
     atoms: NDArray[np.int64] | None,
     first: int,

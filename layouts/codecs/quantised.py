@@ -39,7 +39,7 @@ differences of each atom to the one before, the others as those to the frame bef
 several times faster than an entropy coder's output, and about a tenth larger.
 
 In modes 9 and 10 the first part describes the chunk, and the second holds its frames; see
-``tests/oracles/plain_rigid``. They take two thirds to four fifths of the room of an XTC. What has
+``docs/rigid.md``. They take two thirds to four fifths of the room of an XTC. What has
 one frame is bit-packed instead.
 
 First parts beside bit-packed or entropy-coded numbers are written by LZ4, for which little code is
@@ -74,7 +74,6 @@ from mdio.core.kernels import (
     difference_first,
     difference_neighbours,
     encode_rigid,
-    neighbours_room,
     pack,
     packed_limit,
     sum_neighbours,
@@ -334,9 +333,7 @@ def decode_chunk(
         bits = np.frombuffer(rest, np.uint8)
         if along_atoms:
             kept = _decompress(head, 1, n_atoms, "head")
-            room = _scratch.room("integers", neighbours_room(n_atoms))
-            part = (bits, kept, n_frames, scale, out, atoms, first, last)
-            sum_packed_neighbours(*part, xtc=xtc, room=room)
+            sum_packed_neighbours(bits, kept, n_frames, scale, out, atoms, first, last, xtc=xtc)
         else:
             sum_packed(bits, shape, scale, out, atoms, first, last, xtc=xtc)
         return

@@ -7,10 +7,11 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <stdexcept>
 #include <vector>
 
-#include "kernels.h"
+#include "mdio_codecs.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -102,7 +103,7 @@ Bytes undo_blosc(Span data, size_t most) {
             at += 4 + stream.nbytes;
         }
         if (flags & 1)
-            mdio::unshuffle(room.data(), here, itemsize, found.data() + begin);
+            mdio_unshuffle(room.data(), here, itemsize, found.data() + begin);
         else
             std::memcpy(found.data() + begin, room.data(), here);
     }
@@ -118,7 +119,7 @@ void decode(Span data, int64_t most_frames, int64_t most_atoms, char* out) {
     const Span head = data.part(HEADER, data.number(24));
     const Span rest = data.part(HEADER + head.nbytes, data.number(28));
     require(HEADER + head.nbytes + rest.nbytes == data.nbytes);
-    const mdio::Output to{out, n_atoms, 12 * most_atoms};
+    const mdio_output to{out, n_atoms, 12 * most_atoms};
     if (mode == RAW) {
         const size_t row = size_t(12 * n_atoms), n = row * size_t(n_frames);
         const Bytes floats = undo_blosc(head, n + 32);
@@ -130,29 +131,21 @@ void decode(Span data, int64_t most_frames, int64_t most_atoms, char* out) {
     double step;
     std::memcpy(&step, data.data + 16, 8);
     require(mode >= PACKED && mode < RIGID_END && std::isfinite(step) && step > 0);
-    const bool xtc = mode % 2 == 0;
+    const mdio_coding coding{step, mode % 2 == 0};
+    const mdio_selection all{nullptr, 0, n_frames};
+    const std::unique_ptr<mdio_memory, decltype(&mdio_memory_free)> memory{mdio_memory_new(), mdio_memory_free};
+    require(memory != nullptr);
     if (mode >= PACKED_END) {
         const Bytes described = undo_blosc(head, size_t(4 * n_atoms) + DESCRIPTION_NBYTES + 8);
         require(filled < 8 && described.size() > size_t(filled));
-        const mdio::RigidChunk from{described.data(), int64_t(described.size()) - filled,
-                                    rest.data, int64_t(rest.nbytes), n_frames, n_atoms};
-        (xtc ? mdio::decode_rigid_xtc : mdio::decode_rigid_step)(from, step, to, nullptr, 0,
-                                                                 n_frames);
-        return;
+        const mdio_rigid from{described.data(), int64_t(described.size()) - filled, rest.data, int64_t(rest.nbytes),
+                              n_frames, n_atoms};
+        return require(mdio_rigid_decode(memory.get(), &from, coding, &all, &to) == MDIO_OK);
     }
-    const mdio::Packed from =
-        mdio::packed(rest.data, int64_t(rest.nbytes), n_frames, 3 * n_atoms);
-    if (mode < PACKED + 2) {
-        (xtc ? mdio::sum_packed_xtc : mdio::sum_packed_step)(from, step, to, nullptr, 0, n_frames);
-        return;
-    }
-    const Bytes kept = undo_blosc(head, size_t(n_atoms) + 8);
-    require(kept.size() >= size_t(n_atoms));
-    std::vector<uint32_t> room(
-        size_t(mdio::NEIGHBOUR_ROWS * mdio::EIGHT * mdio::eights_of(3 * n_atoms) + 1));
-    const mdio::PackedNeighbours neighbours{from, kept.data(), room.data()};
-    (xtc ? mdio::sum_packed_neighbours_xtc : mdio::sum_packed_neighbours_step)(
-        neighbours, step, to, nullptr, 0, n_frames);
+    const Bytes kept = mode < PACKED + 2 ? Bytes() : undo_blosc(head, size_t(n_atoms) + 8);
+    require(mode < PACKED + 2 || kept.size() >= size_t(n_atoms));
+    const mdio_packed from{rest.data, int64_t(rest.nbytes), kept.empty() ? nullptr : kept.data(), n_frames, n_atoms};
+    require(mdio_unpack(memory.get(), &from, coding, &all, &to) == MDIO_OK);
 }
 
 // As HDF5 calls it: returns how many bytes are in `buffer`, 0 for a failure.

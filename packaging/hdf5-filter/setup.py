@@ -9,8 +9,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-KERNELS = Path(__file__).parent.resolve().parent.parent / "mdio/native/kernels"
-NEEDED = ("neighbours.cpp", "packed*.cpp", "rigid*.cpp", "shuffle.cpp")
+CODECS = Path(__file__).parent.resolve().parent.parent / "mdio/native/codecs"
 FILTERS = {"": "33165", "_former": "397"}
 """Numbers of the filter, in files of today and of older versions."""
 FLAGS = ["-std=c++17", "-O3", "-g0", "-fvisibility=hidden", "-fno-math-errno"]
@@ -36,10 +35,10 @@ setup(
     cmdclass={"build_ext": Plugin},
     libraries=[
         (
-            "mdio_chunks",
+            "mdio_codecs",
             {
-                "sources": sorted(str(p) for one in NEEDED for p in KERNELS.glob(one)),
-                "include_dirs": [str(KERNELS)],
+                "sources": sorted(map(str, CODECS.glob("*.cpp"))),
+                "include_dirs": [str(CODECS)],
                 "cflags": FLAGS,
             },
         )
@@ -48,7 +47,7 @@ setup(
         Extension(
             f"mdio_hdf5_filter.libmdio_hdf5_filter{suffix}",
             ["filter.cpp"],
-            include_dirs=[str(KERNELS)],
+            include_dirs=[str(CODECS)],
             define_macros=[("MDIO_FILTER", number)],
             extra_compile_args=FLAGS,
             language="c++",

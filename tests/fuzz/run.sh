@@ -14,10 +14,10 @@ command -v "$compiler" >/dev/null || {
 }
 mkdir -p $work/failures
 "$python" tests/fuzz/seeds.py $work/seeds
-for target in xtc kernels; do
+for target in xtc kernels codecs; do
     sources=$(find mdio/native/$target -name '*.cpp' ! -name 'module*.cpp')
     "$compiler" -std=c++17 -O1 -g -fsanitize=fuzzer,address,undefined \
-        -fno-sanitize-recover=all -Imdio/native/$target \
+        -fno-sanitize-recover=all -DMDIO_SWITCHES -Imdio/native/$target -Imdio/native/codecs \
         tests/fuzz/fuzz_$target.cpp $sources -pthread -o $work/fuzz_$target
     mkdir -p $work/corpus/$target
     found=$(find tests/fuzz/found -mindepth 1 -name $target)

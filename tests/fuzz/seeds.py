@@ -1,7 +1,8 @@
 """Seeds for the fuzz targets, from the real trajectories of MDAnalysisTests.
 
-``python tests/fuzz/seeds.py FOLDER`` fills ``FOLDER/xtc`` and ``FOLDER/kernels``. The first byte of
-a seed chooses what the target does with the others; see the targets.
+``python tests/fuzz/seeds.py FOLDER`` fills ``FOLDER/xtc``, ``FOLDER/codecs`` and
+``FOLDER/kernels``. The first byte of a seed chooses what the target does with the others; see the
+targets.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def xtc_seeds(folder: Path) -> None:
             )
 
 
-def kernel_seeds(folder: Path) -> None:
+def codec_seeds(folder: Path) -> None:
     """Write chunks of positions, as floats and as folded differences."""
     with open_layout(datafiles.XTC) as layout:
         block = layout.read(0, 4)
@@ -96,7 +97,7 @@ def kernel_seeds(folder: Path) -> None:
 
 def main() -> None:
     """Fill the folders."""
-    for name, fill in (("xtc", xtc_seeds), ("kernels", kernel_seeds)):
+    for name, fill in (("xtc", xtc_seeds), ("codecs", codec_seeds), ("kernels", codec_seeds)):
         folder = Path(sys.argv[1], name)
         folder.mkdir(parents=True, exist_ok=True)
         fill(folder)

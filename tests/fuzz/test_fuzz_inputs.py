@@ -15,7 +15,7 @@ COMPILER = shutil.which("g++")
 
 
 @pytest.mark.skipif(COMPILER is None, reason="needs g++")
-@pytest.mark.parametrize("target", ["xtc", "kernels"])
+@pytest.mark.parametrize("target", ["xtc", "kernels", "codecs"])
 def test_seeds_and_former_failures(tmp_path, target):
     native = ROOT / "mdio/native" / target
     sources = [path for path in native.glob("*.cpp") if not path.name.startswith("module")]
@@ -27,7 +27,9 @@ def test_seeds_and_former_failures(tmp_path, target):
             "-O1",
             "-fsanitize=address,undefined",
             "-fno-sanitize-recover=all",
+            "-DMDIO_SWITCHES",
             f"-I{native}",
+            f"-I{ROOT / 'mdio/native/codecs'}",
             *map(str, [FUZZ / "replay.cpp", FUZZ / f"fuzz_{target}.cpp", *sources]),
             "-pthread",
             "-o",

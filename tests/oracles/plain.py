@@ -23,18 +23,11 @@ from oracles.plain_distances import (
     within,
 )
 from oracles.plain_integers import (
-    decode_rigid_step,
-    decode_rigid_xtc,
-    dequantise_deltas,
-    dequantise_xtc,
-    quantise_deltas,
-    quantise_xtc,
-    sum_neighbours_step,
-    sum_neighbours_xtc,
-    sum_packed_neighbours_step,
-    sum_packed_neighbours_xtc,
-    sum_packed_step,
-    sum_packed_xtc,
+    decode_rigid,
+    dequantise,
+    quantise,
+    sum_neighbours,
+    sum_packed,
 )
 from oracles.plain_packed import pack
 

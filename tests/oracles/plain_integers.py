@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import numpy as np
 from numpy.typing import NDArray
 from oracles.plain_packed import unpacked
@@ -13,7 +10,6 @@ from oracles.plain_rigid import decode
 from mdio.core.kernels.checks import Float32s, Float64s, Int32s, Int64s
 
 Bytes = NDArray[np.uint8]
-Floats = Callable[[Int32s, float], NDArray[np.floating]]
 
 BACK = 4
 """How far before an atom the one may lie that it is differenced against."""
@@ -29,10 +25,12 @@ def _difference(integers: Float64s, deltas: Int32s) -> bool:
     return True
 
 
-def quantise_deltas(positions: Float32s, step: float, deltas: Int32s) -> bool:
-    """Fill `deltas` with the differenced integers of `positions` at `step`, if there are such."""
+def quantise(positions: Float32s, number: float, is_xtc: bool, deltas: Int32s) -> bool:
+    """Fill `deltas` with the differenced integers of `positions`, if there are such."""
+    if is_xtc:
+        return _quantise_xtc(positions, number, deltas)
     with np.errstate(over="ignore", invalid="ignore"):
-        return _difference(np.rint(positions.astype(np.float64) / step), deltas)
+        return _difference(np.rint(positions.astype(np.float64) / number), deltas)
 
 
 def _decode_xtc(integers: Int32s, precision: float) -> Float32s:
@@ -43,7 +41,7 @@ def _inverse(precision: float) -> np.float32:
     return np.float32(1) / np.float32(precision)
 
 
-def quantise_xtc(positions: Float32s, precision: float, deltas: Int32s) -> bool:
+def _quantise_xtc(positions: Float32s, precision: float, deltas: Int32s) -> bool:
     """Fill `deltas`, if there are integers that decode to `positions` bit for bit."""
     with np.errstate(over="ignore", invalid="ignore"):
         guess = np.rint(positions.astype(np.float64) / (10 * float(_inverse(precision))))
@@ -63,30 +61,27 @@ def quantise_xtc(positions: Float32s, precision: float, deltas: Int32s) -> bool:
     return not missed.any() and _difference(integers.astype(np.float64), deltas)
 
 
-def _step_floats(integers: Int32s, step: float) -> Float64s:
-    return integers * np.float64(step)
-
-
 def _picked(rows: Int32s, atoms: Int64s | None) -> Int32s:
     return rows if atoms is None else rows[:, atoms]
 
 
-def _fill(out: Float32s, floats: Floats, integers: Int32s, scale: float) -> None:
+def _fill(out: Float32s, integers: Int32s, number: float, is_xtc: bool) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
-        out[...] = floats(integers, scale)
+        out[...] = _decode_xtc(integers, number) if is_xtc else integers * np.float64(number)
 
 
-def _dequantise(
-    floats: Floats,
+def dequantise(
     deltas: Int32s,
-    scale: float,
+    number: float,
+    is_xtc: bool,
     out: Float32s,
     atoms: Int64s | None,
     first: int,
     last: int,
 ) -> None:
+    """Undo `quantise`."""
     sums: Int32s = np.cumsum(_picked(deltas[:last], atoms), axis=0, dtype=np.int32)
-    _fill(out, floats, sums[first:], scale)
+    _fill(out, sums[first:], number, is_xtc)
 
 
 def neighbour_order(kept: Bytes) -> NDArray[np.int64]:
@@ -116,72 +111,52 @@ def _neighbour_sums(differences: Int32s, kept: Bytes) -> Int32s:
     return sums[:, BACK:]
 
 
-def _sum_neighbours(
-    floats: Floats,
+def sum_neighbours(
     differences: Int32s,
     kept: Bytes,
-    scale: float,
+    number: float,
+    is_xtc: bool,
     out: Float32s,
     atoms: Int64s | None,
 ) -> None:
-    _fill(out, floats, _picked(_neighbour_sums(differences, kept), atoms), scale)
+    """Sum differences along the atoms to coordinates."""
+    _fill(out, _picked(_neighbour_sums(differences, kept), atoms), number, is_xtc)
 
 
-def _sum_packed(
-    floats: Floats,
+def sum_packed(
     packed: Bytes,
     n_frames: int,
     n_atoms: int,
-    scale: float,
+    kept: Bytes | None,
+    number: float,
+    is_xtc: bool,
     out: Float32s,
     atoms: Int64s | None,
     first: int,
     last: int,
 ) -> None:
+    """Undo `pack` of differences along the atoms, or the frames."""
+    if kept is not None:
+        differences = unpacked(packed, n_frames, 3 * n_atoms, first, last)
+        sum_neighbours(differences.reshape(-1, n_atoms, 3), kept, number, is_xtc, out, atoms)
+        return
     deltas = unpacked(packed, n_frames, 3 * n_atoms, 0, last).reshape(last, n_atoms, 3)
     np.cumsum(deltas[:1], axis=1, dtype=np.int32, out=deltas[:1])  # stored along the atoms
-    _dequantise(floats, deltas, scale, out, atoms, first, last)
+    dequantise(deltas, number, is_xtc, out, atoms, first, last)
 
 
-def _sum_packed_neighbours(
-    floats: Floats,
-    packed: Bytes,
-    n_frames: int,
-    kept: Bytes,
-    scale: float,
-    out: Float32s,
-    atoms: Int64s | None,
-    first: int,
-    last: int,
-    _room: Bytes,
-) -> None:
-    differences = unpacked(packed, n_frames, 3 * kept.size, first, last)
-    _sum_neighbours(floats, differences.reshape(-1, kept.size, 3), kept, scale, out, atoms)
-
-
-def _decode_rigid(
-    floats: Floats,
+def decode_rigid(
     description: Bytes,
     data: Bytes,
     n_frames: int,
     n_atoms: int,
-    scale: float,
+    number: float,
+    is_xtc: bool,
     out: Float32s,
     atoms: Int64s | None,
     first: int,
     last: int,
 ) -> None:
+    """Undo ``encode_rigid``."""
     integers = decode(description, data, n_frames, n_atoms)
-    _fill(out, floats, _picked(integers[first:last], atoms), scale)
-
-
-decode_rigid_step = partial(_decode_rigid, _step_floats)
-decode_rigid_xtc = partial(_decode_rigid, _decode_xtc)
-dequantise_deltas = partial(_dequantise, _step_floats)
-dequantise_xtc = partial(_dequantise, _decode_xtc)
-sum_neighbours_step = partial(_sum_neighbours, _step_floats)
-sum_neighbours_xtc = partial(_sum_neighbours, _decode_xtc)
-sum_packed_step = partial(_sum_packed, _step_floats)
-sum_packed_xtc = partial(_sum_packed, _decode_xtc)
-sum_packed_neighbours_step = partial(_sum_packed_neighbours, _step_floats)
-sum_packed_neighbours_xtc = partial(_sum_packed_neighbours, _decode_xtc)
+    _fill(out, _picked(integers[first:last], atoms), number, is_xtc)

@@ -45,7 +45,6 @@ from mdio.core.kernels.packed import (
     difference_neighbours,
     encode_rigid,
     fold,
-    neighbours_room,
     pack,
     packed_limit,
     quantise_deltas,

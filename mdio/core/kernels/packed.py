@@ -44,8 +44,8 @@ def quantise_deltas(positions: Float32s, step: float, out: Int32s | None = None)
     """
     positions = checks.native_rows(positions, "positions")
     deltas = checks.deltas_output(out, positions.shape)
-    done = backend.module.quantise_deltas(positions, checks.step_size(step, "step"), deltas)
-    return deltas if done else None
+    step = checks.step_size(step, "step")
+    return deltas if backend.module.quantise(positions, step, False, deltas) else None
 
 
 def quantise_xtc(
@@ -60,7 +60,7 @@ def quantise_xtc(
     positions = checks.native_rows(positions, "positions")
     precision = checks.step_size(precision_per_nm, "precision_per_nm")
     deltas = checks.deltas_output(out, positions.shape)
-    return deltas if backend.module.quantise_xtc(positions, precision, deltas) else None
+    return deltas if backend.module.quantise(positions, precision, True, deltas) else None
 
 
 def dequantise_deltas(
@@ -82,9 +82,8 @@ def dequantise_deltas(
         checks.integer_frames(deltas, "deltas").shape, out, atoms, first, last
     )
     if out.size:
-        backend.module.dequantise_deltas(
-            deltas, checks.step_size(step, "step"), out, atoms, first, last
-        )
+        step = checks.step_size(step, "step")
+        backend.module.dequantise(deltas, step, False, out, atoms, first, last)
 
 
 def dequantise_xtc(
@@ -105,7 +104,7 @@ def dequantise_xtc(
     )
     if out.size:
         precision = checks.step_size(precision_per_nm, "precision_per_nm")
-        backend.module.dequantise_xtc(deltas, precision, out, atoms, first, last)
+        backend.module.dequantise(deltas, precision, True, out, atoms, first, last)
 
 
 def fold(integers: Int32s) -> Folded:
@@ -128,8 +127,6 @@ Bytes = NDArray[np.uint8]
 GROUP = 32
 BEHIND = 16
 """Bytes of zeros behind the groups."""
-NEIGHBOUR_ROWS = 4
-"""Native code sums so many frames at a time."""
 
 
 def packed_limit(n_rows: int, n_numbers: int) -> int:
@@ -195,8 +192,8 @@ def sum_packed(
     """
     out, atoms, last = checks.wanted(shape, out, atoms, first, last)
     scale = checks.step_size(scale, "scale")
-    undo = backend.module.sum_packed_xtc if xtc else backend.module.sum_packed_step
-    undo(_bytes(packed), *shape, scale, out, atoms, first, last)
+    packed = _bytes(packed)
+    backend.module.sum_packed(packed, *shape, None, scale, xtc, out, atoms, first, last)
 
 
 def sum_packed_neighbours(
@@ -210,28 +207,17 @@ def sum_packed_neighbours(
     last: int | None = None,
     *,
     xtc: bool,
-    room: Bytes | None = None,
 ) -> None:
     """Undo `pack` of what `difference_neighbours` made.
 
-    `kept` ((A,) uint8): what is kept of the atoms. `room` ((n,) uint8, optional): memory to work
-    in, at least `neighbours_room` bytes. The other
-    arguments are those of `sum_packed`.
+    `kept` ((A,) uint8): what is kept of the atoms. The other arguments are those of `sum_packed`.
     """
     shape = (n_frames, kept.size)
     checks.kept_bytes(kept, kept.size)
     out, atoms, last = checks.wanted(shape, out, atoms, first, last)
     scale = checks.step_size(scale, "scale")
-    most = neighbours_room(kept.size)
-    room = np.empty(most, np.uint8) if room is None else room
-    if room.dtype != np.uint8 or room.size < most or not room.flags.c_contiguous:
-        raise ValueError(f"room must be {most} contiguous bytes")
-    undo = (
-        backend.module.sum_packed_neighbours_xtc
-        if xtc
-        else backend.module.sum_packed_neighbours_step
-    )
-    undo(_bytes(packed), n_frames, kept, scale, out, atoms, first, last, room)
+    packed = _bytes(packed)
+    backend.module.sum_packed(packed, *shape, kept, scale, xtc, out, atoms, first, last)
 
 
 def encode_rigid(
@@ -239,7 +225,7 @@ def encode_rigid(
 ) -> tuple[bytes, Bytes] | None:
     """Encode integers by what stays the same: lengths, triangles, bonds that turn slowly.
 
-    ``tests/oracles/plain_rigid`` has the format.
+    ``docs/rigid.md`` has the format.
 
     `positions` ((F, A, 3) float32): become integers as by `quantise_deltas`, `scale` being the
     step; as by `quantise_xtc` if `xtc`, `scale` being the precision. `key_every`: every so many
@@ -275,13 +261,8 @@ def decode_rigid(
     out, atoms, last = checks.wanted(shape, out, atoms, first, last)
     description = np.frombuffer(checks.buffer(description), np.uint8)
     scale = checks.step_size(scale, "scale")
-    undo = backend.module.decode_rigid_xtc if xtc else backend.module.decode_rigid_step
-    undo(description, _bytes(data), *shape, scale, out, atoms, first, last)
-
-
-def neighbours_room(n_atoms: int) -> int:
-    """Return the bytes that `sum_packed_neighbours` works in."""
-    return NEIGHBOUR_ROWS * _plain_nbytes(3 * n_atoms) + 4
+    data = _bytes(data)
+    backend.module.decode_rigid(description, data, *shape, scale, xtc, out, atoms, first, last)
 
 
 def _bytes(packed: Bytes) -> Bytes:
@@ -339,5 +320,4 @@ def sum_neighbours(
     out = checks.output(out, differences.shape[0], n_out)
     if out.size:
         scale = checks.step_size(scale, "scale")
-        undo = backend.module.sum_neighbours_xtc if xtc else backend.module.sum_neighbours_step
-        undo(differences, kept, scale, out, atoms)
+        backend.module.sum_neighbours(differences, kept, scale, xtc, out, atoms)

@@ -134,98 +134,13 @@ void copy_atoms(const Array& src, Array out, const Atoms& atoms, bool swap, doub
     mdio::copy_atoms(from, to, picked, swap, float(scale));
 }
 
-template <class Number, bool (*quantise)(const mdio::Frames&, Number, int32_t*)>
-bool quantised(const Array& positions, double number, Array out) {
-    const mdio::Frames from = frames(positions);
-    auto* to = static_cast<int32_t*>(out.mutable_data());
-    py::gil_scoped_release unlocked;
-    return quantise(from, Number(number), to);
-}
-
-template <class Number,
-          void (*dequantise)(const char*, int64_t, Number, const mdio::Output&, const int64_t*,
-                             int64_t, int64_t)>
-void dequantised(const Array& deltas, double number, Array out, const Atoms& atoms, int64_t first,
-                 int64_t last) {
-    const auto* from = static_cast<const char*>(deltas.data());
-    const int64_t n_atoms = deltas.shape(1);
-    const mdio::Output to = output(out);
-    const int64_t* picked = indices(atoms);
-    py::gil_scoped_release unlocked;
-    dequantise(from, n_atoms, Number(number), to, picked, first, last);
-}
-
-py::object choose_neighbours(const Array& deltas) {
-    const auto* from = static_cast<const int32_t*>(deltas.data());
-    const py::ssize_t n_frames = deltas.shape(0), n_atoms = deltas.shape(1);
-    py::array_t<uint8_t> kept(n_atoms);
-    uint8_t* to = kept.mutable_data();
-    bool better;
-    {
-        py::gil_scoped_release unlocked;
-        better = mdio::choose_neighbours(from, n_frames, n_atoms, to);
-    }
-    return better ? py::object(kept) : py::none();
-}
-
-void difference_neighbours(Array deltas, const Array& kept) {
-    auto* data = static_cast<int32_t*>(deltas.mutable_data());
-    const auto* how = static_cast<const uint8_t*>(kept.data());
-    const py::ssize_t n_frames = deltas.shape(0), n_atoms = deltas.shape(1);
-    py::gil_scoped_release unlocked;
-    mdio::difference_neighbours(data, n_frames, n_atoms, how);
-}
-
-template <void (*sum)(const mdio::Neighbours&, double, const mdio::Output&, const int64_t*)>
-void summed_neighbours(const Array& differences, const Array& kept, double number, Array out,
-                       const Atoms& atoms) {
-    const mdio::Neighbours from = {static_cast<const int32_t*>(differences.data()),
-                                   static_cast<const uint8_t*>(kept.data()), differences.shape(0),
-                                   differences.shape(1)};
-    const mdio::Output to = output(out);
-    const int64_t* picked = indices(atoms);
-    py::gil_scoped_release unlocked;
-    sum(from, number, to, picked);
-}
-
-template <class Narrow>
-Array folded_as(const int32_t* from, py::ssize_t n) {
-    py::array_t<Narrow> folded(n);
-    Narrow* to = folded.mutable_data();
-    {
-        py::gil_scoped_release unlocked;  // not for what follows: the result is counted once more
-        mdio::fold(from, n, to);
-    }
-    return folded;
-}
-
-Array fold(const Array& integers) {
-    const auto* from = static_cast<const int32_t*>(integers.data());
-    const py::ssize_t n = integers.size();
-    bool narrow;
-    {
-        py::gil_scoped_release unlocked;
-        narrow = mdio::folds_to_16_bits(from, n);
-    }
-    return narrow ? folded_as<uint16_t>(from, n) : folded_as<uint32_t>(from, n);
-}
-
-void unfold(const Array& folded, Array out) {
-    const auto* from = static_cast<const char*>(folded.data());
-    const bool wide = folded.itemsize() == 4;
-    const py::ssize_t n = folded.size();
-    auto* to = static_cast<int32_t*>(out.mutable_data());
-    py::gil_scoped_release unlocked;
-    mdio::unfold(from, wide, n, to);
-}
-
 py::bytes shuffle(const py::buffer& buffer, size_t itemsize) {
     const Bytes bytes(buffer);
     py::bytes shuffled(nullptr, bytes.size());
     auto* to = reinterpret_cast<uint8_t*>(PyBytes_AS_STRING(shuffled.ptr()));
     {
         py::gil_scoped_release unlocked;
-        mdio::shuffle(bytes.data(), bytes.size(), itemsize, to);
+        mdio_shuffle(bytes.data(), bytes.size(), itemsize, to);
     }
     return shuffled;
 }
@@ -233,7 +148,7 @@ py::bytes shuffle(const py::buffer& buffer, size_t itemsize) {
 void unshuffle(const py::buffer& buffer, size_t itemsize, const py::buffer& out) {
     const Bytes from(buffer), to(out);
     py::gil_scoped_release unlocked;
-    mdio::unshuffle(from.data(), from.size(), itemsize, to.data());
+    mdio_unshuffle(from.data(), from.size(), itemsize, to.data());
 }
 
 void rmsd(const Array& positions, const Array& reference, const Atoms& weights, bool superpose,
@@ -278,7 +193,7 @@ void within(const Array& positions, const Array& vectors, const Array& sources,
 
 }  // namespace
 
-void add_packed(py::module_& module);
+void add_codecs(py::module_& module);
 void add_periodic(py::module_& module);
 
 PYBIND11_MODULE(_kernels, module) {
@@ -290,16 +205,6 @@ PYBIND11_MODULE(_kernels, module) {
     module.def("planar_to_xyz", planar_to_xyz);
     module.def("xyz_to_planar", xyz_to_planar);
     module.def("copy_atoms", copy_atoms);
-    module.def("quantise_deltas", quantised<double, mdio::quantise_deltas>);
-    module.def("quantise_xtc", quantised<float, mdio::quantise_xtc>);
-    module.def("dequantise_deltas", dequantised<double, mdio::dequantise_deltas>);
-    module.def("dequantise_xtc", dequantised<float, mdio::dequantise_xtc>);
-    module.def("choose_neighbours", choose_neighbours);
-    module.def("difference_neighbours", difference_neighbours);
-    module.def("sum_neighbours_step", summed_neighbours<mdio::sum_neighbours_step>);
-    module.def("sum_neighbours_xtc", summed_neighbours<mdio::sum_neighbours_xtc>);
-    module.def("fold", fold);
-    module.def("unfold", unfold);
     module.def("shuffle", shuffle);
     module.def("unshuffle", unshuffle);
     module.def("rmsd", rmsd);
@@ -310,7 +215,7 @@ PYBIND11_MODULE(_kernels, module) {
         const Bytes bytes(buffer);
         return mdio::crc32c_all_ways(bytes.data(), bytes.size(), value);
     });
-    add_packed(module);
+    add_codecs(module);
     add_periodic(module);
     module.def("_plain_only", [](bool plain) { mdio::plain_only = plain; });
     module.def("_avx2_only", [](bool avx2) { mdio::avx2_only = avx2; });

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "../kernels/cpu.h"
+#include "../codecs/cpu.h"
 #include "file.h"
 #include "run.h"
 

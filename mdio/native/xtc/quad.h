@@ -2,7 +2,7 @@
 // has AVX2: what `TriplePair` and the plain loops do, in the same arithmetic.
 #pragma once
 
-#include "../kernels/cpu.h"
+#include "../codecs/cpu.h"
 #include "triple.h"
 
 #define MDIO_QUADS MDIO_TARGET("avx2,bmi,bmi2")

@@ -10,7 +10,6 @@ from mdio.core.kernels import (
     backend,
     difference_first,
     difference_neighbours,
-    neighbours_room,
     pack,
     packed_limit,
     sum_neighbours,
@@ -252,8 +251,5 @@ def test_refused():
         sum_packed(packed, (2, 3), 1.0, out, np.array([3, 0]), xtc=False)
     with pytest.raises(ValueError):
         sum_packed(packed, (2, 3), np.nan, out, xtc=False)
-    small = np.empty(neighbours_room(3) - 1, np.uint8)
-    with pytest.raises(ValueError):
-        sum_packed_neighbours(packed, kept, 2, 1.0, out, xtc=False, room=small)
     with pytest.raises(TypeError):
         sum_packed_neighbours(packed, kept.astype(np.int8), 2, 1.0, out, xtc=False)

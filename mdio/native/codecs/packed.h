@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cpu.h"
+#include "integers.h"
 
 namespace mdio {
 
@@ -37,6 +38,17 @@ struct Packed {
     const uint8_t* widths_of(int64_t row) const { return widths + row * n_groups(); }
     const uint8_t* groups_at(int64_t row) const { return groups + begins[std::size_t(row)]; }
 };
+
+// Checks what `mdio_pack` made, and fails.
+Packed packed(const uint8_t* data, int64_t nbytes, int64_t n_rows, int64_t n_numbers);
+
+// Rows are frames differenced along the frames, the first one along the atoms.
+void sum_packed(const Packed& packed, const Coding& coding, const Output& out, const mdio_selection& which);
+// Rows are frames differenced along the atoms; `room` is for NEIGHBOUR_ROWS rows of whole eights of numbers, and
+// one more.
+constexpr int64_t NEIGHBOUR_ROWS = 4;
+void sum_packed_neighbours(const Packed& packed, const uint8_t* kept, uint32_t* room, const Coding& coding,
+                           const Output& out, const mdio_selection& which);
 
 // Unpacks or adds numbers from the beginning of a group on, and returns where what follows begins.
 using Groups = const uint8_t* (*)(const uint8_t* from, const uint8_t* widths, int64_t n_eights,

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "fold.h"
-#include "kernels.h"
+#include "memory.h"
 #include "rigid_encode.h"
 #include "rigid_part.h"
 #include "rigid_rows.h"
@@ -28,19 +28,21 @@ struct Memory {
     std::vector<Coded> frames;
     std::vector<uint8_t> words;
     Vectors now{0}, before{0};
-    RigidBytes made;
+    Best best;
+    std::string description;
+    std::vector<uint8_t> data;
 };
 
 class Encoder {
   public:
     // `memory` has the rows.
-    Encoder(int64_t n_frames, int64_t n_atoms, const RigidCut& cut, Memory& memory)
-        : n_frames_(n_frames), chunk_(learnt(memory.rows.pairs(), n_frames)), memory_(memory), now_(memory.now),
+    Encoder(int64_t n_frames, int64_t n_atoms, int key_every, int least, Memory& memory)
+        : n_frames_(n_frames), chunk_(learnt(memory.rows.pairs(), n_frames, memory.best)), memory_(memory), now_(memory.now),
           before_(memory.before), places_(size_t(chunk_.n_slots()), {-3, -3}) {
         chunk_.lanes = 3 * n_atoms < FEW_SYMBOLS ? 8 : MOST_LANES;
-        chunk_.is_cut = cut.key_every || cut.least;
-        chunk_.key_every = cut.key_every;
-        chunk_.least = cut.least;
+        chunk_.is_cut = key_every || least;
+        chunk_.key_every = key_every;
+        chunk_.least = least;
         chunk_.cut();
         now_.fit(chunk_.n_slots());
         before_.fit(chunk_.n_slots());
@@ -67,13 +69,13 @@ class Encoder {
         for (size_t c = 0; c < chunk_.classes.size(); ++c) set_frequencies(chunk_.classes[c], counts_[c].data());
         choose_widths();
         const Coder coder(chunk_);
-        RigidBytes& made = memory_.made;
-        made.description = described(chunk_);
-        made.data.resize(size_t(8 * n_frames_) * chunk_.sections.size());
+        memory_.description = described(chunk_);
+        auto& data = memory_.data;
+        data.resize(size_t(8 * n_frames_) * chunk_.sections.size());
         size_t sizes_at = 0;
         for (int64_t f = 0; f < n_frames_; ++f) {
             const Coded& coded = frames[size_t(f)];
-            put_low(coded, chunk_.is_key(f), made.data);
+            put_low(coded, chunk_.is_key(f), data);
             int64_t unit = 0;
             size_t escaped = 0;
             for (size_t number = 0; number < chunk_.sections.size(); ++number, sizes_at += 8) {
@@ -85,9 +87,9 @@ class Encoder {
                 }
                 const size_t next = coded.escaped_until[number];
                 const uint32_t sizes[2] = {uint32_t(end - begin), uint32_t(next - escaped)};
-                std::memcpy(made.data.data() + sizes_at, sizes, 8);
-                made.data.insert(made.data.end(), begin, end);
-                made.data.insert(made.data.end(), coded.escaped.data() + escaped, coded.escaped.data() + next);
+                std::memcpy(data.data() + sizes_at, sizes, 8);
+                data.insert(data.end(), begin, end);
+                data.insert(data.end(), coded.escaped.data() + escaped, coded.escaped.data() + next);
                 unit = section.end, escaped = next;
             }
         }
@@ -289,12 +291,24 @@ class Encoder {
 
 }  // namespace
 }  // namespace rigid
-
-const RigidBytes* encode_rigid(const Frames& positions, const Coding& coding, const RigidCut& cut) {
-    static thread_local rigid::Memory memory;
-    if (!memory.rows.begin(positions, coding)) return nullptr;
-    rigid::Encoder encoder(positions.n_frames, positions.n_atoms, cut, memory);
-    return encoder.encode() ? &memory.made : nullptr;
-}
-
 }  // namespace mdio
+
+mdio_status mdio_rigid_encode(mdio_memory* memory, const mdio_frames* positions, mdio_coding coding, int key_every,
+                              int least, mdio_rigid* made) {
+    using namespace mdio;
+    const Output all{nullptr, positions->n_atoms, 0};
+    if (const char* what = wrong_with(positions->n_frames, positions->n_atoms, coding, {nullptr, 0, 0}, all))
+        return wrong(*memory, what);
+    if (positions->n_frames < 2) return wrong(*memory, "a chunk has at least two frames");
+    if (key_every < 0 || key_every > 255 || least < 0 || least > 4096)
+        return wrong(*memory, "key frames are at most 255 apart, and sections have at most 4,096 atoms");
+    return guarded(*memory, [&] {
+        auto& room = mdio_memory::kept<rigid::Memory>(memory->encoding);
+        if (!room.rows.begin(*positions, coding)) return MDIO_NO_INTEGERS;
+        rigid::Encoder encoder(positions->n_frames, positions->n_atoms, key_every, least, room);
+        if (!encoder.encode()) return MDIO_NO_INTEGERS;
+        *made = {reinterpret_cast<const uint8_t*>(room.description.data()), int64_t(room.description.size()),
+                 room.data.data(), int64_t(room.data.size()), positions->n_frames, positions->n_atoms};
+        return MDIO_OK;
+    });
+}

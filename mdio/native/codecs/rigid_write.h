@@ -1,7 +1,7 @@
 // From vectors to coordinates: atoms added up from their parents, in their own order.
 #pragma once
 
-#include "kernels.h"
+#include "integers.h"
 #include "rigid.h"
 
 namespace mdio::rigid {

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "kernels.h"
+#include "integers.h"
 
 namespace mdio {
 namespace {

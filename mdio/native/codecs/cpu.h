@@ -2,7 +2,9 @@
 // all of them: functions for newer ones carry MDIO_TARGET and are called only where these say so.
 #pragma once
 
+#ifdef MDIO_SWITCHES
 #include <atomic>
+#endif
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define MDIO_X86 1
@@ -39,8 +41,12 @@
 
 namespace mdio {
 
+#ifdef MDIO_SWITCHES
 // Set by tests, which have to see the plain code run on processors that can do better.
 inline std::atomic<bool> plain_only{false}, avx2_only{false};
+#else
+constexpr bool plain_only = false, avx2_only = false;
+#endif
 
 inline bool has_avx2() {
 #if MDIO_X86

@@ -250,8 +250,7 @@ void set_lengths(const Best& best, Chunk& chunk) {
 
 }  // namespace
 
-Chunk learnt(const Pairs& pairs, int64_t n_frames) {
-    static thread_local Best best;  // kept: new memory takes time
+Chunk learnt(const Pairs& pairs, int64_t n_frames, Best& best) {
     steps().look(pairs, best);
     const int64_t n_atoms = pairs.n_atoms;
     const bool is_large = n_frames * n_atoms > 100000;

@@ -11,7 +11,7 @@
 
 #include "codes.h"
 #include "fold.h"
-#include "kernels.h"
+#include "memory.h"
 #include "packed.h"
 
 namespace mdio {
@@ -161,6 +161,12 @@ MDIO_INLINE void sum_all(const RowsOf& rows_of, const uint8_t* kept, int64_t n_a
     }
 }
 
+struct PackedNeighbours {
+    const Packed& packed;
+    const uint8_t* kept;
+    uint32_t* room;
+};
+
 template <class Code>
 MDIO_INLINE void sum_plain_rows(const Neighbours& from, const Code& code, const Output& out,
                                 const int64_t* atoms) {
@@ -215,57 +221,61 @@ void sum_either(const PackedNeighbours& from, const Code& code, const Output& ou
 
 }  // namespace
 
-bool choose_neighbours(const int32_t* deltas, int64_t n_frames, int64_t n_atoms, uint8_t* kept) {
-    const int64_t width = 3 * n_atoms, n_sample = std::min(n_frames - 1, SAMPLE);
-    const uint64_t per_frame =
-        (has_avx2() ? choose_avx2 : choose)(deltas, n_frames, n_atoms, kept);
-    uint64_t along_frames = bits_along_frames(deltas, n_atoms);
-    if (n_sample > 0) {
-        uint64_t sum = 0;
-        for (int64_t s = 0; s < n_sample; ++s)
-            sum += bits_along_frames(deltas + (1 + s * (n_frames - 1) / n_sample) * width, n_atoms);
-        along_frames += sum * uint64_t(n_frames - 1) / uint64_t(n_sample);
-    }
-    return uint64_t(n_frames) * per_frame + uint64_t(n_atoms) < along_frames;
+void sum_neighbours(const Neighbours& from, const Coding& coding, const Output& out, const int64_t* atoms) {
+    if (coding.is_xtc)
+        sum_either(from, xtc(float(coding.number)), out, atoms);
+    else
+        sum_either(from, Step{coding.number}, out, atoms);
 }
 
-void difference_neighbours(int32_t* deltas, int64_t n_frames, int64_t n_atoms,
-                           const uint8_t* kept) {
-    const auto begins = beginnings(kept, n_atoms);
-    std::vector<uint32_t> padded(size_t(PAD + 3 * n_atoms));
-    uint32_t* x = padded.data() + PAD;
-    for (int64_t f = 0; f < n_frames; ++f) {
-        int32_t* to = deltas + f * 3 * n_atoms;
-        add_to(x, to, 3 * n_atoms);
-        auto next = begins;
-        for (int64_t i = 0; i < n_atoms; ++i) {
-            int64_t& at = next[kept[i] >> 2];
-            const uint32_t* other = x + 3 * (i - 1 - (kept[i] & 3));
-            for (int axis = 0; axis < 3; ++axis)
-                to[at + axis] = int32_t(x[3 * i + axis] - other[axis]);
-            at += 3;
-        }
-    }
-}
-
-void sum_neighbours_step(const Neighbours& from, double step, const Output& out,
-                         const int64_t* atoms) {
-    sum_either(from, Step{step}, out, atoms);
-}
-
-void sum_neighbours_xtc(const Neighbours& from, double precision, const Output& out,
-                        const int64_t* atoms) {
-    sum_either(from, xtc(float(precision)), out, atoms);
-}
-
-void sum_packed_neighbours_step(const PackedNeighbours& from, double step, const Output& out,
-                                const int64_t* atoms, int64_t first, int64_t last) {
-    sum_either(from, Step{step}, out, atoms, first, last);
-}
-
-void sum_packed_neighbours_xtc(const PackedNeighbours& from, double precision, const Output& out,
-                               const int64_t* atoms, int64_t first, int64_t last) {
-    sum_either(from, xtc(float(precision)), out, atoms, first, last);
+void sum_packed_neighbours(const Packed& packed, const uint8_t* kept, uint32_t* room, const Coding& coding,
+                           const Output& out, const mdio_selection& which) {
+    const auto [atoms, first, last] = which;
+    const PackedNeighbours from{packed, kept, room};
+    if (coding.is_xtc)
+        sum_either(from, xtc(float(coding.number)), out, atoms, first, last);
+    else
+        sum_either(from, Step{coding.number}, out, atoms, first, last);
 }
 
 }  // namespace mdio
+
+mdio_status mdio_choose_neighbours(mdio_memory* memory, const int32_t* deltas, int64_t n_frames, int64_t n_atoms,
+                                   uint8_t* kept, int* is_better) {
+    using namespace mdio;
+    return guarded(*memory, [&] {
+        const int64_t width = 3 * n_atoms, n_sample = std::min(n_frames - 1, SAMPLE);
+        const uint64_t per_frame = (has_avx2() ? choose_avx2 : choose)(deltas, n_frames, n_atoms, kept);
+        uint64_t along_frames = bits_along_frames(deltas, n_atoms);
+        if (n_sample > 0) {
+            uint64_t sum = 0;
+            for (int64_t s = 0; s < n_sample; ++s)
+                sum += bits_along_frames(deltas + (1 + s * (n_frames - 1) / n_sample) * width, n_atoms);
+            along_frames += sum * uint64_t(n_frames - 1) / uint64_t(n_sample);
+        }
+        *is_better = uint64_t(n_frames) * per_frame + uint64_t(n_atoms) < along_frames;
+        return MDIO_OK;
+    });
+}
+
+mdio_status mdio_difference_neighbours(mdio_memory* memory, int32_t* deltas, int64_t n_frames, int64_t n_atoms,
+                                       const uint8_t* kept) {
+    using namespace mdio;
+    return guarded(*memory, [&] {
+        const auto begins = beginnings(kept, n_atoms);
+        std::vector<uint32_t> padded(size_t(PAD + 3 * n_atoms));
+        uint32_t* x = padded.data() + PAD;
+        for (int64_t f = 0; f < n_frames; ++f) {
+            int32_t* to = deltas + f * 3 * n_atoms;
+            add_to(x, to, 3 * n_atoms);
+            auto next = begins;
+            for (int64_t i = 0; i < n_atoms; ++i) {
+                int64_t& at = next[kept[i] >> 2];
+                const uint32_t* other = x + 3 * (i - 1 - (kept[i] & 3));
+                for (int axis = 0; axis < 3; ++axis) to[at + axis] = int32_t(x[3 * i + axis] - other[axis]);
+                at += 3;
+            }
+        }
+        return MDIO_OK;
+    });
+}

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "codes.h"
-#include "kernels.h"
+#include "memory.h"
 #include "packed.h"
 
 namespace mdio {
@@ -108,15 +108,46 @@ void sum_avx2(const Packed& packed, const Code& code, const Output& out, const i
 
 }  // namespace
 
-void sum_packed_step(const Packed& packed, double step, const Output& out, const int64_t* atoms,
-                     int64_t first, int64_t last) {
-    (has_avx2() ? sum_avx2<Step> : sum<Step>)(packed, {step}, out, atoms, first, last);
+void sum_packed(const Packed& packed, const Coding& coding, const Output& out, const mdio_selection& which) {
+    const auto [atoms, first, last] = which;
+    if (coding.is_xtc)
+        (has_avx2() ? sum_avx2<Xtc> : sum<Xtc>)(packed, xtc(float(coding.number)), out, atoms, first, last);
+    else
+        (has_avx2() ? sum_avx2<Step> : sum<Step>)(packed, {coding.number}, out, atoms, first, last);
 }
 
-void sum_packed_xtc(const Packed& packed, double precision, const Output& out,
-                    const int64_t* atoms, int64_t first, int64_t last) {
-    (has_avx2() ? sum_avx2<Xtc> : sum<Xtc>)(packed, xtc(float(precision)), out, atoms, first,
-                                            last);
-}
+namespace {
 
+// Where neighbours are unpacked to; what is large is not kept.
+struct Room {
+    std::unique_ptr<uint32_t[]> numbers;
+    size_t n = 0;
+
+    static constexpr size_t MOST_KEPT = 8 << 20;
+    uint32_t* fit(size_t needed) {
+        if (needed > n) numbers.reset(), numbers.reset(new uint32_t[needed]), n = needed;
+        return numbers.get();
+    }
+    void leave() {
+        if (n > MOST_KEPT) numbers.reset(), n = 0;
+    }
+};
+
+}  // namespace
 }  // namespace mdio
+
+mdio_status mdio_unpack(mdio_memory* memory, const mdio_packed* from, mdio_coding coding,
+                        const mdio_selection* selection, const mdio_output* out) {
+    using namespace mdio;
+    if (const char* what = wrong_with(from->n_frames, from->n_atoms, coding, *selection, *out))
+        return wrong(*memory, what);
+    return guarded(*memory, [&] {
+        const Packed whole = packed(from->data, from->nbytes, from->n_frames, 3 * from->n_atoms);
+        if (!from->kept) return sum_packed(whole, coding, *out, *selection), MDIO_OK;
+        auto& room = mdio_memory::kept<Room>(memory->unpacking);
+        uint32_t* numbers = room.fit(size_t(NEIGHBOUR_ROWS * EIGHT * whole.n_eights() + 1));
+        sum_packed_neighbours(whole, from->kept, numbers, coding, *out, *selection);
+        room.leave();
+        return MDIO_OK;
+    });
+}

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "codes.h"
-#include "kernels.h"
+#include "integers.h"
 
 namespace mdio {
 namespace {
@@ -124,7 +124,7 @@ MDIO_INLINE uint32_t integer(const char* from, int64_t i) {
 }
 
 template <class Code>
-MDIO_INLINE void dequantise(const char* deltas, int64_t n_atoms, const Code& code,
+MDIO_INLINE void dequantise_plain(const char* deltas, int64_t n_atoms, const Code& code,
                             const Output& out, const int64_t* atoms, int64_t first, int64_t last) {
     const int64_t width = 3 * n_atoms;
     uint32_t sums[RUN];  // unsigned: they may wrap around
@@ -165,18 +165,10 @@ template <class Code>
 MDIO_TARGET("avx2,fma")
 void dequantise_avx2(const char* deltas, int64_t n_atoms, const Code& code, const Output& out,
                      const int64_t* atoms, int64_t first, int64_t last) {
-    dequantise(deltas, n_atoms, code, out, atoms, first, last);
+    dequantise_plain(deltas, n_atoms, code, out, atoms, first, last);
 }
 
 }  // namespace
-
-bool quantise_deltas(const Frames& positions, double step, int32_t* deltas) {
-    return (has_avx2() ? quantise_avx2<Step> : quantise<Step>)(positions, {step}, deltas);
-}
-
-bool quantise_xtc(const Frames& positions, float precision, int32_t* deltas) {
-    return (has_avx2() ? quantise_avx2<Xtc> : quantise<Xtc>)(positions, xtc(precision), deltas);
-}
 
 bool quantise_row(const char* from, int64_t n, const Coding& coding, int32_t* to) {
     const Step step{coding.number};
@@ -186,16 +178,24 @@ bool quantise_row(const char* from, int64_t n, const Coding& coding, int32_t* to
     return (has_avx2() ? quantise_as_it_is_avx2<Xtc> : quantise_as_it_is<Xtc>)(from, n, code, to);
 }
 
-void dequantise_deltas(const char* deltas, int64_t n_atoms, double step, const Output& out,
-                       const int64_t* atoms, int64_t first, int64_t last) {
-    (has_avx2() ? dequantise_avx2<Step> : dequantise<Step>)(deltas, n_atoms, {step}, out, atoms,
-                                                            first, last);
-}
-
-void dequantise_xtc(const char* deltas, int64_t n_atoms, float precision, const Output& out,
-                    const int64_t* atoms, int64_t first, int64_t last) {
-    (has_avx2() ? dequantise_avx2<Xtc> : dequantise<Xtc>)(deltas, n_atoms, xtc(precision), out,
-                                                          atoms, first, last);
+void dequantise(const char* deltas, int64_t n_atoms, const Coding& coding, const Output& out,
+                const int64_t* atoms, int64_t first, int64_t last) {
+    if (coding.is_xtc)
+        (has_avx2() ? dequantise_avx2<Xtc> : dequantise_plain<Xtc>)(deltas, n_atoms, xtc(float(coding.number)), out,
+                                                                    atoms, first, last);
+    else
+        (has_avx2() ? dequantise_avx2<Step> : dequantise_plain<Step>)(deltas, n_atoms, {coding.number}, out, atoms,
+                                                                      first, last);
 }
 
 }  // namespace mdio
+
+mdio_status mdio_quantise(const mdio_frames* positions, mdio_coding coding, int32_t* deltas) {
+    using namespace mdio;
+    bool is_done;
+    if (coding.is_xtc)
+        is_done = (has_avx2() ? quantise_avx2<Xtc> : quantise<Xtc>)(*positions, xtc(float(coding.number)), deltas);
+    else
+        is_done = (has_avx2() ? quantise_avx2<Step> : quantise<Step>)(*positions, {coding.number}, deltas);
+    return is_done ? MDIO_OK : MDIO_NO_INTEGERS;
+}

@@ -3,8 +3,8 @@
 // lane whose state falls below takes the next word of 16 bits, lanes in their order.
 #include <bitset>
 #include <cstring>
-#include <stdexcept>
 
+#include "memory.h"
 #include "rigid.h"
 
 namespace mdio::rigid {
@@ -23,7 +23,7 @@ void decode_some(const Block& b, const InFrame& frame, int64_t first) {
         x = (entry >> 8 & 0xFFF) * (x >> b.bits) + (entry >> 20);
         if (x < LOWEST) {
             if (words.end - words.next < 2)
-                throw std::invalid_argument("the words of a frame end too early");
+                fail("the words of a frame end too early");
             x = x << 16 | uint32_t(words.next[0]) | uint32_t(words.next[1]) << 8;
             words.next += 2;
         }

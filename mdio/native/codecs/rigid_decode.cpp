@@ -1,11 +1,10 @@
-// Chunks of `encode_rigid` back to coordinates.
+// Chunks of `mdio_rigid_encode` back to coordinates.
 #include <algorithm>
 #include <cstring>
-#include <stdexcept>
 #include <utility>
 
 #include "codes.h"
-#include "kernels.h"
+#include "memory.h"
 #include "rigid_needs.h"
 #include "rigid_part.h"
 #include "rigid_write.h"
@@ -13,8 +12,6 @@
 namespace mdio {
 namespace rigid {
 namespace {
-
-[[noreturn]] void fail(const char* what) { throw std::invalid_argument(what); }
 
 struct Cursor {
     const uint8_t* next;
@@ -65,6 +62,10 @@ struct Room {
         if (words.next > words_end || (is_whole && !(done && words.next == words_end && escaped.next == escaped.end)))
             fail("the words of a frame do not end where they should");
     }
+};
+
+struct Rooms {
+    Room of[AT_ONCE];  // kept: new memory costs as much as a tenth of decoding
 };
 
 MDIO_INLINE uint64_t bits_at(const uint8_t* from, int64_t nbytes, int64_t bit) {
@@ -242,12 +243,11 @@ Frames frames_of(const Chunk& chunk, const uint8_t* data, int64_t nbytes, int64_
 }
 
 template <class Code>
-void decode(const RigidChunk& from, const Code& code, const Output& out, const int64_t* atoms,
-            int64_t first, int64_t last) {
+void decode(const mdio_rigid& from, const Code& code, const Output& out, const mdio_selection& which, Rooms& kept) {
+    const auto [atoms, first, last] = which;
     const Chunk chunk = parsed(from.description, from.description_nbytes, from.n_atoms);
     const Frames frames = frames_of(chunk, from.data, from.nbytes, from.n_frames);
-    static thread_local Room one, another;  // kept: new memory costs as much as a tenth of decoding
-    Room* rooms[AT_ONCE] = {&one, &another};
+    Room* rooms[AT_ONCE] = {&kept.of[0], &kept.of[1]};
     for (Room* room : rooms) room->vectors.fit(chunk.n_slots());
     const Needs needs(chunk, atoms, out.n_atoms);
     Writer writer(chunk, needs.is_sparse() ? 0 : needs.n_atoms);
@@ -281,15 +281,19 @@ void decode(const RigidChunk& from, const Code& code, const Output& out, const i
 
 }  // namespace
 }  // namespace rigid
-
-void decode_rigid_step(const RigidChunk& from, double step, const Output& out,
-                       const int64_t* atoms, int64_t first, int64_t last) {
-    rigid::decode(from, Step{step}, out, atoms, first, last);
-}
-
-void decode_rigid_xtc(const RigidChunk& from, double precision, const Output& out,
-                      const int64_t* atoms, int64_t first, int64_t last) {
-    rigid::decode(from, xtc(float(precision)), out, atoms, first, last);
-}
-
 }  // namespace mdio
+
+mdio_status mdio_rigid_decode(mdio_memory* memory, const mdio_rigid* from, mdio_coding coding,
+                              const mdio_selection* selection, const mdio_output* out) {
+    using namespace mdio;
+    if (const char* what = wrong_with(from->n_frames, from->n_atoms, coding, *selection, *out))
+        return wrong(*memory, what);
+    return guarded(*memory, [&] {
+        auto& rooms = mdio_memory::kept<rigid::Rooms>(memory->decoding);
+        if (coding.is_xtc)
+            rigid::decode(*from, xtc(float(coding.number)), *out, *selection, rooms);
+        else
+            rigid::decode(*from, Step{coding.number}, *out, *selection, rooms);
+        return MDIO_OK;
+    });
+}

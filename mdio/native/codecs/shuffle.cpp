@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "cpu.h"
-#include "kernels.h"
+#include "mdio_codecs.h"
 
 namespace mdio {
 namespace {
@@ -92,21 +92,20 @@ size_t unshuffle_fours(const uint8_t*, size_t, uint8_t*) { return 0; }
 #endif
 
 }  // namespace
-
-void shuffle(const uint8_t* data, size_t nbytes, size_t itemsize, uint8_t* out) {
-    if (nbytes == 0) return;  // pointers may be null then
-    const size_t n = nbytes / itemsize;
-    const size_t done = itemsize == 4 && has_avx2() ? shuffle_fours(data, n, out) : 0;
-    shuffle_from(done, data, n, itemsize, out);
-    std::memcpy(out + n * itemsize, data + n * itemsize, nbytes - n * itemsize);
-}
-
-void unshuffle(const uint8_t* data, size_t nbytes, size_t itemsize, uint8_t* out) {
-    if (nbytes == 0) return;  // pointers may be null then
-    const size_t n = nbytes / itemsize;
-    const size_t done = itemsize == 4 && has_avx2() ? unshuffle_fours(data, n, out) : 0;
-    unshuffle_from(done, data, n, itemsize, out);
-    std::memcpy(out + n * itemsize, data + n * itemsize, nbytes - n * itemsize);
-}
-
 }  // namespace mdio
+
+void mdio_shuffle(const uint8_t* data, size_t nbytes, size_t itemsize, uint8_t* out) {
+    if (nbytes == 0) return;  // pointers may be null then
+    const size_t n = nbytes / itemsize;
+    const size_t done = itemsize == 4 && mdio::has_avx2() ? mdio::shuffle_fours(data, n, out) : 0;
+    mdio::shuffle_from(done, data, n, itemsize, out);
+    std::memcpy(out + n * itemsize, data + n * itemsize, nbytes - n * itemsize);
+}
+
+void mdio_unshuffle(const uint8_t* data, size_t nbytes, size_t itemsize, uint8_t* out) {
+    if (nbytes == 0) return;  // pointers may be null then
+    const size_t n = nbytes / itemsize;
+    const size_t done = itemsize == 4 && mdio::has_avx2() ? mdio::unshuffle_fours(data, n, out) : 0;
+    mdio::unshuffle_from(done, data, n, itemsize, out);
+    std::memcpy(out + n * itemsize, data + n * itemsize, nbytes - n * itemsize);
+}

@@ -2,7 +2,7 @@
 //
 // Each atom is stored as a vector from an atom before it, its parent (or from the origin). Atoms
 // whose vectors are told alike make a class, and have three numbers a frame, of which the high bits
-// go through an entropy coder; tests/oracles/plain_rigid says how they lie.
+// go through an entropy coder; docs/rigid.md says how they lie.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cpu.h"
-#include "kernels.h"
+#include "integers.h"
 
 namespace mdio::rigid {
 
@@ -113,7 +113,7 @@ struct Chunk {
     std::vector<float> squares;    // of sorted atoms: of their length
     bool is_temporal = false;
 
-    void sort();  // fills the last six from the first; throws std::invalid_argument
+    void sort();  // fills the last six from the first, or fails
     void cut();   // fills units and sections
     int64_t raw_nbytes(bool is_key) const;  // of a frame
     bool is_key(int64_t f) const { return f == 0 || (key_every && f % key_every == 0); }
@@ -123,7 +123,7 @@ struct Chunk {
     int64_t n_slots() const { return int64_t(squares.size()); }
 };
 
-// The description of a chunk as bytes, and back; throws std::invalid_argument.
+// The description of a chunk as bytes, and back, or it fails.
 std::string described(const Chunk& chunk);
 Chunk parsed(const uint8_t* data, int64_t nbytes, int64_t n_atoms);
 
@@ -132,7 +132,8 @@ Frequencies normalised(const std::array<uint32_t, 256>& counts, uint32_t bits);
 
 // Parents and classes, from some frames of all; without frequencies.
 struct Pairs;
-Chunk learnt(const Pairs& pairs, int64_t n_frames);
+struct Best;  // what it keeps
+Chunk learnt(const Pairs& pairs, int64_t n_frames, Best& best);
 
 // One frame's vectors, sorted: x, y and z of all.
 struct Vectors {

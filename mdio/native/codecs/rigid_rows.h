@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels.h"
+#include "integers.h"
 #include "rigid_learn.h"
 
 namespace mdio::rigid {

@@ -2,14 +2,12 @@
 // atom its class and its parent.
 #include <algorithm>
 #include <array>
-#include <stdexcept>
 
+#include "memory.h"
 #include "rigid.h"
 
 namespace mdio::rigid {
 namespace {
-
-[[noreturn]] void fail(const char* what) { throw std::invalid_argument(what); }
 
 struct Reader {
     const uint8_t* next;

@@ -7,11 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <stdexcept>
-#include <string>
 
 #include "fold.h"
-#include "kernels.h"
+#include "memory.h"
 
 namespace mdio {
 namespace {
@@ -183,7 +181,36 @@ Groups adder() {
     return unpack_groups<true>;
 }
 
-int64_t pack(const int32_t* rows, int64_t n_rows, int64_t n_numbers, uint8_t* to) {
+Packed packed(const uint8_t* data, int64_t nbytes, int64_t n_rows, int64_t n_numbers) {
+    const int64_t n_groups = groups_of(n_numbers);
+    if (n_groups > MOST_GROUPS || (n_groups && n_rows > nbytes / n_groups))
+        fail("packed integers end within the widths of their groups");
+    Packed found{data, data + n_rows * n_groups, {0}, n_numbers};
+    for (int64_t row = 0; row < n_rows; ++row) {
+        const uint8_t* widths = found.widths_of(row);
+        uint8_t widest = 0;
+        for (int64_t g = 0; g < n_groups; ++g) widest = std::max(widest, widths[g]);
+        if (widest > MAX_WIDTH)
+            fail("a group of packed integers is wider than 32 bits");
+        const int64_t n_missing = EIGHTS * n_groups - eights_of(n_numbers);
+        const int64_t nbytes_row = EIGHTS * sum_of(widths, n_groups);
+        found.begins.push_back(found.begins.back() + nbytes_row -
+                               (n_groups ? n_missing * widths[n_groups - 1] : 0));
+    }
+    const int64_t expected = n_rows * n_groups + found.begins.back() + BEHIND;
+    if (nbytes != expected) fail("packed integers do not take the bytes that their widths say");
+    return found;
+}
+
+}  // namespace mdio
+
+int64_t mdio_pack_limit(int64_t n_rows, int64_t n_numbers) {
+    using namespace mdio;
+    return n_rows * (groups_of(n_numbers) + 4 * EIGHT * eights_of(n_numbers)) + BEHIND;
+}
+
+int64_t mdio_pack(const int32_t* rows, int64_t n_rows, int64_t n_numbers, uint8_t* to) {
+    using namespace mdio;
     auto pack_some = pack_groups;
 #if MDIO_X86
     if (has_avx2()) pack_some = pack_groups_avx2;
@@ -199,29 +226,3 @@ int64_t pack(const int32_t* rows, int64_t n_rows, int64_t n_numbers, uint8_t* to
     std::memset(groups, 0, BEHIND);
     return groups + BEHIND - to;
 }
-
-Packed packed(const uint8_t* data, int64_t nbytes, int64_t n_rows, int64_t n_numbers) {
-    const int64_t n_groups = groups_of(n_numbers);
-    if (n_groups > MOST_GROUPS || (n_groups && n_rows > nbytes / n_groups))
-        throw std::invalid_argument("packed integers end within the widths of their groups");
-    Packed found{data, data + n_rows * n_groups, {0}, n_numbers};
-    for (int64_t row = 0; row < n_rows; ++row) {
-        const uint8_t* widths = found.widths_of(row);
-        uint8_t widest = 0;
-        for (int64_t g = 0; g < n_groups; ++g) widest = std::max(widest, widths[g]);
-        if (widest > MAX_WIDTH)
-            throw std::invalid_argument("a group of packed integers is wider than 32 bits");
-        const int64_t n_missing = EIGHTS * n_groups - eights_of(n_numbers);
-        const int64_t nbytes_row = EIGHTS * sum_of(widths, n_groups);
-        found.begins.push_back(found.begins.back() + nbytes_row -
-                               (n_groups ? n_missing * widths[n_groups - 1] : 0));
-    }
-    const int64_t expected = n_rows * n_groups + found.begins.back() + BEHIND;
-    if (nbytes != expected)
-        throw std::invalid_argument("packed integers take " + std::to_string(expected) +
-                                    " bytes by their widths, but there are " +
-                                    std::to_string(nbytes));
-    return found;
-}
-
-}  // namespace mdio
