@@ -509,6 +509,12 @@ class _Plan:
                     f"{self.old.path} was made with --pbc nojump, which follows atoms from the "
                     "first frame on; convert all files together again"
                 )
+            onto_frame = "fit" in transformed and not isinstance(transformed["fit_reference"], str)
+            if onto_frame and not self.numbered:
+                raise PlanError(
+                    f"{self.old.path} was made with --fit to a frame of its source; convert all "
+                    "files together again, or name a file with --fit-reference from the beginning"
+                )
             whole = TransformedLayout(path, source=source, top=options.sources.top, **transformed)
         frames: Any = None
         if self.numbered:

@@ -1,4 +1,4 @@
-"""Periodic boundaries, ``--pbc`` and ``--center``, as a layout: what is done to which atoms.
+"""Periodic boundaries and fits, ``--pbc``, ``--center``, ``--fit``, as a layout: what is done.
 
 The first pass of ``--pbc nojump``: workers count jumps over boundaries, each in its blocks.
 """
@@ -26,7 +26,8 @@ from mdio.core.topology import molecules_of
 from mdio.core.words import plural
 from mdio.layouts.base import FormatFacts, Layout
 from mdio.layouts.plan import LayoutPlan
-from mdio.layouts.views.options import FORMER_PBC, PBC
+from mdio.layouts.registry import open_layout
+from mdio.layouts.views.options import FITS, FORMER_PBC, PBC
 from mdio.parallel.executors import Executor
 
 NEED_BONDS = ("whole", "mol", "cluster", "unwrap")
@@ -35,6 +36,21 @@ NEED_BONDS = ("whole", "mol", "cluster", "unwrap")
 
 Molecules = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
 """Their atoms one after the other, where each begins among these, and the atoms' weights."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What frames are laid on."""
+
+    atoms: AtomIndices
+    reference: NDArray[np.float64]
+    """Where these atoms are to be, angstrom."""
+    rotates: bool
+
+    def apply(self, part: FrameBlock) -> None:
+        """Move and turn frames in place, with the vectors of their atoms."""
+        along = [one for one in (part.velocities, part.forces) if one is not None]
+        kernels.fit(part.positions, self.atoms, self.reference, rotate=self.rotates, along=along)
 
 
 @dataclass(frozen=True)
@@ -52,6 +68,7 @@ class Steps:
     centred: NDArray[np.int64] | None = None
     molecules: Molecules | None = None
     follows: bool = False
+    fit: Fit | None = None
     counts: dict[int, bytes] | None = None
     """Of some frames, over how many boundaries atoms have gone by then."""
     note: str = ""
@@ -74,6 +91,8 @@ class Steps:
             kernels.centre(positions, box, self.centred)
         if self.molecules is not None:
             kernels.put_in_cell(positions, box, *self.molecules)
+        if self.fit is not None:
+            self.fit.apply(part)
 
 
 def steps_for(
@@ -83,10 +102,12 @@ def steps_for(
     center: str | None,
     universe: Callable[[], Any],
     named: Any,
+    fit: Fit | None = None,
 ) -> Steps:
     """Return the steps for some atoms of a source.
 
-    `universe` gives the Universe of the topology, which `named` is for messages.
+    `universe` gives the Universe of the topology, which `named` is for messages. `fit`: with the
+    source's numbers of atoms.
     Raises PlanError: the topology has no bonds, or the selection is wrong.
     """
     n_atoms = source.info.n_atoms
@@ -94,9 +115,11 @@ def steps_for(
     if atoms is not None:
         needed[:] = False
         needed[atoms] = True
-    centre = None if center is None else _selected(universe().atoms, center)
+    centre = None if center is None else _selected(universe().atoms, center, "--center")
     if centre is not None:
         needed[centre] = True
+    if fit is not None:
+        needed[fit.atoms] = True
     together = atoms if centre is None else centre
     if pbc == "cluster" and together is None:
         raise PlanError(
@@ -131,6 +154,10 @@ def steps_for(
         notes.append(f"{plural(n_needed, 'atom')} put into the box one by one")
     if centre is not None:
         notes.insert(len(notes) - (molecules is not None), f"the centre of {len(centre):,} moved")
+    if fit is not None:
+        how = "moved and turned" if fit.rotates else "moved"
+        notes.append(f"frames {how} to lay {plural(len(fit.atoms), 'atom')} on the reference")
+        fit = replace(fit, atoms=np.ascontiguousarray(place[fit.atoms], np.int64))
     n_wanted = n_atoms if atoms is None else len(atoms)
     which = np.flatnonzero(needed)
     same = n_needed == n_atoms if atoms is None else np.array_equal(atoms, which)
@@ -145,16 +172,17 @@ def steps_for(
         centred=None if centre is None else place[centre],
         molecules=molecules,
         follows=pbc == "nojump",
+        fit=fit,
         note=", ".join(notes),
     )
 
 
-def _selected(atoms: Any, selection: str) -> NDArray[np.int64]:
+def _selected(atoms: Any, selection: str, option: str) -> NDArray[np.int64]:
     from mdio.layouts.foreign.universe import selected
 
-    found = selected(atoms, selection, "--center")
+    found = selected(atoms, selection, option)
     if not len(found):
-        raise PlanError(f"--center: {selection!r} selects no atoms")
+        raise PlanError(f"{option}: {selection!r} selects no atoms")
     return found
 
 
@@ -198,6 +226,8 @@ def _molecules(
 
 RUN_NBYTES = 16 << 20
 """Positions that are read at a time where only jumps are counted."""
+MIN_TURNED = 3
+"""Atoms that say how a frame is turned."""
 TRIED_FRAMES = 3
 """Frames on which the time of the steps is measured."""
 
@@ -218,19 +248,24 @@ class TransformedLayout(Layout):
     """A source whose molecules are put together, and in the cell, as it is read.
 
     The steps are these: jumps undone, molecules made whole, all moved to the centre, molecules (or
-    atoms) put into the cell. Only atoms that are wanted, and those that their molecules and the
-    centre need, are read.
+    atoms) put into the cell, frames laid on a reference. Only atoms that are wanted, and those that
+    their molecules, the centre and the fit need, are read.
 
     `path`: path of the source, for messages. `source`: the layout to read from. `top`: topology
     file; None = what the source has. `pbc`: one of `mdio.layouts.views.options.PBC`, or None.
     `center`: selection whose centre of geometry goes to the centre of the box, or None. With
-    ``whole``, molecules are then put into the cell as with ``mol``, around those atoms. `steps`:
-    what has been prepared of these; for other processes.
+    ``whole``, molecules are then put into the cell as with ``mol``, around those atoms. `fit`: one
+    of `mdio.layouts.views.options.FITS`, or None. `fit_select`: which atoms are laid on the
+    reference; all by default. `fit_reference`: number of a frame of the source, as it is before the
+    fit; or path of a file whose first frame has the source's atoms, or those that are fitted; frame
+    0 by default. `steps`: what has been prepared of these; for other processes.
     """
 
     name = "transformed"
     facts = FormatFacts(
-        options=frozenset({"source", "top", "pbc", "center", "steps"}),
+        options=frozenset(
+            {"source", "top", "pbc", "center", "fit", "fit_select", "fit_reference", "steps"}
+        ),
     )
 
     def __init__(
@@ -241,18 +276,25 @@ class TransformedLayout(Layout):
         top: str | PathLike[str] | None,
         pbc: str | None = None,
         center: str | None = None,
+        fit: str | None = None,
+        fit_select: str | None = None,
+        fit_reference: int | str | None = None,
         steps: Steps | None = None,
         **options: Any,
     ) -> None:
         given: dict[str, Any] = {"top": top, "pbc": pbc, "center": center, "steps": steps}
+        given |= {"fit": fit, "fit_select": fit_select, "fit_reference": fit_reference}
         super().__init__(path, source=source, **given, **options)
         if pbc is not None and pbc not in (*PBC, *FORMER_PBC):
             raise PlanError(f"--pbc {pbc!r} is unknown; choose from {', '.join(PBC)}")
-        self.source, self.pbc, self.center = source, pbc, center
+        if fit is not None and fit not in FITS:
+            raise PlanError(f"--fit {fit!r} is unknown; choose from {', '.join(FITS)}")
+        self.source, self.pbc, self.center, self.fit = source, pbc, center, fit
+        self.needs_box = pbc is not None or center is not None
         self.load: Callable[[], Any] | None = None
         """Gives the Universe of the topology, in place of ``top``."""
         self._followed: _Followed | None = None
-        if steps is None and not source.info.has_box:
+        if self.needs_box and steps is None and not source.info.has_box:
             raise PlanError(
                 f"{self.path}: its first frame has no unit cell, which --pbc and --center need; "
                 "leave them out, or give a trajectory that has one in every frame"
@@ -297,8 +339,8 @@ class TransformedLayout(Layout):
         stored = self.source.topology()
         if stored is None:
             raise PlanError(
-                f"{self.path}: --pbc {'/'.join(NEED_BONDS[:2])} and --center need a topology; name "
-                "one with -s/--top FILE"
+                f"{self.path}: --pbc {'/'.join(NEED_BONDS[:2])}, --center and --fit-select need a "
+                "topology; name one with -s/--top FILE"
             )
         return stored_universe(stored, self.source)
 
@@ -317,8 +359,40 @@ class TransformedLayout(Layout):
         def universe() -> Any:
             return self.universe
 
-        named = self.options["top"] or self.path
-        return steps_for(self.source, atoms, self.pbc, self.center, universe, named)
+        how = self.pbc, self.center, universe, self.options["top"] or self.path
+        if self.fit is None:
+            return steps_for(self.source, atoms, *how)
+        selection, rotates = self.options["fit_select"], self.fit == FITS[0]
+        picked = np.arange(self.source.info.n_atoms, dtype=np.int64)
+        if selection is not None:
+            picked = _selected(universe().atoms, selection, "--fit-select")
+        if rotates and len(picked) < MIN_TURNED:
+            raise PlanError(
+                f"{self.path}: --fit {self.fit} needs {MIN_TURNED} atoms or more, and there are "
+                f"{len(picked)}; select more with --fit-select, or take --fit {FITS[1]}"
+            )
+        onto = self.options["fit_reference"]
+        if isinstance(onto, str):
+            reference = _reference_in(onto, picked, self.source.info.n_atoms)
+        else:
+            reference = self._reference_at(onto or 0, steps_for(self.source, picked, *how))
+        if not np.isfinite(reference).all():
+            raise PlanError(
+                f"{onto or self.path}: the reference has coordinates that are no numbers"
+            )
+        return steps_for(self.source, atoms, *how, Fit(picked, reference, rotates))
+
+    def _reference_at(self, frame: int, steps: Steps) -> NDArray[np.float64]:
+        """Return the atoms of `steps` in a frame, as they are before the fit."""
+        n_frames = self.source.info.n_frames
+        if not -n_frames <= frame < n_frames:
+            raise PlanError(
+                f"{self.path}: --fit-reference {frame}: it has frames 0 to {n_frames - 1}"
+            )
+        frame %= n_frames
+        positions = self._moved(frame, frame + 1, steps).positions[0]
+        self._followed = None  # of other atoms
+        return np.array(positions if steps.taken is None else positions[steps.taken], np.float64)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
@@ -327,14 +401,20 @@ class TransformedLayout(Layout):
             self.source.read(start, stop, atoms=atoms, out=block)
             return
         steps = self.prepared(atoms)
+        part = self._moved(start, stop, steps, block if steps.taken is None else None)
+        if steps.taken is not None:
+            block.assign(part.take(steps.taken))
+
+    def _moved(
+        self, start: int, stop: int, steps: Steps, out: FrameBlock | None = None
+    ) -> FrameBlock:
+        """Return frames of the atoms that are needed, with all that is done to them."""
         followed = self._followed_to(start, steps) if steps.follows else None
-        same = steps.taken is None
-        part = self._part(start, stop, steps, block if same else None)
+        part = self._part(start, stop, steps, out)
         if followed is not None:
             _follow(followed, part)
         steps.apply(part)
-        if steps.taken is not None:
-            block.assign(part.take(steps.taken))
+        return part
 
     def measured(self, atoms: AtomIndices | None) -> str:
         """Return what the steps take for a frame, measured on the first frames of the source."""
@@ -359,7 +439,7 @@ class TransformedLayout(Layout):
     ) -> FrameBlock:
         part = self.source.read(start, stop, atoms=steps.needed, out=out)
         lacking = ~(vectors_from_boxes(part.box)[:, 2, 2] > 0)
-        if lacking.any():
+        if self.needs_box and lacking.any():
             frame = int(lacking.argmax())
             lengths = part.box[frame, :3]
             what = "has no unit cell, and --pbc and --center need one in every frame"
@@ -398,6 +478,22 @@ class TransformedLayout(Layout):
         start, stop = run
         steps: Steps = self.options["steps"]
         return packed(self._advance(self._unmoved(start, steps), stop + 1, steps).counts)
+
+
+def _reference_in(file: str, picked: AtomIndices, n_atoms: int) -> NDArray[np.float64]:
+    """Return where atoms are in the first frame of a file that has these, or all of them.
+
+    Raises PlanError: it has another number. SourceError: it cannot be read.
+    """
+    with open_layout(file) as layout:
+        n_there = layout.info.n_atoms
+        if n_there not in (n_atoms, len(picked)):
+            raise PlanError(
+                f"{file}: has {n_there} atoms, but the trajectory has {n_atoms}, of which "
+                f"{len(picked)} are fitted; give a reference with either number"
+            )
+        atoms = picked if n_there == n_atoms else None
+        return np.asarray(layout.read(0, 1, atoms=atoms).positions[0], np.float64)
 
 
 def _follow(now: _Followed, part: FrameBlock, *, apply: bool = True) -> None:
@@ -450,7 +546,7 @@ def count_images(view: Any, plan: LayoutPlan, executor: Executor) -> None:
 def notes_on_steps(whole: TransformedLayout, kept: AtomIndices | None, n_workers: int) -> list[str]:
     """Return what a plan tells of what is done to frames, and of passes over the source."""
     note = whole.prepared(kept).note
-    asked = {"--pbc": whole.pbc, "--center": whole.center}
+    asked = {"--pbc": whole.pbc, "--center": whole.center, "--fit": whole.fit}
     options = " ".join(f"{name} {value}" for name, value in asked.items() if value is not None)
     notes = [f"{options}: {note}"] if note else []
     if whole.pbc == "nojump":

@@ -150,6 +150,20 @@ def follow(
     apply: bool,
     /,
 ) -> None: ...
+def fit_sums(
+    positions: NDArray[np.float32],
+    picked: NDArray[np.int64],
+    reference: NDArray[np.float64],
+    out: NDArray[np.float64],
+    /,
+) -> None: ...
+def turn(
+    vectors: NDArray[np.float32],
+    rotations: NDArray[np.float64],
+    origins: NDArray[np.float64],
+    to: NDArray[np.float64],
+    /,
+) -> None: ...
 def _crc32c_all_ways(data: Any, value: int, /) -> list[int]: ...
 def _plain_only(plain: bool, /) -> None: ...
 def _avx2_only(avx2: bool, /) -> None: ...

@@ -221,7 +221,7 @@ class Job:
     options: ConversionOptions
     striping: StripeRequest
     nbytes_in: int
-    transformed: Mapping[str, str | None] | None = None
+    transformed: Mapping[str, Any] | None = None
     joined: Mapping[str, Any] | None = None
     topology: Topology | None = None
     """Of the atoms that are kept, if the output is to hold it."""

@@ -217,13 +217,16 @@ def complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult | Non
     It is the same if its manifest is the one that the conversion would write: the state of all
     source files, frames, atoms, steps, sizes and version; if its arrays are cut the same way, and
     the topologies inside and beside it are the same. What has no manifest is never taken for it,
-    nor what was moved with the bonds of a topology file, whose state outputs do not hold.
+    nor what was moved with the bonds of a topology file, or laid on a file: outputs do not hold
+    their state.
 
     `job`, `plan`: the conversion. `copies`: whether frames are copied as bytes.
     """
     begun = time.perf_counter()
     follows = job.appended or job.repairs or job.options.running.growing
-    moved = bool(job.transformed and job.choice.files)
+    transformed = job.transformed or {}
+    onto_file = isinstance(transformed.get("fit_reference"), str)
+    moved = bool(transformed and (job.choice.files or onto_file))
     if follows or moved or not os.path.lexists(job.out):
         return None
     try:

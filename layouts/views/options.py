@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from mdio.core.errors import PlanError
 from mdio.core.options import option
 from mdio.layouts.views import OVERLAPS
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from mdio.core.cache import Cache
 
 PBC = ("whole", "mol", "cluster", "atom", "nojump")
+FITS = ("rot+trans", "translation")
 FORMER_PBC = {"wrap": "atom", "unwrap": "whole"}
 """What two of them were called; still accepted, and in older outputs."""
 
@@ -45,6 +47,44 @@ class FrameChoice:
         "(whole is then mol)",
         "--center SEL",
     )
+
+    fit: str | None = option(
+        "lay each frame on a reference, after --pbc and --center: moved and turned, or just moved; "
+        "velocities and forces turn with it",
+        f"--fit {'|'.join(FITS)}",
+        choices=FITS,
+    )
+    fit_select: str | None = option(
+        "atoms that are laid on those of the reference, with equal weights (default: those of "
+        "--select)",
+        "--fit-select SEL",
+    )
+    fit_reference: int | str | PathLike[str] | None = option(
+        "number of a frame (default: 0), or a file whose first frame has the same atoms, or just "
+        "those of --fit-select",
+        "--fit-reference FILE|FRAME",
+        kind="reference",
+    )
+
+    @property
+    def transformed(self) -> dict[str, Any] | None:
+        """What is done to frames, as `TransformedLayout` takes it; None = nothing.
+
+        Raises PlanError: what says how to fit, without a fit.
+        """
+        told = {"fit_select": self.fit_select, "fit_reference": self.fit_reference}
+        if isinstance(self.fit_reference, str | PathLike):
+            from mdio.core.files.store import path_of
+
+            told["fit_reference"] = str(path_of(self.fit_reference).absolute())
+        if self.fit is None:
+            for name in (name for name, value in told.items() if value is not None):
+                flag = f"--{name.replace('_', '-')}"
+                raise PlanError(f"{flag} goes with --fit; give --fit rot+trans, or leave it out")
+            if self.pbc is None and self.center is None:
+                return None
+        moved = {"pbc": self.pbc, "center": self.center}
+        return moved if self.fit is None else {**moved, "fit": self.fit, **told}
 
     @property
     def frames(self) -> dict[str, Any]:

@@ -146,8 +146,7 @@ def analyze(
         choose=choose,
         dt_ps=keep.dt_ps,
         cache=reading.folder,
-        pbc=keep.pbc,
-        center=keep.center,
+        transformed=keep.transformed,
     )
     run = partial(
         _run,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
@@ -121,8 +121,8 @@ def _universe_of(system: System) -> Universe:
     universe = system.universe
     if len(universe.atoms) != system.layout.info.n_atoms:
         raise PlanError(
-            f"{system.layout.path}: pbc and center need the topology of the group that is read; "
-            "leave the group out, or name the topology of its atoms"
+            f"{system.layout.path}: pbc, center and fit need the topology of the group that is "
+            "read; leave the group out, or name the topology of its atoms"
         )
     return universe
 
@@ -147,10 +147,8 @@ class Request:
     """Time between them that was asked for."""
     cache: Cache | None = None
     """Where nodes keep what is read."""
-    pbc: str | None = None
-    """What is done with molecules that the box cuts."""
-    center: str | None = None
-    """Which atoms are moved to the middle of the box."""
+    transformed: Mapping[str, Any] | None = None
+    """What is done to frames; see `mdio.layouts.views.options.FrameChoice.transformed`."""
 
     def plan(self) -> Plan:
         """Open the trajectory, choose blocks, prepare the kernel.
@@ -242,15 +240,16 @@ class Request:
             raise
 
     def _moved(self, layout: Layout) -> TransformedLayout | None:
-        """Return the trajectory as ``pbc`` and ``center`` change it; None if they do not."""
-        if self.pbc is None and self.center is None:
+        """Return the trajectory as its frames are moved; None if they are not."""
+        if self.transformed is None:
             return None
         from mdio.converters.periodic import TransformedLayout
 
         top = self.top if isinstance(self.top, str | PathLike) else None
-        return TransformedLayout(
-            layout.path, source=layout, top=top, pbc=self.pbc, center=self.center
-        )
+        moves, selection = dict(self.transformed), getattr(self.kernel, "select", None)
+        if "fit" in moves and moves["fit_select"] is None and isinstance(selection, str):
+            moves["fit_select"] = selection
+        return TransformedLayout(layout.path, source=layout, top=top, **moves)
 
     def _open(self, **options: Any) -> Layout:
         trajectory, group = self.trajectory, self.group

@@ -210,6 +210,11 @@ def _renamed(option: str, names: Mapping[str, str]) -> Callable[[str], str]:
     return parse
 
 
+def _parse_reference(text: str) -> int | str:
+    """Return the number of a frame, or a path."""
+    return int(text) if text.removeprefix("-").isdecimal() else text
+
+
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "auto": {"type": auto_or_positive},
     "compression": {"type": _renamed("--compression", {"small": "rigid (of floats: zstd)"})},
@@ -221,6 +226,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "nbytes": {"type": parse_nbytes},
     "pbc": {"type": _renamed("--pbc", FORMER_PBC)},
     "precision": {"type": parse_precision},
+    "reference": {"type": _parse_reference},
     "several": {"action": "append", "default": []},
     "step": {"type": parse_step},
     "stripes": {"type": parse_stripes},

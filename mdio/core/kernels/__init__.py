@@ -25,6 +25,7 @@ from mdio.core.kernels.coordinates import (
     centre,
     cut_frames,
     dihedrals,
+    fit,
     follow,
     gather,
     gather_atoms,

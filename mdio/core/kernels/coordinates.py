@@ -11,6 +11,8 @@ Periodic boundaries: which atoms are near others across them, molecules that are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -261,6 +263,48 @@ def follow(
         raise ValueError(f"last and shifts must have the shape {shape}")
     vectors = _checked(positions, boxes, None)
     backend.module.follow(positions, vectors, last, checks.int32s(shifts, "shifts"), known, apply)
+
+
+def fit(
+    positions: Float32s,
+    picked: Int64s,
+    reference: Float64s,
+    *,
+    rotate: bool = True,
+    along: Sequence[Float32s] = (),
+) -> None:
+    """Move all atoms, in place, so that those `picked` lie on a reference as closely as can be.
+
+    The sum of squared distances is least (Kabsch 1976, 10.1107/S0567739476001873), and each frame
+    is fitted by itself. A frame of which a picked atom is at no finite place becomes NaN.
+
+    `positions` ((F, A, 3) float32): coordinates; frames may lie anywhere. `picked` ((n,) int64): at
+    least one atom. `reference` ((n, 3) float64): where they are to lie, in the same unit. `rotate`:
+    whether frames are turned, besides being moved. `along` ((F, A, 3) float32 each): vectors of the
+    atoms, which turn with them. Raises ValueError: no atom is picked, a reference that is not
+    finite or of another shape.
+    """
+    n_frames, n_atoms = checks.native_rows(positions, "positions").shape[:2]
+    checks.indices(picked, n_atoms)
+    reference = np.ascontiguousarray(reference, np.float64)
+    if not len(picked) or reference.shape != (len(picked), 3) or not np.isfinite(reference).all():
+        raise ValueError(f"a reference of shape {reference.shape} for {len(picked)} atoms")
+    for array in (positions, *along):
+        checks.output(array, n_frames, n_atoms)
+    to = reference.mean(axis=0)
+    sums = np.empty((n_frames, 12))
+    backend.module.fit_sums(positions, picked, np.ascontiguousarray(reference - to), sums)
+    origins = sums[:, :3] / len(picked)
+    rotations = np.tile(np.eye(3), (n_frames, 1, 1))
+    is_finite = np.isfinite(sums).all(axis=1)
+    if rotate:
+        left, _, right = np.linalg.svd(sums[is_finite, 3:].reshape(-1, 3, 3))
+        left[:, :, 2] *= np.sign(np.linalg.det(left @ right))[:, np.newaxis]  # no mirror image
+        rotations[is_finite] = left @ right
+    rotations[~is_finite] = np.nan
+    backend.module.turn(positions, rotations, np.ascontiguousarray(origins), to)
+    for array in along if rotate else ():
+        backend.module.turn(array, rotations, np.zeros((n_frames, 3)), np.zeros(3))
 
 
 def _checked(positions: Float32s, boxes: Float32s, atoms: Int64s | None) -> Float64s:

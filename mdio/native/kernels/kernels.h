@@ -73,4 +73,12 @@ void centre(const Output& positions, int64_t n_frames, const double* vectors,
 void follow(const Output& positions, int64_t n_frames, const double* vectors, double* last,
             int32_t* shifts, bool known, bool apply);
 
+// Of each frame 12 sums over the atoms that are picked: of x, y and z, and of each of these times
+// each axis of `reference`, a row an atom.
+void fit_sums(const Frames& positions, const Indices& picked, const double* reference,
+              double* out);
+// Each vector, a row, less `from` of its frame, times the rotation (3, 3) of its frame, plus `to`.
+void turn(const Output& vectors, int64_t n_frames, const double* rotations, const double* from,
+          const double* to);
+
 }  // namespace mdio

@@ -1,4 +1,4 @@
-// Python's view of what is done to molecules in periodic cells.
+// Python's view of what is done to molecules in periodic cells, and of fits.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
@@ -63,6 +63,25 @@ void follow(Array positions, const Array& vectors, Array last, Array shifts, boo
     mdio::follow(to, n_frames, cells, before, images, known, apply);
 }
 
+void fit_sums(const Array& positions, const Array& picked, const Array& reference, Array out) {
+    const mdio::Frames from = {static_cast<const char*>(positions.data()), positions.shape(0),
+                               positions.shape(1), positions.strides(0)};
+    const mdio::Indices atoms = {numbers<int64_t>(picked), picked.shape(0)};
+    const auto* fixed = numbers<double>(reference);
+    auto* sums = static_cast<double*>(out.mutable_data());
+    py::gil_scoped_release unlocked;
+    mdio::fit_sums(from, atoms, fixed, sums);
+}
+
+void turn(Array vectors, const Array& rotations, const Array& from, const Array& to) {
+    const mdio::Output rows = output(vectors);
+    const py::ssize_t n_frames = vectors.shape(0);
+    const auto *matrices = numbers<double>(rotations), *begin = numbers<double>(from),
+               *end = numbers<double>(to);
+    py::gil_scoped_release unlocked;
+    mdio::turn(rows, n_frames, matrices, begin, end);
+}
+
 }  // namespace
 
 void add_periodic(py::module_& module) {
@@ -71,4 +90,6 @@ void add_periodic(py::module_& module) {
     module.def("gather", with_molecules<mdio::gather>);
     module.def("centre", centre);
     module.def("follow", follow);
+    module.def("fit_sums", fit_sums);
+    module.def("turn", turn);
 }

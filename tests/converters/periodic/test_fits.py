@@ -1,0 +1,259 @@
+"""``--fit`` beside MDAnalysis' AlignTraj, by any number of workers and whatever is read at once."""
+
+import warnings
+
+import MDAnalysis as mda
+import numpy as np
+import pytest
+from MDAnalysis.analysis import align, rms
+from MDAnalysis.analysis.msd import EinsteinMSD
+from MDAnalysisTests.datafiles import GRO, TPR, XTC
+from numpy.testing import assert_allclose, assert_array_equal
+
+import mdio
+from mdio.cli.main import main
+from mdio.converters.periodic import TransformedLayout
+from mdio.core import kernels
+from mdio.core.errors import PlanError, SourceError
+
+CA = "name CA"
+FIT = {"fit": "rot+trans", "fit_select": CA}
+
+
+@pytest.fixture(scope="module")
+def universe(adk):
+    return mda.Universe(str(adk["psf"]), str(adk["xtc"]))
+
+
+def aligned(universe, reference_frame=0, select=CA, reference=None):
+    """Positions of all atoms after AlignTraj, (F, A, 3)."""
+    mobile = universe.copy()
+    mobile.transfer_to_memory()
+    reference = universe.copy() if reference is None else reference
+    reference.trajectory[reference_frame]
+    align.AlignTraj(mobile, reference, select=select, in_memory=True).run()
+    return mobile.trajectory.timeseries(order="fac")
+
+
+def converted(adk, out, **options):
+    selection = mdio.Selection(**options)
+    mdio.convert(adk["xtc"], out, top=adk["psf"], precision="none", selection=selection)
+    with mdio.open(out) as layout:
+        return layout.read(0, layout.info.n_frames)
+
+
+@pytest.mark.parametrize("frame", [0, 40, -1])
+def test_the_same_as_aligntraj(adk, universe, tmp_path, frame):
+    block = converted(adk, tmp_path / "a.zarr", **FIT, fit_reference=frame)
+    # float32 of up to 60 angstrom have steps of 4e-6, and MDAnalysis rounds three times.
+    assert_allclose(block.positions, aligned(universe, frame), rtol=0, atol=1.5e-5)
+    original = mdio.open(adk["xtc"]).read(0, 98)
+    for name in ("box", "time", "step"):
+        assert_array_equal(getattr(block, name), getattr(original, name))
+
+
+def test_onto_a_file(adk, universe, tmp_path):
+    universe.trajectory[17]
+    structure, few = tmp_path / "all.gro", tmp_path / "ca.gro"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        universe.atoms.write(str(structure))
+        universe.select_atoms(CA).write(str(few))
+        reference = mda.Universe(str(adk["psf"]), str(structure))
+        expected = aligned(universe, select=CA, reference=reference)
+    for number, file in enumerate((structure, few)):
+        block = converted(adk, tmp_path / f"{number}.zarr", **FIT, fit_reference=file)
+        assert_allclose(block.positions, expected, rtol=0, atol=1.5e-5)
+
+
+def test_moved_alone(adk, universe, tmp_path):
+    block = converted(adk, tmp_path / "a.zarr", fit="translation", fit_select=CA)
+    original = universe.trajectory.timeseries(order="fac").astype(float)
+    ca = universe.select_atoms(CA).indices
+    centres = original[:, ca].mean(axis=1, keepdims=True)
+    assert_allclose(block.positions, original - centres + centres[:1], rtol=0, atol=1e-5)
+
+
+def test_the_atoms_that_are_kept_are_fitted_by_themselves(adk, universe, tmp_path):
+    block = converted(adk, tmp_path / "a.zarr", fit="rot+trans", select="backbone")
+    backbone = universe.select_atoms("backbone").indices
+    expected = aligned(universe, select="backbone")[:, backbone]
+    assert_allclose(block.positions, expected, rtol=0, atol=1.5e-5)
+
+
+def test_others_than_those_that_are_kept(adk, universe, tmp_path):
+    block = converted(adk, tmp_path / "a.zarr", **FIT, select="resid 1:20")
+    some = universe.select_atoms("resid 1:20").indices
+    assert_allclose(block.positions, aligned(universe)[:, some], rtol=0, atol=1.5e-5)
+
+
+@pytest.mark.parametrize("target", ["zarr", "h5md", "segments", "trr"])
+def test_any_number_of_workers(adk, tmp_path, target):
+    outs = []
+    for workers in (1, 3):
+        outs.append(tmp_path / f"{workers}.{target}")
+        storage = {"zarr": {"chunk_frames": 7}, "segments": {"segments": 5}}.get(target, {})
+        mdio.convert(
+            adk["trr"],
+            outs[-1],
+            top=adk["psf"],
+            workers=workers,
+            selection=mdio.Selection(**FIT, fit_reference=3),
+            storage=mdio.Storage(**storage),
+        )
+    one, other = (mdio.open(out).read(0, 98) for out in outs)
+    assert_array_equal(one.positions, other.positions)
+
+
+def test_whatever_is_read_at_once(adk):
+    layout = TransformedLayout(
+        adk["xtc"], source=mdio.open(adk["xtc"]), top=adk["psf"], **FIT, fit_reference=5
+    )
+    whole = layout.read(0, 98).positions
+    for size in (1, 7, 30):
+        for start in range(0, 98, size):
+            stop = min(98, start + size)
+            assert_array_equal(layout.read(start, stop).positions, whole[start:stop])
+    some = np.array([500, 3, 77])
+    assert_array_equal(layout.read(10, 20, atoms=some).positions, whole[10:20, some])
+
+
+def test_velocities_and_forces_turn(tmp_path):
+    rng = np.random.default_rng(5)
+    positions = rng.normal(size=(6, 9, 3)).astype("f4")
+    velocities, forces = (rng.normal(size=(6, 9, 3)).astype("f4") for _ in "vf")
+    with mdio.Writer(tmp_path / "a.zarr") as writer:
+        writer.write_block(positions, velocities=velocities, forces=forces)
+    mdio.convert(
+        tmp_path / "a.zarr", tmp_path / "b.zarr", selection=mdio.Selection(fit="rot+trans")
+    )
+    block = mdio.open(tmp_path / "b.zarr").read(0, 6)
+    for n in range(6):
+        centres = [one.astype(float) - one.mean(axis=0, dtype=float) for one in positions[[n, 0]]]
+        rotation, _ = align.rotation_matrix(*centres)
+        turned = {"velocities": velocities[n], "forces": forces[n]}
+        assert_allclose(
+            block.positions[n] - positions[0].mean(axis=0), centres[0] @ rotation.T, atol=1e-6
+        )
+        for name, vectors in turned.items():
+            assert_allclose(getattr(block, name)[n], vectors @ rotation.T, atol=1e-6)
+        assert np.linalg.det(rotation) == pytest.approx(1)
+
+
+def test_after_the_steps_for_the_box(tmp_path):
+    """The reference, a frame, is made whole as well; jumps are undone before."""
+    protein = {"fit": "rot+trans", "fit_select": "protein and name CA", "select": "protein"}
+    for pbc in ("whole", "nojump"):
+        whole, fitted = tmp_path / f"{pbc}.zarr", tmp_path / f"{pbc}-fit.zarr"
+        selection = mdio.Selection(pbc=pbc, select="protein", stop=6)
+        mdio.convert(XTC, whole, top=TPR, precision="none", selection=selection)
+        selection = mdio.Selection(pbc=pbc, stop=6, fit_reference=2, **protein)
+        mdio.convert(XTC, fitted, top=TPR, precision="none", selection=selection, workers=2)
+        u = mda.Universe(str(whole))
+        expected = aligned(u, 2)
+        found = mdio.open(fitted).read(0, 6).positions
+        assert_allclose(found, expected, rtol=0, atol=3e-5)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_in_analyses(adk, universe, workers):
+    moved = universe.copy()
+    moved.load_new(aligned(universe))
+    ca = moved.select_atoms(CA)
+    run = {"top": adk["psf"], "workers": workers, "fit": "rot+trans"}
+    found = mdio.analyze(adk["xtc"], kernel="rmsf", select=CA, **run)
+    assert_allclose(found.values, rms.RMSF(ca).run().results.rmsf, atol=1e-5)
+    # Of other atoms than those that are fitted.
+    side = "resid 50:60 and not backbone"
+    kernel = mdio.RMSF(select=side)
+    found = mdio.analyze(adk["xtc"], kernel=kernel, fit_select=CA, **run)
+    expected = rms.RMSF(moved.select_atoms(side)).run().results.rmsf
+    assert_allclose(found.values, expected, atol=1e-5)
+    found = mdio.analyze(adk["xtc"], kernel="msd", select=CA, **run)
+    expected = EinsteinMSD(moved, select=CA, fft=False).run().results.timeseries
+    assert_allclose(found.values, expected[: len(found.values)], rtol=1e-4, atol=1e-4)
+
+
+def test_on_the_command_line(adk, tmp_path, capsys):
+    words = ["-s", str(adk["psf"]), "--fit", "rot+trans", "--fit-select", CA]
+    out = str(tmp_path / "a.zarr")
+    code = main(["convert", str(adk["xtc"]), out, *words, "--fit-reference", "7", "-q"])
+    assert code == 0, capsys.readouterr().err
+    assert mdio.open(out).manifest["source"]["transformed"] == {
+        "pbc": None,
+        "center": None,
+        "fit": "rot+trans",
+        "fit_select": CA,
+        "fit_reference": 7,
+    }
+    assert main(["verify", out, "--against", str(adk["xtc"]), "-s", str(adk["psf"])]) == 0
+    again = str(tmp_path / "again.zarr")
+    recipe = ["--recipe", out, "-s", str(adk["psf"])]
+    assert main(["convert", str(adk["xtc"]), again, *recipe, "-q"]) == 0
+    blocks = [mdio.open(path).read(0, 98).positions for path in (out, again)]
+    assert_array_equal(*blocks)
+    capsys.readouterr()
+    values = str(tmp_path / "rmsf.npz")
+    assert main(["analyze", "rmsf", str(adk["xtc"]), "--select", CA, *words, "-o", values]) == 0
+
+
+def test_repaired_and_continued(adk, tmp_path):
+    out = tmp_path / "a.zarr"
+    before = converted(adk, out, **FIT).positions
+    shard = next(path for path in out.rglob("*") if path.stat().st_size > 100_000)
+    data = bytearray(shard.read_bytes())
+    data[1000] ^= 1
+    shard.write_bytes(data)
+    mdio.repair(out, against=adk["xtc"], top=adk["psf"])
+    assert_array_equal(mdio.open(out).read(0, 98).positions, before)
+    with pytest.raises(PlanError, match=r"a\.zarr was made with --fit to a frame"):
+        mdio.append(adk["xtc"], out, top=adk["psf"])
+    structure = tmp_path / "r.gro"
+    onto_file = {**FIT, "fit_reference": structure}
+    u = mda.Universe(str(adk["psf"]), str(adk["dcd"]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        u.atoms.write(str(structure))
+    some = tmp_path / "some.zarr"
+    converted(adk, some, stop=50, **onto_file)
+    mdio.append(adk["xtc"], some, top=adk["psf"])
+    whole = converted(adk, tmp_path / "whole.zarr", **onto_file)
+    assert_array_equal(mdio.open(some).read(0, 98).positions, whole.positions)
+
+
+def test_what_does_not_fit(adk, tmp_path):
+    cases = [
+        ({"fit_select": CA}, "--fit-select goes with --fit"),
+        ({"fit": "rotation"}, "--fit 'rotation' is unknown"),
+        ({"fit": "rot+trans", "fit_select": "resid 1 and name CA"}, "needs 3 atoms or more"),
+        ({"fit": "rot+trans", "fit_select": "name XX"}, "--fit-select: 'name XX' selects no"),
+        ({"fit": "rot+trans", "fit_reference": 98}, "it has frames 0 to 97"),
+        ({"fit": "rot+trans", "fit_reference": GRO}, "has 47681 atoms, but the trajectory has"),
+        ({"fit": "rot+trans", "select": np.arange(9)}, "name the atoms that are fitted"),
+    ]
+    for options, message in cases:
+        with pytest.raises(PlanError, match=message):
+            converted(adk, tmp_path / "a.zarr", **options)
+    with pytest.raises(SourceError, match=r"nope\.gro"):
+        converted(adk, tmp_path / "a.zarr", **FIT, fit_reference=tmp_path / "nope.gro")
+    assert not (tmp_path / "a.zarr").exists()
+
+
+def test_frames_with_atoms_that_are_nowhere():
+    """Such a frame is not a number; those beside it are as ever, and no mirror image is taken."""
+    rng = np.random.default_rng(8)
+    reference = rng.normal(size=(5, 3))
+    frames = np.stack([reference * [1, 1, -1], reference, reference]).astype("f4")
+    frames[1, 2, 0] = np.nan
+    fitted = frames.copy()
+    kernels.fit(fitted, np.arange(5), reference)
+    assert np.isnan(fitted[1]).all()
+    assert_allclose(fitted[2], reference, atol=1e-6)
+    rotation, _ = align.rotation_matrix(
+        frames[0].astype(float) - frames[0].mean(axis=0, dtype=float),
+        reference - reference.mean(axis=0),
+    )
+    expected = (frames[0] - frames[0].mean(axis=0)) @ rotation.T + reference.mean(axis=0)
+    assert_allclose(fitted[0], expected, atol=1e-5)
+    with pytest.raises(ValueError, match="a reference of shape"):
+        kernels.fit(frames, np.arange(4), reference)
