@@ -5,7 +5,7 @@ NATIVE := $(wildcard mdio/native/*/*.cpp mdio/native/*/*.h)
 WORKERS ?= 2
 
 .PHONY: install mpi mpi-where-possible web-where-possible store-where-possible \
-	packages-where-possible demo docs test explore coverage check types format peers cluster fuzz \
+	packages-where-possible wasm-where-possible demo docs test explore coverage check types format peers cluster fuzz \
 	matrix wheel clean
 
 install: .venv/installed mpi-where-possible web-where-possible store-where-possible
@@ -31,6 +31,18 @@ web-where-possible: web/node_modules/.package-lock.json
 web/node_modules/.package-lock.json: web/package-lock.json
 	npm ci --prefix web --silent && touch $@ || echo "Going on without npm: web/ is not tested." >&2
 
+# The codecs for web pages: needs clang, lld and Debian's libraries for WebAssembly.
+WASM := memory rigid_decode rigid_description rigid_needs rigid_part rigid_part_avx2 \
+	rigid_part_avx512 rigid_words rigid_words_wide rigid_write
+WASM_EXPORTS := malloc mdio_memory_new mdio_message mdio_rigid_decode
+web/rigid.wasm: $(wildcard mdio/native/codecs/*.cpp mdio/native/codecs/*.h)
+	clang++ --target=wasm32-wasi -mexec-model=reactor -msimd128 -std=c++17 -Oz -w -fno-exceptions \
+		-fno-rtti -ffp-contract=off -Imdio/native/codecs $(WASM:%=mdio/native/codecs/%.cpp) \
+		-nodefaultlibs -lc++ -lc++abi -lc $(WASM_EXPORTS:%=-Wl,--export=%) -Wl,--strip-all -o $@
+
+wasm-where-possible: packages-where-possible
+	@$(MAKE) --no-print-directory web/rigid.wasm || echo "Going on without clang: rigid.wasm is not tested." >&2
+
 # An S3 server of its own for the tests of stores, which else run on moto alone: needs Go.
 VERSITYGW := github.com/versity/versitygw/cmd/versitygw@v1.8.0
 store-where-possible: $(BIN)/versitygw
@@ -38,8 +50,9 @@ store-where-possible: $(BIN)/versitygw
 $(BIN)/versitygw: | .venv/installed
 	GOBIN=$(abspath $(BIN)) go install $(VERSITYGW) || echo "Going on without versitygw: stores are tested on moto alone." >&2
 
-# A browser for the pages, Ceph for the small cluster: Debian's, which root can install.
-PACKAGES := attr ceph-common ceph-fuse ceph-mds ceph-mgr ceph-mon ceph-osd chromium iproute2
+# A browser for the pages, what builds their codecs, Ceph for the small cluster: Debian's, which root can install.
+PACKAGES := attr ceph-common ceph-fuse ceph-mds ceph-mgr ceph-mon ceph-osd chromium iproute2 \
+	clang lld wasi-libc libc++-dev-wasm32
 packages-where-possible:
 	@dpkg -s $(PACKAGES) >/dev/null 2>&1 || { test "$$(id -u)" = 0 && apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $(PACKAGES) \
@@ -52,7 +65,7 @@ demo: .venv/installed
 docs: .venv/installed
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
 
-test: install packages-where-possible
+test: install packages-where-possible wasm-where-possible
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
 # Tests of random examples with new ones, which `make test` has not. What fails becomes an @example.

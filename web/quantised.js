@@ -1,7 +1,8 @@
 // Decodes `mdio.quantised`, the codec of Zarr trees whose positions are integers: of an XTC, or of
 // `--precision`. layouts/codecs/quantised.py has the header, mdio/core/kernels/packed.py and
-// neighbours.py the numbers behind it.
+// neighbours.py the numbers behind it, docs/rigid.md those of `rigid`.
 import Blosc from "numcodecs/blosc";
+import { decodeRigid } from "./rigid.js";
 
 const [RAW, XTC, ALONG_ATOMS, PACKED, RIGID] = [0, 2, 2, 4, 8];
 const [HEADER_NBYTES, BACK, GROUP, BEHIND] = [32, 4, 32, 16];
@@ -29,9 +30,7 @@ export async function decodeChunk(bytes, nFrames, nAtoms) {
   const [mode, itemsize, scale] = [view.getUint8(4), view.getUint8(5), view.getFloat64(16, true)];
   const [frames, atoms] = [view.getUint32(8, true), view.getUint32(12, true)];
   const ends = [24, 28].map((at) => view.getUint32(at, true));
-  if (mode > RIGID) {
-    throw new Error("this chunk is encoded by --compression rigid; browsers read bitpack (the default), zstd, lz4");
-  }
+  if (mode > RIGID + XTC) throw new Error(`a chunk of mode ${mode}, which is made by a newer mdio`);
   if (frames !== nFrames || atoms !== nAtoms || HEADER_NBYTES + ends[0] + ends[1] !== bytes.length) {
     throw new Error(`a chunk of ${frames} frames of ${atoms} atoms in ${bytes.length} bytes, not ${nFrames} of ${nAtoms}`);
   }
@@ -39,6 +38,11 @@ export async function decodeChunk(bytes, nFrames, nAtoms) {
   const rest = bytes.subarray(HEADER_NBYTES + ends[0]);
   const n = 3 * nAtoms;
   if (mode === RAW) return (await unblosc(head, Float32Array, n * nFrames)).slice();
+  if (mode > RIGID) {
+    const plain = await new Blosc().decode(head); // filled up with zeros, of which `itemsize` tells
+    const description = plain.subarray(0, Math.max(0, plain.length - itemsize));
+    return decodeRigid(description, rest, nFrames, nAtoms, scale, mode % 2 === 0);
+  }
   const packed = mode > XTC + ALONG_ATOMS;
   const alongAtoms = Boolean((mode - 1) & ALONG_ATOMS);
   const integers = new Int32Array(n * nFrames);

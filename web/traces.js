@@ -1,10 +1,11 @@
-// Draws the C-alpha traces of a trajectory on the canvas of index.html, frame by frame.
+// Draws a trajectory on the canvas of index.html, frame by frame: C-alpha traces, or all atoms as dots.
 import { Trajectory } from "./trajectory.js";
 
 const LONGEST_BOND = 4.5; // angstrom; C-alphas further apart belong to different chains
 const FRAMES_PER_S = 25;
+const MOST_TRACED = 5000; // atoms; of more there are dots
 
-const [canvas, slider, button, label, status] = ["canvas", "input", "button", "output", "[role=status]"]
+const [canvas, slider, button, label, status, cost] = ["canvas", "input", "button", "output", "[role=status]", "#cost"]
   .map((name) => document.querySelector(name));
 const asked = new URLSearchParams(location.search);
 const url = new URL(asked.get("zarr") ?? "md.zarr", location.href).href;
@@ -33,6 +34,14 @@ function draw(positions) {
   const points = atoms.map(turned);
   const context = canvas.getContext("2d");
   context.clearRect(0, 0, canvas.width, canvas.height);
+  if (n > MOST_TRACED) {
+    for (const [x, y, z] of points) {
+      const near = 0.5 + z / 2 / scale;
+      context.fillStyle = `hsl(${200 + 100 * near} 70% 50% / ${0.1 + 0.5 * near})`;
+      context.fillRect(width / 2 + zoom * x, height / 2 - zoom * y, 1 + 2 * near, 1 + 2 * near);
+    }
+    return;
+  }
   context.lineCap = "round";
   const bonds = [];
   for (let i = 1; i < n; i++) {
@@ -57,6 +66,7 @@ async function show(number) {
   shown = positions;
   draw(shown);
   label.value = `frame ${number} of ${trajectory.nFrames}, ${trajectory.times[number].toFixed(0)} ps`;
+  cost.textContent = `${(trajectory.nbytes / trajectory.nReceived / 1000).toFixed(1)} kB a frame`;
 }
 
 async function play() {

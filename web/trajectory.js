@@ -6,25 +6,32 @@ import { Quantised } from "./quantised.js";
 zarr.registry.set("crc32c", () => Crc32c);
 zarr.registry.set("mdio.quantised", () => Quantised);
 
-// Gives the bytes asked for also where a server ignores ranges, as Python's own does.
-async function fetchRange(request) {
+// Gives the bytes asked for also where a server ignores ranges, as Python's own does; `count` gets how many.
+async function fetchRange(request, count) {
   const response = await fetch(request);
   const range = /^bytes=(\d+)-(\d+)$/.exec(request.headers.get("Range") ?? "");
-  if (!range || response.status !== 200) return response;
-  const bytes = await response.arrayBuffer();
-  return new Response(bytes.slice(Number(range[1]), Number(range[2]) + 1));
+  if (!range || response.status !== 200) {
+    if (response.ok && request.method !== "HEAD") count(Number(response.headers.get("Content-Length")));
+    return response;
+  }
+  const bytes = (await response.arrayBuffer()).slice(Number(range[1]), Number(range[2]) + 1);
+  count(bytes.byteLength);
+  return new Response(bytes);
 }
 
 export class Trajectory {
   // `url`: of the folder NAME.zarr. `group`: "trajectory", all atoms, or one made by --group.
   static async open(url, group = "trajectory") {
-    const root = zarr.root(new zarr.FetchStore(url, { fetch: fetchRange }));
-    const read = async (path) => zarr.open.v3(root.resolve(`particles/${path}`), { kind: "array" });
     const made = new Trajectory();
+    const count = (n) => (made.nbytes += n);
+    const root = zarr.root(new zarr.FetchStore(url, { fetch: (request) => fetchRange(request, count) }));
+    const read = async (path) => zarr.open.v3(root.resolve(`particles/${path}`), { kind: "array" });
     made.positions = await read(`${group}/position/value`);
     [made.nFrames, made.nAtoms] = made.positions.shape;
     made.times = (await zarr.get(await read("trajectory/position/time"))).data; // ps
     made.runs = new Map();
+    made.nbytes = 0; // asked for, for frames, and how many these are
+    made.nReceived = 0;
     return made;
   }
 
@@ -45,7 +52,10 @@ export class Trajectory {
       const nInChunk = this.positions.chunks[0];
       const last = Math.min((number + 1) * nInChunk, this.nFrames);
       const reading = zarr.get(this.positions, [zarr.slice(number * nInChunk, last), null, null]);
-      const run = reading.then(({ data }) => data);
+      const run = reading.then(({ data }) => {
+        this.nReceived += last - number * nInChunk;
+        return data;
+      });
       run.catch(() => this.runs.delete(number)); // so that it is asked for again
       this.runs.set(number, run);
     }

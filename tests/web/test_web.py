@@ -19,6 +19,7 @@ from mdio.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = ROOT / "web/node_modules"
+RIGID = ROOT / "web/rigid.wasm"
 NODES = [n for n in ["node"] if shutil.which(n) and MODULES.is_dir()]
 BROWSERS = [b for b in ["chromium", "google-chrome"] if shutil.which(b) and MODULES.is_dir()][:1]
 HEADLESS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=60000"]
@@ -35,6 +36,9 @@ FORMS = {
     "floats-gzip": ("xtc", ["--precision", "none", "--compression", "gzip"], set()),
     "close": ("close", ["--precision", "0.001"], {5}),
     "close-lz4": ("close", ["--precision", "0.001", "--compression", "lz4"], {1}),
+    "rigid": ("xtc", ["--compression", "rigid"], {10}),
+    "rigid-seek": ("xtc", ["--compression", "rigid-seek"], {10}),
+    "rigid-step": ("close", ["--precision", "0.001", "--compression", "rigid"], {9}),
     "far": ("far", ["--precision", "0.001"], {0, 5}),
 }
 
@@ -131,6 +135,8 @@ def read(node, url, group, file):
 def test_what_node_reads_is_what_mdanalysis_reads(node, name, site, tmp_path):
     folder, expected = site
     source, _, modes = FORMS[name]
+    if name.startswith("rigid") and not RIGID.exists():
+        pytest.skip("needs clang, which builds web/rigid.wasm")
     tree = folder / f"{name}.zarr"
     shards = (tree / "particles/trajectory/position/value").glob("c.*")
     found = {mode for s in shards for [mode] in re.findall(b"mdq1(.)", s.read_bytes(), re.DOTALL)}
@@ -154,44 +160,85 @@ def test_a_group_is_read_from_servers_with_and_without_ranges(node, ranges, site
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_damage_and_what_is_not_read_are_told(node, adk, site, tmp_path):
+def test_damage_is_told(node, site, tmp_path):
     folder, _ = site
     shutil.copytree(folder / "group.zarr", tmp_path / "damaged.zarr")
     shard = tmp_path / "damaged.zarr/particles/ca/position/value/c.0.0.0"
     data = bytearray(shard.read_bytes())
     data[100] ^= 1
     shard.write_bytes(data)
-    rigid = [str(adk["xtc"]), str(tmp_path / "rigid.zarr"), "--compression", "rigid"]
-    assert main(["convert", *rigid, "--quiet"]) == 0
     with served(tmp_path, ranges=True) as url:
         done = read_by(node, f"{url}/damaged.zarr", "ca", tmp_path / "positions")
         assert done.returncode == 1
         assert "the checksum (crc32c) of a chunk does not fit" in done.stderr
-        done = read_by(node, f"{url}/rigid.zarr", "trajectory", tmp_path / "positions")
-        assert done.returncode == 1
-        assert "this chunk is encoded by --compression rigid" in done.stderr
+
+
+DECODE = """
+import { readFileSync } from "node:fs";
+import { decodeChunk } from "ROOT/web/quantised.js";
+const whole = readFileSync(process.argv[2]);
+let [decoded, refused, other] = [0, 0, 0];
+for (let at = 32; at < whole.length; at += 1 + Math.floor(whole.length / 300)) {
+  const bytes = new Uint8Array(whole);
+  bytes[at] ^= 0x55;
+  try {
+    await decodeChunk(bytes, 6, 230);
+    decoded++;
+  } catch (error) {
+    if (error instanceof WebAssembly.RuntimeError) other++;
+    else refused++;
+  }
+}
+console.log(JSON.stringify({ decoded, refused, other }));
+"""
+
+
+@pytest.mark.skipif(not RIGID.exists(), reason="needs clang, which builds web/rigid.wasm")
+@pytest.mark.parametrize("node", NODES)
+def test_damaged_chunks_of_rigid_decode_or_are_refused(node, tmp_path):
+    program = tmp_path / "decode.mjs"
+    program.write_text(DECODE.replace("ROOT", ROOT.as_posix()))
+    chunk = ROOT / "tests/golden/quantised/v2-step-rigid.mdq1"
+    done = subprocess.run([node, str(program), str(chunk)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    counts = json.loads(done.stdout)
+    assert counts["refused"] > 50 and counts["other"] == 0
+
+
+@pytest.mark.skipif(not RIGID.exists(), reason="needs clang, which builds web/rigid.wasm")
+def test_the_codecs_for_pages_are_small():
+    assert RIGID.stat().st_size < 100_000
 
 
 CHECK = """
 <pre id="read"></pre>
 <script type="module">
 import { Trajectory } from "./trajectory.js";
-const trajectory = await Trajectory.open(new URL("../group.zarr", location.href).href, "ca");
+const trajectory = await Trajectory.open(new URL("../TREE.zarr", location.href).href, "GROUP");
 document.querySelector("#read").textContent = JSON.stringify([...(await trajectory.frame(7))]);
 </script>
 """
 
 
+@pytest.mark.parametrize(
+    "tree, group, source", [("group", "ca", "ca"), ("rigid", "trajectory", "xtc")]
+)
 @pytest.mark.parametrize("browser", BROWSERS)
-def test_the_page_in_a_browser(browser, site, tmp_path):
+def test_the_page_in_a_browser(browser, tree, group, source, site, tmp_path):
+    if tree == "rigid" and not RIGID.exists():
+        pytest.skip("needs clang, which builds web/rigid.wasm")
     folder, expected = site
-    page = (ROOT / "web/index.html").read_text() + CHECK
-    path = "/web/check.html?zarr=../group.zarr&frame=7"
+    page = (ROOT / "web/index.html").read_text()
+    page += CHECK.replace("TREE", tree).replace("GROUP", group)
+    path = f"/web/check.html?zarr=../{tree}.zarr&group={group}&frame=7"
     command = [browser, *HEADLESS, f"--user-data-dir={tmp_path}", "--dump-dom"]
     with served(folder, ranges=False, pages=[(path, page)]) as url:
         done = subprocess.run([*command, url + path], capture_output=True, text=True, timeout=120)
     assert "<output>frame 7 of 98, 19 ps</output>" in done.stdout, done.stderr
-    assert '<p role="status">98 frames of 214 atoms</p>' in done.stdout
+    n_atoms = expected[source].shape[1]
+    assert f'<p role="status">98 frames of {n_atoms} atoms</p>' in done.stdout
+    [cost] = re.findall(r'<p id="cost">([0-9.]+) kB a frame</p>', done.stdout)
+    assert 2 * n_atoms < 1000 * float(cost) < 12 * n_atoms
     [numbers] = re.findall(r'<pre id="read">(\[.*?\])</pre>', done.stdout)
     positions = np.array(json.loads(numbers), np.float32).reshape(-1, 3)
-    assert positions.tobytes() == expected["ca"][7].tobytes()
+    assert positions.tobytes() == expected[source][7].tobytes()
