@@ -1,11 +1,13 @@
 """What the site shows that the program itself knows: its commands, its names, pictures of a run."""
 
+import ast
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import warnings
+from collections import Counter
 from pathlib import Path
 
 import mdio
@@ -67,6 +69,59 @@ def write_pictures(folder):
     ax.set_ylabel("RMSD of C-alpha (angstrom)")
     ax.figure.set_size_inches(6, 3)
     ax.figure.savefig(folder / "rmsd.png", dpi=120, bbox_inches="tight")
+    draw_house(folder / "house.png")
+
+
+ROOMS = (
+    *("core", "layouts", "parallel", "converters", "readers"),
+    *("analysis", "mapreduce", "advisor", "cli"),
+)
+"""Of mdio, from the bottom to the top."""
+
+
+def imports_of_rooms():
+    """Return how many modules of one room import another, by both."""
+    root = Path(mdio.__file__).resolve().parents[1]
+    counts = Counter()
+    for room in ROOMS:
+        folder = root / room if (root / room).is_dir() else root / "mdio" / room
+        for path in folder.rglob("*.py"):
+            names = set()
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mdio."):
+                    names.add(node.module.split(".")[1])
+            counts.update((room, name) for name in names & {*ROOMS} - {room})
+    return counts
+
+
+def draw_house(path):
+    """Draw the rooms as floors, and an arc for each that imports another, as wide as often."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import FancyArrowPatch
+
+    figure = Figure(figsize=(6, 5), layout="constrained")
+    axes = figure.subplots()
+    for floor, room in enumerate(ROOMS):
+        axes.text(0, floor, room, ha="center", va="center", bbox={"fc": "#DDE8F5", "ec": "#0072B2"})
+    for (upper, lower), count in sorted(imports_of_rooms().items()):
+        a, b = ROOMS.index(upper), ROOMS.index(lower)
+        side = 1 if (a - b) % 2 else -1
+        ends = ((0.16 * side, a), (0.16 * side, b))
+        bend = -side * (0.25 + 0.04 * (a - b))
+        axes.add_patch(
+            FancyArrowPatch(
+                *ends,
+                connectionstyle=f"arc3,rad={bend}",
+                arrowstyle="-|>",
+                mutation_scale=9,
+                linewidth=0.5 + count**0.5 / 3,
+                color="#56789A",
+                alpha=0.7,
+            )
+        )
+    axes.set(xlim=(-1.6, 1.6), ylim=(-0.6, len(ROOMS) - 0.4))
+    axes.axis("off")
+    figure.savefig(path, dpi=150)
 
 
 def run_examples(folder):
