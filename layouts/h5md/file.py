@@ -335,6 +335,7 @@ def coder_of(plan: LayoutPlan, field: str) -> Coder:
     step = plan.step_of(field)
     if step is None:
         return DEFAULT_GZIP_LEVEL
+    step *= flavour_of(plan.flavour).to_file.get(field, 1)
     rule = plan.precision_source if field == "positions" else "asked"
     return quantised_from_option(step, rule, plan.compression)
 

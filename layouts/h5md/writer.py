@@ -392,10 +392,9 @@ def _packed(info: TrajectoryInfo, options: WriteOptions) -> dict[str, Any]:
             f"--compression {name} stores integers, and {info.path} holds none of one step; give "
             "--precision STEP, or take --compression gzip"
         )
-    if flavour_of(options.flavour).to_file:
-        raise PlanError(
-            f"--flavour {options.flavour} is for a program that reads no integers of mdio's; take "
-            "--compression gzip"
+    if flavour_of(options.flavour).to_file and precision is not None:
+        source = (
+            "asked"  # the numbers are those of an XTC in other units, so in their last bits others
         )
     note = (
         f"other programs read this by HDF5's filter {FILTER}, which comes with mdio's sources "
@@ -412,7 +411,7 @@ def _packed(info: TrajectoryInfo, options: WriteOptions) -> dict[str, Any]:
 def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
     """Plan one file; raises PlanError for what H5MD files cannot have."""
     check_group_names(options.groups)
-    if flavour_of(options.flavour).to_file:
+    if flavour_of(options.flavour).to_file and not integers_by(options.compression):
         options.keep_floats(f"--flavour {options.flavour}, which has units of its own")
         if options.precision not in (None, "auto", "none"):
             raise PlanError(
