@@ -367,7 +367,9 @@ class _Plan:
         sources = {self.source(path): path for path in self.files}
         # What replaces an output on disk looks at it itself, in the moment when it does.
         read = [*self.files, *[old.path] * (self.former is None)]
-        states = SourceStates(read, may_grow=self._may_grow(list(sources)))
+        # Of a source that may be written on only whole frames that are there are taken.
+        may_grow = self.options.running.growing or any(source.info.lost for source in sources)
+        states = SourceStates(read, may_grow=may_grow)
         if self.numbered:
             ((source, path),) = sources.items()
             self.check_it_is_the_same(path)
@@ -535,10 +537,6 @@ class _Plan:
         view = ViewLayout(path, source=whole, frames=frames, atoms=atoms)
         self.frames_of[view] = info, np.asarray(view.frames)
         return view
-
-    def _may_grow(self, sources: Sequence[Layout]) -> bool:
-        """Whether a source may be written on: only whole frames that are there are taken."""
-        return self.options.running.growing or any(source.info.lost for source in sources)
 
     def check_it_is_the_same(self, path: Path) -> None:
         """Compare frames that were taken of a source before with those that it has now."""

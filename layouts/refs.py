@@ -256,7 +256,7 @@ class RefsWriter(LayoutWriter):
         refs |= _inline("step", np.concatenate([p.step for p in pieces]), ("frame",), None)
         refs |= _inline("box", box, ("frame", "cell"), "angstrom, degree")
         refs |= dict(self._positions())
-        templates = {f"f{n}": _url(one.path) for n, one in enumerate(self._placed)}
+        templates = {f"f{n}": one.path.absolute().as_uri() for n, one in enumerate(self._placed)}
         found = {"version": 1, "mdio": manifest, "templates": templates, "refs": refs}
         text = json.dumps(found, separators=(",", ":"))
         write_whole(self.path, text.encode(), prefix=f"{self.path.name}.")
@@ -273,10 +273,6 @@ class RefsWriter(LayoutWriter):
                 for b, c in product(*map(range, one.offset.shape[1:])):
                     yield f"position/{row}.{b}.{c}", [url, places[b][c], sizes[a][b][c]]
                 row += 1
-
-
-def _url(path: Path) -> str:
-    return path.absolute().as_uri()
 
 
 def _array(

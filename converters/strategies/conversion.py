@@ -34,7 +34,6 @@ from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class, parts_at
 from mdio.layouts.striping.file_systems import unstriped
-from mdio.layouts.striping.stripes import StripeRecord
 from mdio.layouts.writer import LayoutWriter, OutputMeta, PieceRecord
 from mdio.parallel.executors import Executor
 
@@ -110,7 +109,7 @@ class Conversion:
             temporary = self._publication(stack, words, force=force, resume=resume)
             begun = time.perf_counter()
             if not temporary.exists():
-                meta = replace(meta, striping=self._stripe(temporary))
+                meta = replace(meta, striping=self.job.striping.apply(temporary, self.plan))
             meta = meta if self.repairs is None else self.repairs.meta
             meta = meta if self.appended is None else self.appended.meta(meta)
             writer = self._open(stack, temporary, words, meta, resume)
@@ -192,10 +191,6 @@ class Conversion:
         if self.plan.compression is not None or self.plan.is_rounded:
             return None
         return self.plan.nbytes * (1 - self.n_taken / self.plan.n_frames)
-
-    def _stripe(self, path: Path) -> StripeRecord | None:
-        """Ask for the stripes of what is about to be made."""
-        return self.job.striping.apply(path, self.plan)
 
     def _tell_of_stripes(self, writer: LayoutWriter) -> None:
         """Add a note where stripes were asked for, and the file system did something else."""

@@ -87,7 +87,7 @@ class GenericLayout(Layout):
             return True
         # Formats of other packages are known to MDAnalysis only if these have been imported.
         readers = getattr(sys.modules.get("MDAnalysis"), "_READERS", {})
-        return kind in readers and not _is_ours(readers[kind])
+        return kind in readers and not readers[kind].__module__.startswith("mdio.")
 
     def _open(self) -> TrajectoryInfo:
         if (packed := packed_as(self.path)) in UNPACKED_BY and _format_of(self.path) in BINARY:
@@ -246,7 +246,3 @@ def _begins_as(path: Path) -> str | None:
     """Return the format that a file begins as; None if that does not tell."""
     head = head_unpacked(path, LOOKED_AT_NBYTES)
     return next((kind for kind, begins in BEGINNINGS.items() if begins.match(head)), None)
-
-
-def _is_ours(reader_class: type) -> bool:
-    return reader_class.__module__.startswith("mdio.")

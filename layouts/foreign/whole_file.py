@@ -55,7 +55,7 @@ class WholeFile(Frames):
                 "by MDAnalysis; write them into a PDB file, of which each model is read as a frame"
             )
         first = self.read(0)
-        if kind in LAST_LINES and not _has(path, LAST_LINES[kind]):
+        if kind in LAST_LINES and LAST_LINES[kind] not in _end_of(path):
             size = path.stat().st_size
             self.lost = (LostBytes(str(path), self.n_frames, size, 0),)
         self.fields = tuple(
@@ -149,10 +149,6 @@ def _ends_whole(path: Path, width: int | None) -> bool:
     if not last.strip():
         return True
     return has_all_digits(raw) if width is None else len(last.rstrip()) % width == 0
-
-
-def _has(path: Path, text: bytes) -> bool:
-    return text in _end_of(path)
 
 
 def _end_of(path: Path) -> bytes:

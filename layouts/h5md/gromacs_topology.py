@@ -94,7 +94,8 @@ def _of_molecules(module: h5py.Group, n_atoms: int) -> dict[str, Any]:
             table = [_text(text) for text in kind[f"{dataset}_table"][...]]
             codes = kind[dataset][...] + len(texts[column])
             texts[column] += table
-            codes = codes if column == "names" else _first_of(codes, kind["residue_id"][...])
+            if column != "names":  # that of the first atom of each residue
+                codes = codes[np.unique(kind["residue_id"][...], return_index=True)[1]]
             parts[column].append(np.tile(codes, count))
         own = kind["residue_id"][...].astype("i8") - 1
         shift = first_residue + n_residues * np.arange(count)
@@ -118,11 +119,6 @@ def _of_molecules(module: h5py.Group, n_atoms: int) -> dict[str, Any]:
         RESINDEX: flat["residues"],
         SEGINDEX: flat["segments"],
     }
-
-
-def _first_of(values: NDArray[Any], residues: NDArray[Any]) -> NDArray[Any]:
-    """Return the value of the first atom of each residue."""
-    return values[np.unique(residues, return_index=True)[1]]
 
 
 def _text(value: Any) -> str:

@@ -225,13 +225,9 @@ def native_plan(container: str, info: TrajectoryInfo, options: WriteOptions) -> 
         **changes,
     )
     encoder = encoder_of(container, plan)
-    size = replace(encoder, sparse=()).frame_nbytes or _xtc_estimate(info.n_atoms)
+    # An XTC frame has at most its header, and four bytes a number.
+    size = replace(encoder, sparse=()).frame_nbytes or 104 + 12 * info.n_atoms
     return plan.replace(nbytes=encoder.header_nbytes + info.n_frames * size)
-
-
-def _xtc_estimate(n_atoms: int) -> int:
-    """Return an upper estimate of an XTC frame: its header, and four bytes a number."""
-    return 104 + 12 * n_atoms
 
 
 def _xtc_precision(info: TrajectoryInfo, options: WriteOptions) -> dict[str, Any]:

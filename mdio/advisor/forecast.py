@@ -347,7 +347,7 @@ class Forecaster:
         seconds = trial.convert_frame_s.quartile * n_frames
         if trial.layout == "local-copy":
             seconds = max(seconds, self._copy_to_nodes(trial, n_ranks))
-        elif not (trial.one_writer and not self._writes_together):
+        elif not trial.one_writer or (self.profile and self.measurements.host.parallel_hdf5):
             here = self.nodes * self.measurements.host.cores
             cores = n_ranks if self.profile else min(n_ranks, here)
             seconds *= trial.convert_workers / cores
@@ -358,11 +358,6 @@ class Forecaster:
             seconds = max(seconds, self.measurements.source.nbytes / self.storage_nbytes_per_s)
         relative = math.hypot(trial.convert_frame_s.relative, 2 * self._beyond_sample())
         return trial.convert_fixed_s.quartile + seconds, min(relative, 1.0)
-
-    @property
-    def _writes_together(self) -> bool:
-        """Whether all ranks write one HDF5 file."""
-        return self.profile is not None and self.measurements.host.parallel_hdf5
 
     def _copy_to_nodes(self, trial: Trial, n_ranks: int) -> float:
         """Return the seconds until every node has its own copy."""

@@ -155,11 +155,6 @@ class Stored:
         """Whether it holds frames; others are small tables and notes."""
         return self.path.suffix == ".unit" and "-t" not in self.path.stem
 
-    @property
-    def is_temporary(self) -> bool:
-        """Whether it is being written, or was."""
-        return self.path.name.startswith(TEMPORARY)
-
     def remove(self) -> None:
         """Remove it; harmless if another process has."""
         with suppress(OSError):
@@ -242,7 +237,7 @@ class CacheFolder:
             return True
         files = sorted(self.files(), key=lambda one: one.used_ns)
         for one in files:  # what killed processes have left
-            if one.is_temporary and one.used_ns < files[-1].used_ns - STALE_NS:
+            if one.path.name.startswith(TEMPORARY) and one.used_ns < files[-1].used_ns - STALE_NS:
                 one.remove()
         held = sum(one.nbytes for one in files)
         limit = self.limit(held)

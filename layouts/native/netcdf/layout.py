@@ -175,7 +175,8 @@ class NCDFEncoder(Encoder):
             unit = UNITS.get(name, "kelvin" if name == "temp0" else None)
             said: dict[str, str | float] = {} if unit is None else {"units": unit}
             said |= {"scale_factor": AMBER_VELOCITY} if name == "velocities" else {}
-            dimensions = _dimensions(name) + ((REMD_DIMENSION,) if name in self._in_each else ())
+            in_each = any(name == other and shape for other, _, shape in self.more)
+            dimensions = _dimensions(name) + ((REMD_DIMENSION,) if in_each else ())
             described.append(_variable(name, dimensions, kind, said))
         texts = [*(text for text, _ in fixed), *described]
         begin = len(head) + sum(len(text) + 12 for text in texts)
@@ -187,11 +188,6 @@ class NCDFEncoder(Encoder):
         for text, (_, column, offset) in zip(described, records, strict=True):
             head += text + struct.pack(">IQ", column.itemsize, begin + offset)
         return head + values
-
-    @property
-    def _in_each(self) -> set[str]:
-        """Which of `more` have a number for each dimension."""
-        return {name for name, _, shape in self.more if shape}
 
 
 def _dimensions(name: str) -> tuple[str, ...]:
