@@ -79,7 +79,7 @@ def test_command_line(adk, tmp_path, capsys):
     (tmp_path / "d").write_text("")
     assert main([str(word) for word in (*words, "--cache", tmp_path / "d", "-w", "2")]) == 0
     notes = json.loads(capsys.readouterr().out)["notes"]
-    assert len([note for note in notes if "nothing can be kept" in note]) == 1
+    assert len([note for note in notes if "cannot write to this cache" in note]) == 1
     unit = next((tmp_path / "c").rglob("*.unit"))
     unit.write_bytes(unit.read_bytes()[:-1])
     assert main(["cache", "verify", str(tmp_path / "c")]) == 1
