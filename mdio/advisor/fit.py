@@ -308,16 +308,12 @@ def _compute(rows: Sequence[TimingRow], ratio: float) -> tuple[float, float]:
     }
     if len(seconds) > 1:
         # minimise sum((fixed + repeat x)/y - 1)^2
-        a = sum(1 / y**2 for y in seconds.values())
-        b = sum(x / y**2 for x, y in seconds.items())
-        c = sum((x / y) ** 2 for x, y in seconds.items())
-        d = sum(1 / y for y in seconds.values())
-        e = sum(x / y for x, y in seconds.items())
-        determinant = a * c - b * b
-        if determinant > 1e-12 * a * c:
-            fixed, repeat = (d * c - b * e) / determinant, (a * e - b * d) / determinant
-            if fixed >= 0 and repeat > 0:
-                return fixed, repeat
+        terms = np.array([(1 / y, x / y) for x, y in seconds.items()])
+        scales = np.linalg.norm(terms, axis=0)
+        scaled, _, rank, _ = np.linalg.lstsq(terms / scales, np.ones(len(terms)), rcond=1e-6)
+        fixed, repeat = (scaled / scales).tolist()
+        if rank == 2 and fixed >= 0 and repeat > 0:
+            return fixed, repeat
     repeat = geometric_mean(y / (ratio + x) for x, y in seconds.items())
     return ratio * repeat, repeat
 
@@ -367,39 +363,29 @@ class Residual:
         return self.t_total_s / self.row.t_total_max_s - 1
 
 
-@dataclass(frozen=True)
-class _Factors:
-    """Parameters as factors to those of a profile, with the widths of their priors."""
-
-    names: tuple[str, ...]
-    widths: NDArray[np.float64]
-
-
-def _factors(loose: bool) -> _Factors:
-    """Return what is fitted: few known values make widths `loose`."""
-    widths: dict[str, float] = {
-        "node_slowdown": 1.0,
-        "compute noise": 0.5,
-        # On Comet layouts and gathers differ more in noise (0.03 to 0.38) than machines may.
-        "io noise": 0.35,
-        **{f"io noise {layout}/{gather}": 0.7 for layout, gather in PAIRS},
-        "locks": 0.4,
-        "lock_s": 0.45,
-        "lock_gather_s": 0.45,
-        "client_lock_s": 0.7,
-        "open_file_s": 0.4,
-        "metadata": 0.5,
-        **{f"read {layout}": 0.15 for layout in LAYOUTS if layout != "xtc-shared"},
-        "storage limit": 0.7,
-        "file limit": 0.7,
-        **{f"gather {kind}": 0.5 for kind in GATHERS},
-    }
-    scale = 2.0 if loose else 1.0
-    return _Factors(tuple(widths), scale * np.array(list(widths.values())))
+WIDTHS: Mapping[str, float] = {
+    "node_slowdown": 1.0,
+    "compute noise": 0.5,
+    # On Comet layouts and gathers differ more in noise (0.03 to 0.38) than machines may.
+    "io noise": 0.35,
+    **{f"io noise {layout}/{gather}": 0.7 for layout, gather in PAIRS},
+    "locks": 0.4,
+    "lock_s": 0.45,
+    "lock_gather_s": 0.45,
+    "client_lock_s": 0.7,
+    "open_file_s": 0.4,
+    "metadata": 0.5,
+    **{f"read {layout}": 0.15 for layout in LAYOUTS if layout != "xtc-shared"},
+    "storage limit": 0.7,
+    "file limit": 0.7,
+    **{f"gather {kind}": 0.5 for kind in GATHERS},
+}
+"""What is fitted, as factors to the values of a profile, and the widths of their priors."""
 
 
-def _apply(base: Profile, factor: Mapping[str, float]) -> Profile:
-    """Return `base` with its parameters multiplied."""
+def _apply(base: Profile, logs: NDArray[np.float64]) -> Profile:
+    """Return `base` with its parameters multiplied by the factors of `WIDTHS`, given as logs."""
+    factor = dict(zip(WIDTHS, np.exp(logs).tolist(), strict=True))
     storage, noise = base.storage, base.noise
     return replace(
         base,
@@ -463,15 +449,17 @@ def fit_profile(
         raise PlanError("no measured row to fit a profile to")
     known = base or load_profile("comet")
     start = _start(rows, known, cores_per_node, name, source, carried=not loose)
-    factors = _factors(loose)
+    widths = (2.0 if loose else 1.0) * np.array(list(WIDTHS.values()))
     from scipy.optimize import least_squares
 
     def cost(logs: NDArray[np.float64]) -> NDArray[np.float64]:
-        trial = _apply(start, dict(zip(factors.names, np.exp(logs).tolist(), strict=True)))
-        return np.concatenate([_robust(_errors(trial, rows)), logs / factors.widths])
+        errors = _errors(_apply(start, logs), rows)
+        # Their squares are the soft L1 loss, 2 (sqrt(1 + e^2) - 1).
+        robust = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors**2) - 1))
+        return np.concatenate([robust, logs / widths])
 
-    found = least_squares(cost, np.zeros(len(factors.names)), bounds=(-6.0, 6.0), max_nfev=100)
-    fitted = _apply(start, dict(zip(factors.names, np.exp(found.x).tolist(), strict=True)))
+    found = least_squares(cost, np.zeros(len(widths)), bounds=(-6.0, 6.0), max_nfev=100)
+    fitted = _apply(start, found.x)
     return _with_scatter(fitted, rows, None if loose else known.noise)
 
 
@@ -489,6 +477,7 @@ def _start(
     task = measured_task(rows, known)
     slower = task.t_io_s["xtc"] / known.task.t_io_s["xtc"]
     total, shared = rates_reached(rows, task)
+    rate = max(task.nbytes[family] / seconds for family, seconds in task.t_io_s.items())
     storage = replace(
         known.storage,
         lock_s=known.storage.lock_s * slower,
@@ -501,7 +490,7 @@ def _start(
             2 * shared / known.storage.stripe_count, known.storage.stripe_bytes_per_s / slower
         ),
         # A link is supposed to carry what the cores behind it read, each as if it were alone.
-        node_bytes_per_s=max(2 * cores * _rate(task), known.storage.node_bytes_per_s),
+        node_bytes_per_s=max(2 * cores * rate, known.storage.node_bytes_per_s),
     )
     counts: dict[str, int] = {}
     for row in rows:
@@ -518,11 +507,6 @@ def _start(
         noise=_shrunk(known.noise) if carried else known.noise,
         measured={key: count for key, count in counts.items() if count},
     )
-
-
-def _rate(task: Task) -> float:
-    """Return the bytes/s that one rank reads, the larger of the families."""
-    return max(task.nbytes[family] / seconds for family, seconds in task.t_io_s.items())
 
 
 def _shrunk(noise: Noise) -> Noise:
@@ -559,13 +543,6 @@ def _errors(trial: Profile, rows: Sequence[TimingRow]) -> NDArray[np.float64]:
 
 def _miss(predicted: float, measured: float, *scatters: float) -> float:
     return (math.log(predicted) - math.log(measured)) / math.hypot(*scatters)
-
-
-def _robust(errors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return residuals whose squares are the soft L1 loss, 2 (sqrt(1 + e^2) - 1)."""
-    squares: NDArray[np.float64] = errors**2
-    out: NDArray[np.float64] = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + squares) - 1))
-    return out
 
 
 def residuals(profile: Profile, rows: Sequence[TimingRow]) -> list[Residual]:

@@ -170,12 +170,8 @@ class Spread:
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         """Return the spread of at least one value."""
-        ordered = sorted(values)
-        place = (len(ordered) - 1) / 4
-        below = int(place)
-        above = min(below + 1, len(ordered) - 1)
-        quartile = ordered[below] + (place - below) * (ordered[above] - ordered[below])
-        return cls(statistics.median(ordered), ordered[0], ordered[-1], quartile)
+        quartile = float(np.quantile(values, 0.25))
+        return cls(statistics.median(values), min(values), max(values), quartile)
 
     @property
     def relative(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -203,21 +204,16 @@ def load_profile(name: str | Path) -> Profile:
 
 
 def save_profile(profile: Profile, path: str | Path) -> None:
-    """Write the profile as TOML.
+    """Write the profile as TOML, figures to six digits.
 
     Raises OutputError: the file cannot be written.
     """
-    try:
-        Path(path).write_text(to_toml(profile), "utf-8")
-    except OSError as error:
-        raise OutputError(f"{path}: the profile cannot be written ({error.strerror})") from None
-
-
-def to_toml(profile: Profile) -> str:
-    """Return the profile as the text of a TOML file; figures to six digits."""
     lines = [f"format = {FORMAT}"]
     _write(dataclasses.asdict(profile), "", lines)
-    return "\n".join(lines) + "\n"
+    try:
+        Path(path).write_text("\n".join(lines) + "\n", "utf-8")
+    except OSError as error:
+        raise OutputError(f"{path}: the profile cannot be written ({error.strerror})") from None
 
 
 def _write(table: Mapping[str, Any], prefix: str, lines: list[str]) -> None:
@@ -238,11 +234,8 @@ def _key(key: str) -> str:
 
 def _value(value: str | float) -> str:
     if isinstance(value, str):
-        escaped = "".join(
-            f"\\{letter}" if letter in '"\\' else letter if letter.isprintable() else " "
-            for letter in value
-        )
-        return f'"{escaped}"'
+        printable = "".join(letter if letter.isprintable() else " " for letter in value)
+        return json.dumps(printable, ensure_ascii=False)
     if isinstance(value, int):
         return str(value)
     text = f"{value:.6g}"

@@ -283,6 +283,8 @@ def recommend(
     break_even, towards = _break_even(fitting, totals, chosen)
     recommended = _recommended(setting, chosen, totals[chosen.name], useful)
     weighed = node_cache(forecaster, totals["as-is"], setting.ranks)
+    ratio = math.inf if measurements.ratio_comp_io is None else measurements.ratio_comp_io
+    bound = "compute" if ratio >= COMPUTE_BOUND else "io" if ratio <= IO_BOUND else "balanced"
     said = reasons(asked, chosen, totals, alike, useful)
     return Decision(
         measurements=measurements,
@@ -291,7 +293,7 @@ def recommend(
         ranks_asked=ranks,
         passes=passes,
         ratio=measurements.ratio_comp_io,
-        bound=_bound(measurements.ratio_comp_io),
+        bound=bound,
         recommended=recommended,
         options=tuple(
             _option(trial, totals.get(trial.name), trial is chosen) for trial in measurements.trials
@@ -318,16 +320,6 @@ def recommend(
     )
 
 
-def _bound(ratio: float | None) -> str:
-    if ratio is None or ratio >= COMPUTE_BOUND:
-        return "compute"
-    return "io" if ratio <= IO_BOUND else "balanced"
-
-
-def _simplicity(trial: Trial) -> int:
-    return SIMPLER.index(trial.name) if trial.name in SIMPLER else len(SIMPLER)
-
-
 def _choose(trials: Sequence[Trial], totals: dict[str, Total]) -> tuple[Trial, list[str]]:
     """Return the best option, or the simplest of those that are as good; and all of those."""
     best = min(trials, key=lambda trial: totals[trial.name].total_s)
@@ -339,7 +331,10 @@ def _choose(trials: Sequence[Trial], totals: dict[str, Total]) -> tuple[Trial, l
         margin = min(max(LEAST_NOISE, noise), MOST_NOISE)
         if total.total_s <= least.total_s * (1 + margin):
             alike.append(trial)
-    chosen = min(alike, key=lambda trial: (_simplicity(trial), totals[trial.name].total_s))
+    order = {name: place for place, name in enumerate(SIMPLER)}
+    chosen = min(
+        alike, key=lambda trial: (order.get(trial.name, len(order)), totals[trial.name].total_s)
+    )
     return chosen, [trial.name for trial in alike]
 
 

@@ -351,18 +351,18 @@ def times(decision: Decision) -> str:
 
 def efficiencies(decision: Decision) -> str:
     """Lines: parallel efficiency against the ranks."""
+
+    def efficiency(points: tuple[Forecast, ...]) -> list[float]:
+        alone = next((point for point in points if point.n_ranks == 1), points[0])
+        work = alone.t_total_s * alone.n_ranks
+        return [work / (point.n_ranks * max(point.t_total_s, 1e-12)) for point in points]
+
     with figure(3.2) as (made, axes):
-        _lines(axes, decision, _efficiency)
+        _lines(axes, decision, efficiency)
         axes.set(ylabel="efficiency")
         axes.set_ylim(bottom=0)
         made.legend(loc="outside lower center", ncols=3)
         return svg_of(made, "Predicted parallel efficiency against ranks, for each layout")
-
-
-def _efficiency(points: tuple[Forecast, ...]) -> list[float]:
-    alone = next((point for point in points if point.n_ranks == 1), points[0])
-    work = alone.t_total_s * alone.n_ranks
-    return [work / (point.n_ranks * max(point.t_total_s, 1e-12)) for point in points]
 
 
 def _lines(

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice, pairwise
 from os import PathLike
 from pathlib import Path
@@ -78,22 +79,12 @@ def _npz(result: AnalysisResult, file: BinaryIO) -> None:
     np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
-def _words(row: Row) -> list[str]:
-    return [value if isinstance(value, str) else repr(value) for value in row]
-
-
-def _csv(result: AnalysisResult, file: BinaryIO) -> None:
+def _text(result: AnalysisResult, file: BinaryIO, *, mark: str, separator: str) -> None:
     names, rows = table(result)
-    file.write((",".join(names) + "\n").encode())
+    file.write((mark + separator.join(names) + "\n").encode())
     for row in rows:
-        file.write((",".join(_words(row)) + "\n").encode())
-
-
-def _dat(result: AnalysisResult, file: BinaryIO) -> None:
-    names, rows = table(result)
-    file.write(("#" + " ".join(names) + "\n").encode())
-    for row in rows:
-        file.write((" ".join(_words(row)) + "\n").encode())
+        words = (value if isinstance(value, str) else repr(value) for value in row)
+        file.write((separator.join(words) + "\n").encode())
 
 
 def _xvg(result: AnalysisResult, file: BinaryIO) -> None:
@@ -119,8 +110,8 @@ def _xvg(result: AnalysisResult, file: BinaryIO) -> None:
 
 WRITERS: dict[str, Callable[[AnalysisResult, BinaryIO], None]] = {
     ".npz": _npz,
-    ".csv": _csv,
-    ".dat": _dat,
+    ".csv": partial(_text, mark="", separator=","),
+    ".dat": partial(_text, mark="#", separator=" "),
     ".xvg": _xvg,
 }
 RESULT_SUFFIXES = tuple(WRITERS)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.kernel import FORMER_NAMES, KERNELS, Kernel, named_kernel
@@ -51,18 +52,52 @@ COMMON = (
 )
 """What ``--help`` shows; ``--help-all`` has the rest."""
 
-OF_KERNELS: dict[str, tuple[str, object]] = {
-    "--ref-frame": ("reference", 0),
-    "--weights": ("weights", None),
-    "--angles": ("angles", "phi,psi"),
-    "--degrees": ("degrees", False),
-    "--superpose": ("superpose", False),
-    "--to-select": ("to", None),
-    "--repeat": ("repeat", 1),
-    "--max-lag": ("max_lag_ps", None),
-    "--dims": ("dims", "xyz"),
+OF_KERNELS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "--ref-frame N": (
+        "reference",
+        "reference frame (default: 0)",
+        {"type": int, "default": 0},
+    ),
+    "--weights": (
+        "weights",
+        "weight atoms by mass, or equally (default: rgyr by mass, rmsd equally)",
+        {"choices": ("mass", "none")},
+    ),
+    "--angles A,B": (
+        "angles",
+        "of phi, psi, chi1 (default: phi,psi)",
+        {"default": "phi,psi"},
+    ),
+    "--degrees": (
+        "degrees",
+        "dihedrals: angles in degrees instead of their cos and sin",
+        {"default": False},
+    ),
+    "--superpose": (
+        "superpose",
+        "rmsf: superpose frames on the reference first (default: use them as they are, as "
+        "MDAnalysis does)",
+        {"default": False},
+    ),
+    "--to-select SEL": (
+        "to",
+        "pairs: distances from each atom of --select to the atom at the same place in this "
+        "selection (default: all pairs within --select)",
+        {},
+    ),
+    "--repeat X": (
+        "repeat",
+        "rmsd: compute every frame X times",
+        {"type": positive, "default": 1},
+    ),
+    "--max-lag PS": (
+        "max_lag_ps",
+        "msd, vacf: longest lag (default: from the first frame to the last)",
+        {"type": float},
+    ),
+    "--dims XYZ": ("dims", "msd: along which axes (default: xyz)", {"default": "xyz"}),
 }
-"""What kernels that have these options call them, and their defaults."""
+"""Options of some kernels: what these call them, help, and how they are read."""
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -82,35 +117,8 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(atoms, "--group NAME", "read this stored group, or this trajectory of an ensemble")
     add_options(parser, FrameChoice)
     what = parser.add_argument_group("what is computed")
-    add(what, "--ref-frame N", "reference frame (default: 0)", int, default=0)
-    add(
-        what,
-        "--weights",
-        "weight atoms by mass, or equally (default: rgyr by mass, rmsd equally)",
-        choices=("mass", "none"),
-    )
-    add(what, "--angles A,B", "of phi, psi, chi1 (default: phi,psi)", default="phi,psi")
-    add(what, "--degrees", "dihedrals: angles in degrees instead of their cos and sin")
-    add(
-        what,
-        "--superpose",
-        "rmsf: superpose frames on the reference first (default: use them as they are, as "
-        "MDAnalysis does)",
-    )
-    add(
-        what,
-        "--to-select SEL",
-        "pairs: distances from each atom of --select to the atom at the same place in this "
-        "selection (default: all pairs within --select)",
-    )
-    add(what, "--repeat X", "rmsd: compute every frame X times", positive, default=1)
-    add(
-        what,
-        "--max-lag PS",
-        "msd, vacf: longest lag (default: from the first frame to the last)",
-        float,
-    )
-    add(what, "--dims XYZ", "msd: along which axes (default: xyz)", default="xyz")
+    for spelled, (_, text, more) in OF_KERNELS.items():
+        add(what, spelled, text, **more)
     workers = parser.add_argument_group("workers")
     add_workers(workers)
     add(
@@ -142,9 +150,10 @@ def setup(parser: argparse.ArgumentParser) -> None:
 def _own_options(args: argparse.Namespace) -> dict[str, object]:
     """Return those of `OF_KERNELS` that were given, as kernels call them."""
     given = {}
-    for option, (name, default) in OF_KERNELS.items():
+    for spelled, (name, _, more) in OF_KERNELS.items():
+        option = spelled.partition(" ")[0]
         value = getattr(args, option[2:].replace("-", "_"))
-        if value == default:
+        if value == more.get("default"):
             continue
         given[name] = value
         if name not in signature(named_kernel(args.kernel)).parameters:

@@ -35,14 +35,6 @@ LOOKED_AT = 100  # frames, for how often a field comes
 TIMES = ("time_first_ps", "time_last_ps", "dt_ps")
 
 
-class _Version(argparse.Action):
-    """Prints the version."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        print(f"mdio {__version__}")
-        parser.exit()
-
-
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     add(parser, "path PATH", "trajectory (several are joined)", nargs="+")
@@ -50,7 +42,8 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
     add(parser, "-s --top FILE", "topology, for formats that do not hold the number of atoms")
     add(parser, "--json", "print one JSON object")
-    add(parser, "--version", "version and decoders in use", nargs=0, action=_Version)
+    text = "version and decoders in use"
+    add(parser, "--version", text, action="version", version=f"mdio {__version__}")
 
 
 def _made_of(source: Mapping[str, Any]) -> str:

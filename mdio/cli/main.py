@@ -308,7 +308,14 @@ def _parser(command: str | None, *, alone: bool = False) -> FriendlyParser:
             module = import_module(f"mdio.cli.{name}")
             module.setup(chosen)
             add(chosen, "--debug", "show the traceback of an error")
-            _add_stalls(chosen)
+            add(
+                chosen,
+                "--stall-timeout S",
+                "report a read or write that takes longer, s (default: %(default)g; 0: never)",
+                float,
+                default=STALL_TIMEOUT_S,
+            )
+            add(chosen, "--stall-abort S", "end the program when one takes longer, s", float)
             chosen.show_first(getattr(module, "COMMON", ()))
     return parser
 
@@ -321,17 +328,6 @@ def command_help(name: str) -> str:
 def _command(parser: FriendlyParser, name: str) -> FriendlyParser:
     commands = next(action.choices for action in parser._actions if action.dest == "command")
     return cast(FriendlyParser, cast(dict[str, Any], commands)[name])
-
-
-def _add_stalls(parser: argparse.ArgumentParser) -> None:
-    add(
-        parser,
-        "--stall-timeout S",
-        "report a read or write that takes longer, s (default: %(default)g; 0: never)",
-        float,
-        default=STALL_TIMEOUT_S,
-    )
-    add(parser, "--stall-abort S", "end the program when one takes longer, s", float)
 
 
 @contextmanager

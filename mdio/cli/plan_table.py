@@ -99,22 +99,12 @@ def _arrays(plan: LayoutPlan) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("group", "array", "atoms", "chunk", "bytes", "chunks")]
     for array in plan.arrays:
         if array.contiguous:
-            size = _size(12 * plan.n_frames * array.n_atoms)
-            rows.append(
-                (array.group, array.field, f"{array.n_atoms:,}", "in one piece", size, "none")
-            )
-            continue
-        n_chunks = math.ceil(plan.n_frames / array.chunk_frames) * array.n_atom_chunks
-        rows.append(
-            (
-                array.group,
-                array.field,
-                f"{array.n_atoms:,}",
-                f"{array.chunk_frames:,} x {array.chunk_atoms:,}",
-                _size(array.chunk_nbytes),
-                f"{n_chunks:,}",
-            )
-        )
+            cells = ("in one piece", _size(12 * plan.n_frames * array.n_atoms), "none")
+        else:
+            n_chunks = math.ceil(plan.n_frames / array.chunk_frames) * array.n_atom_chunks
+            shape = f"{array.chunk_frames:,} x {array.chunk_atoms:,}"
+            cells = (shape, _size(array.chunk_nbytes), f"{n_chunks:,}")
+        rows.append((array.group, array.field, f"{array.n_atoms:,}", *cells))
     return rows
 
 
