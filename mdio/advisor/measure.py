@@ -219,20 +219,6 @@ def timed_run(
     )
 
 
-def run_of(raws: Sequence[Raw], workers: int, cache: str, startup: Spread, comp: Spread) -> Run:
-    """Return repeats as one; start-up and computing are known from all layouts together."""
-    return Run(
-        workers=workers,
-        cache=cache,
-        n_frames=raws[0].n_frames,
-        t_startup_s=startup,
-        t_open_s=Spread.of([raw.open_s for raw in raws]),
-        t_io_frame_s=Spread.of([raw.io_frame_s for raw in raws]),
-        t_comp_frame_s=comp,
-        t_rest_frame_s=Spread.of([raw.rest_frame_s for raw in raws]),
-    )
-
-
 Progress = Callable[[str, int, int], None]
 """Called with what comes next, the steps done, and all steps."""
 
@@ -353,7 +339,17 @@ class InterleavedRepeats:
         fixed = frame = Spread.of([0.0])
         if one.problem is None:
             runs = [
-                run_of(raws, workers, cache, self.startup[workers], self.comp[workers])
+                Run(
+                    workers,
+                    cache,
+                    n_frames=raws[0].n_frames,
+                    # Start-up and computing are known from all layouts together.
+                    t_startup_s=self.startup[workers],
+                    t_open_s=Spread.of([raw.open_s for raw in raws]),
+                    t_io_frame_s=Spread.of([raw.io_frame_s for raw in raws]),
+                    t_comp_frame_s=self.comp[workers],
+                    t_rest_frame_s=Spread.of([raw.rest_frame_s for raw in raws]),
+                )
                 for (workers, cache), raws in sorted(one.raws.items())
             ]
             if one.large_s:
@@ -590,6 +586,7 @@ def measure(
                 tried.append(_tried(local_copy(), place, len(tried), frames))
         repeats.measure(tried, prepared, found)
     files = [path_of(path) for path in paths]
+    repeat = getattr(kernel, "repeat", 1)
     return Measurements(
         version=__version__,
         source=Source(
@@ -607,7 +604,7 @@ def measure(
             target=str(folder.absolute()),
             n_selected=info.n_atoms if prepared.atoms is None else len(prepared.atoms),
             result_nbytes_frame=found.result_nbytes_frame,
-            options=_options(kernel),
+            options={} if repeat == 1 else {"--repeat": str(repeat)},
             local_folder=None if local_folder is None else str(Path(local_folder).absolute()),
         ),
         host=Host(
@@ -663,9 +660,3 @@ def _parallel_hdf5() -> bool:
     except ImportError:
         return False
     return bool(h5py.get_config().mpi) and shutil.which("mpiexec") is not None
-
-
-def _options(kernel: Kernel) -> dict[str, str]:
-    """Return what else ``mdio analyze`` is to be told."""
-    repeat = getattr(kernel, "repeat", 1)
-    return {"--repeat": str(repeat)} if repeat != 1 else {}

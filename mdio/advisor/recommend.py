@@ -340,21 +340,18 @@ def _choose(trials: Sequence[Trial], totals: dict[str, Total]) -> tuple[Trial, l
 
 def _rank_counts(setting: Setting) -> list[int]:
     """Return for how many ranks curves are drawn."""
-    profile = setting.forecaster.profile
+    counts, profile = {setting.ranks}, setting.forecaster.profile
     if profile is None:
         top = max(_cores(setting), setting.ranks)
-        return sorted({*_doubling(top), top, setting.ranks})
-    top = min(MAX_RANKS, max(4 * setting.ranks, 4 * profile.cores_per_node))
-    return sorted({*_doubling(top), top, setting.ranks, profile.cores_per_node})
+    else:
+        top = min(MAX_RANKS, max(4 * setting.ranks, 4 * profile.cores_per_node))
+        counts.add(profile.cores_per_node)
+    return sorted({*counts, *(1 << power for power in range(top.bit_length())), top})
 
 
 def _cores(setting: Setting) -> int:
     """Return the cores of all machines like the one that was measured."""
     return setting.forecaster.nodes * setting.measurements.host.cores
-
-
-def _doubling(top: int) -> list[int]:
-    return [1 << power for power in range(top.bit_length())]
 
 
 def _useful_ranks(setting: Setting, chosen: Trial) -> int:

@@ -43,23 +43,18 @@ class _Compute:
     """
 
     def __init__(self, func: Callable[[Any], Any]) -> None:
+        try:  # with cloudpickle, where there is one, the functions of a notebook travel too
+            dumps = import_module("cloudpickle").dumps
+        except ImportError:
+            dumps = pickle.dumps
         try:
-            self.pickled_func = _dumps(func)
+            self.pickled_func = bytes(dumps(func))
         except Exception as error:  # pickling raises nearly anything
             raise PlanError(f"the analysis cannot be sent to workers ({error})") from error
 
     def __call__(self, group: NDArray[np.int64]) -> _Part:
         done = pickle.loads(self.pickled_func)(group)
         return _Part(done.frames, done.times, done.results)
-
-
-def _dumps(func: Callable[[Any], Any]) -> bytes:
-    """Pickle; with cloudpickle, where there is one, the functions of a notebook travel too."""
-    try:
-        dumps = import_module("cloudpickle").dumps
-    except ImportError:
-        dumps = pickle.dumps
-    return bytes(dumps(func))
 
 
 def _describe(group: NDArray[np.int64]) -> str:

@@ -273,7 +273,9 @@ class AnalysisResult:
 
     def _repr_html_(self) -> str:
         """Return what notebooks show: mean, least, greatest and course of the columns."""
-        return as_html(self)
+        from mdio.core.pages import html_table
+
+        return html_table(repr(self).strip("<>"), _columns(self), ("", "values", "course"))
 
     def save_timings(self, path: str | PathLike[str]) -> None:
         """Write where the time went, as JSON; `mdio.core.timing` says what is in it.
@@ -388,10 +390,3 @@ def shown(result: AnalysisResult) -> list[str]:
         f"  {name:<{width}}  {numbers}  {course}".rstrip() for name, numbers, course in columns
     ]
     return [*lines, "  -o FILE keeps all of it (.npz, .csv, .dat, .xvg)"] if lines else []
-
-
-def as_html(result: AnalysisResult) -> str:
-    """Return the same as a table, for notebooks."""
-    from mdio.core.pages import html_table
-
-    return html_table(repr(result).strip("<>"), _columns(result), ("", "values", "course"))

@@ -298,9 +298,10 @@ def _print_summary(args: argparse.Namespace, result: AnalysisResult) -> None:
         rows = plural(len(result.values), result.over if result.per_frame else "row")
         each = plural(math.prod(result.values.shape[1:]), "value")
         print(f"  {args.out}: {rows} of {each}")
-    if args.timings is not None:
-        print(f"  {args.timings}: timings of every block")
-    if args.plot is not None:
-        print(f"  {args.plot}: picture of the results")
-    if args.report is not None:
-        print(f"  {args.report}: report on where the time went")
+    for path, what in (
+        (args.timings, "timings of every block"),
+        (args.plot, "picture of the results"),
+        (args.report, "report on where the time went"),
+    ):
+        if path is not None:
+            print(f"  {path}: {what}")

@@ -66,7 +66,10 @@ class Dihedrals(Kernel):
         unknown = [name for name in self.angles if name not in ANGLES]
         if unknown or not self.angles:
             raise PlanError(f"the angles are {list(self.angles)}; choose from {', '.join(ANGLES)}")
-        residues = _residues(system, self.select)
+        atoms = system.universe.atoms
+        residues = atoms[selected(atoms, self.select, notes=system.notes)].residues
+        if not len(residues):
+            raise PlanError(f"{self.select!r} selects no atoms")
         chains = _Chains(system, residues)
         angles: dict[str, list[Any]] = {
             name: residues.chi1_selections() if name == "chi1" else getattr(chains, name)()
@@ -92,14 +95,6 @@ class Dihedrals(Kernel):
             return Prepared(partial(degrees_of_block, quads=quadruples), atoms, labels=labels)
         function = partial(dihedrals_of_block, quads=quadruples)
         return Prepared(function, atoms, labels=labels, fills=True)
-
-
-def _residues(system: System, select: str) -> Any:
-    atoms = system.universe.atoms
-    residues = atoms[selected(atoms, select, notes=system.notes)].residues
-    if not len(residues):
-        raise PlanError(f"{select!r} selects no atoms")
-    return residues
 
 
 class _Chains:

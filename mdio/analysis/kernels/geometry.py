@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Literal
 
 import numpy as np
@@ -299,17 +300,12 @@ class RMSF(Kernel):
         """Find the atoms."""
         atoms = system.select(self.select)
         reducer = StandardDeviation(norm=True)
-        function: BlockFunction = positions_of_block
+        function: BlockFunction = attrgetter("positions")
         if self.superpose:
             reference = reference_of(system, self.reference, atoms)
             function = partial(superposed_block, reference=reference)
         names = system.atom_names(atoms) or ()
         return Prepared(function, atoms, reducer, labels=("rmsf_angstrom",), row_labels=names)
-
-
-def positions_of_block(block: FrameBlock) -> NDArray[np.float32]:
-    """Return the coordinates themselves."""
-    return block.positions
 
 
 def superposed_block(block: FrameBlock, reference: NDArray[np.float64]) -> NDArray[np.float64]:
