@@ -89,7 +89,7 @@ def test_sigterm_ends_a_conversion_that_can_be_gone_on_with(adk, tmp_path, whole
     assert 0 < n_stored < 98, err
     assert not out.exists() and stored(tmp_path) >= n_stored, err
     if how == "rank 0":
-        assert "--resume goes on" in err, err
+        assert "use --resume to continue" in err, err
     again = [sys.executable, STOPPING, "never", "0", *words, "--resume"]
     done = subprocess.run(again, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -124,7 +124,7 @@ def test_pieces_of_an_owner_that_alone_writes_are_gone_on_with_by_others(
         there.setattr(convert, "is_written_by_owner", lambda *_: True)
         there.setattr(storage, "PIECE_FOR_OWNER_NBYTES", 1 << 19)
         there.setattr(Journal, "add", full)
-        with pytest.raises(OutputError, match="--resume goes on"):
+        with pytest.raises(OutputError, match="use --resume to continue"):
             mdio.convert(adk["dcd"], out, storage=mdio.Storage(chunk_frames=4))
     monkeypatch.setattr(Journal, "add", lambda self, record, _: said.append(record.n_frames))
     result = mdio.convert(adk["dcd"], out, storage=mdio.Storage(chunk_frames=4), resume=True)

@@ -167,7 +167,7 @@ def test_other_options_are_named(adk, tmp_path, monkeypatch, change, named):
 
     options = {"chunk_frames": 4}
     monkeypatch.setattr(Journal, "add", full)
-    with pytest.raises(OutputError, match="--resume goes on"):
+    with pytest.raises(OutputError, match="use --resume to continue"):
         mdio.convert(adk["dcd"], tmp_path / "a.zarr", **as_options(options))
     monkeypatch.undo()
     with pytest.raises(OutputError, match=r"give --resume .* to continue it, or --force"):
