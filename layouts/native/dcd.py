@@ -523,7 +523,7 @@ class DCDLayout(NativeLayout):
 
         With fixed atoms, the first frame is read by itself.
         """
-        header, every = self._header, self._fields[start > 0]
+        header, every = self._header, self._fields[bool(start)]
         fields = {name: field for name, field in every.items() if name not in ("x", "y", "z")}
         low, high = 0, (n_atoms := every["x"].shape[0])
         if atoms is not None:

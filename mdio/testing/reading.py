@@ -137,6 +137,12 @@ class LayoutReadingTests:
             for frame in reversed(range(case.oracle.n_frames)):
                 self.check(layout.read(frame, frame + 1), case.oracle, frame, frame + 1)
 
+    def test_numbers_of_frames_may_be_those_of_numpy(self, case: ReadingCase) -> None:
+        last = np.int64(case.oracle.n_frames - 1)
+        with case.open() as layout:
+            block = layout.read(last, last + 1)  # type: ignore[arg-type]
+        self.check(block, case.oracle, int(last), int(last) + 1)
+
     @pytest.mark.parametrize("length", [2, 3, 7])
     def test_runs(self, case: ReadingCase, length: int) -> None:
         n_frames = case.oracle.n_frames
