@@ -142,12 +142,8 @@ def planned(
     writer = writer_class(layout_name)
     choice = choose_atoms(origin, reading.top, keep.select, keep.groups)
     whole: Layout = origin
-    transformed, step_notes = keep.transformed, []
+    transformed, step_notes = keep.transformed(keep.select), []
     if transformed is not None:
-        if "fit" in transformed and transformed["fit_select"] is None and keep.select is not None:
-            if not isinstance(keep.select, str):
-                raise PlanError(f"--fit {keep.fit}: name the atoms that are fitted by fit_select")
-            transformed["fit_select"] = keep.select
         whole = moved = TransformedLayout(
             origin.path, source=origin, top=reading.top, **transformed
         )

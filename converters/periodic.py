@@ -9,7 +9,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
@@ -155,8 +155,8 @@ def steps_for(
     if centre is not None:
         notes.insert(len(notes) - (molecules is not None), f"the centre of {len(centre):,} moved")
     if fit is not None:
-        how = "moved and turned" if fit.rotates else "moved"
-        notes.append(f"frames {how} to lay {plural(len(fit.atoms), 'atom')} on the reference")
+        moved = "moved and turned" if fit.rotates else "moved"
+        notes.append(f"frames {moved} to lay {plural(len(fit.atoms), 'atom')} on the reference")
         fit = replace(fit, atoms=np.ascontiguousarray(place[fit.atoms], np.int64))
     n_wanted = n_atoms if atoms is None else len(atoms)
     which = np.flatnonzero(needed)
@@ -359,13 +359,23 @@ class TransformedLayout(Layout):
         def universe() -> Any:
             return self.universe
 
-        how = self.pbc, self.center, universe, self.options["top"] or self.path
-        if self.fit is None:
-            return steps_for(self.source, atoms, *how)
+        named = self.options["top"] or self.path
+        prepare = partial(
+            steps_for,
+            self.source,
+            pbc=self.pbc,
+            center=self.center,
+            universe=universe,
+            named=named,
+        )
+        return prepare(atoms, fit=None if self.fit is None else self._fit(prepare))
+
+    def _fit(self, prepare: Callable[[AtomIndices], Steps]) -> Fit:
+        """Return which atoms are laid on what; `prepare` gives the steps before, for some atoms."""
         selection, rotates = self.options["fit_select"], self.fit == FITS[0]
         picked = np.arange(self.source.info.n_atoms, dtype=np.int64)
         if selection is not None:
-            picked = _selected(universe().atoms, selection, "--fit-select")
+            picked = _selected(self.universe.atoms, selection, "--fit-select")
         if rotates and len(picked) < MIN_TURNED:
             raise PlanError(
                 f"{self.path}: --fit {self.fit} needs {MIN_TURNED} atoms or more, and there are "
@@ -375,12 +385,12 @@ class TransformedLayout(Layout):
         if isinstance(onto, str):
             reference = _reference_in(onto, picked, self.source.info.n_atoms)
         else:
-            reference = self._reference_at(onto or 0, steps_for(self.source, picked, *how))
+            reference = self._reference_at(onto or 0, prepare(picked))
         if not np.isfinite(reference).all():
             raise PlanError(
                 f"{onto or self.path}: the reference has coordinates that are no numbers"
             )
-        return steps_for(self.source, atoms, *how, Fit(picked, reference, rotates))
+        return Fit(picked, reference, rotates)
 
     def _reference_at(self, frame: int, steps: Steps) -> NDArray[np.float64]:
         """Return the atoms of `steps` in a frame, as they are before the fit."""

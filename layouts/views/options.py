@@ -66,25 +66,29 @@ class FrameChoice:
         kind="reference",
     )
 
-    @property
-    def transformed(self) -> dict[str, Any] | None:
-        """What is done to frames, as `TransformedLayout` takes it; None = nothing.
+    def transformed(self, selection: Any) -> dict[str, Any] | None:
+        """Return what is done to frames, as `TransformedLayout` takes it; None = nothing.
 
+        `selection`: the atoms that are wanted, which are fitted if no others are named.
         Raises PlanError: what says how to fit, without a fit.
         """
-        told = {"fit_select": self.fit_select, "fit_reference": self.fit_reference}
-        if isinstance(self.fit_reference, str | PathLike):
-            from mdio.core.files.store import path_of
+        moves = {"pbc": self.pbc, "center": self.center}
+        onto = self.fit_reference
+        if self.fit is not None:
+            if isinstance(onto, str | PathLike):
+                from mdio.core.files.store import path_of
 
-            told["fit_reference"] = str(path_of(self.fit_reference).absolute())
-        if self.fit is None:
-            for name in (name for name, value in told.items() if value is not None):
-                flag = f"--{name.replace('_', '-')}"
-                raise PlanError(f"{flag} goes with --fit; give --fit rot+trans, or leave it out")
-            if self.pbc is None and self.center is None:
-                return None
-        moved = {"pbc": self.pbc, "center": self.center}
-        return moved if self.fit is None else {**moved, "fit": self.fit, **told}
+                onto = str(path_of(onto).absolute())
+            elif onto is not None:
+                onto = int(onto)
+            fitted = selection if self.fit_select is None else self.fit_select
+            if not isinstance(fitted, str | None):
+                raise PlanError(f"--fit {self.fit}: name the atoms that are fitted by fit_select")
+            return {**moves, "fit": self.fit, "fit_select": fitted, "fit_reference": onto}
+        for name, value in (("fit-select", self.fit_select), ("fit-reference", onto)):
+            if value is not None:
+                raise PlanError(f"--{name} goes with --fit; give --fit rot+trans, or leave it out")
+        return None if self.pbc is None and self.center is None else moves
 
     @property
     def frames(self) -> dict[str, Any]:

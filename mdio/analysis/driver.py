@@ -134,6 +134,7 @@ def analyze(
     n_blocks = run_in.n_workers * blocks_per_worker
     keep, reading = made_of((FrameChoice, CachedReading), options)
     choose = partial(select_frames, **keep.frames)
+    analysed = getattr(chosen, "select", None)
     request = Request(
         trajectory=trajectory,
         kernel=chosen,
@@ -146,7 +147,7 @@ def analyze(
         choose=choose,
         dt_ps=keep.dt_ps,
         cache=reading.folder,
-        transformed=keep.transformed,
+        transformed=keep.transformed(analysed if isinstance(analysed, str) else None),
     )
     run = partial(
         _run,

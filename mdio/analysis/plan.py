@@ -246,10 +246,7 @@ class Request:
         from mdio.converters.periodic import TransformedLayout
 
         top = self.top if isinstance(self.top, str | PathLike) else None
-        moves, selection = dict(self.transformed), getattr(self.kernel, "select", None)
-        if "fit" in moves and moves["fit_select"] is None and isinstance(selection, str):
-            moves["fit_select"] = selection
-        return TransformedLayout(layout.path, source=layout, top=top, **moves)
+        return TransformedLayout(layout.path, source=layout, top=top, **self.transformed)
 
     def _open(self, **options: Any) -> Layout:
         trajectory, group = self.trajectory, self.group

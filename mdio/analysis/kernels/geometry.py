@@ -315,7 +315,4 @@ def superposed_block(block: FrameBlock, reference: NDArray[np.float64]) -> NDArr
     """
     target = reference - reference.mean(axis=0)
     frames = block.positions - block.positions.mean(axis=1, keepdims=True, dtype=np.float64)
-    left, _, right = np.linalg.svd(np.einsum("fai,aj->fij", frames, target))
-    # Where the best map would be a mirror image, the axis of least weight is turned.
-    left[:, :, 2] *= np.sign(np.linalg.det(left) * np.linalg.det(right))[:, None]
-    return np.asarray(frames @ (left @ right))
+    return np.asarray(frames @ kernels.best_rotations(np.einsum("fai,aj->fij", frames, target)))

@@ -22,6 +22,7 @@ from mdio.core.kernels.checksums import (
     unshuffle,
 )
 from mdio.core.kernels.coordinates import (
+    best_rotations,
     centre,
     cut_frames,
     dihedrals,

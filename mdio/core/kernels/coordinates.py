@@ -265,6 +265,18 @@ def follow(
     backend.module.follow(positions, vectors, last, checks.int32s(shifts, "shifts"), known, apply)
 
 
+def best_rotations(sums: Float64s) -> Float64s:
+    """Return the rotations that lay centred atoms on centred references most closely, (F, 3, 3).
+
+    `sums` ((F, 3, 3) float64): for each frame, coordinates times those of the reference, summed
+    over atoms. Row vectors are multiplied from the right (Kabsch 1976, 10.1107/S0567739476001873).
+    """
+    left, _, right = np.linalg.svd(sums)
+    # Where the best map would be a mirror image, the axis of least weight is turned.
+    left[:, :, 2] *= np.sign(np.linalg.det(left) * np.linalg.det(right))[:, np.newaxis]
+    return np.asarray(left @ right)
+
+
 def fit(
     positions: Float32s,
     picked: Int64s,
@@ -298,9 +310,7 @@ def fit(
     rotations = np.tile(np.eye(3), (n_frames, 1, 1))
     is_finite = np.isfinite(sums).all(axis=1)
     if rotate:
-        left, _, right = np.linalg.svd(sums[is_finite, 3:].reshape(-1, 3, 3))
-        left[:, :, 2] *= np.sign(np.linalg.det(left @ right))[:, np.newaxis]  # no mirror image
-        rotations[is_finite] = left @ right
+        rotations[is_finite] = best_rotations(sums[is_finite, 3:].reshape(-1, 3, 3))
     rotations[~is_finite] = np.nan
     backend.module.turn(positions, rotations, np.ascontiguousarray(origins), to)
     for array in along if rotate else ():

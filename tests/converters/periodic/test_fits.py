@@ -66,6 +66,17 @@ def test_onto_a_file(adk, universe, tmp_path):
         assert_allclose(block.positions, expected, rtol=0, atol=1.5e-5)
 
 
+def test_the_number_of_a_frame_may_be_one_of_numpy(adk, tmp_path):
+    manifests = []
+    for number in (2, np.int64(2)):
+        out = tmp_path / f"{type(number).__name__}.zarr"
+        chosen = mdio.Selection(**FIT, fit_reference=number)
+        mdio.convert(adk["dcd"], out, top=adk["psf"], stop=4, selection=chosen)
+        with mdio.open(out) as layout:
+            manifests.append(layout.manifest["source"]["transformed"])
+    assert manifests[0] == manifests[1]
+
+
 def test_moved_alone(adk, universe, tmp_path):
     block = converted(adk, tmp_path / "a.zarr", fit="translation", fit_select=CA)
     original = universe.trajectory.timeseries(order="fac").astype(float)
