@@ -18,14 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.analysis.plots import draw
-from mdio.analysis.results import AnalysisResult, check_output
+from mdio.analysis.results import PLOT_SUFFIXES, AnalysisResult, check_output
 from mdio.core.errors import MissingExtraError
 from mdio.core.files.publish import publish
 from mdio.core.pages import details, page, paragraph, picture, section, table
 from mdio.core.timing import record
 from mdio.core.words import axis_label, duration, human_nbytes, plural
-
-PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def check_plot(path: str | PathLike[str]) -> None:

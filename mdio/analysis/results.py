@@ -115,6 +115,7 @@ WRITERS: dict[str, Callable[[AnalysisResult, BinaryIO], None]] = {
     ".xvg": _xvg,
 }
 RESULT_SUFFIXES = tuple(WRITERS)
+PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def save_as(suffix: str, result: AnalysisResult, file: BinaryIO) -> None:

@@ -14,7 +14,14 @@ from typing import Any
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.kernel import FORMER_NAMES, KERNELS, Kernel, named_kernel
 from mdio.analysis.plan import Trajectory
-from mdio.analysis.results import RESULT_SUFFIXES, AnalysisResult, check_output, save_as, shown
+from mdio.analysis.results import (
+    PLOT_SUFFIXES,
+    RESULT_SUFFIXES,
+    AnalysisResult,
+    check_output,
+    save_as,
+    shown,
+)
 from mdio.cli.common import (
     add,
     add_options,
@@ -228,7 +235,7 @@ def _run(args: argparse.Namespace, executor: Executor) -> int:
 def _check_outputs(args: argparse.Namespace) -> None:
     """Find out before the work what could not be written after it."""
     if args.out not in (None, "-"):
-        if Path(args.out).suffix.lower() in (".png", ".svg", ".pdf"):
+        if Path(args.out).suffix.lower() in PLOT_SUFFIXES:
             raise PlanError(f"{args.out}: -o saves numbers; give pictures as --plot {args.out}")
         check_output(args.out, RESULT_SUFFIXES)
     if args.out == "-" and args.json:

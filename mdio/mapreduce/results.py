@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -179,18 +179,23 @@ class MapReduceResult:
                     arrays["label"] = self.label
                 np.savez(file, **arrays)  # type: ignore[arg-type]
             elif target.suffix.lower() == ".csv":
-                flat = self.flat()
-                text = io.TextIOWrapper(file, "utf-8", newline="")
-                lines = csv.writer(text, lineterminator="\n")
-                lines.writerow(flat)
-                lines.writerows(zip(*(column.tolist() for column in flat.values()), strict=True))
-                text.detach()
+                self._save_csv(file)
             else:
-                try:
-                    from pyarrow import parquet, table  # type: ignore[import-untyped]
-                except ImportError as error:
-                    raise MissingExtraError(
-                        'Parquet needs pyarrow; pip install "mdio-layouts[table]", or save .npz or '
-                        ".csv"
-                    ) from error
-                parquet.write_table(table({n: c.tolist() for n, c in self.flat().items()}), file)
+                self._save_parquet(file)
+
+    def _save_csv(self, file: BinaryIO) -> None:
+        flat = self.flat()
+        text = io.TextIOWrapper(file, "utf-8", newline="")
+        lines = csv.writer(text, lineterminator="\n")
+        lines.writerow(flat)
+        lines.writerows(zip(*(column.tolist() for column in flat.values()), strict=True))
+        text.detach()
+
+    def _save_parquet(self, file: BinaryIO) -> None:
+        try:
+            from pyarrow import parquet, table  # type: ignore[import-untyped]
+        except ImportError as error:
+            raise MissingExtraError(
+                'Parquet needs pyarrow; pip install "mdio-layouts[table]", or save .npz or .csv'
+            ) from error
+        parquet.write_table(table({n: c.tolist() for n, c in self.flat().items()}), file)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 from suites.numbered_frames import N_ATOMS, assert_frames, frames_of
+from suites.small_disks import NAMESPACE, need_namespaces
 
 import mdio
 from mdio.core.errors import OptionError, OutputError, PlanError
@@ -311,17 +312,10 @@ except mdio.core.errors.OutputError as error:
 
 
 def test_a_disk_that_fills(tmp_path):
-    namespace = ["unshare", "--map-root-user", "--mount"]
-    tried = shutil.which("unshare") and subprocess.run(
-        [*namespace, "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)],
-        capture_output=True,
-        check=False,
-    )
-    if not tried or tried.returncode:
-        pytest.skip("no mounts in a namespace of one's own here")
+    need_namespaces(tmp_path)
     code = FILLS_IT.format(tests=str(TESTS))
     done = subprocess.run(
-        [*namespace, "sh", "-c", FULL_DISK, "sh", str(tmp_path), sys.executable, code],
+        [*NAMESPACE, "sh", "-c", FULL_DISK, "sh", str(tmp_path), sys.executable, code],
         capture_output=True,
         text=True,
         timeout=120,

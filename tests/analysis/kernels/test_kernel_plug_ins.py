@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import DCD, PSF
 from numpy.testing import assert_allclose
+from suites.plug_ins import install_plug_ins
 
 import mdio
 from mdio.analysis.kernels.kernel import KERNELS, Kernel, Prepared
@@ -52,11 +53,7 @@ class NoKernel:
 @pytest.fixture
 def installed(monkeypatch):
     def install(**classes):
-        points = [
-            metadata.EntryPoint(name, f"{__name__}:{one.__name__}", "mdio.kernels")
-            for name, one in classes.items()
-        ]
-        monkeypatch.setattr(metadata, "entry_points", lambda group: points)
+        install_plug_ins(monkeypatch, "mdio.kernels", classes)
         vars(KERNELS).pop("others", None)
 
     yield install

@@ -1,10 +1,10 @@
 """HDF5 on a full disk: a message, an exit code, nothing left, and no crash at the end."""
 
-import shutil
 import subprocess
 import sys
 
 import pytest
+from suites.small_disks import NAMESPACE, need_namespaces
 from suites.under_mpi import CHECKS, MPI, ROOT, needs_mpi, run_under_mpi
 
 GZIP = ("--compression", "gzip:1")
@@ -79,18 +79,11 @@ def test_without_mpi(adk, tmp_path, python, how):
     ids=["gzip", "collective"],
 )
 def test_a_real_full_disk(adk, tmp_path, filled, how):
-    namespace = ["unshare", "--map-root-user", "--mount"]
-    tried = shutil.which("unshare") and subprocess.run(
-        [*namespace, "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)],
-        capture_output=True,
-        check=False,
-    )
-    if not tried or tried.returncode:
-        pytest.skip("no mounts in a namespace of one's own here")
+    need_namespaces(tmp_path)
     words = ["-m", "mdio.cli.main", "convert", str(adk["dcd"]), f"{tmp_path}/a.h5md", "--mpi"]
     shell = ["sh", "-c", SMALL_DISK.format(filled=filled), "sh", str(tmp_path)]
     done = subprocess.run(
-        [*namespace, *shell, MPI[0], "-n", "2", MPI[1], *words, *how],
+        [*NAMESPACE, *shell, MPI[0], "-n", "2", MPI[1], *words, *how],
         env={"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "DISK": str(tmp_path)},
         cwd=ROOT,
         capture_output=True,

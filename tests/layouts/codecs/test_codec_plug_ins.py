@@ -2,11 +2,11 @@
 
 import lzma
 import warnings
-from importlib import metadata
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from suites.plug_ins import install_plug_ins
 
 import mdio
 from mdio.core.errors import MdioError, PlanError
@@ -37,11 +37,7 @@ class NoCodec:
 @pytest.fixture
 def installed(monkeypatch):
     def install(**classes):
-        points = [
-            metadata.EntryPoint(name, f"{__name__}:{one.__name__}", "mdio.codecs")
-            for name, one in classes.items()
-        ]
-        monkeypatch.setattr(metadata, "entry_points", lambda group: points)
+        install_plug_ins(monkeypatch, "mdio.codecs", classes)
         compressors._plugins.cache_clear()
 
     yield install
