@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "../../mdio/native/kernels/cpu.h"
+#include "../../mdio/native/codecs/cpu.h"
 #include "../../mdio/native/xtc/format.h"
 
 namespace xtc_test {
