@@ -18,7 +18,8 @@ N_ROUNDS = 1500
 @pytest.mark.skipif(COMPILER is None, reason="needs g++")
 def test_damaged_frames_under_sanitisers(tmp_path):
     harness = tmp_path / "harness"
-    flags = ["-std=c++17", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    sanitised = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    flags = ["-std=c++17", "-O1", "-g", "-DMDIO_SWITCHES", *sanitised]
     sources = [ROOT / "tests/native/xtc_sanitised.cpp", *KERNELS]
     built = subprocess.run(
         [str(COMPILER), *flags, *map(str, sources), "-o", str(harness)],
