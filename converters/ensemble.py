@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import itemgetter
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from mdio.core.options import takes_options
 from mdio.layouts.chunked.own import Ensemble
 from mdio.layouts.registry import layout_name_for_output, load_class, parts_at, writer_class
 from mdio.layouts.views.opening import check_labels, ensemble_at
-from mdio.parallel.executors import Executor, Serial
+from mdio.parallel.executors import Executor, Serial, replicas_fill
 
 AnyPath = str | PathLike[str]
 Paths = AnyPath | Sequence[AnyPath]
@@ -91,26 +92,69 @@ def convert_ensemble(
         for paths in sources.values()
         for one in ([paths] if isinstance(paths, str | PathLike) else paths)
     ]
-    conversion_options = given.but(to=layout).words()
     results: dict[str, ConvertResult] = {}
     made: type[Ensemble] = load_class(kind)
     goes: Any = {"in_parts": made.in_parts, "parts_at": parts_at}
     with publish(out, force=force, sources=files, **goes) as temporary:
         ensemble = made(temporary, Path(out))
         ensemble.create()
-        for label, paths in sources.items():
-            here, there = ensemble.member(label), ensemble.member(label, final=True)
-            one = convert(paths, here, executor=chosen, progress=progress, **conversion_options)
+        members = [(label, paths, ensemble.member(label)) for label, paths in sources.items()]
+        # By force: what a lost worker left of a trajectory is made again.
+        words = given.but(to=layout).words() | {"force": True}
+        for label, one in _converted(members, words, chosen, progress):
             first = next(iter(results.values()), one)
             if one.n_atoms != first.n_atoms:
                 raise SourceError(
                     f"{label}: {one.n_atoms} atoms, but {next(iter(sources))} has {first.n_atoms}; "
                     "an ensemble is of one system"
                 )
+            there = ensemble.member(label, final=True)
             beside = tuple(str(there.with_name(Path(top).name)) for top in one.topologies)
             results[label] = replace(one, out=str(there), topologies=beside)
         ensemble.seal(list(sources))
-    return results
+    return {label: results[label] for label in sources}
+
+
+Member = tuple[str, Paths, Path]
+"""Label, sources and output."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberWork:
+    """Converts trajectories serially, each by itself, with the same options."""
+
+    options: dict[str, Any]
+
+    def __call__(self, member: Member) -> tuple[ConvertResult, int, int]:
+        """Return what was done, frames and decoded bytes."""
+        _, paths, out = member
+        steps: list[tuple[int, int]] = []
+        result = convert(paths, out, progress=lambda *step: steps.append(step), **self.options)
+        return result, sum(n_frames for n_frames, _ in steps), sum(nbytes for _, nbytes in steps)
+
+
+def _converted(
+    members: Sequence[Member],
+    options: dict[str, Any],
+    executor: Executor,
+    progress: Progress | None,
+) -> Iterator[tuple[str, ConvertResult]]:
+    """Yield what was done, by label.
+
+    Many trajectories are each converted whole by one of the workers, which stay for all; the first
+    is converted here, so that forked workers have from the start what it imports.
+    """
+    apart = members[1:] if replicas_fill(executor, len(members), [options.get("top")]) else []
+    runs_in = Serial() if apart else executor
+    for label, paths, out in members[: len(members) - len(apart)]:
+        yield label, convert(paths, out, executor=runs_in, progress=progress, **options)
+    if not apart:
+        return
+    for number, outcome in executor.imap(MemberWork(options), apart, describe=itemgetter(0)):
+        result, n_frames, nbytes = outcome
+        if progress is not None:
+            progress(n_frames, nbytes)
+        yield apart[number][0], result
 
 
 @takes_options(*OPTIONS, apart=APART)
@@ -145,10 +189,7 @@ def convert_members(
             f"{source} -> {out}: give an ensemble, and names with a place for its labels, such as "
             "'back/{label}.xtc'"
         )
-    goals = {label: Path(out.replace("{label}", label)) for label in members}
-    return {
-        label: convert(
-            path, goals[label], executor=executor, force=force, progress=progress, **options
-        )
-        for label, path in members.items()
-    }
+    rows = [(label, path, Path(out.replace("{label}", label))) for label, path in members.items()]
+    options["force"] = force
+    results = dict(_converted(rows, options, executor or Serial(), progress))
+    return {label: results[label] for label in members}

@@ -31,7 +31,7 @@ from mdio.layouts.views.opening import ensemble_at
 from mdio.layouts.views.options import CachedReading, FrameChoice
 from mdio.layouts.views.view import select_frames
 from mdio.parallel import GATHERS, How
-from mdio.parallel.executors import Executor, Serial, executor_of
+from mdio.parallel.executors import Executor, Serial, executor_of, replicas_fill
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from mdio.parallel.pool import SharedRows
 
 Progress = Callable[[int, int], None]
-
-REPLICAS_PER_WORKER = 2
-"""So many replicas or more are spread whole; of fewer, each is cut into blocks for all workers."""
 
 
 @takes_options(FrameChoice, CachedReading)
@@ -162,20 +159,9 @@ def analyze(
     }
     if not requests:
         return run(request)
-    if replicas_fill(run_in, requests):
+    if replicas_fill(run_in, len(requests), [one.top for one in requests.values()]):
         return analyze_replicas(requests, run_in, progress, blocks_per_worker)
     return side_by_side({label: run(one) for label, one in requests.items()})
-
-
-def replicas_fill(executor: Executor, requests: Mapping[str, Request]) -> bool:
-    """Return whether workers, of this machine, have replicas enough for each to take whole ones.
-
-    A topology that is no file may be large, and would be sent to every worker.
-    """
-    if executor.shares_memory or not executor.shares_files:
-        return False
-    is_file = all(isinstance(one.top, str | PathLike | None) for one in requests.values())
-    return is_file and len(requests) >= REPLICAS_PER_WORKER * executor.n_workers
 
 
 def analyze_replicas(

@@ -202,6 +202,21 @@ def running(executor: Executor | None, n_workers: int) -> Iterator[Executor]:
         yield own
 
 
+REPLICAS_PER_WORKER = 2
+"""So many replicas or more are spread whole; of fewer, each is cut for all workers."""
+
+
+def replicas_fill(executor: Executor, n_replicas: int, tops: Iterable[Any]) -> bool:
+    """Return whether workers, of this machine, have replicas enough for each to take whole ones.
+
+    A topology that is no file may be large, and would be sent to every worker.
+    """
+    if executor.shares_memory or not executor.shares_files:
+        return False
+    is_file = all(isinstance(top, str | os.PathLike | None) for top in tops)
+    return is_file and n_replicas >= REPLICAS_PER_WORKER * executor.n_workers
+
+
 class Serial(Executor):
     """Everything in this process, in order.
 

@@ -3,13 +3,15 @@
 import functools
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import PSF
 
 import mdio
-from mdio.core.errors import BlockError
+from mdio.converters.ensemble import convert_members
+from mdio.core.errors import BlockError, SourceError
 from mdio.core.words import notes_by_label
 from mdio.parallel.pool import WorkerPool
 
@@ -72,6 +74,44 @@ def test_workers_stay_for_all_replicas(many, kernel, n_started):
     assert (spread.executor, spread.workers) == ("processes", 2)
     assert (spread.notes, spread.n_frames) == (serial.notes, serial.n_frames)
     assert sum(frames for frames, _ in seen) == sum(range(4, 4 + N_REPLICAS))
+
+
+def test_workers_convert_whole_replicas_and_stay(many, n_started):
+    sources = {path.stem: path for path in sorted((many.parent / "sources").glob("*.xtc"))}
+    out, seen = many.with_name(f"spread{many.suffix}"), []
+    with mdio.Processes(2) as executor:
+        done = mdio.convert_ensemble(
+            sources, out, top=PSF, executor=executor, progress=lambda *step: seen.append(step)
+        )
+        assert len(n_started) == 2
+        back = many.with_name("back") / "{label}.xtc"
+        back.parent.mkdir(exist_ok=True)
+        convert_members(out, str(back), executor=executor, force=True)
+        assert len(n_started) == 4
+    assert list(done) == list(sources)
+    assert sum(frames for frames, _ in seen) == sum(range(4, 4 + N_REPLICAS))
+    assert sum(nbytes for _, nbytes in seen) == sum(frames for frames, _ in seen) * 12 * 3341
+    for label, path in sources.items():
+        with mdio.open(out, group=label) as spread, mdio.open(many, group=label) as serial:
+            one, other = (whole.read(0, whole.info.n_frames) for whole in (spread, serial))
+        np.testing.assert_array_equal(one.positions, other.positions)
+        np.testing.assert_array_equal(one.time, other.time)
+        assert Path(str(back).format(label=label)).read_bytes() == path.read_bytes()
+
+
+def test_a_bad_replica_is_named_and_nothing_left(many):
+    sources = {path.stem: path for path in sorted((many.parent / "sources").glob("*.xtc"))}
+    cut = many.with_name("cut.xtc")
+    cut.write_bytes(sources["r07"].read_bytes()[:-100])
+    assert mdio.open(cut).info.flaws  # and its index is there
+    out = many.with_name(f"bad{many.suffix}")
+    before = sorted(out.parent.iterdir())
+    with (
+        mdio.Processes(2) as executor,
+        pytest.raises(SourceError, match=r"^r07: .*cut\.xtc"),
+    ):
+        mdio.convert_ensemble(sources | {"r07": cut}, out, top=PSF, executor=executor)
+    assert sorted(out.parent.iterdir()) == before
 
 
 def test_an_error_names_the_replica(many):
