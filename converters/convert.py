@@ -39,6 +39,12 @@ from mdio.converters.storage import (
 from mdio.converters.strategies.choice import check_options, choose
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job, Repairs
+from mdio.converters.strategies.structure import (
+    PLANNED_AS,
+    StructureConversion,
+    check_structure,
+    is_structure,
+)
 from mdio.core.errors import PlanError
 from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.store import path_of
@@ -76,7 +82,10 @@ def prepare(
     if options.running.append:
         return prepare_append(source, out, options)
     target = path_of(out)
-    layout_name = layout_name_for_output(target, options.storage.to)
+    structure = is_structure(target, options.storage.to)
+    if structure:
+        check_structure(target, options)
+    layout_name = PLANNED_AS if structure else layout_name_for_output(target, options.storage.to)
     check_options(options, layout_name, target)
     if options.storage.flavour is not None:
         check_flavour(options, layout_name)
@@ -89,7 +98,7 @@ def prepare(
         if options.running.growing:
             paths = [source] if isinstance(source, str | PathLike) else source
             made.states = SourceStates(paths, may_grow=True)
-        return made
+        return StructureConversion(made.job) if structure else made
     except BaseException:
         origin.close()
         raise
@@ -255,7 +264,8 @@ def convert(
         (see ``overlap``).
     out
         Output; its suffix names the layout (``.segments``, ``.h5md``, ``.zarr``; ``.xtc``,
-        ``.trr``, ``.dcd``, ``.ncdf`` for one native file) unless ``to=`` does.
+        ``.trr``, ``.dcd``, ``.ncdf`` for one native file) unless ``to=`` does. One frame may also
+        become a structure file, ``.gro`` or ``.pdb``.
     workers
         Worker processes.
     executor

@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from mdio.cli.common import (
@@ -32,6 +33,7 @@ from mdio.converters.opening import salvage_offered
 from mdio.converters.options import OPTIONS, ConversionOptions, ConvertResult, recipe_at
 from mdio.converters.periodic import with_cost
 from mdio.converters.strategies.conversion import Conversion
+from mdio.converters.strategies.structure import is_structure
 from mdio.converters.verify import VerifyResult, verify
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.options import declared
@@ -210,6 +212,8 @@ def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
 def run_with(given: Mapping[str, Any], args: argparse.Namespace, executor: Executor) -> int:
     """Convert with the options that are given; of `args`: the files, and how it is told."""
     options = ConversionOptions.of(**given)
+    if args.compared and is_structure(Path(args.out), options.storage.to):
+        raise PlanError(f"{args.out}: --verify is not for a structure file; leave it out")
     # Prepared once: the others get the opened source and the plan, and find the index stored.
     conversion = executor.from_owner(lambda: prepare(args.source, args.out, options, executor))
     if args.dry_run:

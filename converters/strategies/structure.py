@@ -1,0 +1,115 @@
+"""One frame as a structure file (GRO or PDB), as MDAnalysis writes it."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from mdio.converters.options import ConversionOptions, ConvertResult, Progress
+from mdio.converters.selection import AtomChoice, stored_universe
+from mdio.converters.strategies.conversion import Conversion
+from mdio.converters.strategies.job import Job
+from mdio.core.errors import OutputError, PlanError
+from mdio.core.files.publish import publish
+from mdio.core.files.store import need_disk
+from mdio.core.options import asked_for, flag
+from mdio.parallel.executors import Executor
+
+STEPS = MappingProxyType({".gro": 0.01, ".pdb": 0.001})
+"""Of positions in these files by suffix, in angstrom."""
+PLANNED_AS = "trr"
+"""Native layout that has all that a frame may hold: planning is that of a file of it."""
+
+
+def is_structure(out: Path, to: str | None) -> bool:
+    """Return whether an output is a structure file, by its suffix."""
+    return to is None and out.suffix.lower() in STEPS
+
+
+def check_structure(out: Path, options: ConversionOptions) -> None:
+    """Refuse options that a structure file has no place for; raises PlanError."""
+    need_disk(out, "structure files are written to disk")
+    flags = ["--group"] if options.selection.groups else []
+    flags += [flag(one, value) for one, value in asked_for(options.storage)]
+    if flags:
+        raise PlanError(f"{out}: {flags[0]} is not for a structure file; leave it out")
+    if options.running.growing:
+        raise PlanError(f"{out}: a structure file holds one frame, and follows no simulation")
+
+
+class StructureConversion(Conversion):
+    """A planned structure file.
+
+    Raises PlanError: not one frame is chosen, or nothing says what the atoms are.
+    """
+
+    def __init__(self, job: Job) -> None:
+        suffix = job.out.suffix.lower()
+        if job.view.info.n_frames != 1:
+            raise PlanError(
+                f"{job.out}: a structure file holds one frame, and {job.view.info.n_frames} are "
+                "chosen; choose one, such as --start 0 --stop 1 (start=, stop= in Python)"
+            )
+        if job.choice.universe is None and job.choice.stored is None:
+            raise PlanError(
+                f"{job.out}: a structure file names its atoms, and the source does not; give a "
+                "topology with -s/--top FILE (top= in Python)"
+            )
+        note = f"positions are rounded to steps of {STEPS[suffix]:g} angstrom"
+        plan = job.plan.replace(layout=suffix[1:], notes=(*job.plan.notes, note))
+        super().__init__(job, plan)
+
+    def run(
+        self,
+        executor: Executor,
+        *,
+        force: bool = False,
+        resume: bool = False,  # noqa: ARG002 - one frame is begun anew
+        progress: Progress | None = None,
+    ) -> ConvertResult:
+        """Write the frame where the output is owned; see `Conversion.run`.
+
+        Raises OutputError: coordinates have more digits than the columns of the format.
+        """
+        return executor.from_owner(partial(self._written, force, progress))
+
+    def _written(self, force: bool, progress: Progress | None) -> ConvertResult:
+        begun = time.perf_counter()
+        with publish(self.out, force=force, sources=self.job.files) as temporary, self.view:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # fields that the topology lacks are filled in
+                try:
+                    self._atoms().write(str(temporary), file_format=self.plan.layout)
+                except ValueError as error:
+                    raise OutputError(
+                        f"{self.out}: MDAnalysis cannot write this frame as "
+                        f"{self.plan.layout.upper()} ({error}); take another format"
+                    ) from error
+            nbytes = temporary.stat().st_size
+        if progress is not None:
+            progress(1, self.view.info.frame_nbytes)
+        seconds = time.perf_counter() - begun
+        return self.job.result(self.plan, nbytes_out=nbytes, seconds=seconds, workers=1)
+
+    def _atoms(self) -> Any:
+        """Return the chosen atoms, as they are in the frame."""
+        import MDAnalysis as mda
+
+        choice = self.choice
+        universe = choice.universe
+        if universe is None:
+            assert choice.stored is not None
+            universe = stored_universe(choice.stored, self.view.source)
+        chosen = mda.Merge(AtomChoice(universe, choice.kept, {}).atom_group())
+        block = self.view.read(0, 1)
+        ts = chosen.trajectory.ts
+        ts.positions = block.positions[0]
+        ts.dimensions = block.box[0] if block.box[0].any() else None
+        ts.time = block.time[0]
+        if block.velocities is not None:
+            ts.velocities = block.velocities[0]
+        return chosen.atoms
