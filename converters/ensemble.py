@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from os import PathLike
@@ -101,16 +102,18 @@ def convert_ensemble(
         members = [(label, paths, ensemble.member(label)) for label, paths in sources.items()]
         # By force: what a lost worker left of a trajectory is made again.
         words = given.but(to=layout).words() | {"force": True}
-        for label, one in _converted(members, words, chosen, progress):
-            first = next(iter(results.values()), one)
-            if one.n_atoms != first.n_atoms:
-                raise SourceError(
-                    f"{label}: {one.n_atoms} atoms, but {next(iter(sources))} has {first.n_atoms}; "
-                    "an ensemble is of one system"
-                )
-            there = ensemble.member(label, final=True)
-            beside = tuple(str(there.with_name(Path(top).name)) for top in one.topologies)
-            results[label] = replace(one, out=str(there), topologies=beside)
+        converted = _converted(members, words, chosen, progress)
+        with closing(converted):  # ends workers before what they write is removed
+            for label, one in converted:
+                first = next(iter(results.values()), one)
+                if one.n_atoms != first.n_atoms:
+                    raise SourceError(
+                        f"{label}: {one.n_atoms} atoms, but {next(iter(sources))} has "
+                        f"{first.n_atoms}; an ensemble is of one system"
+                    )
+                there = ensemble.member(label, final=True)
+                beside = tuple(str(there.with_name(Path(top).name)) for top in one.topologies)
+                results[label] = replace(one, out=str(there), topologies=beside)
         ensemble.seal(list(sources))
     return {label: results[label] for label in sources}
 
@@ -138,7 +141,7 @@ def _converted(
     options: dict[str, Any],
     executor: Executor,
     progress: Progress | None,
-) -> Iterator[tuple[str, ConvertResult]]:
+) -> Generator[tuple[str, ConvertResult], None, None]:
     """Yield what was done, by label.
 
     Many trajectories are each converted whole by one of the workers, which stay for all; the first

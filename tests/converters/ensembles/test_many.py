@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from MDAnalysisTests.datafiles import PSF
+from MDAnalysisTests.datafiles import PSF, XTC
 
 import mdio
 from mdio.converters.ensemble import convert_members
@@ -111,6 +111,21 @@ def test_a_bad_replica_is_named_and_nothing_left(many):
         pytest.raises(SourceError, match=r"^r07: .*cut\.xtc"),
     ):
         mdio.convert_ensemble(sources | {"r07": cut}, out, top=PSF, executor=executor)
+    assert sorted(out.parent.iterdir()) == before
+
+
+def test_one_of_another_system_leaves_nothing(many):
+    sources = {path.stem: path for path in sorted((many.parent / "sources").glob("*.xtc"))}
+    out = many.with_name(f"other{many.suffix}")
+    before = sorted(out.parent.iterdir())
+    with (
+        mdio.Processes(2) as executor,
+        pytest.raises(SourceError, match=r"^other: 47681 atoms, but r00 has 3341"),
+    ):
+        mdio.convert_ensemble(
+            {"r00": sources.pop("r00"), "other": XTC} | sources, out, executor=executor
+        )
+    assert not executor._pools
     assert sorted(out.parent.iterdir()) == before
 
 
