@@ -21,6 +21,10 @@ from mdio.parallel.executors import Executor
 
 STEPS = MappingProxyType({".gro": 0.01, ".pdb": 0.001})
 """Of positions in these files by suffix, in angstrom."""
+ATOM_NBYTES = MappingProxyType({".gro": 69, ".pdb": 113})
+"""What an atom takes at most: in GRO with velocities, in PDB a line and one of its bonds."""
+HEAD_NBYTES = 1000
+"""Title, box and the like, at most."""
 PLANNED_AS = "trr"
 """Native layout that has all that a frame may hold: planning is that of a file of it."""
 
@@ -59,8 +63,20 @@ class StructureConversion(Conversion):
                 f"{job.out}: a structure file names its atoms, and the source does not; give a "
                 "topology with -s/--top FILE (top= in Python)"
             )
-        note = f"positions are rounded to steps of {STEPS[suffix]:g} angstrom"
-        plan = job.plan.replace(layout=suffix[1:], notes=(*job.plan.notes, note))
+        present = job.plan.native.fields
+        fields = [name for name in ("positions", "velocities") if name in present]
+        fields = fields[:1] if suffix == ".pdb" else fields
+        notes = [f"positions are rounded to steps of {STEPS[suffix]:g} angstrom"]
+        if left_out := present[len(fields) :]:
+            notes.append(f"{suffix[1:]} holds no {' and no '.join(left_out)}: left out")
+        plan = job.plan.replace(
+            layout=suffix[1:],
+            container=suffix[1:],
+            fields=tuple(fields),
+            precision=STEPS[suffix],
+            nbytes=HEAD_NBYTES + ATOM_NBYTES[suffix] * job.plan.n_atoms,
+            notes=(*job.plan.notes, *notes),
+        )
         super().__init__(job, plan)
 
     def run(
