@@ -131,7 +131,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         "{label} in it",
     )
     add_source(parser)
-    add(parser, "out OUT", "output; its suffix names the layout")
+    add(parser, "out OUT", "output; its suffix names the layout (.gro and .pdb: one frame)")
     add(
         parser,
         "--recipe FILE|OUTPUT",
