@@ -125,7 +125,6 @@ class StructureConversion(Conversion):
         ts = chosen.trajectory.ts
         ts.positions = block.positions[0]
         ts.dimensions = block.box[0] if block.box[0].any() else None
-        ts.time = block.time[0]
         if block.velocities is not None:
             ts.velocities = block.velocities[0]
         return chosen.atoms
