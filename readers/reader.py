@@ -247,14 +247,63 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
             if atomgroup is not None:
                 raise ValueError("Cannot provide both asel and atomgroup kwargs")
             atomgroup = asel
+        frames, atoms = self._picked(atomgroup, (start, stop, step), order)
+        coordinates = self._cache.positions(frames, atoms)
+        return np.moveaxis(coordinates, ["fac".index(axis) for axis in order], [0, 1, 2])
+
+    def _picked(
+        self, atomgroup: Any, span: tuple[int | None, ...], order: str
+    ) -> tuple[range, NDArray[np.int64] | None]:
+        """Return which frames and atoms are asked for; raises ValueError."""
         if atomgroup is not None and len(atomgroup) == 0:
             raise ValueError("Timeseries requires at least one atom to analyze")
         if sorted(order) != ["a", "c", "f"]:
             raise ValueError(f"order must be a permutation of 'fac', not {order!r}")
-        frames = range(*self.check_slice_indices(start, stop, step))
-        atoms = None if atomgroup is None else atomgroup.indices
-        coordinates = self._cache.positions(frames, atoms)
-        return np.moveaxis(coordinates, ["fac".index(axis) for axis in order], [0, 1, 2])
+        frames = range(*self.check_slice_indices(*span))
+        return frames, None if atomgroup is None else atomgroup.indices
+
+    def dask_timeseries(
+        self,
+        atomgroup: Any = None,
+        start: int | None = None,
+        stop: int | None = None,
+        step: int | None = None,
+        order: str = "fac",
+    ) -> Any:
+        """Return coordinates of many frames as an array of dask, which reads them by chunks.
+
+        Parameters are those of `timeseries`. Only what a computation takes is read, a few MB at a
+        time where the layout can; each thread, process or worker opens the trajectory for itself.
+
+        Returns
+        -------
+        dask.array.Array
+            (F, A, 3) float32, angstrom; the axes as `order` says.
+
+        Raises
+        ------
+        MissingExtraError
+            dask is not installed.
+        ValueError
+            No atoms or a wrong `order`; or there are transformations, which go from frame to frame.
+
+        Examples
+        --------
+        >>> import MDAnalysis as mda, mdio
+        >>> from MDAnalysisTests.datafiles import DCD, PSF
+        >>> u = mda.Universe(PSF, DCD, format="MDIO")
+        >>> ca = u.trajectory.dask_timeseries(u.select_atoms("name CA"), step=10)
+        >>> ca.shape, ca[:3, 0, 0].compute().round(1)
+        ((10, 214, 3), array([11.7, 11.9, 11.9], dtype=float32))
+        """
+        from mdio.layouts.views.notebooks import FieldArray, OfThreads  # for those who have dask
+
+        if self.transformations:
+            raise ValueError("transformations go from frame to frame; take timeseries()")
+        frames, atoms = self._picked(atomgroup, (start, stop, step), order)
+        array = FieldArray(OfThreads(self._layout), "positions", atoms).on_dask()
+        stops = frames.stop if frames.stop >= 0 else None
+        return array[frames.start : stops : frames.step].transpose(["fac".index(a) for a in order])
 
     def Writer(self, filename: str, n_atoms: int | None = None, **kwargs: Any) -> Any:  # noqa: N802
         """Return MDAnalysis' writer for the suffix of `filename`."""

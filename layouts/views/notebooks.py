@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import pickle
+from importlib import import_module
 from itertools import pairwise
+from threading import Lock, local
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.blocks import runs_within
 from mdio.core.errors import MissingExtraError
-from mdio.core.frames import FIELDS, FrameBlock
+from mdio.core.frames import FIELDS, AtomIndices, FrameBlock
 from mdio.core.pages import html_table
 from mdio.core.units import FIELD_UNITS
 from mdio.core.words import box_text, human_nbytes
@@ -20,19 +25,44 @@ if TYPE_CHECKING:
     from xarray import Dataset
 
 CHUNK_NBYTES = 16 << 20
-"""Decoded bytes of the positions in a chunk, at least, if there are as many."""
+"""Decoded bytes of a field in a chunk, about; more only where less is not decoded alone."""
+
+
+class OfThreads:
+    """A layout for each thread that reads it, of which one is for one thread at a time.
+
+    `layout`: which; it is not read itself. Pickles as it does.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self._lock = Lock()
+        self._copies = local()
+
+    def get(self) -> Layout:
+        """Return that of this thread."""
+        if not hasattr(self._copies, "layout"):
+            with self._lock:
+                self._copies.layout = pickle.loads(pickle.dumps(self.layout.preopened()))
+        layout: Layout = self._copies.layout
+        return layout
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OfThreads, (self.layout,)
 
 
 class FieldArray:
     """One field of all frames as an array that is read where it is sliced; pickles as its layout.
 
-    `layout`: which has it. `name`: ``positions``, ``velocities``, ``forces`` or ``box``.
+    `layouts`: which have it. `name`: ``positions``, ``velocities``, ``forces`` or ``box``. `atoms`:
+    of which atoms, all by default.
     """
 
-    def __init__(self, layout: Layout, name: str) -> None:
-        self.layout, self.name = layout, name
-        info = layout.info
-        self.shape = (info.n_frames, *((6,) if name == "box" else (info.n_atoms, 3)))
+    def __init__(self, layouts: OfThreads, name: str, atoms: AtomIndices | None = None) -> None:
+        self.layouts, self.name, self.atoms = layouts, name, atoms
+        info = layouts.layout.info
+        n_atoms = info.n_atoms if atoms is None else len(atoms)
+        self.shape = (info.n_frames, *((6,) if name == "box" else (n_atoms, 3)))
         self.dtype = np.dtype(np.float32)
         self.ndim = len(self.shape)
 
@@ -45,49 +75,63 @@ class FieldArray:
         atoms = np.empty(0, np.int64)
         if self.name in FIELDS:
             atoms, rest = rest[0], [np.arange(rest[0].size), *rest[1:]]
+            atoms = atoms if self.atoms is None else self.atoms[atoms]
         first = int(frames.min(initial=self.shape[0]))
         stop = int(frames.max(initial=first - 1)) + 1
         more = {name: name == self.name for name in FIELDS[1:]}
         block = FrameBlock.empty(stop - first, len(atoms), **more)
-        self.layout.read(first, stop, atoms=atoms, out=block)
+        self.layouts.get().read(first, stop, atoms=atoms, out=block)
         found: NDArray[Any] = getattr(block, self.name)[np.ix_(frames - first, *rest)]
         return found[tuple(0 if one.ndim == 0 else slice(None) for one in picked)]
+
+    def chunks(self) -> tuple[tuple[int, ...], ...]:
+        """Return the lengths of chunks, axis by axis: whole ones of the layout, neighbours joined.
+
+        Where those are long in time, as chunks for time series are, they hold fewer atoms.
+        """
+        layout = self.layouts.layout
+        unit, unit_atoms = layout.info.chunk_frames or 1, layout.info.chunk_atoms or 0
+        row_nbytes = max(1, self.dtype.itemsize * math.prod(self.shape[1:]))
+        runs = runs_within(layout.boundaries(), self.shape[0], unit, CHUNK_NBYTES // row_nbytes)
+        frames = tuple(map(len, runs))
+        widths = [(n,) for n in self.shape[1:]]
+        rows = max(frames, default=0)
+        if self.atoms is None and self.ndim == 3 and 0 < unit_atoms < self.shape[1]:
+            width = unit_atoms * max(1, CHUNK_NBYTES // (12 * max(1, rows) * unit_atoms))
+            edges = [*range(0, self.shape[1], width), self.shape[1]]
+            widths[0] = tuple(b - a for a, b in pairwise(edges))
+        return frames, *widths
+
+    def on_dask(self) -> Any:
+        """Return it as an array of dask; raises MissingExtraError."""
+        from_array: Any = imported("dask.array").from_array
+        meta = np.empty((0,) * self.ndim, self.dtype)
+        return from_array(self, self.chunks(), name=False, asarray=False, meta=meta)
+
+
+def imported(module: str) -> Any:
+    """Return xarray, or dask's module of arrays; raises MissingExtraError."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{error.name} is not installed, and this needs xarray and dask: "
+            "pip install 'mdio-layouts[xarray]'"
+        ) from error
 
 
 def as_dataset(layout: Layout) -> Dataset:
     """Return the trajectory as a dataset of xarray; see `Layout.to_xarray`."""
-    try:
-        import dask.array as da
-        import xarray as xr
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{error.name} is not installed, and to_xarray() needs xarray and dask: "
-            "pip install 'mdio-layouts[xarray]'"
-        ) from error
-    from_array: Any = da.from_array
+    xr = imported("xarray")
+    layouts = OfThreads(layout)
     info = layout.info
-    edges = [0]
-    wanted = max(1, CHUNK_NBYTES // max(1, 12 * info.n_atoms))
-    for edge in layout.boundaries()[1:].tolist():
-        if edge - edges[-1] >= wanted or edge == info.n_frames:
-            edges.append(edge)
-    chunks = tuple(b - a for a, b in pairwise(edges))
     names = {"positions", *(name for name in FIELDS[1:] if getattr(info, f"has_{name}"))}
     variables: dict[str, Any] = {}
     for name in (*FIELDS, "box"):
         if name in names or (name == "box" and info.has_box):
-            array = FieldArray(layout, name)
-            shape = (chunks, *array.shape[1:])
-            values = from_array(
-                array,
-                shape,
-                name=False,
-                asarray=False,
-                meta=np.empty((0,) * array.ndim, array.dtype),
-            )
             dims = ("frame", "edge") if name == "box" else ("frame", "atom", "axis")
             units = {"units": FIELD_UNITS[name]} if name in FIELD_UNITS else {}
-            variables[name] = (dims, values, units)
+            variables[name] = (dims, FieldArray(layouts, name).on_dask(), units)
     for name, data in layout.frame_data().items():
         variables.setdefault(name, (("frame", f"{name}_column")[: data.ndim], data, {}))
     coordinates: dict[str, Any] = {
@@ -105,7 +149,8 @@ def as_dataset(layout: Layout) -> Dataset:
             else:
                 plain = found.values().astype(str)
             coordinates[column.removesuffix("s")] = ("atom", plain)
-    return xr.Dataset(variables, coordinates, {"source": str(layout.path)})
+    dataset: Dataset = xr.Dataset(variables, coordinates, {"source": str(layout.path)})
+    return dataset
 
 
 def as_html(layout: Layout) -> str:

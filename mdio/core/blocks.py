@@ -103,6 +103,20 @@ def sub_blocks(boundaries: ArrayLike, block: range, max_frames: int) -> Iterator
         at = following
 
 
+def runs_within(boundaries: ArrayLike, n_frames: int, unit: int, max_frames: int) -> list[range]:
+    """Cut all frames into runs that can be held at once.
+
+    As `sub_blocks`, but a longer piece is cut further where it is not decoded as one: a segment, a
+    file of many.
+
+    `boundaries`: as there. `unit`: frames that are decoded as one. `max_frames`: in a run, unless a
+    unit has more.
+    """
+    longest = max(unit, max_frames - max_frames % unit)
+    pieces = sub_blocks(boundaries, range(n_frames), longest)
+    return [one[at : at + longest] for one in pieces for at in range(0, len(one), longest)]
+
+
 def _check(n_parts: int) -> None:
     if n_parts < 1:
         raise PlanError(f"{n_parts} blocks asked for; give 1 or more")

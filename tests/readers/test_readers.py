@@ -172,10 +172,24 @@ def test_timeseries_in_bulk(pair):
             mine = ours.trajectory.timeseries(
                 atomgroup=ours.select_atoms(ca), order=order, **kwargs
             )
+            lazy = ours.trajectory.dask_timeseries(ours.select_atoms(ca), order=order, **kwargs)
             reference = theirs.trajectory.timeseries(
                 atomgroup=theirs.select_atoms(ca), order=order, **kwargs
             )
             assert_array_equal(mine, reference)
+            assert_array_equal(lazy.compute(), reference)
+
+
+def test_lazy_timeseries_says_what_it_does_not_do(pair):
+    ours = pair[0]
+    with pytest.raises(ValueError, match="at least one atom"):
+        ours.trajectory.dask_timeseries(ours.atoms[:0])
+    with pytest.raises(ValueError, match="permutation of 'fac'"):
+        ours.trajectory.dask_timeseries(order="xyz")
+    moved = ours.copy()
+    moved.trajectory.add_transformations(lambda ts: ts)
+    with pytest.raises(ValueError, match=r"take timeseries\(\)"):
+        moved.trajectory.dask_timeseries()
 
 
 def test_group(adk, outputs):

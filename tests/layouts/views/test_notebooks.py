@@ -1,5 +1,6 @@
 """Layouts as datasets of xarray, and in notebooks."""
 
+import pickle
 import sys
 from io import StringIO
 from pathlib import Path
@@ -15,7 +16,8 @@ from MDAnalysisTests.datafiles import DCD, GRO, PSF, TRR, XTC
 import mdio
 from mdio.core.errors import MissingExtraError
 from mdio.core.files.reading import reads
-from mdio.layouts.views.notebooks import FieldArray
+from mdio.layouts.views import notebooks
+from mdio.layouts.views.notebooks import FieldArray, OfThreads
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +79,43 @@ def test_only_what_is_picked_is_read(adk_zarr):
 def test_parts_are_those_of_an_array(adk_zarr, key):
     layout = mdio.open(adk_zarr)
     whole = layout.read(0, 98).positions
-    assert np.array_equal(FieldArray(layout, "positions")[key], whole[key])
+    array = FieldArray(OfThreads(layout), "positions")
+    assert np.array_equal(array[key], whole[key])
+    assert np.array_equal(pickle.loads(pickle.dumps(array))[key], whole[key])
+
+
+@pytest.fixture(scope="module")
+def every_layout(tmp_path_factory, adk):
+    folder = tmp_path_factory.mktemp("lazy")
+    made = {
+        "few.zarr": {"storage": mdio.Storage(chunk_frames=5)},
+        "wide.zarr": {"storage": mdio.Storage(pattern="timeseries")},
+        "a.h5md": {},
+        "gzip.h5md": {"compression": "gzip"},
+        "a.segments": {"storage": mdio.Storage(segments=2)},
+        "a.refs": {},
+    }
+    for name, options in made.items():
+        mdio.convert(adk["xtc"], folder / name, top=adk["psf"], **options)
+    return [*(folder / name for name in made), *(adk[name] for name in ("xtc", "trr", "ncdf"))]
+
+
+@pytest.mark.parametrize("number", range(9))
+def test_every_layout_is_read_by_chunks_in_many_threads(every_layout, number, monkeypatch):
+    """A layout by itself is for one thread; dask reads in as many as there are cores."""
+    path = every_layout[number]
+    monkeypatch.setattr(notebooks, "CHUNK_NBYTES", 3 * 12 * 3341)
+    with mdio.open(path) as layout:
+        want = layout.read(0, 98).positions
+        unit = layout.info.chunk_frames or 1
+        width = layout.info.chunk_atoms or 3341
+        array = layout.to_xarray().positions
+    frames, atoms, _ = array.chunks
+    assert max(frames) <= max(3, unit)
+    assert max(frames) * max(atoms) * 12 <= max(3 * 12 * 3341, unit * min(width, 3341) * 12)
+    with dask.config.set(scheduler="threads", num_workers=8):
+        for _ in range(3):
+            assert np.array_equal(array.values, want)
 
 
 def test_notebooks_show_what_is_in_it(tmp_path):
