@@ -118,6 +118,7 @@ def _place(universe: Universe, source: Layout) -> None:
 
 def _read_topology(top: str | PathLike[str]) -> Universe:
     import MDAnalysis as mda
+    from MDAnalysis.core._get_readers import get_parser_for
 
     path = path_of(top)
     try:
@@ -126,10 +127,10 @@ def _read_topology(top: str | PathLike[str]) -> Universe:
                 check_regular(file)
             # Where its name says what it is, nobody need look into the file for it.
             suffix = file.suffix[1:].upper()
-            known = dict.fromkeys(("topology_format", "format"), suffix)
-            universe = mda.Universe(
-                str(file), to_guess=(), **(known if suffix in mda._PARSERS else {})
-            )
+            known = suffix if suffix in mda._PARSERS else None
+            # Not by the file's name: a Universe also reads the coordinates that it may have.
+            with get_parser_for(str(file), format=known)(str(file)) as parser:
+                universe = mda.Universe(parser.parse(), to_guess=())
         universe.filename = str(top)
         return universe
     except FileNotFoundError as error:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from mdio.advisor.forecast import read_calibration
+from mdio.advisor.forecast import Total, read_calibration
 from mdio.advisor.measure import Limits, Progress, measure
-from mdio.advisor.measurements import load_measurements, save_measurements
+from mdio.advisor.measurements import Measurements, load_measurements, save_measurements
 from mdio.advisor.probes import Share, ask_storage, bandwidth_of
 from mdio.advisor.profile import NAMES, Profile, load_profile
 from mdio.advisor.recommend import Decision, recommend
@@ -177,6 +177,24 @@ def advise(
     def decide() -> Advice:
         profile = _profile(forecast.machine)
         calibrations = [read_calibration(str(one)) for one in forecast.calibrate]
+        n_nodes = forecast.nodes or max(1, len({share.node for share in shares}))
+
+        def decided(measurements: Measurements) -> Decision:
+            return recommend(
+                measurements,
+                count,
+                passes,
+                profile,
+                calibrations,
+                cache=forecast.cache,
+                nodes=n_nodes,
+            )
+
+        def of_source(measurements: Measurements) -> Total:
+            total = decided(measurements).options[0].total
+            assert total is not None
+            return total
+
         if replay is not None:
             measurements = load_measurements(replay)
         elif trajectory is None:
@@ -191,18 +209,15 @@ def advise(
                 ranks=count,
                 allow_lossy=allow_lossy,
                 local_folder=local_folder,
-                limits=limits,
+                limits=limits if save is None else replace(limits or Limits(), enough_s=0.0),
                 progress=progress,
                 **vars(reading),
                 known=bandwidth_of(shares),
+                forecast=None if calibrations else of_source,
             )
         if save is not None:
             save_measurements(measurements, save)
-        n_nodes = forecast.nodes or max(1, len({share.node for share in shares}))
-        decision = recommend(
-            measurements, count, passes, profile, calibrations, cache=forecast.cache, nodes=n_nodes
-        )
-        return Advice(**vars(decision))
+        return Advice(**vars(decided(measurements)))
 
     return decide() if executor is None else executor.from_owner(decide)
 

@@ -288,7 +288,7 @@ class Forecaster:
             io = max(io, self._wires_s(trial))
         comp = between("t_comp_frame_s") * self.comp_factor * crowd * even
         rest = between("t_rest_frame_s") * crowd * even
-        startup = between("t_startup_s") * crowd
+        startup = between("t_startup_s") * crowd + self.measurements.t_prepare_s
         opening = between("t_open_s")
         imbalance = (io + comp + rest) * (longest / even - 1)
         total = startup + opening + io + comp + rest + imbalance
@@ -332,12 +332,14 @@ class Forecaster:
         gather = min(found, key=lambda name: found[name].t_total_s)
         best = found[gather]
         relative = math.hypot(_relative(one), self._beyond_sample())
+        prepare_s = self.measurements.t_prepare_s
         parts = {
             **asdict(best),
-            "low_s": max(0.0, best.low_s - relative * best.t_total_s),
-            "high_s": best.high_s + relative * best.t_total_s,
+            "t_total_s": best.t_total_s + prepare_s,
+            "low_s": max(0.0, best.low_s - relative * best.t_total_s) + prepare_s,
+            "high_s": best.high_s + relative * best.t_total_s + prepare_s,
         }
-        return Forecast(**parts, gather=GATHER_OF[gather])
+        return Forecast(**parts, t_startup_s=prepare_s, gather=GATHER_OF[gather])
 
     def _convert(self, trial: Trial, n_ranks: int) -> tuple[float, float]:
         """Return the seconds to convert the whole, and their relative error."""

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from mdio._version import __version__
+from mdio.advisor.forecast import Total
 from mdio.advisor.measurements import (
     GROUP,
     Bandwidth,
@@ -61,6 +62,8 @@ from mdio.core.files.store import file_system_type, need_disk, path_of
 from mdio.core.files.writing import free_memory
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.signals import terminations_raised
+from mdio.core.timing import Stopwatch
+from mdio.core.words import duration
 from mdio.layouts.base import Layout, container_of
 from mdio.layouts.views.opening import open_source
 from mdio.parallel.executors import available_cores, running
@@ -225,23 +228,28 @@ Progress = Callable[[str, int, int], None]
 LIGHT_S = 0.5
 """An analysis that computes the sample in this time is run whole on every candidate."""
 MOST_TRIAL_SEGMENTS = 64
+TRIALS = "trial conversions and runs"
 CONVERTING, RUNNING = 0.35, 0.65
 COLD_REPEATS = 0.15
 """Share of the time that must be left for another repeat from disk."""
+LEAST_S, PASSES = 7.0, 7.0
+"""Measuring takes no longer than so many passes over the source as it is, but at least so long."""
 
 
 @dataclass(frozen=True)
 class Limits:
     """How much measuring may take."""
 
-    seconds: float = 75.0
-    """Nothing begins later than this."""
-    sample_nbytes: int = 128 << 20
+    seconds: float = 18.0
+    """Nothing begins later than this, or earlier where passes are short."""
+    sample_nbytes: int = 64 << 20
     """Decoded bytes of the sample."""
-    sample_s: float = 1.5
+    sample_s: float = 0.75
     """Reading the sample should take no longer than this."""
     scratch_nbytes: int = 3 << 29
     """Of all trial conversions together."""
+    enough_s: float = 5.0
+    """If all passes over the source as it is take less, nothing else is tried."""
     frame_s: float = 20.0
     """How long the analysis may take over a frame until it is left at that."""
     repeats: int = 3
@@ -302,29 +310,49 @@ class InterleavedRepeats:
         self._begun = time.monotonic()
         self._n_done = 0
 
-    def measure(self, tried: list[Tried], prepared: Prepared, found: Probe) -> None:
-        """Convert, run from memory, run from disk; leave what was seen in `tried` and `comp`."""
+    def look(self, source: Tried, prepared: Prepared, found: Probe) -> None:
+        """Run the analysis on the source alone, once from memory and once from disk."""
+        self._step("the source as it is")
+        light = found.finished and found.t_comp_frame_s * len(self.frames) <= LIGHT_S
+        self._analysis = prepared if light else read_only(prepared)
+        self._run(source, first=True)
+        self._run_cold(source, first=True)
+        self.startup = self._pooled([source], "startup_s")
+        self.comp = (
+            self._pooled([source], "comp_frame_s")
+            if light
+            else self._heavy(source, prepared, found)
+        )
+        self._light = light
+
+    def shorten(self, pass_s: float) -> None:
+        """Take no longer than it is worth, where one pass takes so long."""
+        seconds = min(self.limits.seconds, max(LEAST_S, PASSES * pass_s))
+        self.limits = replace(self.limits, seconds=seconds)
+        self._step(f"{TRIALS}, for some {duration(seconds)}")
+
+    def measure(self, tried: list[Tried]) -> None:
+        """Convert, run from memory, run from disk; leave what was seen in `tried` and `comp`.
+
+        `look` comes first.
+        """
         for repeat in self._repeats(CONVERTING):
             self._step("trial conversions")
             for one in tried:
                 self._convert(one, first=repeat == 0)
-        light = found.finished and found.t_comp_frame_s * len(self.frames) <= LIGHT_S
-        analysis = prepared if light else read_only(prepared)
         self._n_done = self.limits.most_repeats
         for repeat in self._repeats(RUNNING):
             self._step("the analysis on each")
             for one in tried:
-                self._run(one, analysis, first=repeat == 0)
+                self._run(one, first=repeat == 0)
         self._n_done = 2 * self.limits.most_repeats
         self._step("the analysis from disk")
         for repeat in range(self.limits.repeats):
             for one in tried:
-                self._run_cold(one, analysis, first=repeat == 0)
+                self._run_cold(one, first=repeat == 0)
         self.startup = self._pooled(tried, "startup_s")
-        if light:
+        if self._light:
             self.comp = self._pooled(tried, "comp_frame_s")
-        else:
-            self.comp = self._heavy(tried[0], prepared, found)
 
     def ratio(self, source: Tried) -> float | None:
         """Return t_comp/t_IO of one worker; None if reading took no time."""
@@ -404,7 +432,7 @@ class InterleavedRepeats:
         candidate = one.candidate
         if candidate.to is None or one.problem or one.out is None:
             return
-        if self._left_s() < (0 if first else self.limits.seconds / 3):
+        if self._left_s() < self.limits.seconds * (-0.5 if first else 1 / 3):
             if first:
                 one.problem = "there was no time left to try it"
             return
@@ -429,14 +457,14 @@ class InterleavedRepeats:
             took_s.append(seconds)
             one.nbytes_frame = nbytes / len(part)
 
-    def _run(self, one: Tried, analysis: Prepared, first: bool) -> None:
+    def _run(self, one: Tried, first: bool) -> None:
         for workers in self.counts:
             if one.problem or (not first and self._left_s() < 0):
                 return
             try:
                 if first:  # brings the bytes into memory
-                    self._timed(one.paths, analysis, workers, one.frames)
-                raw = self._timed(one.paths, analysis, workers, one.frames)
+                    self._timed(one.paths, self._analysis, workers, one.frames)
+                raw = self._timed(one.paths, self._analysis, workers, one.frames)
             except (MdioError, OSError) as error:
                 if one.candidate.to is None:
                     raise
@@ -444,7 +472,7 @@ class InterleavedRepeats:
                 return
             one.raws.setdefault((workers, "warm"), []).append(raw)
 
-    def _run_cold(self, one: Tried, analysis: Prepared, first: bool) -> None:
+    def _run_cold(self, one: Tried, first: bool) -> None:
         needed_s = 0.0 if first else COLD_REPEATS * self.limits.seconds
         for workers in self.counts:
             if one.problem or self.cold_problem or self._left_s() < needed_s:
@@ -454,7 +482,7 @@ class InterleavedRepeats:
             if problem is not None:
                 self.cold_problem = problem
                 return
-            raw = self._timed(one.paths, analysis, workers, one.frames)
+            raw = self._timed(one.paths, self._analysis, workers, one.frames)
             one.raws.setdefault((workers, "cold"), []).append(raw)
 
     def _pooled(self, tried: list[Tried], name: str) -> dict[int, Spread]:
@@ -531,10 +559,13 @@ def measure(
     overlap: str | None = None,
     verify: bool = True,
     known: Sequence[Bandwidth] = (),
+    forecast: Callable[[Measurements], Total] | None = None,
 ) -> Measurements:
     """Measure how an analysis behaves on a source and on what it could be converted into.
 
     Parameters are those of `mdio.advisor.advise.advise`. `known`: what several machines got.
+    `forecast`: of all passes over the source as it is, from what was measured of it alone; by it,
+    measuring ends there, or takes no longer than it is worth.
 
     Raises PlanError, SourceError: what cannot be opened, selected or imported. BlockError: the
     analysis itself fails. OutputError: the target folder is missing or cannot be written to.
@@ -558,6 +589,9 @@ def measure(
         prepared = kernel.prepare(system)
         if getattr(kernel, "select", None) is None:  # as `analyze`
             system.look()
+        watch = Stopwatch()  # the second time: the topology is parsed once
+        kernel.prepare(System(layout, None if top is None else str(top)))
+        prepare_s = watch.lap()
         group = group_of(kernel, system, prepared)
         found = probe(layout, prepared, limits.frame_s)
         frames = _sample(layout, free, limits)
@@ -576,18 +610,12 @@ def measure(
         )
         frames = range(min(info.n_frames, FEW_FRAMES))
     repeats = InterleavedRepeats(paths, frames, ranks, limits, progress, overlap, verify)
-    tried = [Tried(as_is(info), paths, frames)]
-    with ExitStack() as stack:
-        if wanted:
-            place = stack.enter_context(scratch(folder))
-            tried += [_tried(one, place, number, frames) for number, one in enumerate(wanted)]
-            if local_folder is not None and info.layout == container:  # one native file
-                place = stack.enter_context(scratch(Path(local_folder)))
-                tried.append(_tried(local_copy(), place, len(tried), frames))
-        repeats.measure(tried, prepared, found)
+    source = Tried(as_is(info), paths, frames)
+    repeats.look(source, prepared, found)
     files = [path_of(path) for path in paths]
+    got = (*bandwidths(files, sorted({1, 2, *repeats.counts, REQUESTS})), *known)
     repeat = getattr(kernel, "repeat", 1)
-    return Measurements(
+    measurements = Measurements(
         version=__version__,
         source=Source(
             tuple(str(path.absolute()) for path in files),
@@ -618,10 +646,36 @@ def measure(
             cold_problem=repeats.cold_problem,
             parallel_hdf5=_parallel_hdf5(),
         ),
-        ratio_comp_io=repeats.ratio(tried[0]),
-        trials=tuple(repeats.trial(one, info, free) for one in tried),
-        bandwidths=(*bandwidths(files, sorted({1, 2, *repeats.counts, REQUESTS})), *known),
+        ratio_comp_io=repeats.ratio(source),
+        trials=(repeats.trial(source, info, free),),
+        bandwidths=got,
         notes=tuple(notes),
+        seconds=time.monotonic() - begun,
+        t_prepare_s=prepare_s,
+    )
+    if forecast is not None and wanted:
+        total = forecast(measurements)
+        if total.total_s < limits.enough_s:
+            note = (
+                f"all passes over the source as it is take {duration(total.total_s)}: that is fast "
+                "enough, and nothing else was tried (--passes says how many there will be)"
+            )
+            return replace(measurements, notes=(*notes, note))
+        repeats.shorten(total.run.t_total_s)
+    tried = [source]
+    with ExitStack() as stack:
+        if wanted:
+            place = stack.enter_context(scratch(folder))
+            tried += [_tried(one, place, number, frames) for number, one in enumerate(wanted)]
+            if local_folder is not None and info.layout == container:  # one native file
+                place = stack.enter_context(scratch(Path(local_folder)))
+                tried.append(_tried(local_copy(), place, len(tried), frames))
+        repeats.measure(tried)
+    return replace(
+        measurements,
+        host=replace(measurements.host, cold_problem=repeats.cold_problem),
+        ratio_comp_io=repeats.ratio(source),
+        trials=tuple(repeats.trial(one, info, free) for one in tried),
         seconds=time.monotonic() - begun,
         local=None if local_folder is None else local_disk(Path(local_folder)),
     )

@@ -317,6 +317,8 @@ class Measurements:
     """How long measuring took."""
     local: LocalDisk | None = None
     """Of the folder for local copies and caches; None if it was not measured from disk."""
+    t_prepare_s: float = 0.0
+    """What comes before a pass over any layout: the topology, selections."""
 
     def trial(self, name: str) -> Trial | None:
         """Return a trial by name, or None."""

@@ -519,7 +519,13 @@ def reasons(
         for trial in measurements.trials
         if trial.problem is not None
     ]
-    total = totals[chosen.name]
+    total, stay = totals[chosen.name], totals["as-is"]
+    if chosen.name != "as-is" and total.high_s > stay.low_s and "as-is" not in alike:
+        found.append(
+            f"what repeats allow for {chosen.name} and for the source as it is overlaps: "
+            f"{duration(total.low_s)} to {duration(total.high_s)}, {duration(stay.low_s)} to "
+            f"{duration(stay.high_s)}; measured again, it may be the source"
+        )
     if total.relative > 0.3:
         found.append(
             f"measurements vary a lot ({100 * total.relative:.0f}%): repeat them on a quiet machine"
@@ -551,8 +557,14 @@ def commands_for(
         out = str(Path(measurements.question.target) / f"{stem}.{chosen.layout}")
         found.append(_convert(measurements, chosen, recommended, sources, out, is_local, ranks))
         sources = [out]
-    found.append(_analyze(measurements, recommended, sources, is_local))
+    top = None if _keeps_topology(chosen) else measurements.question.top
+    found.append(_analyze(measurements, recommended, sources, is_local, top))
     return found
+
+
+def _keeps_topology(chosen: Trial) -> bool:
+    """Return whether an output holds the topology that it was given."""
+    return chosen.layout not in UNWRITTEN and layout_class(chosen.layout).facts.keeps_topology
 
 
 def _convert(
@@ -566,7 +578,7 @@ def _convert(
 ) -> str:
     words = ["mdio", "convert", *sources, out]
     top = measurements.question.top
-    if chosen.groups and top is not None:
+    if top is not None and (chosen.groups or _keeps_topology(chosen)):
         words += ["-s", top]
     for option, value in chosen.convert_options.items():
         words += [option, value]
@@ -582,12 +594,16 @@ def _convert(
 
 
 def _analyze(
-    measurements: Measurements, recommended: Recommended, sources: list[str], is_local: bool
+    measurements: Measurements,
+    recommended: Recommended,
+    sources: list[str],
+    is_local: bool,
+    top: str | None,
 ) -> str:
     question = measurements.question
     words = ["mdio", "analyze", question.analysis, *sources]
-    if question.top is not None:
-        words += ["-s", question.top]
+    if top is not None:
+        words += ["-s", top]
     if question.select is not None:
         words += ["--select", question.select]
     for option, value in question.options.items():

@@ -18,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError, SourceError
+from mdio.core.files.store import path_of
 from mdio.core.frames import AtomIndices, FrameBlock
 from mdio.core.kernels import cut_frames
 from mdio.core.topology import RESINDEX, SEGINDEX, Texts, Topology
 from mdio.core.topology import select as select_stored
 from mdio.core.words import plural, runs_text
 from mdio.layouts.base import Layout
-from mdio.layouts.foreign.universe import classes_of, masses_of, selected
+from mdio.layouts.foreign.universe import classes_of, masses_of, selected, topology_of
 from mdio.layouts.manifest import indices_from_runs, runs_from_indices
 from mdio.layouts.registry import open_layout
 
@@ -67,7 +68,7 @@ class System:
         Raises PlanError: None was given. SourceError: it cannot be read, or does not fit the
         trajectory.
         """
-        if self._universe is None and self.topology is not None:
+        if self._universe is None and self._top is None and self.topology is not None:
             from mdio.converters.selection import stored_universe
 
             self._universe = stored_universe(self.topology, self.layout)
@@ -82,8 +83,24 @@ class System:
 
     @cached_property
     def topology(self) -> Topology | None:
-        """What the trajectory itself holds of its atoms, where no topology was given."""
-        return None if self._top is not None else self.stored.topology()
+        """What the trajectory itself holds of its atoms, or a topology file that was parsed before.
+
+        None where MDAnalysis has to be asked.
+        """
+        if self._top is None:
+            return self.stored.topology()
+        if self._group is not None or not isinstance(self._top, str | PathLike):
+            return None
+        from mdio.layouts.foreign.parsed import parsed_topology
+
+        parsed = parsed_topology(path_of(self._top))
+        fits = parsed is not None and parsed.n_atoms == self.layout.info.n_atoms
+        return parsed if fits else None
+
+    @property
+    def _known(self) -> Topology | None:
+        """The same, but no topology file is looked at for it."""
+        return self.topology if self._top is None or self.looked else None
 
     def select(self, selection: str | None) -> AtomIndices | None:
         """Return the atoms that a selection means, as indices into the layout's atoms.
@@ -188,8 +205,8 @@ class System:
     @property
     def waters(self) -> tuple[str, ...]:
         """Names of the residues that are water, as far as a topology tells that has been read."""
-        if self.topology is not None:
-            names, classes = self.topology.texts("resnames"), self.topology.classes
+        if self._known is not None:
+            names, classes = self._known.texts("resnames"), self._known.classes
         else:
             found = getattr(getattr(self._universe, "residues", None), "resnames", None)
             names = None if found is None else Texts.of(found)
@@ -203,7 +220,7 @@ class System:
         Those of one residue have, and of residues that follow each other in a chain of protein or
         nucleic acid. Returns places in `atoms`, (n,) int64; None where no topology was read.
         """
-        topology = self.topology
+        topology = self._known
         if topology is None:
             if self._universe is None:
                 return None
@@ -235,14 +252,14 @@ class System:
     @property
     def looked(self) -> bool:
         """Whether a topology that was given has been read."""
-        return self._universe is not None
+        return self._universe is not None or self.__dict__.get("topology") is not None
 
     def look(self) -> None:
         """Read the topology that was given, if that was not done: it has to fit.
 
         Raises SourceError: it cannot be read, or does not fit the trajectory.
         """
-        if self._top is not None:
+        if self._top is not None and self.topology is None:
             _ = self.universe
 
     def frame(self, number: int, atoms: AtomIndices | None) -> FrameBlock:
@@ -269,20 +286,24 @@ class System:
         if not isinstance(top, str | PathLike):
             return top
         from mdio.converters.selection import load_topology
+        from mdio.layouts.foreign.parsed import store_parsed
 
         full = self.layout
         if self._group is not None and self._manifest is not None:
             one = self.stored.kept[0][0]
             full = open_layout(one.path, verify=one.verify, uuid=one.uuid)
         try:
-            return load_topology(top, full)
+            universe = load_topology(top, full)
         except SourceError:
             if full is self.layout:
                 raise
-            return load_topology(top, self.layout)
+            universe = load_topology(top, self.layout)
         finally:
             if full is not self.layout:
                 full.close()
+        if self.topology is None:
+            store_parsed(path_of(top), topology_of(universe))
+        return universe
 
     def _atoms_of_group(self, n_atoms: int) -> AtomIndices | None:
         """Return the layout's atoms as indices into the topology; None if they are the same."""

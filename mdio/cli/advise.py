@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 from mdio.advisor.advise import Advice, Forecast, advise
-from mdio.advisor.measure import Progress
+from mdio.advisor.measure import TRIALS, Progress
 from mdio.analysis.kernels.kernel import KERNELS
 from mdio.analysis.report import check_report
 from mdio.analysis.results import check_output
@@ -85,11 +85,21 @@ def _step(text: str) -> float:
     return parse_step(text, "give a step in angstrom, such as 0.01")
 
 
+def _log(text: str, done: int, n_steps: int) -> None:
+    """Say how long it will take."""
+    del done, n_steps
+    if text.startswith(TRIALS):
+        print(f"mdio advise: {text}", file=sys.stderr)
+
+
 @contextmanager
 def _bar(quiet: bool) -> Iterator[Progress | None]:
-    """Yield what shows the steps; None unless stderr is a terminal."""
-    if quiet or not sys.stderr.isatty():
+    """Yield what shows the steps on a terminal, and elsewhere says how long they will take."""
+    if quiet:
         yield None
+        return
+    if not sys.stderr.isatty():
+        yield _log
         return
     from tqdm import tqdm
 

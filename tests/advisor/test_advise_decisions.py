@@ -170,13 +170,36 @@ def test_cold_times_count_where_memory_is_too_small():
     assert total_of(recommend(large, 1), "as-is").total_s == pytest.approx(50.0)
 
 
+def test_what_comes_before_a_pass_counts_in_each():
+    found = replace(io_bound(), t_prepare_s=0.5)
+    advice = recommend(found, 1, 3)
+    assert total_of(advice, "as-is").total_s == pytest.approx(31.5)
+    assert total_of(advice, "zarr").total_s == pytest.approx(24.5)
+    there = recommend(found, 24, 3, load_profile("comet"))
+    before = recommend(io_bound(), 24, 3, load_profile("comet"))
+    for name in ("as-is", "zarr"):
+        more_s = total_of(there, name).total_s - total_of(before, name).total_s
+        assert more_s == pytest.approx(1.5)
+
+
+def test_bands_that_overlap_are_told():
+    wide = [replace(run(1, 0.9 * MS, 0.1 * MS), t_io_frame_s=spread(0.9 * MS, 0.8))]
+    near = trial("zarr", [run(1, 0.7 * MS, 0.1 * MS)])
+    advice = recommend(measurements(trial("as-is", wide), near), 1)
+    assert advice.recommended.layout == "zarr"
+    assert any("overlaps" in text and "it may be the source" in text for text in advice.reasons)
+    advice = recommend(measurements(trial("as-is", [run(1, 0.9 * MS, 0.1 * MS)]), near), 1)
+    assert not any("overlaps" in text for text in advice.reasons)
+
+
 def test_commands_are_those_of_the_advice():
     convert, analyze = recommend(io_bound(), 2, 100).commands
     assert convert.startswith("mdio convert adk.xtc out/adk.zarr -s adk.psf")
     assert convert.endswith("-w 2")
-    assert "mdio analyze rmsd out/adk.zarr -s adk.psf --select 'name CA'" in analyze
+    # The output holds the topology, which is dear to read again.
+    assert "mdio analyze rmsd out/adk.zarr --select 'name CA'" in analyze
     (alone,) = recommend(io_bound(), 1, 1).commands
-    assert alone.startswith("mdio analyze rmsd adk.xtc")
+    assert alone.startswith("mdio analyze rmsd adk.xtc -s adk.psf")
 
 
 def test_copies_for_every_node():

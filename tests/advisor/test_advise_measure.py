@@ -239,6 +239,26 @@ def test_a_memory_file_system_cannot_be_dropped():
         path.unlink()
 
 
+def test_where_the_source_is_fast_enough_nothing_else_is_tried(adk, tmp_path, capsys):
+    before = sorted(tmp_path.iterdir())
+    words = ["advise", str(adk["xtc"]), "-s", str(adk["psf"]), "--select", "name CA"]
+    assert main([*words, "--target", str(tmp_path), "--passes", "2"]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("read the source as it is")
+    assert "that is fast enough, and nothing else was tried" in told.out
+    assert "trial conversions" not in told.err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_it_says_first_how_long_it_takes(adk, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(measure, "Limits", lambda: replace(QUICK, seconds=12.0))
+    words = ["advise", str(adk["xtc"]), "--target", str(tmp_path), "--select", "all"]
+    assert main(words) == 0
+    assert "mdio advise: trial conversions and runs, for some 7 s\n" in capsys.readouterr().err
+    assert main([*words, "--quiet"]) == 0
+    assert not capsys.readouterr().err
+
+
 def test_sample_is_bounded(adk):
     with mdio.open(str(adk["dcd"])) as layout:
         frame = layout.info.frame_nbytes

@@ -90,7 +90,7 @@ def test_interrupted(adk, tmp_path, monkeypatch, error):
         seen.extend(tmp_path.iterdir())
         raise error
 
-    monkeypatch.setattr(measure, "timed_run", interrupted)
+    monkeypatch.setattr(measure, "convert_trial", interrupted)
     with pytest.raises(error):
         quickly(adk, tmp_path)
     assert seen  # there was something to remove

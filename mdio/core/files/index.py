@@ -13,6 +13,7 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from mdio.core.files.fingerprint import opened_source
 from mdio.core.files.marks import is_own, open_regular
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.store import store_at
-from mdio.core.files.writing import write_whole
+from mdio.core.files.writing import INDEX_ENDING, write_whole
 from mdio.core.frames import LostBytes
 
 MAGIC = b"MDIOIDX1"
@@ -72,21 +73,21 @@ class FrameIndex:
 
 
 @dataclass(frozen=True, slots=True)
-class _Identity:
-    """What must still hold of a file for its index to be used."""
+class Identity:
+    """What must still hold of a file for what lies beside it to be used."""
 
     nbytes: int
     mtime_ns: int
     crc: int
 
-    def holds(self, then: _Identity, where: Path) -> bool:
-        """Return whether an index is of this file; one beside an object was made before it was."""
+    def holds(self, then: Identity, where: Path) -> bool:
+        """Return whether `where` is of this file; one beside an object was made before it was."""
         if not store_at(where).keeps_times:
             return (then.nbytes, then.crc) == (self.nbytes, self.crc)
         return then == self
 
     @classmethod
-    def of(cls, path: Path, nbytes: int | None = None) -> _Identity:
+    def of(cls, path: Path, nbytes: int | None = None) -> Identity:
         """Return that of a file, or of its first `nbytes`."""
         with opened_source(path, path) as file:
             status = file.status()
@@ -121,16 +122,16 @@ def load_index(
     """
     store = store_at(path)
     store.prefetch([next(index_paths(path))], AHEAD_NBYTES)
-    identity = _Identity.of(path)
+    identity = Identity.of(path)
     index: FrameIndex | None = None
-    for where in index_paths(path):
-        stored, then = (_load(where) if _may_tell(where, path) else None) or (None, None)
+    for where, raw in stored_beside(path):
+        stored, then = _load(raw) or (None, None)
         if stored is None or then is None or n_atoms not in (None, stored.n_atoms):
             continue
         if identity.holds(then, where):
             return stored
         grown = store.grows and then.nbytes < identity.nbytes
-        if grown and extend and then.crc == _Identity.of(path, then.nbytes).crc:
+        if grown and extend and then.crc == Identity.of(path, then.nbytes).crc:
             index = extend(path, stored)
     if index is None:
         index = _from_mdanalysis(path)
@@ -140,7 +141,7 @@ def load_index(
     if index.nbytes != identity.nbytes:
         if extend is None:
             return index
-        identity = _Identity.of(path, index.nbytes)
+        identity = Identity.of(path, index.nbytes)
     _store(path, index, identity)
     return index
 
@@ -150,16 +151,18 @@ def store_index(path: Path, index: FrameIndex) -> None:
 
     Raises SourceError: the file cannot be read.
     """
-    _store(path, index, _Identity.of(path))
+    _store(path, index, Identity.of(path))
 
 
-def index_paths(path: Path) -> Iterator[Path]:
+def index_paths(path: Path, ending: str = INDEX_ENDING) -> Iterator[Path]:
     """Yield where the index of `path` may lie: beside it, and in the cache folder (if any).
+
+    `ending`: of its name; another one is of something else that was found out about the file.
 
     The cache folder is ``$MDIO_CACHE_DIR``, else ``$XDG_CACHE_HOME/mdio``, else ``~/.cache/mdio``;
     the name there is a hash of the resolved path.
     """
-    yield path.with_name(f".{path.name}.mdio-index")
+    yield path.with_name(f".{path.name}{ending}")
     folder = os.environ.get("MDIO_CACHE_DIR")
     if not folder and (base := os.environ.get("XDG_CACHE_HOME")):
         folder = str(Path(base, "mdio"))
@@ -171,13 +174,13 @@ def index_paths(path: Path) -> Iterator[Path]:
     import hashlib  # few indexes lie there, and it takes long to import
 
     key = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
-    yield Path(folder, f"{key}.mdio-index")
+    yield Path(folder, f"{key}{ending}")
 
 
 def _may_tell(where: Path, path: Path) -> bool:
-    """Return whether an index is this user's, or of the user whose file it is of.
+    """Return whether `where` is this user's, or of the user whose file `path` it is about.
 
-    Those of others could leave out frames.
+    The indexes of others could leave out frames.
     """
     try:
         status = where.stat()
@@ -186,11 +189,21 @@ def _may_tell(where: Path, path: Path) -> bool:
         return True
 
 
-def _load(where: Path) -> tuple[FrameIndex, _Identity] | None:
-    try:
-        raw = _read_file(where)
-    except (OSError, ValueError):
-        return None
+def stored_beside(path: Path, ending: str = INDEX_ENDING) -> Iterator[tuple[Path, bytes]]:
+    """Yield what was found out about a file and where it lies, unless another user may have lied.
+
+    Only its content tells whether it is whole, and whether the file is still the same.
+    """
+    for where in index_paths(path, ending):
+        data = b""
+        if _may_tell(where, path):
+            with suppress(OSError, ValueError):
+                data = _read_file(where)
+        if data:
+            yield where, data
+
+
+def _load(raw: bytes) -> tuple[FrameIndex, Identity] | None:
     if len(raw) < HEADER.size:
         return None
     magic, crc, ends_crc, nbytes, mtime_ns, n_atoms, n_frames = HEADER.unpack_from(raw)
@@ -203,7 +216,7 @@ def _load(where: Path) -> tuple[FrameIndex, _Identity] | None:
     offsets = np.frombuffer(raw, "<i8", offset=HEADER.size).astype(np.int64)
     if not _plausible(offsets, nbytes):
         return None
-    return FrameIndex(offsets, nbytes, n_atoms), _Identity(nbytes, mtime_ns, ends_crc)
+    return FrameIndex(offsets, nbytes, n_atoms), Identity(nbytes, mtime_ns, ends_crc)
 
 
 def _read_file(where: Path) -> bytes:
@@ -213,12 +226,16 @@ def _read_file(where: Path) -> bytes:
         return file.peek(0, file.nbytes)
 
 
-def _store(path: Path, index: FrameIndex, identity: _Identity) -> None:
+def _store(path: Path, index: FrameIndex, identity: Identity) -> None:
     header = (identity.crc, identity.nbytes, identity.mtime_ns, index.n_atoms, index.n_frames)
     offsets = np.ascontiguousarray(index.offsets, "<i8").tobytes()
     checked = HEADER.pack(MAGIC, 0, *header)[CHECKED_FROM:] + offsets
-    data = MAGIC + struct.pack("<I", zlib.crc32(checked)) + checked
-    for number, where in enumerate(index_paths(path)):
+    store_beside(path, MAGIC + struct.pack("<I", zlib.crc32(checked)) + checked)
+
+
+def store_beside(path: Path, data: bytes, ending: str = INDEX_ENDING) -> None:
+    """Store what was found out about a file, where that can be done; see `index_paths`."""
+    for number, where in enumerate(index_paths(path, ending)):
         if not store_at(where).built_in_place or not _may_tell(where, path):
             continue  # another user's stays, and is not read
         try:
