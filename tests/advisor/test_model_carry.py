@@ -2,6 +2,7 @@
 
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -106,3 +107,25 @@ def test_names_that_mdio_measures_under_are_understood(tmp_path):
     table.write_text(f"{head}xtc,blocking,1,1,10,2,8\nh5md,one-sided,1,1,6,2,4\n")
     rows = read_timings(table)
     assert [row.pair for row in rows] == [("xtc-shared", "gather"), ("hdf5", "global-array")]
+
+
+@pytest.mark.parametrize("dearer", [0.25, 0.5, 2.0, 3.0])
+def test_the_band_of_a_shared_file_holds_where_nobody_measured_its_locks(dearer):
+    comet = load_profile("comet")
+    locks = {
+        name: getattr(comet.storage, name) * dearer
+        for name in ("lock_s", "lock_gather_s", "client_lock_s")
+    }
+    there = replace(comet, storage=replace(comet.storage, **locks))
+    alone = [row for row in ONE if row.layout == "xtc-shared"]
+    unseen = fit_profile(alone, name="x", source="")
+    seen = fit_profile([row for row in ROWS if row.layout == "xtc-shared"], name="x", source="")
+    for n_ranks in (48, 96, 192):
+        workload = reference_workload(comet, "xtc-shared", 1)
+        true_s = predict(there, "xtc-shared", "gather", n_ranks, workload).t_total_s
+        wide, narrow = (
+            predict(p, "xtc-shared", "gather", n_ranks, reference_workload(p, "xtc-shared", 1))
+            for p in (unseen, seen)
+        )
+        assert wide.low_s < true_s < wide.high_s
+        assert narrow.high_s / narrow.low_s < wide.high_s / wide.low_s / 1.5
