@@ -157,7 +157,7 @@ def _measured(decision: Decision) -> str:
     heads = (
         "layout",
         "workers",
-        "bytes",
+        "cache",
         "frames",
         "t_IO, µs/frame",
         "from",
@@ -177,7 +177,7 @@ def _measured(decision: Decision) -> str:
         "Measurements",
         paragraph(place),
         table(heads, rows),
-        table(("readers", "bytes", "MB/s together"), bands) if bands else "",
+        table(("readers", "cache", "MB/s together"), bands) if bands else "",
     )
 
 
