@@ -2,6 +2,7 @@
 
     python bench/advise/grid.py [--quick] [--only 'dcd slow'] [--store advise_grid.jsonl]
     python bench/advise/grid.py --replay            # decide again from what is stored
+    python bench/advise/grid.py --score OWN.json    # of what another adviser chose
 
 For each trajectory and analysis, with 1 and 2 workers, the advisor measures as for a user, but in a
 few seconds; it then advises for 1, 3 and 30 passes. The truth: each option converted whole and the
@@ -9,6 +10,10 @@ analysis run on it whole, options in turn, again and again; total = median conve
 median run. Regret = total of what is advised / total of the best. Wanted: at most 1.1 in 9 of 10
 cases, never beyond 1.5. What was measured is stored line by line: a run that was cut goes on where
 it stopped, and ``--replay`` evaluates what is stored with the decisions of the present code.
+
+``bench/advise/cases.jsonl`` is a run of it: what was measured of each source, and how long each
+option really took. ``--score`` takes ``{case: option}`` for some of its cases; ``--list`` prints
+all of them, with the options there are.
 """
 
 from __future__ import annotations
@@ -19,7 +24,8 @@ import math
 import statistics
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +73,45 @@ class Measured:
         return cls(statistics.median(seconds), (high - low) / 2)
 
 
+CASES = Path(__file__).with_name("cases.jsonl")
+"""A whole run."""
+
+
+def options_of(record: dict[str, Any]) -> dict[str, list[str]]:
+    """Return the options of each case of a record."""
+    return {
+        _name(record, workers, passes): list(one["run_s"])
+        for workers, one in record["workers"].items()
+        for passes in PASSES
+    }
+
+
+def _name(record: dict[str, Any], workers: str, passes: int) -> str:
+    return f"{record['source']}, {record['analysis']}, {workers} w, {passes} passes"
+
+
+def scored(record: dict[str, Any], choices: Mapping[str, str]) -> list[float]:
+    """Return the regret of each choice that is about a case of this record."""
+    found = []
+    for workers, one in record["workers"].items():
+        for passes in PASSES:
+            name = _name(record, workers, passes)
+            if name in choices:
+                totals = {
+                    option: Measured.of(one["convert_s"].get(option, [])).median
+                    + passes * Measured.of(took_s).median
+                    for option, took_s in one["run_s"].items()
+                }
+                found.append(totals[choices[name]] / min(totals.values()))
+    return found
+
+
 def evaluate(record: dict[str, Any]) -> list[Case]:
     """Return the cases of a record, as the present code decides them."""
     cases = []
     for workers, one in record["workers"].items():
         found = measurements_from(one["measurements"], "stored measurements")
+        found = replace(found, t_prepare_s=0.0)  # what ran was prepared already
         for passes in PASSES:
             advice = recommend(found, int(workers), passes, **one.get("asked", {}))
             convert = {name: Measured.of(one["convert_s"].get(name, [])) for name in one["run_s"]}
@@ -101,7 +141,7 @@ def evaluate(record: dict[str, Any]) -> list[Case]:
                 why = f"forecasts {told[advised]:.3g} and {told[best]:.3g} s taken to be alike"
             cases.append(
                 Case(
-                    f"{record['source']}, {record['analysis']}, {workers} w, {passes} passes",
+                    _name(record, workers, passes),
                     advised,
                     best,
                     totals[advised] / totals[best],
@@ -168,7 +208,11 @@ def stored(path: Path) -> Store:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=Path("bench-output/advise"))
-    parser.add_argument("--store", type=Path, default=Path("bench-output/advise_grid.jsonl"))
+    parser.add_argument(
+        "--store", type=Path, help="default: a new one; of a replay, the cases here"
+    )
+    parser.add_argument("--list", action="store_true", help="print the cases and their options")
+    parser.add_argument("--score", type=Path, metavar="OWN.json", help="{case: option}")
     parser.add_argument("--replay", action="store_true", help="measure nothing")
     parser.add_argument("--quick", action="store_true", help="shorter trajectories")
     parser.add_argument("--only", metavar="TEXT", default="", help="such as 'dcd slow'")
@@ -177,8 +221,23 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=6.0, help="for repeats of one kind")
     parser.add_argument("--advise-seconds", type=float, default=10.0, help="for the advisor")
     args = parser.parse_args()
-    args.folder.mkdir(parents=True, exist_ok=True)
+    reads = args.replay or args.list or args.score is not None
+    if args.store is None:
+        args.store = CASES if reads else Path("bench-output/advise_grid.jsonl")
     found = stored(args.store)
+    if args.list:
+        print(json.dumps(dict(item for one in found.values() for item in options_of(one).items())))
+        return 0
+    if args.score is not None:
+        choices = json.loads(args.score.read_text())
+        regrets = [regret for one in found.values() for regret in scored(one, choices)]
+        good = sum(regret <= WITHIN for regret in regrets)
+        print(
+            f"{len(regrets)} cases: within 10% of the best in {_share(good, len(regrets))}, "
+            f"worst {max(regrets):.2f}x, mean {statistics.fmean(regrets):.3f}x"
+        )
+        return 0
+    args.folder.mkdir(parents=True, exist_ok=True)
     limits = Limits(seconds=args.advise_seconds)
     begun = time.monotonic()
     for source in () if args.replay else trajectories(args.folder, args.quick):

@@ -20,6 +20,7 @@ from mdio.advisor.measurements import SCHEMA, Candidate, Group, candidates
 from mdio.advisor.probes import Ready, read_only
 from mdio.analysis.kernels.kernel import Kernel, Prepared, UserKernel
 from mdio.analysis.system import System
+from mdio.layouts.base import container_of
 from mdio.parallel.executors import Executor
 
 SLOW_S = 0.0002
@@ -110,10 +111,10 @@ class Truth:
             limits=limits,
         )
         return {
-            "convert_s": made.convert_s,
-            "run_s": runs_s,
+            "convert_s": _rounded(made.convert_s),
+            "run_s": _rounded(runs_s),
             "advise_s": time.perf_counter() - begun,
-            "measurements": json.loads(json.dumps({"schema": SCHEMA, **asdict(found)})),
+            "measurements": _rounded(json.loads(json.dumps({"schema": SCHEMA, **asdict(found)}))),
         }
 
     def close(self) -> None:
@@ -141,7 +142,7 @@ class Truth:
     def _convert(self, group: Group, workers: int) -> Made:
         assert self._own is not None
         with mdio.open(str(self.source.path)) as layout:
-            info, container = layout.info, layout.container
+            info, container = layout.info, container_of(layout)
         made = Made({"as-is": self.source.path})
         wanted: list[Candidate] = candidates(info, container, group, workers)
         for number, candidate in enumerate(wanted):
@@ -181,3 +182,12 @@ class Truth:
             if repeat >= self.fewest and time.monotonic() - begun > self.seconds:
                 return
             yield repeat
+
+
+def _rounded(value: Any) -> Any:
+    """Return plain values with four digits: what is measured has no more."""
+    if isinstance(value, dict):
+        return {name: _rounded(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_rounded(one) for one in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value

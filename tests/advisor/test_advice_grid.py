@@ -52,3 +52,18 @@ def test_the_table_says_whether_the_limits_are_kept(grid, capsys):
     assert not grid.report(wrong, never=1.3)
     assert "zarr: a pass 11 s, forecast 1 s" in capsys.readouterr().out
     assert grid.report([record({"as-is": [10.0], "segments": [8.0], "zarr": [1.0]}, cache="warm")])
+
+
+def test_choices_of_others_are_scored(grid, tmp_path, monkeypatch, capsys):
+    store, own = tmp_path / "cases.jsonl", tmp_path / "own.json"
+    one = {**record({"as-is": [10.0], "segments": [8.0], "zarr": [1.0]}), "quick": False}
+    store.write_text(json.dumps(one) + "\n")
+    monkeypatch.setattr(sys, "argv", ["grid.py", "--list", "--store", str(store)])
+    assert grid.main() == 0
+    cases = json.loads(capsys.readouterr().out)
+    assert list(cases) == [f"xtc, rmsd, 1 w, {n} passes" for n in (1, 3, 30)]
+    assert set(map(tuple, cases.values())) == {("as-is", "segments", "zarr")}
+    own.write_text(json.dumps(dict.fromkeys(cases, "as-is")))  # 10, 30, 300 of 10, 23, 50
+    monkeypatch.setattr(sys, "argv", ["grid.py", "--score", str(own), "--store", str(store)])
+    assert grid.main() == 0
+    assert "within 10% of the best in 1 (33%), worst 6.00x, mean 2.768x" in capsys.readouterr().out
