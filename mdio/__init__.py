@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mdio.core.progress import ProgressBar
     from mdio.layouts.views.opening import open_ensemble
     from mdio.layouts.views.opening import open_source as open
+    from mdio.layouts.virtual import virtual_parser
     from mdio.mapreduce.driver import map_reduce
     from mdio.parallel.dask_executor import DaskExecutor
     from mdio.parallel.executors import Executor, Processes, Serial
@@ -67,6 +68,7 @@ __all__ = [
     "repair",
     "split",
     "verify",
+    "virtual_parser",
 ]
 
 _HOMES = {
@@ -87,6 +89,7 @@ _HOMES = {
         "mdio.core.frames": "FrameBlock TrajectoryInfo",
         "mdio.core.progress": "ProgressBar",
         "mdio.layouts.views.opening": "open open_ensemble",
+        "mdio.layouts.virtual": "virtual_parser",
         "mdio.mapreduce.driver": "map_reduce",
         "mdio.parallel.dask_executor": "DaskExecutor",
         "mdio.parallel.executors": "Executor Processes Serial",

@@ -18,7 +18,7 @@ from mdio.core.options import flag
 from mdio.layouts.base import Layout, container_of
 from mdio.layouts.plan import PATTERNS, LayoutPlan
 from mdio.layouts.registry import load_class, writable_layouts, writer_class
-from mdio.layouts.tables import ChunkTable, FrameTable
+from mdio.layouts.tables import ChunkTable, FrameTable, placed_positions
 from mdio.layouts.views.view import within
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, PieceRecord
 
@@ -149,18 +149,7 @@ class Pointing(Conversion):
                 f"{job.out}: references are to one trajectory; make segments of several files "
                 "first (mdio split), or references to each"
             )
-        origin = job.view.source
-        placed = []
-        for layout in origin.files():
-            with layout:
-                found = layout.tables().positions()
-            if found is None:
-                raise PlanError(
-                    f"{layout.path}: its positions do not lie there as others can read them "
-                    "(compressed, in other units, fixed atoms, or frames that lack some); convert "
-                    "it into zarr"
-                )
-            placed.append(found)
+        placed = placed_positions(job.view.source)
         return cls(job, job.plan, placed=_kept_chunks(placed, job))
 
     def _worker(self, writer: LayoutWriter) -> Any:
@@ -169,11 +158,10 @@ class Pointing(Conversion):
 
 def _kept_chunks(placed: list[ChunkTable], job: Job) -> list[ChunkTable]:
     """Return the chunks of the frames that are kept."""
-    kinds = {one.kind for one in placed}
     frames = np.asarray(job.view.frames, np.int64)
     n_frames = job.view.source.info.n_frames
     every = len(frames) == n_frames and job.view.first == 0
-    if len(kinds) > 1 or (placed[0].chunk[0] > 1 and not (every and len(placed) == 1)):
+    if placed[0].chunk[0] > 1 and not (every and len(placed) == 1):
         raise PlanError(
             f"{job.out}: its frames are stored in chunks of {placed[0].chunk[0]}, which references "
             "take whole: leave out --start, --stop and --step, or write zarr"

@@ -119,11 +119,16 @@ def note_on_dt(source: TrajectoryInfo, kept: TrajectoryInfo, dt_ps: float) -> st
     )
 
 
-def times_of(source: Layout, run: int = 65536) -> NDArray[np.float64]:
-    """Return the times of all frames, ps, (F,); `run` frames are read at a time."""
+def columns_of(source: Layout, run: int = 65536) -> FrameBlock:
+    """Return boxes, times and steps of all frames, with no atoms; `run` frames are read at once."""
     n_frames = source.info.n_frames
     runs = [(at, min(at + run, n_frames)) for at in range(0, n_frames, run)]
-    return np.concatenate([source.read(a, b, atoms=[]).time for a, b in runs])
+    return FrameBlock.concatenate([source.read(a, b, atoms=[]) for a, b in runs])
+
+
+def times_of(source: Layout) -> NDArray[np.float64]:
+    """Return the times of all frames, ps, (F,)."""
+    return columns_of(source).time
 
 
 class ViewLayout(Layout):

@@ -1,0 +1,119 @@
+"""Trajectories as virtual Zarr arrays of VirtualiZarr: where their numbers lie, not the numbers.
+
+https://virtualizarr.readthedocs.io. Positions are references into the files; boxes, times and
+steps, which are small, are in memory and stored wherever the references are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import numpy as np
+
+from mdio.core.errors import MissingExtraError
+from mdio.layouts.registry import open_layout
+from mdio.layouts.tables import ChunkTable, placed_positions
+from mdio.layouts.views.view import columns_of
+
+if TYPE_CHECKING:
+    from xarray import Dataset
+
+
+def virtual_parser(url: str, registry: Any) -> Any:
+    """Parse a trajectory for VirtualiZarr: what its ``parser=`` takes.
+
+    The dataset has ``positions`` (frame, atom, axis), virtual, and in memory ``box`` (frame, edge)
+    if there is one, and the coordinates ``time`` (ps) and ``step``. Nothing is converted: positions
+    are in angstrom, but those of a TRR in nm, as in the file; ``units`` says which.
+
+    Parameters
+    ----------
+    url
+        An XTC, TRR, DCD or NetCDF-3 file, a folder of segments of these, or mdio's H5MD without
+        compression: ``file://`` and a path, or an object's.
+    registry
+        VirtualiZarr's stores, for what reads the references.
+
+    Returns
+    -------
+    virtualizarr.manifests.ManifestStore
+        For `virtualizarr.open_virtual_dataset`.
+
+    Raises
+    ------
+    MissingExtraError
+        VirtualiZarr is not installed.
+    PlanError
+        The positions do not lie there as others can read them.
+    SourceError, CorruptLayoutError, UnknownLayoutError
+        The trajectory cannot be opened.
+
+    Examples
+    --------
+    >>> import mdio
+    >>> from MDAnalysisTests.datafiles import XTC
+    >>> from obspec_utils.registry import ObjectStoreRegistry
+    >>> from obstore.store import LocalStore
+    >>> from virtualizarr import open_virtual_dataset
+    >>> registry = ObjectStoreRegistry({"file://": LocalStore()})
+    >>> dataset = open_virtual_dataset(XTC, registry, mdio.virtual_parser)
+    >>> dataset.positions.shape, dataset.positions.attrs["units"]
+    ((10, 47681, 3), 'angstrom')
+    """
+    try:
+        from virtualizarr.manifests import ManifestGroup, ManifestStore
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{error.name} is not installed, and virtual arrays need VirtualiZarr: "
+            "pip install 'mdio-layouts[virtual]'"
+        ) from error
+    is_file = url.startswith("file:")
+    with open_layout(url2pathname(urlsplit(url).path) if is_file else url) as layout:
+        info = layout.info
+        positions = _as_array(placed_positions(layout), info.n_frames, info.n_atoms)
+        columns, has_box = columns_of(layout), info.has_box
+
+    class TrajectoryStore(ManifestStore):
+        """Its columns are no references."""
+
+        def to_virtual_dataset(self, *args: Any, **options: Any) -> Dataset:
+            dataset: Dataset = super().to_virtual_dataset(*args, **options)
+            if has_box:
+                dataset["box"] = ("frame", "edge"), columns.box, {"units": "angstrom, degree"}
+            return dataset.assign_coords(
+                time=("frame", columns.time, {"units": "ps"}), step=("frame", columns.step)
+            )
+
+    return TrajectoryStore(ManifestGroup({"positions": positions}), registry=registry)
+
+
+def _as_array(placed: Sequence[ChunkTable], n_frames: int, n_atoms: int) -> Any:
+    """Return the chunks of files, one after the other, as a ManifestArray."""
+    from virtualizarr.manifests import ChunkManifest, ManifestArray
+    from virtualizarr.manifests.utils import create_v3_array_metadata
+
+    first = placed[0]
+    paths: list[Any] = [
+        np.full(one.offset.shape, f"file://{one.path.absolute()}", np.dtypes.StringDType())
+        for one in placed
+    ]
+    manifest = ChunkManifest.from_arrays(
+        paths=np.concatenate(paths),
+        offsets=np.concatenate([one.offset for one in placed]).astype(np.uint64),
+        lengths=np.concatenate([one.nbytes for one in placed]).astype(np.uint64),
+        validate_paths=False,
+    )
+    dtype = np.dtype(first.dtype)
+    metadata = create_v3_array_metadata(
+        shape=(n_frames, n_atoms, 3),
+        data_type=dtype,
+        chunk_shape=first.chunk,
+        fill_value=dtype.type(np.nan),
+        codecs=[] if first.codec is None else [{"name": first.codec["id"]}],
+        attributes={"units": first.unit},
+        dimension_names=("frame", "atom", "axis"),
+    )
+    return ManifestArray(metadata, manifest)
