@@ -96,12 +96,14 @@ def _as_array(placed: Sequence[ChunkTable], n_frames: int, n_atoms: int) -> Any:
     from virtualizarr.manifests.utils import create_v3_array_metadata
 
     first = placed[0]
-    paths: list[Any] = [
-        np.full(one.offset.shape, f"file://{one.path.absolute()}", np.dtypes.StringDType())
-        for one in placed
-    ]
+    paths: Any = np.concatenate(
+        [
+            np.full(one.offset.shape, f"file://{one.path.absolute()}", np.dtypes.StringDType())
+            for one in placed
+        ]
+    )
     manifest = ChunkManifest.from_arrays(
-        paths=np.concatenate(paths),
+        paths=paths,
         offsets=np.concatenate([one.offset for one in placed]).astype(np.uint64),
         lengths=np.concatenate([one.nbytes for one in placed]).astype(np.uint64),
         validate_paths=False,
