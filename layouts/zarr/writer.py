@@ -427,8 +427,7 @@ def _integers(choice: Choice, options: WriteOptions) -> Choice:
 
 def _packs(options: WriteOptions, share: PackedShare | None) -> str:
     """Return what packs the integers of one array, of which `share` tells the size."""
-    # Web pages read stores, and no rigid chunks.
-    if options.pattern == "frames" or options.file_system == "store":
+    if options.pattern == "frames":
         return "bitpack"
     pays = options.file_system is not None and is_network(options.file_system)
     if share is not None and share.rigid is not None:
@@ -452,8 +451,8 @@ def _why(name: str, options: WriteOptions) -> tuple[str, ...]:
     )
     if name != "bitpack":
         return (
-            f"{name} is used: it takes {saves}, as on {options.file_system}; --compression fast is "
-            "written and decoded faster",
+            f"{name} is used: it takes {saves}, as on {_named(options.file_system)}; --compression "
+            "fast is written and decoded faster",
         )
     if options.file_system is None and (share is None or share.rigid is None):
         return ()  # the smaller choice gains little
@@ -465,8 +464,8 @@ def _why(name: str, options: WriteOptions) -> tuple[str, ...]:
     )
 
 
-def _named(file_system: str) -> str:
-    return "a store" if file_system == "store" else file_system
+def _named(file_system: str | None) -> str:
+    return "a store" if file_system == "store" else str(file_system)
 
 
 def _floats(compression: str | None, file_system: str | None, *notes: str) -> Choice:

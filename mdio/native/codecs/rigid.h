@@ -36,12 +36,13 @@ struct Use {
     uint32_t bits;
 };
 
+constexpr uint32_t PLAIN_BITS = 12, CONTEXT_BITS = 10;
 constexpr Use USES[KINDS][STREAMS] = {
-    {{0, 1, 12}, {0, 1, 12}, {0, 1, 12}},  // FREE
-    {{0, 1, 12}, {0, 1, 12}, {0, 1, 12}},  // TIME
-    {{0, 1, 12}, {0, 1, 12}, {1, 1, 12}},  // SWING
-    {{0, 1, 12}, {1, 8, 10}, {9, 4, 10}},  // SPHERE
-    {{0, 3, 10}, {3, 6, 10}, {9, 16, 10}}, // CIRCLE
+    {{0, 1, PLAIN_BITS}, {0, 1, PLAIN_BITS}, {0, 1, PLAIN_BITS}},           // FREE
+    {{0, 1, PLAIN_BITS}, {0, 1, PLAIN_BITS}, {0, 1, PLAIN_BITS}},           // TIME
+    {{0, 1, PLAIN_BITS}, {0, 1, PLAIN_BITS}, {1, 1, PLAIN_BITS}},           // SWING
+    {{0, 1, PLAIN_BITS}, {1, 8, CONTEXT_BITS}, {9, 4, CONTEXT_BITS}},       // SPHERE
+    {{0, 3, CONTEXT_BITS}, {3, 6, CONTEXT_BITS}, {9, 16, CONTEXT_BITS}},    // CIRCLE
 };
 
 constexpr uint32_t tables_of(Kind kind) {
@@ -151,7 +152,7 @@ struct Words {
     uint32_t states[MOST_LANES];
 };
 // One stream of a block, of one or two frames at once: their words do not wait for each other.
-// `contexts` are null where there is one table.
+// `contexts` are null where there is one table (of PLAIN_BITS). Up to all lanes, symbols are written behind the last one.
 constexpr int AT_ONCE = 2;
 struct Block {
     int64_t lanes;
@@ -161,8 +162,8 @@ struct Block {
 };
 struct InFrame {
     Words* words;
-    const int32_t* contexts;
-    int32_t* symbols;
+    const uint8_t* contexts;
+    uint8_t* symbols;
 };
 using Decode = void (*)(const Block& block, const InFrame* frames, int n_frames);
 Decode decoder(int64_t lanes);

@@ -37,8 +37,10 @@ struct Frames {
 // A frame that is being decoded, and its memory.
 struct Room {
     Vectors vectors{0};
-    // Of a block; entropy coder and arithmetic go a little beyond.
-    int32_t symbols[STREAMS][BLOCK] = {}, contexts[BLOCK] = {}, raw[STREAMS][BLOCK] = {}, zeros[BLOCK] = {};
+    // Of a block; entropy coder and arithmetic go a little beyond. Small, so that those of all frames at
+    // once and a table stay in the first-level cache.
+    uint8_t symbols[STREAMS][BLOCK] = {}, contexts[BLOCK] = {};
+    uint16_t raw[STREAMS][BLOCK] = {}, zeros[BLOCK] = {};
     Words words{};
     Cursor escaped{};
     const uint8_t *low = nullptr, *end = nullptr, *words_end = nullptr;
@@ -75,18 +77,24 @@ MDIO_INLINE uint64_t bits_at(const uint8_t* from, int64_t nbytes, int64_t bit) {
     return word >> (bit % 8);
 }
 
-void unpack_some(const uint8_t* from, int64_t nbytes, uint32_t width, int64_t first, int64_t n,
-                 int32_t* to) {
-    if (width == 0) return void(std::fill(to + first, to + n, 0));
+// Numbers of `width` bits, 32 at most.
+template <class Number>
+void unpack_some(const uint8_t* from, int64_t nbytes, uint32_t width, int64_t first, int64_t n, Number* to) {
+    if (width == 0) return void(std::fill(to + first, to + n, Number(0)));
     const uint64_t mask = (uint64_t(1) << width) - 1;
-    for (int64_t i = first; i < n; ++i)
-        to[i] = int32_t(bits_at(from, nbytes, i * width) & mask);
+    int64_t i = first;
+    for (; i < n && i * width / 8 + 8 <= nbytes; ++i) {
+        uint64_t word;
+        std::memcpy(&word, from + i * width / 8, 8);
+        to[i] = Number(word >> (i * width % 8) & mask);
+    }
+    for (; i < n; ++i) to[i] = Number(bits_at(from, nbytes, i * width) & mask);
 }
 
 #if MDIO_X86
 // Eight numbers lie in the first 16 of `width` bytes, at most.
 MDIO_TARGET("avx2")
-int64_t unpack_avx2(const uint8_t* from, int64_t nbytes, uint32_t width, int64_t n, int32_t* to) {
+int64_t unpack_avx2(const uint8_t* from, int64_t nbytes, uint32_t width, int64_t n, uint16_t* to) {
     alignas(32) uint8_t bytes[32];  // that each number needs, of which those behind the last are zero
     alignas(32) int32_t shifts[8];
     for (uint32_t i = 0; i < 32; ++i) {
@@ -100,19 +108,38 @@ int64_t unpack_avx2(const uint8_t* from, int64_t nbytes, uint32_t width, int64_t
     int64_t i = 0;
     for (const uint8_t* at = from; i + 8 <= n && at + 16 <= from + nbytes; i += 8, at += width) {
         const auto all = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
-        const auto x = _mm256_srlv_epi32(_mm256_shuffle_epi8(all, pick), shift);
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), _mm256_and_si256(x, mask));
+        const auto x = _mm256_and_si256(_mm256_srlv_epi32(_mm256_shuffle_epi8(all, pick), shift), mask);
+        const auto eight = _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), eight);
     }
     return i;
 }
 #endif
 
-void unpack(const uint8_t* bytes, int64_t nbytes, uint32_t width, int64_t n, int32_t* to) {
-    int64_t first = 0;
+// The same eight at a time.
+int64_t unpack_plain(const uint8_t* from, int64_t nbytes, uint32_t width, int64_t n, uint16_t* to) {
+    const uint32_t half = 4 * width;  // bits of four, of which 64 are loaded at once
+    const uint64_t mask = (uint64_t(1) << width) - 1;
+    int64_t i = 0;
+    for (const uint8_t* at = from; i + 8 <= n && at + 16 <= from + nbytes; i += 8, at += width) {
+        uint64_t one, other;
+        std::memcpy(&one, at, 8);
+        std::memcpy(&other, at + half / 8, 8);
+        other >>= half % 8;
+        for (uint32_t k = 0; k < 4; ++k) {
+            to[i + k] = uint16_t(one >> (k * width) & mask);
+            to[i + 4 + k] = uint16_t(other >> (k * width) & mask);
+        }
+    }
+    return i;
+}
+
+// The low bits of a block.
+void unpack(const uint8_t* bytes, int64_t nbytes, uint32_t width, int64_t n, uint16_t* to) {
 #if MDIO_X86
-    if (has_avx2() && width && width <= MOST_RAW) first = unpack_avx2(bytes, nbytes, width, n, to);
+    if (has_avx2()) return unpack_some(bytes, nbytes, width, unpack_avx2(bytes, nbytes, width, n, to), n, to);
 #endif
-    unpack_some(bytes, nbytes, width, first, n, to);
+    unpack_some(bytes, nbytes, width, unpack_plain(bytes, nbytes, width, n, to), n, to);
 }
 
 // A signed number in groups of seven bits.
@@ -146,9 +173,11 @@ Part part_of(const Chunk& chunk, const Class& c, int64_t begin, int64_t n, Room&
 }
 
 void take_escaped(const Part& p, Cursor& escaped) {
-    for (int64_t i = 0; i < p.n; ++i) {
-        if (p.symbols[0][i] != int32_t(ESCAPE)) continue;
-        for (int32_t* axis : {p.x, p.y, p.z}) axis[i] = long_number(escaped);
+    const uint8_t *symbols = p.symbols[0], *end = symbols + p.n;
+    for (const uint8_t* at = symbols;; ++at) {
+        at = static_cast<const uint8_t*>(std::memchr(at, ESCAPE, size_t(end - at)));
+        if (!at) return;
+        for (int32_t* axis : {p.x, p.y, p.z}) axis[at - symbols] = long_number(escaped);
     }
 }
 
@@ -160,7 +189,7 @@ void decode_block(const Chunk& chunk, const Class& c, int64_t begin, int64_t n, 
         parts[k] = part_of(chunk, c, begin, n, *rooms[k], k ? *rooms[k - 1] : *before);
     const Steps& step = steps();
     const Decode decode_words = decoder(chunk.lanes);
-    const auto decode = [&](int stream, void (*contexts)(const Part&, int32_t*)) {
+    const auto decode = [&](int stream, void (*contexts)(const Part&, uint8_t*)) {
         InFrame in[AT_ONCE] = {};
         for (int k = 0; k < n_frames; ++k) {
             if (contexts) contexts(parts[k], rooms[k]->contexts);
@@ -172,8 +201,10 @@ void decode_block(const Chunk& chunk, const Class& c, int64_t begin, int64_t n, 
     decode(0, c.kind == CIRCLE ? step.contexts[0] : nullptr);
     decode(1, has_contexts ? step.contexts[1] : nullptr);
     decode(2, has_contexts ? step.contexts[2] : nullptr);
-    for (int k = 0; k < n_frames; ++k)
-        if (step.finish(parts[k])) take_escaped(parts[k], rooms[k]->escaped);
+    for (int k = 0; k < n_frames; ++k) {
+        step.finish(parts[k]);
+        take_escaped(parts[k], rooms[k]->escaped);
+    }
 }
 
 // Vectors of a key frame, as they are.
@@ -181,7 +212,7 @@ void begin_unit(const Class& c, const Unit& unit, Room& room) {
     for (size_t axis = 0; axis < 3; ++axis) {
         int32_t* to = &room.vectors.axes[axis][size_t(c.begin + unit.begin)];
         const uint8_t* from = room.low + c.key_low[axis] + unit.begin / 8 * c.widths[axis];
-        unpack(from, (unit.n * c.widths[axis] + 7) / 8, c.widths[axis], unit.n, to);
+        unpack_some(from, (unit.n * c.widths[axis] + 7) / 8, c.widths[axis], 0, unit.n, to);
         for (int64_t i = 0; i < unit.n; ++i) to[i] = int32_t(uint32_t(to[i]) + uint32_t(c.lowest[axis]));
     }
 }

@@ -36,23 +36,53 @@ MDIO_INLINE Floats load(const float* from) {
     std::memcpy(&x, from, sizeof x);
     return x;
 }
+// Where GCC needs many instructions for what is one. Of a NaN, and what it is compared with, the second is taken.
+#if MDIO_X86 && defined(MDIO_LANES_AVX2)
+MDIO_TARGET("avx2") MDIO_INLINE Ints load(const uint8_t* from) {
+    return Ints(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+}
+MDIO_TARGET("avx2") MDIO_INLINE Ints load(const uint16_t* from) {
+    return Ints(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+}
+MDIO_TARGET("avx2") MDIO_INLINE Floats larger(const Floats& x, const Floats& y) { return _mm256_max_ps(x, y); }
+MDIO_TARGET("avx2") MDIO_INLINE Floats smaller(const Floats& x, const Floats& y) { return _mm256_min_ps(x, y); }
+MDIO_TARGET("avx2") MDIO_INLINE void store(const Ints& x, uint8_t* to) {
+    const auto lowest = _mm256_shuffle_epi8(__m256i(x), _mm256_set1_epi64x(0x0C080400));
+    const auto bytes = _mm_unpacklo_epi32(_mm256_castsi256_si128(lowest), _mm256_extracti128_si256(lowest, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to), bytes);
+}
+#else
+MDIO_INLINE void store(const Ints& x, uint8_t* to) {
+    const Bytes bytes = __builtin_convertvector(__builtin_convertvector(x, Halves), Bytes);
+    std::memcpy(to, &bytes, sizeof bytes);
+}
 MDIO_INLINE Ints load(const uint8_t* from) {
     Bytes x;
     std::memcpy(&x, from, sizeof x);
     return __builtin_convertvector(__builtin_convertvector(x, Halves), Ints);
 }
+MDIO_INLINE Ints load(const uint16_t* from) {
+    Halves x;
+    std::memcpy(&x, from, sizeof x);
+    return __builtin_convertvector(x, Ints);
+}
+#if MDIO_X86 && MDIO_LANES == 4
+MDIO_INLINE Floats larger(const Floats& x, const Floats& y) { return _mm_max_ps(x, y); }
+MDIO_INLINE Floats smaller(const Floats& x, const Floats& y) { return _mm_min_ps(x, y); }
+#else
+MDIO_INLINE Floats larger(const Floats& x, const Floats& y) { return x > y ? x : y; }
+MDIO_INLINE Floats smaller(const Floats& x, const Floats& y) { return x < y ? x : y; }
+#endif
+#endif
 MDIO_INLINE void store(const Ints& x, int32_t* to) { std::memcpy(to, &x, sizeof x); }
 MDIO_INLINE void store(const Floats& x, float* to) { std::memcpy(to, &x, sizeof x); }
-MDIO_INLINE void store(const Ints& x, uint8_t* to) {
-    const Bytes bytes = __builtin_convertvector(__builtin_convertvector(x, Halves), Bytes);
-    std::memcpy(to, &bytes, sizeof bytes);
-}
 MDIO_INLINE Floats floats(const Ints& x) { return __builtin_convertvector(x, Floats); }
 MDIO_INLINE Ints plus(const Ints& a, const Ints& b) { return Ints(Sizes(a) + Sizes(b)); }
 MDIO_INLINE Ints minus(const Ints& a, const Ints& b) { return Ints(Sizes(a) - Sizes(b)); }
 // What comparisons give is only chosen by: GCC takes masks of 64-byte vectors apart to combine them.
-MDIO_INLINE Ints signed_by(const Ints& negative, const Ints& a) { return negative ? minus(Ints{}, a) : a; }
-MDIO_INLINE Ints size(const Ints& x) { return signed_by(x < 0, x); }
+MDIO_INLINE Ints sign_of(const Ints& x) { return x >> 31; }  // -1 of negative ones, else 0
+MDIO_INLINE Ints negated_if(const Ints& sign, const Ints& a) { return minus(a ^ sign, sign); }
+MDIO_INLINE Ints size(const Ints& x) { return negated_if(sign_of(x), x); }
 
 MDIO_INLINE Floats root(const Floats& x) {
     Floats y;
@@ -60,23 +90,21 @@ MDIO_INLINE Floats root(const Floats& x) {
     return y;
 }
 MDIO_INLINE Floats magnitude(const Floats& x) { return Floats(Ints(x) & INT32_MAX); }
-MDIO_INLINE Floats positive(const Floats& x) { return x > 0.0f ? x : Floats{}; }
+MDIO_INLINE Floats positive(const Floats& x) { return larger(x, Floats{}); }
 
 constexpr float MOST = 1 << 20;  // of a number that is computed
 
 // For what may be anything, NaN too: an integer, cut towards zero.
 MDIO_INLINE Ints whole(const Floats& x) {
     const Floats most = Floats{} + MOST, least = Floats{} - MOST;
-    const Floats up = x > least ? x : least;
-    return __builtin_convertvector(up < most ? up : most, Ints);
+    return __builtin_convertvector(smaller(larger(x, least), most), Ints);
 }
 MDIO_INLINE Ints floor_of(const Floats& x) {
     const Ints n = whole(x);
     return floats(n) > x ? n - 1 : n;
 }
 MDIO_INLINE Ints context(const Floats& x, int n) {
-    const Floats most = Floats{} + float(n - 1), up = positive(x);
-    return __builtin_convertvector(up < most ? up : most, Ints);
+    return __builtin_convertvector(smaller(positive(x), Floats{} + float(n - 1)), Ints);
 }
 
 struct Vector {
@@ -135,16 +163,16 @@ MDIO_INLINE Plane plane(const Ints& axis, const Vector& v, const Floats& square,
 MDIO_INLINE Ints centre(const Plane& p) { return whole(p.product * p.x / p.square); }
 MDIO_INLINE Ints circle_context(const Plane& p) { return context(p.x * p.x * 6.0f / p.square, 6); }
 
-// The two numbers that follow from the stored one, and what context they make.
+// The two numbers that follow from the stored one, and what context they make. `is_other`: 1 on the other side.
 struct Two {
     Ints y, z, context;
 };
-MDIO_INLINE Two two(const Plane& p, const Floats& square, const Ints& v, const Ints& other_side) {
+MDIO_INLINE Two two(const Plane& p, const Floats& square, const Ints& v, const Ints& is_other) {
     const Floats fv = floats(v);
     const Floats across = p.y * p.y + p.z * p.z;
     const Floats q = p.product - p.x * fv;
     const Floats side = root(positive(across * (square - fv * fv) - q * q));
-    const Floats s = other_side ? -side : side;
+    const Floats s = Floats(Ints(side) ^ Ints(Sizes(is_other) << 31));
     const Floats y = (q * p.y - s * p.z) / across, z = (q * p.z + s * p.y) / across;
     const Ints fy = floor_of(y), fz = floor_of(z);
     return {fy, fz, 4 * fraction(y, fy) + fraction(z, fz)};

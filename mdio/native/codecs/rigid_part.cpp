@@ -1,5 +1,7 @@
 // From symbols to vectors and back, on any processor.
 #define MDIO_LANES_TARGET
+#define MDIO_LANES 4
+#define MDIO_LANES_NAME four
 #include "rigid_look_loops.h"
 #include "rigid_part_loops.h"
 #include "rigid_tell_loops.h"

@@ -13,8 +13,8 @@ struct Part {
     int64_t n;
     int raw_bits[STREAMS];
     float other;
-    const int32_t* symbols[STREAMS];
-    const int32_t* raw[STREAMS];
+    const uint8_t* symbols[STREAMS];
+    const uint16_t* raw[STREAMS];
     int32_t *x, *y, *z;
     const int32_t* before[3];  // of the frame before
     const int32_t *all[3], *seconds;
@@ -23,11 +23,11 @@ struct Part {
 };
 
 // What there is for each kind of processor: what the symbols of a stream go by, one stream after the
-// other (what is found on the way is left where the vectors will be), and last the vectors, and whether
-// there may be escaped ones; and what the writer needs.
+// other (what is found on the way is left where the vectors will be), and last the vectors; and what the
+// writer needs.
 struct Steps {
-    void (*contexts[STREAMS])(const Part& part, int32_t* to);
-    bool (*finish)(const Part& part);
+    void (*contexts[STREAMS])(const Part& part, uint8_t* to);
+    void (*finish)(const Part& part);
     void (*tell)(const Source& from, const Told& to);
     void (*symbols_of)(const Told& from, const Class& c, int64_t n, uint8_t* const symbols[STREAMS]);
     void (*contexts_of)(const Contexts& from, uint8_t* const to[STREAMS]);

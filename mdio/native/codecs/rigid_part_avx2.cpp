@@ -3,6 +3,7 @@
 #include "rigid_learn.h"
 MDIO_FILE_TARGET("avx2")
 #define MDIO_LANES_TARGET MDIO_TARGET("avx2")
+#define MDIO_LANES_AVX2
 #include "rigid_look_loops.h"
 #include "rigid_part_loops.h"
 #include "rigid_tell_loops.h"

@@ -28,13 +28,13 @@ struct Numbers : Part {
 };
 
 MDIO_LANES_TARGET
-void first_contexts(const Part& part, int32_t* to) {
+void first_contexts(const Part& part, uint8_t* to) {
     const Numbers p(part);
     for (int64_t i = 0; i < p.n; i += LANES) store(longest(p.second(i)), to + i);
 }
 
 MDIO_LANES_TARGET
-void second_contexts(const Part& part, int32_t* to) {
+void second_contexts(const Part& part, uint8_t* to) {
     const Numbers p(part);
     if (p.kind == SPHERE)
         for (int64_t i = 0; i < p.n; i += LANES) store(sphere_context(load(p.squares + i), p.get(0, i)), to + i);
@@ -47,7 +47,7 @@ void second_contexts(const Part& part, int32_t* to) {
 }
 
 MDIO_LANES_TARGET
-void third_contexts(const Part& part, int32_t* to) {
+void third_contexts(const Part& part, uint8_t* to) {
     const Numbers p(part);
     if (p.kind == SPHERE)
         for (int64_t i = 0; i < p.n; i += LANES) {
@@ -60,14 +60,14 @@ void third_contexts(const Part& part, int32_t* to) {
         for (int64_t i = 0; i < p.n; i += LANES) {
             const Plane plane = p.plane_at(i);
             const Ints v = plus(load(p.x + i), p.get(1, i));
-            const Two both = two(plane, load(p.squares + i), v, (p.symbol(0, i) & 1) != 0);
+            const Two both = two(plane, load(p.squares + i), v, p.symbol(0, i) & 1);
             p.put(i, {v, both.y, both.z});
             store(both.context, to + i);
         }
 }
 
 MDIO_LANES_TARGET
-bool finish(const Part& part) {
+void finish(const Part& part) {
     const Numbers p(part);
     if (p.kind == FREE)
         for (int64_t i = 0; i < p.n; i += LANES) p.put(i, {p.get(0, i), p.get(1, i), p.get(2, i)});
@@ -83,13 +83,13 @@ bool finish(const Part& part) {
             const Vector before = turned(axis, v);
             const Ints a = plus(before.y, p.get(0, i)), b = plus(before.z, p.get(1, i));
             const Ints side = plus(whole(third(load(p.squares + i), a, b)), p.get(2, i));
-            p.put(i, turned_back(axis, {signed_by(before.x < 0, side), a, b}));
+            p.put(i, turned_back(axis, {negated_if(sign_of(before.x), side), a, b}));
         }
     if (p.kind == SPHERE)
         for (int64_t i = 0; i < p.n; i += LANES) {
             const Ints how = p.symbol(2, i), axis = axis_of(how >> 1);
             const Ints side = plus(load(p.x + i), (how >> 3) + SPHERE_LEAST);
-            p.put(i, turned_back(axis, {signed_by((how & 1) != 0, side), p.get(0, i), p.get(1, i)}));
+            p.put(i, turned_back(axis, {negated_if(-(how & 1), side), p.get(0, i), p.get(1, i)}));
         }
     if (p.kind == CIRCLE)
         for (int64_t i = 0; i < p.n; i += LANES) {
@@ -98,10 +98,6 @@ bool finish(const Part& part) {
             const Ints y = plus(v.y, (how >> 3) + CIRCLE_LEAST), z = plus(v.z, (how & 7) + CIRCLE_LEAST);
             p.put(i, turned_back(axis, {v.x, y, z}));
         }
-    Ints escaped{};
-    for (int64_t i = 0; i < p.n; i += LANES) escaped = p.symbol(0, i) == int32_t(ESCAPE) ? Ints{} + 1 : escaped;
-    const Ints none{};
-    return std::memcmp(&escaped, &none, sizeof none) != 0;
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ MDIO_INLINE void tell_swing(const Source& s, int64_t i, const Told& to) {
     const Ints axis = longest(v);
     const Vector before = turned(axis, v), now = turned(axis, vector(s.now, i));
     const Ints side = whole(third(load(s.squares + i), now.y, now.z));
-    const Ints off = minus(signed_by(before.x < 0, now.x), side);
+    const Ints off = minus(negated_if(sign_of(before.x), now.x), side);
     put(to, i, {minus(now.y, before.y), minus(now.z, before.z), off}, Ints{});
 }
 
@@ -59,7 +59,7 @@ MDIO_INLINE void tell_circle(const Source& s, int64_t i, const Told& to) {
     // Which of both points of the circle it is: they lie on either side of the second atom's vector.
     const Floats along_last = axis == 1 ? y : z, along = axis == 0 ? x : along_last;
     const Ints other = along < 0.0f ? Ints{} + 1 : Ints{};
-    const Two both = two(u, square, now.x, other != 0);
+    const Two both = two(u, square, now.x, other);
     const Ints one = minus(now.y, both.y) - CIRCLE_LEAST, another = minus(now.z, both.z) - CIRCLE_LEAST;
     const Ints bad = beyond(one | another, CIRCLE_MOST - CIRCLE_LEAST);  // each has three bits if it fits
     put(to, i, {2 * axis + other, minus(now.x, centre(u)), bad != 0 ? Ints{} : one * 8 + another}, bad);
@@ -122,7 +122,7 @@ void contexts_of(const Contexts& from, uint8_t* const to[STREAMS]) {
             const Plane u = plane(axis_of(how >> 1), second, square, p.other);
             store(longest(second), to[0] + i);
             store(circle_context(u), to[1] + i);
-            store(two(u, square, plus(centre(u), get(1, i)), (how & 1) != 0).context, to[2] + i);
+            store(two(u, square, plus(centre(u), get(1, i)), how & 1).context, to[2] + i);
         }
 }
 

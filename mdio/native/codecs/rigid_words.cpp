@@ -10,16 +10,16 @@
 namespace mdio::rigid {
 
 // A table's entry: the symbol, its frequency, and what is added to it.
-MDIO_INLINE uint32_t symbol_of(uint32_t entry) { return entry & 255; }
+MDIO_INLINE uint8_t symbol_of(uint32_t entry) { return uint8_t(entry); }
 
 void decode_some(const Block& b, const InFrame& frame, int64_t first) {
     const uint32_t mask = (1u << b.bits) - 1;
     Words& words = *frame.words;
     for (int64_t i = first; i < b.n; ++i) {
         uint32_t& x = words.states[i & (b.lanes - 1)];
-        const uint32_t context = frame.contexts ? uint32_t(frame.contexts[i]) : 0;
+        const uint32_t context = frame.contexts ? frame.contexts[i] : 0;
         const uint32_t entry = b.tables[(context << b.bits) + (x & mask)];
-        frame.symbols[i] = int32_t(symbol_of(entry));
+        frame.symbols[i] = symbol_of(entry);
         x = (entry >> 8 & 0xFFF) * (x >> b.bits) + (entry >> 20);
         if (x < LOWEST) {
             if (words.end - words.next < 2)
@@ -32,8 +32,42 @@ void decode_some(const Block& b, const InFrame& frame, int64_t first) {
 
 namespace {
 
+// All lanes at a time, while every one may take a word: without branches, which nobody could foresee.
+template <int lanes, uint32_t bits>
+void decode_lanes_plain(const Block& b, const InFrame& frame) {
+    constexpr uint32_t mask = (1u << bits) - 1;
+    const uint32_t* const tables = b.tables;
+    const uint8_t* const contexts = frame.contexts;
+    uint8_t* const symbols = frame.symbols;
+    Words& words = *frame.words;
+    uint32_t states[lanes];
+    std::memcpy(states, words.states, sizeof states);
+    const uint8_t* next = words.next;
+    int64_t i = 0;
+    for (; i + lanes <= b.n && words.end - next >= 2 * lanes; i += lanes)
+        for (int lane = 0; lane < lanes; ++lane) {
+            uint32_t x = states[lane], slot = x & mask;
+            if (bits == CONTEXT_BITS) slot += uint32_t(contexts[i + lane]) << bits;
+            const uint32_t entry = tables[slot];
+            symbols[i + lane] = symbol_of(entry);
+            x = (entry >> 8 & 0xFFF) * (x >> bits) + (entry >> 20);
+            const uint32_t filled = x << 16 | uint32_t(next[0]) | uint32_t(next[1]) << 8;
+            const auto is_low = uint32_t((uint64_t(x) - LOWEST) >> 63);
+            states[lane] = x ^ ((x ^ filled) & (0 - is_low));
+            next += 2 * is_low;
+        }
+    std::memcpy(words.states, states, sizeof states);
+    words.next = next;
+    decode_some(b, frame, i);
+}
+
 void decode(const Block& block, const InFrame* frames, int n_frames) {
-    for (int k = 0; k < n_frames; ++k) decode_some(block, frames[k], 0);
+    const bool is_most = block.lanes == MOST_LANES;
+    for (int k = 0; k < n_frames; ++k)
+        if (frames[k].contexts)
+            (is_most ? decode_lanes_plain<32, CONTEXT_BITS> : decode_lanes_plain<8, CONTEXT_BITS>)(block, frames[k]);
+        else
+            (is_most ? decode_lanes_plain<32, PLAIN_BITS> : decode_lanes_plain<8, PLAIN_BITS>)(block, frames[k]);
 }
 
 #if MDIO_X86
@@ -66,24 +100,40 @@ struct Lanes {
     const uint8_t* next;
 };
 
+// The symbols of entries.
+template <int vectors>
+MDIO_TARGET("avx2")
+MDIO_INLINE void store_symbols(const __m256i* entries, uint8_t* to) {
+    const auto byte = _mm256_set1_epi32(255), order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    __m256i x[4] = {};
+    for (int v = 0; v < vectors; ++v) x[v] = _mm256_and_si256(entries[v], byte);
+    const auto packed = _mm256_packus_epi16(_mm256_packus_epi32(x[0], x[1]), _mm256_packus_epi32(x[2], x[3]));
+    const auto symbols = _mm256_permutevar8x32_epi32(packed, order);  // packs leave halves apart
+    if (vectors == 4)
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), symbols);
+    else
+        _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(symbols));
+}
+
 // One step of all lanes; of `n` lanes only, where there are no more symbols.
 template <int vectors, bool is_last>
 MDIO_TARGET("avx2,popcnt")
-MDIO_INLINE void decode_step(Lanes<vectors>& lanes, const Tables& tables, const int32_t* contexts,
-                             int64_t n, int32_t* to) {
-    const auto byte = _mm256_set1_epi32(255), twelve = _mm256_set1_epi32(0xFFF);
+MDIO_INLINE void decode_step(Lanes<vectors>& lanes, const Tables& tables, const uint8_t* contexts,
+                             int64_t n, uint8_t* to) {
+    const auto twelve = _mm256_set1_epi32(0xFFF);
+    __m256i entries[vectors];
     for (int v = 0; v < vectors; ++v) {
         const auto x = lanes.x[v];
         const auto lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
         const auto active = _mm256_cmpgt_epi32(_mm256_set1_epi32(int32_t(n - 8 * v)), lane);
         auto slot = _mm256_and_si256(x, tables.mask);
         if (contexts) {
-            const auto context = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(contexts) + v);
+            const auto context = _mm256_cvtepu8_epi32(
+                _mm_loadl_epi64(reinterpret_cast<const __m128i*>(contexts + 8 * v)));
             slot = _mm256_add_epi32(slot, _mm256_sll_epi32(context, tables.bits));
         }
         if (is_last) slot = _mm256_and_si256(slot, active);
-        const auto entry = eight_entries(tables.entries, slot);
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to) + v, _mm256_and_si256(entry, byte));
+        const auto entry = entries[v] = eight_entries(tables.entries, slot);
         const auto frequency = _mm256_and_si256(_mm256_srli_epi32(entry, 8), twelve);
         auto y = _mm256_mullo_epi32(frequency, _mm256_srl_epi32(x, tables.bits));
         y = _mm256_add_epi32(y, _mm256_srli_epi32(entry, 20));
@@ -100,6 +150,7 @@ MDIO_INLINE void decode_step(Lanes<vectors>& lanes, const Tables& tables, const 
         lanes.x[v] = is_last ? _mm256_blendv_epi8(x, y, active) : y;
         lanes.next += 2 * __builtin_popcount(set);
     }
+    store_symbols<vectors>(entries, to);
 }
 
 // Every lane may take a word, and loads are of eight.

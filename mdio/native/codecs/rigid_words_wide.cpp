@@ -31,10 +31,15 @@ MDIO_INLINE __m512i entries_at(const uint32_t* tables, __m512i slot) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
+MDIO_TARGET(MDIO_AVX512)
+MDIO_INLINE __m512i sixteen_bytes(const uint8_t* from) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+
 // One step of all lanes; of `n` lanes only, where there are no more symbols.
 template <bool with_contexts, bool is_last>
 MDIO_TARGET(MDIO_AVX512)
-MDIO_INLINE void decode_step(Lanes& lanes, const Block& b, const int32_t* contexts, int64_t n, int32_t* to) {
+MDIO_INLINE void decode_step(Lanes& lanes, const Block& b, const uint8_t* contexts, int64_t n, uint8_t* to) {
     const auto mask = _mm512_set1_epi32(int32_t((1u << b.bits) - 1));
     const auto bits = _mm_cvtsi32_si128(int32_t(b.bits));
     for (int v = 0; v < VECTORS; ++v) {
@@ -43,10 +48,10 @@ MDIO_INLINE void decode_step(Lanes& lanes, const Block& b, const int32_t* contex
         const auto x = lanes.x[v];
         auto slot = _mm512_and_si512(x, mask);
         if (with_contexts)
-            slot = _mm512_add_epi32(slot, _mm512_sll_epi32(_mm512_loadu_si512(contexts + WIDTH * v), bits));
+            slot = _mm512_add_epi32(slot, _mm512_sll_epi32(sixteen_bytes(contexts + WIDTH * v), bits));
         if (is_last) slot = _mm512_maskz_mov_epi32(active, slot);
         const auto entry = entries_at(b.tables, slot);
-        _mm512_storeu_si512(to + WIDTH * v, _mm512_and_si512(entry, _mm512_set1_epi32(255)));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to + WIDTH * v), _mm512_cvtepi32_epi8(entry));
         const auto frequency = _mm512_and_si512(_mm512_srli_epi32(entry, 8), _mm512_set1_epi32(0xFFF));
         auto y = _mm512_mullo_epi32(frequency, _mm512_srl_epi32(x, bits));
         y = _mm512_add_epi32(y, _mm512_srli_epi32(entry, 20));

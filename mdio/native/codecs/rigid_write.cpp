@@ -12,19 +12,6 @@ namespace {
 constexpr int64_t RUN = 512;  // atoms, whose rows stay in the first-level cache
 constexpr int64_t ROW = 8;    // numbers: x, y, z and a zero of one frame, and of the other
 
-template <class Code>
-void write_plain(const Chunk& chunk, int64_t n_atoms, const Vectors& vectors, const Code& code, char* to) {
-    std::vector<uint32_t> rows(size_t(3 * n_atoms + 3));  // the origin, then all atoms
-    uint32_t* row = rows.data() + 3;
-    for (int64_t i = 0; i < n_atoms; ++i) {
-        const int64_t parent = 3 * int64_t(chunk.parents[size_t(i)]);
-        const auto slot = size_t(chunk.slots[size_t(i)]);
-        for (int64_t axis = 0; axis < 3; ++axis)
-            row[3 * i + axis] = row[parent + axis] + uint32_t(vectors.axes[axis][slot]);
-    }
-    decode_row(row, 3 * n_atoms, code, to);
-}
-
 #if MDIO_X86
 
 MDIO_TARGET("avx2")
@@ -76,7 +63,10 @@ MDIO_INLINE void rows_of(const Vectors* const frames[AT_ONCE], int64_t slot, int
 
 Writer::Writer(const Chunk& chunk, int64_t n_atoms) : chunk_(chunk), n_atoms_(n_atoms) {
     const size_t n_classes = chunk.classes.size();
-    if (!has_avx2()) return;
+    if (!has_avx2()) {
+        rows_.resize(size_t(3 * n_atoms + 3));
+        return;
+    }
     places_.resize(size_t(n_atoms));
     counts_.resize(size_t((n_atoms + RUN - 1) / RUN) * n_classes);
     vectors_.resize(size_t(ROW * (RUN + 4 * int64_t(n_classes) + 1)));
@@ -144,12 +134,27 @@ void Writer::write_avx2(const Vectors* const frames[AT_ONCE], const Code& given,
 #endif
 
 template <class Code>
+void Writer::write_plain(const Vectors& vectors, const Code& code, char* to) {
+    const int32_t *x = vectors.axes[0].data(), *y = vectors.axes[1].data(), *z = vectors.axes[2].data();
+    uint32_t* row = rows_.data() + 3;
+    for (int64_t i = 0; i < n_atoms_; ++i, row += 3) {
+        const int64_t back = chunk_.atoms.backs[size_t(i)];
+        const uint32_t* parent = back ? row - 3 * back : rows_.data();
+        const auto slot = size_t(chunk_.slots[size_t(i)]);
+        row[0] = parent[0] + uint32_t(x[slot]);
+        row[1] = parent[1] + uint32_t(y[slot]);
+        row[2] = parent[2] + uint32_t(z[slot]);
+    }
+    decode_row(rows_.data() + 3, 3 * n_atoms_, code, to);
+}
+
+template <class Code>
 void Writer::write(const Vectors* const frames[AT_ONCE], const Code& code, char* const to[AT_ONCE]) {
 #if MDIO_X86
     if (!places_.empty()) return write_avx2(frames, code, to);
 #endif
     for (int k = 0; k < AT_ONCE; ++k)
-        if (to[k]) write_plain(chunk_, n_atoms_, *frames[k], code, to[k]);
+        if (to[k]) write_plain(*frames[k], code, to[k]);
 }
 
 template void Writer::write(const Vectors* const[], const Step&, char* const[]);

@@ -17,6 +17,8 @@ class Writer {
 
   private:
     template <class Code>
+    void write_plain(const Vectors& vectors, const Code& code, char* to);
+    template <class Code>
     void write_avx2(const Vectors* const frames[AT_ONCE], const Code& code, char* const to[AT_ONCE]);
 
     const Chunk& chunk_;
@@ -25,6 +27,7 @@ class Writer {
     // of its run, which are sorted by classes that begin at multiples of 4.
     std::vector<uint16_t> counts_, places_;
     std::vector<int32_t> vectors_;
+    std::vector<uint32_t> rows_;  // without AVX2: the origin, then all atoms
 };
 
 }  // namespace mdio::rigid

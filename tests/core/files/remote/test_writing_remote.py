@@ -11,6 +11,7 @@ import numpy as np
 import obstore
 import pytest
 import zarr
+from MDAnalysisTests import datafiles
 from suites.outputs import as_options
 
 import mdio
@@ -51,6 +52,14 @@ def stopping_after(n_frames):
 
 
 class TestOutputs:
+    def test_are_never_larger_than_their_xtc(self, bucket):
+        source = Path(datafiles.XTC)  # a protein in water, which bitpack leaves as large as it is
+        made = mdio.convert(source, f"{bucket}/water.zarr")
+        assert made.plan.compression == "rigid"
+        assert made.nbytes_out < 0.75 * source.stat().st_size
+        with mdio.open(source) as one, mdio.open(made.out) as other:
+            np.testing.assert_array_equal(one.read(0, 10).positions, other.read(0, 10).positions)
+
     @pytest.mark.parametrize("suffix", SUFFIXES)
     def test_are_those_of_a_disk(self, bucket, adk, positions, names, spool, suffix):
         out = f"{bucket}/made{suffix}"
