@@ -309,3 +309,27 @@ def _inline(
     data = base64.b64encode(values.tobytes()).decode()
     said = _array(name, values.dtype.str, values.shape, values.shape, unit, None, dimensions)
     return {**dict(said), f"{name}/{key}": f"base64:{data}"}
+
+
+def placed_positions(source: Layout) -> list[ChunkTable]:
+    """Return where the positions of a trajectory lie, file by file, each in the same way.
+
+    Raises PlanError: others cannot read them there; SourceError.
+    """
+    placed: list[ChunkTable] = []
+    for layout in source.files():
+        with layout:
+            found = layout.tables().positions()
+        if found is None:
+            raise PlanError(
+                f"{layout.path}: its positions do not lie there as others can read them "
+                "(compressed, in other units, fixed atoms, or frames that lack some); convert "
+                "it into zarr"
+            )
+        if placed and found.kind != placed[0].kind:
+            raise PlanError(
+                f"{layout.path}: its positions do not lie there as those in {placed[0].path} do, "
+                "so that they are not one array; convert them into zarr"
+            )
+        placed.append(found)
+    return placed

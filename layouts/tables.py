@@ -6,16 +6,12 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import PlanError
 from mdio.core.files.piece_sums import PieceSums
-
-if TYPE_CHECKING:
-    from mdio.layouts.base import Layout
 
 EXPONENT, SWAPPED = 0x7F800000, 0x0000807F
 EXPONENTS = {
@@ -139,27 +135,3 @@ def in_frames(
     offset = (begins[:, None] + planes)[:, None, :]
     nbytes = np.full(offset.shape, n_atoms * n_columns * itemsize, np.int64)
     return ChunkTable(path, (1, n_atoms, n_columns), offset, nbytes, **more)
-
-
-def placed_positions(source: Layout) -> list[ChunkTable]:
-    """Return where the positions of a trajectory lie, file by file, each in the same way.
-
-    Raises PlanError: others cannot read them there; SourceError.
-    """
-    placed: list[ChunkTable] = []
-    for layout in source.files():
-        with layout:
-            found = layout.tables().positions()
-        if found is None:
-            raise PlanError(
-                f"{layout.path}: its positions do not lie there as others can read them "
-                "(compressed, in other units, fixed atoms, or frames that lack some); convert "
-                "it into zarr"
-            )
-        if placed and found.kind != placed[0].kind:
-            raise PlanError(
-                f"{layout.path}: its positions do not lie there as those in {placed[0].path} do, "
-                "so that they are not one array; convert them into zarr"
-            )
-        placed.append(found)
-    return placed

@@ -14,8 +14,9 @@ from urllib.request import url2pathname
 import numpy as np
 
 from mdio.core.errors import MissingExtraError
+from mdio.layouts.refs import placed_positions
 from mdio.layouts.registry import open_layout
-from mdio.layouts.tables import ChunkTable, placed_positions
+from mdio.layouts.tables import ChunkTable
 from mdio.layouts.views.view import columns_of
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from mdio.core.options import flag
 from mdio.layouts.base import Layout, container_of
 from mdio.layouts.plan import PATTERNS, LayoutPlan
 from mdio.layouts.registry import load_class, writable_layouts, writer_class
-from mdio.layouts.tables import ChunkTable, FrameTable, placed_positions
+from mdio.layouts.tables import ChunkTable, FrameTable
 from mdio.layouts.views.view import within
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, PieceRecord
 
@@ -149,6 +149,8 @@ class Pointing(Conversion):
                 f"{job.out}: references are to one trajectory; make segments of several files "
                 "first (mdio split), or references to each"
             )
+        from mdio.layouts.refs import placed_positions
+
         placed = placed_positions(job.view.source)
         return cls(job, job.plan, placed=_kept_chunks(placed, job))
 

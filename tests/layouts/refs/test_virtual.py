@@ -18,7 +18,7 @@ from virtualizarr import open_virtual_dataset
 
 import mdio
 from mdio.core.errors import MissingExtraError, PlanError, SourceError
-from mdio.layouts.tables import placed_positions
+from mdio.layouts.refs import placed_positions
 
 SOURCES = ("md.xtc", "adk.xtc", "adk.trr", "adk.dcd", "adk.ncdf", "xtc.segments", "trr.segments")
 SOURCES += ("chunked.h5md",)
