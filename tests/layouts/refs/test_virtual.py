@@ -1,5 +1,6 @@
 """Virtual Zarr arrays: zarr-python, xarray, Icechunk and fsspec read what mdio reads."""
 
+import os
 import shutil
 import sys
 
@@ -168,6 +169,8 @@ class TestRefusals:
         with mdio.open(source) as layout:
             begin = int(layout.index.offsets[5])
         data[begin : begin + 4] = b"\0\0\0\0"
+        then = source.stat().st_mtime_ns  # Icechunk refuses files that were changed later
         source.write_bytes(data)
+        os.utime(source, ns=(then, then))
         with pytest.raises(ValueError, match="frame"):
             xarray.open_zarr(store, consolidated=False).positions[5].values  # noqa: B018
