@@ -135,7 +135,15 @@ def _read_topology(top: str | PathLike[str]) -> Universe:
         return universe
     except FileNotFoundError as error:
         raise SourceError(f"{top}: no such file; give the topology of the trajectory") from error
-    except (OSError, ValueError, TypeError, KeyError, IndexError, EOFError) as error:
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        IndexError,
+        EOFError,
+        NotImplementedError,
+    ) as error:
         why = " ".join(str(error).split()).partition(" You can use 'Universe(")[0]
         raise SourceError(
             f"{top}: cannot be read as a topology ({why}); give a TPR, PSF, PRMTOP, PDB, GRO or "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,11 +19,9 @@ from mdio.core.topology import Topology
 ENDING = ".mdio-topology"
 MAGIC = b"MDIOTOP1"
 """First bytes; the last character is the version of the format."""
-HEADER = struct.Struct("<8sIIQqI")
-"""Magic, crc of all that follows it, then of the topology file: crc of its ends, size, mtime in ns;
-crc of what tells versions of MDAnalysis apart; then `Topology.to_bytes`."""
-CHECKED_FROM = 12
-"""Where the bytes that the first crc is of begin."""
+PARSER = struct.Struct("<I")
+"""What follows the file's identity: a crc that tells versions of MDAnalysis apart; then
+`Topology.to_bytes`."""
 
 
 def _parser_crc() -> int:
@@ -34,27 +33,28 @@ def _parser_crc() -> int:
 @uncounted()
 def parsed_topology(path: Path) -> Topology | None:
     """Return what was stored when a topology file was parsed; None unless it is still the same."""
-    for where, data in stored_beside(path, ENDING):
-        try:
-            magic, crc, ends_crc, nbytes, mtime_ns, parser = HEADER.unpack_from(data)
-            known = magic == MAGIC and crc == zlib.crc32(data[CHECKED_FROM:])
-            if not known or parser != _parser_crc():
-                continue
-            if Identity.of(path).holds(Identity(nbytes, mtime_ns, ends_crc), where):
-                return Topology.from_bytes(data[HEADER.size :], str(where))
-        except (struct.error, CorruptLayoutError, OSError):
-            continue
+    for where, then, body in stored_beside(path, MAGIC, ENDING):
+        with suppress(struct.error, CorruptLayoutError, OSError):
+            is_ours = PARSER.unpack_from(body) == (_parser_crc(),)
+            if is_ours and Identity.of(path).holds(then, where):
+                return Topology.from_bytes(bytes(body[PARSER.size :]), str(where))
     return None
 
 
 @uncounted()
-def store_parsed(path: Path, topology: Topology) -> None:
-    """Store a topology beside its file, or in the cache folder, where that can be done."""
+def state_of(path: Path) -> Identity | None:
+    """Return by what a topology file is known again; None if it cannot be read."""
     try:
-        identity = Identity.of(path)
+        return Identity.of(path)
     except OSError:
-        return
-    head = (identity.crc, identity.nbytes, identity.mtime_ns, _parser_crc())
-    checked = HEADER.pack(MAGIC, 0, *head)[CHECKED_FROM:] + topology.to_bytes()
-    crc = struct.pack("<I", zlib.crc32(checked))
-    store_beside(path, MAGIC + crc + checked, ENDING)
+        return None
+
+
+def store_parsed(path: Path, state: Identity | None, topology: Topology) -> None:
+    """Store a topology beside its file, or in the cache folder, where that can be done.
+
+    `state`: of the file, before it was parsed: it may have been replaced since.
+    """
+    if state is not None:
+        body = PARSER.pack(_parser_crc()) + topology.to_bytes()
+        store_beside(path, state, MAGIC, body, ENDING)

@@ -286,12 +286,13 @@ class System:
         if not isinstance(top, str | PathLike):
             return top
         from mdio.converters.selection import load_topology
-        from mdio.layouts.foreign.parsed import store_parsed
+        from mdio.layouts.foreign.parsed import state_of, store_parsed
 
         full = self.layout
         if self._group is not None and self._manifest is not None:
             one = self.stored.kept[0][0]
             full = open_layout(one.path, verify=one.verify, uuid=one.uuid)
+        state = state_of(path_of(top))
         try:
             universe = load_topology(top, full)
         except SourceError:
@@ -301,8 +302,8 @@ class System:
         finally:
             if full is not self.layout:
                 full.close()
-        if self.topology is None:
-            store_parsed(path_of(top), topology_of(universe))
+        if self._group is None and self.topology is None:
+            store_parsed(path_of(top), state, topology_of(universe))
         return universe
 
     def _atoms_of_group(self, n_atoms: int) -> AtomIndices | None:

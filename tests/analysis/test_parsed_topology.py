@@ -13,7 +13,7 @@ from mdio.converters import selection
 from mdio.core.errors import SourceError
 from mdio.core.files import index
 from mdio.core.topology import Texts
-from mdio.layouts.foreign.parsed import ENDING, parsed_topology, store_parsed
+from mdio.layouts.foreign.parsed import ENDING, parsed_topology, state_of, store_parsed
 from mdio.layouts.foreign.universe import topology_of
 
 
@@ -99,6 +99,47 @@ def test_it_is_parsed_anew(psf, parses, monkeypatch, change):
     assert len(parses) == 2
 
 
+def test_a_file_that_is_replaced_while_it_is_parsed(psf, monkeypatch):
+    parse = selection._read_topology
+
+    def replaced(top):
+        universe = parse(top)
+        psf.write_text(psf.read_text().replace(" CA ", " CX "))
+        return universe
+
+    with monkeypatch.context() as patched:
+        patched.setattr(selection, "_read_topology", replaced)
+        run(psf)
+    assert run(psf, select="name CX").n_frames == 98
+
+
+def test_a_stored_group_leaves_what_is_kept_alone(psf, tmp_path, parses):
+    out = tmp_path / "a.zarr"
+    mdio.convert(DCD, out, top=psf, groups={"ca": "name CA"})
+    parses.clear()
+    for _ in range(2):
+        assert run(psf, select="name CA").n_frames == 98
+        result = mdio.analyze(out, top=psf, group="ca", kernel="rmsd", select="name CA")
+        assert result.n_frames == 98
+    assert parses == [psf] * 3  # the group's atoms are numbered by the file
+    changed_ns = beside(psf).stat().st_mtime_ns
+    mdio.analyze(out, top=psf, group="ca", kernel="rmsd", select="name CA")
+    assert beside(psf).stat().st_mtime_ns == changed_ns
+
+
+def test_a_file_of_a_newer_program_is_an_error(tmp_path):
+    data = bytearray(Path(TPR).read_bytes())
+    at = data.index(b"VERSION 4.0") + 16  # behind the text: bytes of a real, the file's version
+    data[at : at + 4] = (300).to_bytes(4, "big")
+    path = tmp_path / "new.tpr"
+    path.write_bytes(data)
+    with pytest.raises(
+        SourceError, match=r"new.tpr: cannot be read as a topology .*version is 300"
+    ):
+        mdio.analyze(XTC, top=path, kernel="rmsd", select="name CA")
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_it_has_to_fit(psf, parses):
     run(psf)
     for _ in range(2):
@@ -125,7 +166,7 @@ def test_in_a_folder_of_others_it_lies_in_the_cache_folder(psf, parses, monkeypa
 def test_it_is_what_mdanalysis_parses(tmp_path, top):
     path = shutil.copy(top, tmp_path / Path(top).name)
     parsed = topology_of(selection._read_topology(path))
-    store_parsed(path, parsed)
+    store_parsed(path, state_of(path), parsed)
     stored = parsed_topology(path)
     assert stored.n_atoms == parsed.n_atoms
     assert stored.classes == parsed.classes

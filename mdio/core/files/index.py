@@ -29,11 +29,12 @@ from mdio.core.frames import LostBytes
 
 MAGIC = b"MDIOIDX1"
 """First bytes of a stored index; the last character is the version of the format."""
-HEADER = struct.Struct("<8sIIQqQQ")
-"""Magic, crc of all that follows it, crc of the file's ends, file size, mtime in ns, atoms, frames;
-then the offsets as int64."""
-CHECKED_FROM = 12
-"""Where the bytes that the first crc is of begin."""
+HEADER = struct.Struct("<8sI")
+"""How all that lies beside a file begins: magic, and the crc of all that follows."""
+IDENTITY = struct.Struct("<IQq")
+"""What follows: crc of the file's ends, its size, mtime in ns."""
+COUNTS = struct.Struct("<QQ")
+"""What follows in an index: atoms, frames; then the offsets as int64."""
 END_NBYTES = 4096
 """Bytes of the head and of the tail of the file that an index is checked against."""
 
@@ -124,9 +125,9 @@ def load_index(
     store.prefetch([next(index_paths(path))], AHEAD_NBYTES)
     identity = Identity.of(path)
     index: FrameIndex | None = None
-    for where, raw in stored_beside(path):
-        stored, then = _load(raw) or (None, None)
-        if stored is None or then is None or n_atoms not in (None, stored.n_atoms):
+    for where, then, body in stored_beside(path, MAGIC):
+        stored = _index_from(body, then.nbytes)
+        if stored is None or n_atoms not in (None, stored.n_atoms):
             continue
         if identity.holds(then, where):
             return stored
@@ -189,34 +190,36 @@ def _may_tell(where: Path, path: Path) -> bool:
         return True
 
 
-def stored_beside(path: Path, ending: str = INDEX_ENDING) -> Iterator[tuple[Path, bytes]]:
-    """Yield what was found out about a file and where it lies, unless another user may have lied.
+def stored_beside(
+    path: Path, magic: bytes, ending: str = INDEX_ENDING
+) -> Iterator[tuple[Path, Identity, memoryview]]:
+    """Yield what was found out about a file: where that lies, of which state of the file, and what.
 
-    Only its content tells whether it is whole, and whether the file is still the same.
+    Left out is what is not whole, and what another user may have lied about. Whether the file is
+    still the same is for `Identity.holds`.
     """
     for where in index_paths(path, ending):
         data = b""
         if _may_tell(where, path):
             with suppress(OSError, ValueError):
                 data = _read_file(where)
-        if data:
-            yield where, data
+        if len(data) < HEADER.size + IDENTITY.size:
+            continue
+        checked = memoryview(data)[HEADER.size :]
+        if HEADER.unpack_from(data) == (magic, zlib.crc32(checked)):
+            ends_crc, nbytes, mtime_ns = IDENTITY.unpack_from(checked)
+            yield where, Identity(nbytes, mtime_ns, ends_crc), checked[IDENTITY.size :]
 
 
-def _load(raw: bytes) -> tuple[FrameIndex, Identity] | None:
-    if len(raw) < HEADER.size:
+def _index_from(body: memoryview, nbytes: int) -> FrameIndex | None:
+    """Return a stored index of a file of `nbytes`; None if that cannot be."""
+    if len(body) < COUNTS.size:
         return None
-    magic, crc, ends_crc, nbytes, mtime_ns, n_atoms, n_frames = HEADER.unpack_from(raw)
-    if (
-        magic != MAGIC
-        or len(raw) != HEADER.size + 8 * n_frames
-        or zlib.crc32(memoryview(raw)[CHECKED_FROM:]) != crc
-    ):
+    n_atoms, n_frames = COUNTS.unpack_from(body)
+    if len(body) != COUNTS.size + 8 * n_frames:
         return None
-    offsets = np.frombuffer(raw, "<i8", offset=HEADER.size).astype(np.int64)
-    if not _plausible(offsets, nbytes):
-        return None
-    return FrameIndex(offsets, nbytes, n_atoms), Identity(nbytes, mtime_ns, ends_crc)
+    offsets = np.frombuffer(body, "<i8", offset=COUNTS.size).astype(np.int64)
+    return FrameIndex(offsets, nbytes, n_atoms) if _plausible(offsets, nbytes) else None
 
 
 def _read_file(where: Path) -> bytes:
@@ -227,14 +230,17 @@ def _read_file(where: Path) -> bytes:
 
 
 def _store(path: Path, index: FrameIndex, identity: Identity) -> None:
-    header = (identity.crc, identity.nbytes, identity.mtime_ns, index.n_atoms, index.n_frames)
     offsets = np.ascontiguousarray(index.offsets, "<i8").tobytes()
-    checked = HEADER.pack(MAGIC, 0, *header)[CHECKED_FROM:] + offsets
-    store_beside(path, MAGIC + struct.pack("<I", zlib.crc32(checked)) + checked)
+    body = COUNTS.pack(index.n_atoms, index.n_frames) + offsets
+    store_beside(path, identity, MAGIC, body)
 
 
-def store_beside(path: Path, data: bytes, ending: str = INDEX_ENDING) -> None:
-    """Store what was found out about a file, where that can be done; see `index_paths`."""
+def store_beside(
+    path: Path, identity: Identity, magic: bytes, body: bytes, ending: str = INDEX_ENDING
+) -> None:
+    """Store what was found out about a file, where that can be done, for `stored_beside`."""
+    checked = IDENTITY.pack(identity.crc, identity.nbytes, identity.mtime_ns) + body
+    data = HEADER.pack(magic, zlib.crc32(checked)) + checked
     for number, where in enumerate(index_paths(path, ending)):
         if not store_at(where).built_in_place or not _may_tell(where, path):
             continue  # another user's stays, and is not read
