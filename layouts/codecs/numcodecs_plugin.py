@@ -1,22 +1,17 @@
-"""Frames of XTC files as chunks of Zarr: only imported by users of references.
+"""Frames of XTC files as chunks of Zarr's format 2: only imported by users of references.
 
-numcodecs finds the codec of Zarr's format 2 by its name in metadata, through the entry point group
-``numcodecs.codecs``, and zarr that of format 3 through ``zarr.codecs``.
+numcodecs finds it by its name in metadata, through the entry point group ``numcodecs.codecs``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numcodecs.abc import Codec
 from numcodecs.compat import ensure_contiguous_ndarray, ndarray_copy
 from numcodecs.registry import register_codec
 from numpy.typing import NDArray
-from zarr.abc.codec import BytesBytesCodec
-from zarr.core.array_spec import ArraySpec
-from zarr.core.buffer import Buffer
 
 from mdio.core import xtc as xtc_native
 from mdio.core.xtc import HEADER_NBYTES, parse_header
@@ -49,35 +44,3 @@ class XTCFrame(Codec):  # type: ignore[misc]
 
 
 register_codec(XTCFrame)
-
-
-@dataclass(frozen=True)
-class XTCFrameCodec(BytesBytesCodec):
-    """A whole frame of an XTC file as the bytes of (atoms, 3) float32, little-endian, angstrom."""
-
-    is_fixed_size = False
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:  # noqa: ARG003
-        """Make it from metadata, which has no options."""
-        return cls()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return its metadata."""
-        return {"name": XTCFrame.codec_id}
-
-    def get_config(self) -> dict[str, str]:
-        """Return what it is in Zarr's format 2."""
-        return {"id": XTCFrame.codec_id}
-
-    def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
-        """Refuse: the size depends on the numbers."""
-        raise NotImplementedError
-
-    async def _decode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> Buffer:
-        positions = XTCFrame().decode(chunk_data.as_numpy_array())
-        little = positions.astype("<f4", copy=False)
-        return chunk_spec.prototype.buffer.from_bytes(little.tobytes())
-
-    async def _encode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> Buffer | None:
-        raise NotImplementedError("references are read only")

@@ -1,6 +1,6 @@
-"""The codec of quantised positions as a plug-in of zarr: only imported by zarr's users.
+"""The codecs of quantised positions and of XTC frames as plug-ins of zarr, for its users alone.
 
-zarr finds it by its name in metadata, through the entry point group ``zarr.codecs``.
+zarr finds them by their names in metadata, through the entry point group ``zarr.codecs``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from zarr.abc.codec import ArrayBytesCodec
+from zarr.abc.codec import ArrayBytesCodec, BytesBytesCodec
 from zarr.core.array_spec import ArraySpec
 from zarr.core.buffer import Buffer, NDBuffer
 
@@ -18,6 +18,7 @@ from mdio.layouts.codecs.compressors import (
     quantised_from_metadata,
     quantised_metadata,
 )
+from mdio.layouts.codecs.numcodecs_plugin import XTCFrame
 from mdio.layouts.codecs.quantised import QuantisedFormat, decode_chunk, encode_chunk
 
 
@@ -81,3 +82,35 @@ class QuantisedCodec(ArrayBytesCodec):
 
     async def _encode_single(self, chunk_data: NDBuffer, chunk_spec: ArraySpec) -> Buffer:
         return self._encode_sync(chunk_data, chunk_spec)
+
+
+@dataclass(frozen=True)
+class XTCFrameCodec(BytesBytesCodec):
+    """A whole frame of an XTC file as the bytes of (atoms, 3) float32, little-endian, angstrom."""
+
+    is_fixed_size = False
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:  # noqa: ARG003
+        """Make it from metadata, which has no options."""
+        return cls()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its metadata."""
+        return {"name": XTCFrame.codec_id}
+
+    def get_config(self) -> dict[str, str]:
+        """Return what it is in Zarr's format 2."""
+        return {"id": XTCFrame.codec_id}
+
+    def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
+        """Refuse: the size depends on the numbers."""
+        raise NotImplementedError
+
+    async def _decode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> Buffer:
+        positions = XTCFrame().decode(chunk_data.as_numpy_array())
+        little = positions.astype("<f4", copy=False)
+        return chunk_spec.prototype.buffer.from_bytes(little.tobytes())
+
+    async def _encode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> Buffer | None:
+        raise NotImplementedError("references are read only")
