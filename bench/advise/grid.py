@@ -2,7 +2,7 @@
 
     python bench/advise/grid.py [--quick] [--only 'dcd slow'] [--store advise_grid.jsonl]
     python bench/advise/grid.py --replay            # decide again from what is stored
-    python bench/advise/grid.py --score OWN.json    # of what another adviser chose
+    python bench/advise/grid.py --score OWN.json    # how good what another adviser chose is
 
 For each trajectory and analysis, with 1 and 2 workers, the advisor measures as for a user, but in a
 few seconds; it then advises for 1, 3 and 30 passes. The truth: each option converted whole and the
@@ -10,10 +10,8 @@ analysis run on it whole, options in turn, again and again; total = median conve
 median run. Regret = total of what is advised / total of the best. Wanted: at most 1.1 in 9 of 10
 cases, never beyond 1.5. What was measured is stored line by line: a run that was cut goes on where
 it stopped, and ``--replay`` evaluates what is stored with the decisions of the present code.
-
-``bench/advise/cases.jsonl`` is a run of it: what was measured of each source, and how long each
-option really took. ``--score`` takes ``{case: option}`` for some of its cases; ``--list`` prints
-all of them, with the options there are.
+``--list`` prints all cases that are stored, with the options there are; ``--score`` takes
+``{case: option}`` for some of them.
 """
 
 from __future__ import annotations
@@ -73,10 +71,6 @@ class Measured:
         return cls(statistics.median(seconds), (high - low) / 2)
 
 
-CASES = Path(__file__).with_name("cases.jsonl")
-"""A whole run."""
-
-
 def options_of(record: dict[str, Any]) -> dict[str, list[str]]:
     """Return the options of each case of a record."""
     return {
@@ -90,6 +84,16 @@ def _name(record: dict[str, Any], workers: str, passes: int) -> str:
     return f"{record['source']}, {record['analysis']}, {workers} w, {passes} passes"
 
 
+def _truths(one: dict[str, Any], passes: int) -> dict[str, tuple[float, float]]:
+    """Return what converting and all passes took with each option, s, and the spread of that."""
+    found = {}
+    for name, took_s in one["run_s"].items():
+        convert, run = Measured.of(one["convert_s"].get(name, [])), Measured.of(took_s)
+        spread = math.hypot(convert.spread, passes * run.spread)
+        found[name] = convert.median + passes * run.median, spread
+    return found
+
+
 def scored(record: dict[str, Any], choices: Mapping[str, str]) -> list[float]:
     """Return the regret of each choice that is about a case of this record."""
     found = []
@@ -97,11 +101,7 @@ def scored(record: dict[str, Any], choices: Mapping[str, str]) -> list[float]:
         for passes in PASSES:
             name = _name(record, workers, passes)
             if name in choices:
-                totals = {
-                    option: Measured.of(one["convert_s"].get(option, [])).median
-                    + passes * Measured.of(took_s).median
-                    for option, took_s in one["run_s"].items()
-                }
+                totals = {option: total for option, (total, _) in _truths(one, passes).items()}
                 found.append(totals[choices[name]] / min(totals.values()))
     return found
 
@@ -116,10 +116,8 @@ def evaluate(record: dict[str, Any]) -> list[Case]:
             advice = recommend(found, int(workers), passes, **one.get("asked", {}))
             convert = {name: Measured.of(one["convert_s"].get(name, [])) for name in one["run_s"]}
             run = {name: Measured.of(took_s) for name, took_s in one["run_s"].items()}
-            totals = {name: convert[name].median + passes * run[name].median for name in run}
-            spreads = {
-                name: math.hypot(convert[name].spread, passes * run[name].spread) for name in run
-            }
+            truths = _truths(one, passes)
+            totals = {name: total for name, (total, _) in truths.items()}
             best, advised = min(totals, key=lambda name: totals[name]), advice.recommended.name
             wrong: dict[str, float] = {}
             for name, sign in ((advised, 1), (best, -1)):
@@ -145,7 +143,8 @@ def evaluate(record: dict[str, Any]) -> list[Case]:
                     advised,
                     best,
                     totals[advised] / totals[best],
-                    totals[advised] - totals[best] <= math.hypot(spreads[advised], spreads[best]),
+                    totals[advised] - totals[best]
+                    <= math.hypot(truths[advised][1], truths[best][1]),
                     why,
                 )
             )
@@ -208,9 +207,7 @@ def stored(path: Path) -> Store:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=Path("bench-output/advise"))
-    parser.add_argument(
-        "--store", type=Path, help="default: a new one; of a replay, the cases here"
-    )
+    parser.add_argument("--store", type=Path, default=Path("bench-output/advise_grid.jsonl"))
     parser.add_argument("--list", action="store_true", help="print the cases and their options")
     parser.add_argument("--score", type=Path, metavar="OWN.json", help="{case: option}")
     parser.add_argument("--replay", action="store_true", help="measure nothing")
@@ -221,9 +218,6 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=6.0, help="for repeats of one kind")
     parser.add_argument("--advise-seconds", type=float, default=10.0, help="for the advisor")
     args = parser.parse_args()
-    reads = args.replay or args.list or args.score is not None
-    if args.store is None:
-        args.store = CASES if reads else Path("bench-output/advise_grid.jsonl")
     found = stored(args.store)
     if args.list:
         print(json.dumps(dict(item for one in found.values() for item in options_of(one).items())))
@@ -231,6 +225,8 @@ def main() -> int:
     if args.score is not None:
         choices = json.loads(args.score.read_text())
         regrets = [regret for one in found.values() for regret in scored(one, choices)]
+        if not regrets:
+            parser.error(f"{args.score}: it names none of the cases in {args.store}; see --list")
         good = sum(regret <= WITHIN for regret in regrets)
         print(
             f"{len(regrets)} cases: within 10% of the best in {_share(good, len(regrets))}, "

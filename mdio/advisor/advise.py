@@ -179,22 +179,21 @@ def advise(
         calibrations = [read_calibration(str(one)) for one in forecast.calibrate]
         n_nodes = forecast.nodes or max(1, len({share.node for share in shares}))
 
-        def decided(measurements: Measurements) -> Decision:
-            return recommend(
-                measurements,
-                count,
-                passes,
-                profile,
-                calibrations,
-                cache=forecast.cache,
-                nodes=n_nodes,
-            )
+        decided = partial(
+            recommend,
+            ranks=count,
+            passes=passes,
+            profile=profile,
+            cache=forecast.cache,
+            nodes=n_nodes,
+        )
 
         def of_source(measurements: Measurements) -> Total:
-            total = decided(measurements).options[0].total
+            total = decided(measurements).options[0].total  # calibrations may be of other layouts
             assert total is not None
             return total
 
+        tries_all = save is not None or bool(calibrations)
         if replay is not None:
             measurements = load_measurements(replay)
         elif trajectory is None:
@@ -209,15 +208,15 @@ def advise(
                 ranks=count,
                 allow_lossy=allow_lossy,
                 local_folder=local_folder,
-                limits=limits if save is None else replace(limits or Limits(), enough_s=0.0),
+                limits=replace(limits or Limits(), enough_s=0.0) if tries_all else limits,
                 progress=progress,
                 **vars(reading),
                 known=bandwidth_of(shares),
-                forecast=None if calibrations else of_source,
+                forecast=of_source,
             )
         if save is not None:
             save_measurements(measurements, save)
-        return Advice(**vars(decided(measurements)))
+        return Advice(**vars(decided(measurements, calibrations=calibrations)))
 
     return decide() if executor is None else executor.from_owner(decide)
 

@@ -41,8 +41,8 @@ NORMAL = NormalDist()
 Z90 = NORMAL.inv_cdf(0.9)
 UNSEEN_LOCKS = 1.6
 """Standard deviation, as a share, of what contention costs where no row tells of this machine's
-locks: totals of a shared XTC were off by 69% and 186% (medians) on two machines that the model had
-never seen, with locks like those of the machine that it knew."""
+locks: wide enough for locks that cost a quarter of those of the machine that is known, or three
+times as much."""
 
 
 @dataclass(frozen=True)

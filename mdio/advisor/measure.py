@@ -241,7 +241,8 @@ class Limits:
     """How much measuring may take."""
 
     seconds: float = 18.0
-    """Nothing begins later than this, or earlier where passes are short."""
+    """Nothing begins later than this, or earlier where passes are short; but what nobody has tried
+    yet may, until half as long again."""
     sample_nbytes: int = 64 << 20
     """Decoded bytes of the sample."""
     sample_s: float = 0.75
