@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdio.core.blocks import aligned_blocks, block_name, runs_of_parts, split_evenly, sub_blocks
+from mdio.core.blocks import (
+    aligned_blocks,
+    block_name,
+    runs_of_parts,
+    runs_within,
+    split_evenly,
+    sub_blocks,
+)
 from mdio.core.errors import PlanError
 
 
@@ -115,3 +122,15 @@ def test_bad_arguments():
     ):
         with pytest.raises(PlanError):
             call()
+
+
+@pytest.mark.parametrize("unit", [1, 8, 40])
+@pytest.mark.parametrize("max_frames", [1, 30, 1000])
+def test_runs_are_cut_between_units_alone(unit, max_frames):
+    begins = [0, 100, 130]  # of pieces, as of segments
+    runs = runs_within([*begins, 300], 300, unit, max_frames)
+    assert [at for run in runs for at in run] == list(range(300))
+    assert max(map(len, runs)) <= max(max_frames, unit)
+    for run in runs:  # none but that behind a piece's end begins within a unit
+        piece = max(begin for begin in begins if begin <= run.start)
+        assert (run.start - piece) % unit == 0
