@@ -1,5 +1,6 @@
 """How commands end: interrupted, out of memory, with a password or half an address."""
 
+import shutil
 import subprocess
 import sys
 
@@ -98,7 +99,7 @@ def test_half_an_address(address, command, adk, capsys):
         ("mdio.analysis.kernels.geometry.gyration_of_block", "working"),
     ],
 )
-def test_out_of_memory(target, told, adk, monkeypatch, capsys, tmp_path):
+def test_out_of_memory(target, told, adk, monkeypatch, capsys, tmp_path, tmp_path_factory):
     def fail(*_, **__):
         raise MemoryError
 
@@ -109,7 +110,8 @@ def test_out_of_memory(target, told, adk, monkeypatch, capsys, tmp_path):
     fail.__name__ = target.rpartition(".")[2]
     fail.__code__ = fail.__code__.replace(co_name=fail.__name__)
     monkeypatch.setattr(target, fail)
-    words = ["analyze", "rgyr", str(adk["dcd"]), "-s", str(adk["psf"]), "-o", "a.csv", "-q"]
+    top = shutil.copy(adk["psf"], tmp_path_factory.mktemp("top"))  # which nobody has parsed yet
+    words = ["analyze", "rgyr", str(adk["dcd"]), "-s", str(top), "-o", "a.csv", "-q"]
     monkeypatch.chdir(tmp_path)
     assert main(words) == 1
     error = capsys.readouterr().err

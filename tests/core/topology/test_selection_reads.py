@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from mdio.analysis.system import System
 from mdio.converters.convert import prepare
 from mdio.converters.options import ConversionOptions
 from mdio.converters.selection import load_topology
+from mdio.core.files.index import END_NBYTES
 
 FRAME_NBYTES = 3341 * 12
 BY_PLACE = "around 4 (resid 30 and name CA)"
@@ -65,12 +67,18 @@ def test_places_need_one_frame(sources, adk, tmp_path, reads):
     assert FRAME_NBYTES <= with_top[1] - nbytes + 200 <= FRAME_NBYTES + 400
 
 
-def test_an_analysis_reads_its_own_frames_only(sources, adk, reads):
+def test_an_analysis_reads_its_own_frames_only(sources, adk, reads, tmp_path):
+    """Beside what tells that the topology file is the same, and what was parsed of it."""
+    psf = shutil.copy(adk["psf"], tmp_path / "adk.psf")
+    kept = tmp_path / ".adk.psf.mdio-topology"
     with mdio.open(sources["packed"]) as layout:
         layout.info  # noqa: B018 - opens it
-        reads.clear()
-        assert len(System(layout, adk["psf"]).select("name CA")) == 214
-        assert sum(reads) < 200
+        for _ in range(2):
+            of_topology = 2 * END_NBYTES + (kept.stat().st_size if kept.exists() else 0)
+            reads.clear()
+            assert len(System(layout, psf).select("name CA")) == 214
+            assert 0 <= sum(reads) - of_topology < 200
+    assert kept.exists()
 
 
 def test_the_first_frame_is_that_of_the_trajectory(sources, adk):
