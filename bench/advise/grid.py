@@ -1,7 +1,7 @@
 """Is the advice right? Every option it chooses from is made and run whole, and compared.
 
     python bench/advise/grid.py [--quick] [--only 'dcd slow'] [--store advise_grid.jsonl]
-    python bench/advise/grid.py --replay            # decide again from what is stored
+    python bench/advise/grid.py --replay            # decide again from what was measured
     python bench/advise/grid.py --score OWN.json    # how good what another adviser chose is
 
 For each trajectory and analysis, with 1 and 2 workers, the advisor measures as for a user, but in a
@@ -35,6 +35,8 @@ from mdio.advisor.measure import Limits
 from mdio.advisor.measurements import measurements_from
 from mdio.advisor.recommend import recommend
 
+CASES = Path(__file__).with_name("cases.jsonl")
+MEASURED = Path("bench-output/advise_grid.jsonl")
 PASSES = (1, 3, 30)
 WORKERS = (1, 2)
 WITHIN, NEVER, SHARE = 1.1, 1.5, 0.9
@@ -207,7 +209,7 @@ def stored(path: Path) -> Store:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=Path("bench-output/advise"))
-    parser.add_argument("--store", type=Path, default=Path("bench-output/advise_grid.jsonl"))
+    parser.add_argument("--store", type=Path, metavar="FILE", help="of cases")
     parser.add_argument("--list", action="store_true", help="print the cases and their options")
     parser.add_argument("--score", type=Path, metavar="OWN.json", help="{case: option}")
     parser.add_argument("--replay", action="store_true", help="measure nothing")
@@ -218,6 +220,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=6.0, help="for repeats of one kind")
     parser.add_argument("--advise-seconds", type=float, default=10.0, help="for the advisor")
     args = parser.parse_args()
+    if args.store is None:
+        args.store = CASES if args.list or args.score or args.replay else MEASURED
     found = stored(args.store)
     if args.list:
         print(json.dumps(dict(item for one in found.values() for item in options_of(one).items())))

@@ -67,3 +67,13 @@ def test_choices_of_others_are_scored(grid, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["grid.py", "--score", str(own), "--store", str(store)])
     assert grid.main() == 0
     assert "within 10% of the best in 1 (33%), worst 6.00x, mean 2.768x" in capsys.readouterr().out
+
+
+def test_the_advice_of_today_about_the_measured_cases(grid):
+    """Decisions are pure: what was measured once tells whether a change of them is one for good."""
+    records = list(grid.stored(grid.CASES).values())
+    cases = [case for one in records for case in grid.evaluate(one)]
+    assert len(cases) == 180
+    assert sum(case.regret <= grid.WITHIN for case in cases) >= 0.9 * len(cases)
+    paths = [one["workers"]["1"]["measurements"]["source"]["paths"] for one in records]
+    assert not any(name.startswith("/") for names in paths for name in names)
