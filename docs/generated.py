@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 KINDS = {
     "Conversions": ("convert", "Storage", "Selection", "split", "append", "verify", "repair"),
-    "Reading": ("open", "FrameBlock", "TrajectoryInfo"),
+    "Reading": ("open", "FrameBlock", "TrajectoryInfo", "sample"),
     "Analyses": ("analyze", "RMSD", "RMSF", "MSD", "VACF", "Dihedrals", "Pairs", "map_reduce"),
     "Executors": ("Serial", "Processes", "DaskExecutor", "MPIExecutor", "ProgressBar"),
     "MDAnalysis' own analyses": ("DaskBackend", "MPIBackend"),

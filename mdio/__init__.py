@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from mdio.parallel.dask_executor import DaskExecutor
     from mdio.parallel.executors import Executor, Processes, Serial
     from mdio.parallel.mpi_executor import MPIExecutor
+    from mdio.sampling import sample
 
 __all__ = [
     "MSD",
@@ -66,6 +67,7 @@ __all__ = [
     "open",
     "open_ensemble",
     "repair",
+    "sample",
     "split",
     "verify",
     "virtual_parser",
@@ -94,6 +96,7 @@ _HOMES = {
         "mdio.parallel.dask_executor": "DaskExecutor",
         "mdio.parallel.executors": "Executor Processes Serial",
         "mdio.parallel.mpi_executor": "MPIExecutor",
+        "mdio.sampling": "sample",
     }.items()
     for name in names.split()
 }

@@ -69,8 +69,12 @@ MAIN_JOB = (
             "zarr, obstore.get_ranges",
         ],
         ["-c", MAIN_JOB, str(BENCH), "--tiles", "1", "--repeats", "1", "--folder"],
+        [
+            *(str(BENCH / "sampling.py"), "--atoms", "3341", "--trajectories", "1"),
+            *("--frames", "40", "--repeats", "1", "--folder"),
+        ],
     ],
-    ids=["kernels", "split", "xtc_decode", "codecs", "demo", "stores", "main_job"],
+    ids=["kernels", "split", "xtc_decode", "codecs", "demo", "stores", "main_job", "sampling"],
 )
 def test_the_other_benches_run(words, tmp_path):
     if words[-1] == "--folder":

@@ -1,0 +1,434 @@
+"""Frames of many trajectories in random order, as training a model takes them.
+
+A frame fetched alone costs the chunk that it is in. So runs of whole chunks are read, in an order
+drawn at random over all trajectories, into a pool of frames in memory, from which batches are drawn
+at random: each frame comes once an epoch, and each byte is read once. What is drawn depends on seed
+and epoch alone: workers read runs in any order, which go into the pool in the order drawn.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mdio.converters.selection import choose_atoms, open_with_topology
+from mdio.core.blocks import runs_within
+from mdio.core.errors import PlanError
+from mdio.core.files.reading import Closing, Handles
+from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo
+from mdio.core.words import plural
+from mdio.layouts.base import Layout
+from mdio.layouts.manifest import indices_from_runs
+from mdio.layouts.views.opening import AnyPath, ensemble_at
+from mdio.parallel.executors import executor_of
+
+Trajectory = AnyPath | Sequence[AnyPath] | Layout
+
+POOL_NBYTES = 256 << 20
+RUN_NBYTES = 4 << 20
+"""Decoded bytes of a run, unless a chunk has more: a long read, and few of a pool."""
+RUNS_IN_POOL, RUNS_IN_ALL = 16, 256
+"""At least, of small pools and of few frames too: frames of one run are alike."""
+MAX_OPEN = 16
+"""Trajectories that a worker holds open; each may hold some thirty files."""
+PAUSE_S = 0.005
+
+
+@dataclass(slots=True, repr=False)
+class Batch(FrameBlock):
+    """Frames of several trajectories; see `FrameBlock`, too.
+
+    Attributes
+    ----------
+    trajectory : (F,) int64
+        Of which trajectory each frame is, as a number in `Sample.paths`.
+    frame : (F,) int64
+        Its number there.
+    """
+
+    trajectory: NDArray[np.int64] = field(kw_only=True)
+    frame: NDArray[np.int64] = field(kw_only=True)
+
+    def __repr__(self) -> str:
+        return f"<Batch: {plural(self.n_frames, 'frame')} of {plural(self.n_atoms, 'atom')}>"
+
+
+class _Source(NamedTuple):
+    """A trajectory, closed, and what was found out while it was open."""
+
+    layout: Layout
+    atoms: AtomIndices | None
+    n_taken: int
+    """Atoms that are taken of it."""
+    info: TrajectoryInfo
+    edges: NDArray[np.int64]
+    notes: tuple[str, ...]
+
+
+class _Run(NamedTuple):
+    """Neighbouring frames of a trajectory."""
+
+    trajectory: int
+    start: int
+    stop: int
+
+
+class _Reader(Closing):
+    """Reads runs; in each worker, a few trajectories are open at a time.
+
+    `longest`: frames of the longest run. `shape`: of blocks, as `FrameBlock.empty` takes it.
+    """
+
+    def __init__(self, sources: Sequence[_Source], longest: int, shape: dict[str, Any]) -> None:
+        self._sources, self._longest, self._shape = sources, longest, shape
+        self._room: FrameBlock | None = None
+        self._layouts = Handles[int, Layout](self._layout, MAX_OPEN)
+
+    def _layout(self, number: int) -> Layout:
+        return self._sources[number].layout
+
+    def __call__(self, run: _Run | None) -> FrameBlock | None:
+        """Return the frames of a run, until the next one is read; None stands for a short pause."""
+        if run is None:
+            time.sleep(PAUSE_S)
+            return None
+        if self._room is None:  # one for all: memory is slow when it is new
+            self._room = FrameBlock.empty(self._longest, **self._shape)
+        block = self._room.frames(slice(run.stop - run.start))
+        atoms = self._sources[run.trajectory].atoms
+        return self._layouts[run.trajectory].read(run.start, run.stop, atoms, block)
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._layouts.close()
+        self._room = None
+
+
+class _Pool:
+    """Frames in memory, of which batches are drawn; at random if there is a generator.
+
+    `n_rows`: frames that there is room for.
+    """
+
+    def __init__(self, n_rows: int, random: np.random.Generator | None) -> None:
+        self._random, self._arrays = random, dict[str, NDArray[Any]]()
+        self._rows = np.arange(n_rows)
+        """Where frames are: first those that are held, and then room for others."""
+        self.n_held = 0
+
+    @property
+    def n_free(self) -> int:
+        """Frames that can be added."""
+        return len(self._rows) - self.n_held
+
+    def add(self, run: _Run, block: FrameBlock) -> None:
+        """Take the frames of a run, for which there is room."""
+        frame = np.arange(run.start, run.stop)
+        columns: dict[str, NDArray[Any]] = {
+            "box": block.box,
+            "time": block.time,
+            "step": block.step,
+            "frame": frame,
+        }
+        columns["trajectory"] = np.full(len(frame), run.trajectory)
+        rows = self._rows[self.n_held : self.n_held + len(frame)]
+        for name, values in [*columns.items(), *block.present().items()]:
+            if name not in self._arrays:
+                shape = (len(self._rows), *values.shape[1:])
+                self._arrays[name] = np.empty(shape, values.dtype)
+            self._arrays[name][rows] = values
+        self.n_held += len(frame)
+
+    def draw(self, n_frames: int) -> Batch:
+        """Return so many of the frames, or all if there are fewer, which leave the pool."""
+        n_held, rows = self.n_held, self._rows
+        self.n_held = stays = max(0, n_held - n_frames)
+        if self._random is None:
+            rows[:n_held] = np.roll(rows[:n_held], stays)
+        else:
+            drawn = self._random.choice(n_held, n_held - stays, replace=False)
+            picked = rows[drawn]
+            rows[drawn[drawn < stays]] = rows[np.setdiff1d(np.arange(stays, n_held), drawn)]
+            rows[stays:n_held] = picked
+        picked = rows[stays:n_held]
+        return Batch(**{name: values[picked] for name, values in self._arrays.items()})
+
+
+class Sample:
+    """Batches of frames of many trajectories, epoch by epoch; `mdio.sample` makes it.
+
+    Each time that it is gone through is an epoch. It pickles, and takes no open file along.
+
+    Attributes
+    ----------
+    paths : list of str
+        The trajectories.
+    n_frames, n_atoms : int
+        Frames of all of them; atoms of each frame of a batch.
+    epoch : int
+        The next one; may be set.
+    notes : tuple of str
+        What to know of the trajectories, such as where a file is cut.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[_Source],
+        *,
+        batch: int,
+        shuffle: bool,
+        seed: int,
+        n_workers: int | None,
+        fields: Sequence[str],
+        pool_nbytes: int,
+    ) -> None:
+        self.paths = [str(one.layout.path) for one in sources]
+        self.n_frames = sum(one.info.n_frames for one in sources)
+        if not self.n_frames:
+            raise PlanError(f"{', '.join(self.paths) or 'no trajectory is given'}: no frames")
+        self.n_atoms, self.epoch = sources[0].n_taken, 0
+        self.notes = tuple(note for one in sources for note in one.notes)
+        self._batch, self._shuffle, self._seed, self._n_workers = batch, shuffle, seed, n_workers
+        row_nbytes = 12 * self.n_atoms * len(fields)
+        wanted = pool_nbytes // RUNS_IN_POOL, self.n_frames * row_nbytes // RUNS_IN_ALL
+        most = min(RUN_NBYTES, *wanted) // row_nbytes
+        self._runs = [
+            _Run(number, run.start, run.stop)
+            for number, (*_, info, edges, _) in enumerate(sources)
+            for run in runs_within(edges, info.n_frames, info.chunk_frames or 1, most)
+        ]
+        longest = max(run.stop - run.start for run in self._runs)
+        self._pool_frames = batch + longest
+        if shuffle:
+            self._pool_frames = max(pool_nbytes // row_nbytes, self._pool_frames)
+        more = {name: name in fields for name in FIELDS[1:]}
+        self._reader = _Reader(sources, longest, {"n_atoms": self.n_atoms} | more)
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch."""
+        return -(-self.n_frames // self._batch)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Return the batches of the next epoch."""
+        self.epoch += 1
+        return self.batches(self.epoch - 1)
+
+    def batches(self, epoch: int, shard: tuple[int, int] = (0, 1)) -> Iterator[Batch]:
+        """Yield the batches of an epoch, or of one of its shards.
+
+        The last one has fewer frames, unless they happen to fill it. Files are closed and workers
+        ended with the iterator, also where it is left early.
+
+        Parameters
+        ----------
+        epoch
+            0 or more; each has another order.
+        shard
+            Which of how many, the first being 0: together they have each frame once.
+
+        Raises
+        ------
+        PlanError
+            There is no such epoch or shard.
+        SourceError, CorruptLayoutError
+            Frames cannot be read.
+        WorkerDiedError
+            A worker was killed.
+        """
+        which, n_shards = shard
+        if epoch < 0 or not 0 <= which < n_shards:
+            raise PlanError(f"epoch {epoch}, shard {which} of {n_shards}; both begin with 0")
+        order = np.arange(len(self._runs))
+        if self._shuffle:
+            np.random.default_rng([self._seed, epoch]).shuffle(order)
+        runs = [self._runs[number] for number in order[which::n_shards]]
+        n_frames = sum(run.stop - run.start for run in runs)
+        random = np.random.default_rng([self._seed, epoch, which]) if self._shuffle else None
+        return self._drawn(runs, _Pool(min(self._pool_frames, n_frames), random))
+
+    def _drawn(self, runs: list[_Run], pool: _Pool) -> Iterator[Batch]:
+        with closing(self._read(runs)) as blocks:
+            for run, block in zip(runs, blocks, strict=True):
+                while pool.n_free < block.n_frames:
+                    yield pool.draw(self._batch)
+                pool.add(run, block)
+        while pool.n_held:
+            yield pool.draw(self._batch)
+
+    def _read(self, runs: list[_Run]) -> Generator[FrameBlock]:
+        """Yield the frames of runs in their order, in whichever they are read."""
+        waiting: dict[int, FrameBlock | None] = {}
+        following = 0
+
+        def items() -> Iterator[_Run | None]:
+            for run in runs:
+                while len(waiting) > executor.n_workers:  # one worker is slow: the others pause
+                    yield None
+                yield run
+
+        with self._reader, executor_of(None, self._n_workers) as executor:
+            for number, found in executor.imap(self._reader, items(), describe=self._name_of):
+                waiting[number] = found
+                while following in waiting:
+                    block = waiting.pop(following)
+                    following += 1
+                    if block is not None:
+                        yield block
+
+    def _name_of(self, run: _Run | None) -> str:
+        return "a pause" if run is None else f"{self.paths[run.trajectory]}, {run.start}:{run.stop}"
+
+
+def sample(
+    trajectories: Trajectory | Sequence[Trajectory],
+    *,
+    batch: int = 32,
+    atoms: str | ArrayLike | Any | None = None,
+    top: str | PathLike[str] | None = None,
+    shuffle: bool = True,
+    seed: int = 0,
+    workers: int | None = None,
+    fields: Sequence[str] = FIELDS[:1],
+    pool_nbytes: int = POOL_NBYTES,
+    **options: Any,
+) -> Sample:
+    """Draw frames of many trajectories in random order, each once an epoch, in batches.
+
+    Chunks are read whole, in random order over all trajectories, into a pool in memory, from which
+    batches are drawn.
+
+    Parameters
+    ----------
+    trajectories
+        Trajectories of any layouts: each a path, several files that are joined, or an open
+        `Layout`; an ensemble stands for those in it.
+    batch
+        Frames of a batch.
+    atoms
+        Which atoms, the same number of each trajectory; all by default. Indices, an MDAnalysis
+        AtomGroup, the name of a stored group, or a selection, which needs `top` or a topology that
+        is stored in the trajectories.
+    top
+        Topology of all trajectories. Atoms that are selected by place are those of the first frame.
+    shuffle
+        False: all frames one after the other.
+    seed
+        0 or more. The same one gives the same sequence, with any number of workers.
+    workers
+        Processes that read ahead; by default, frames are read in this one.
+    fields
+        ``positions``, and what else is wanted: ``velocities``, ``forces``.
+    pool_nbytes
+        Bytes of the pool: what lies farther apart in the order of chunks is not mixed. It has room
+        for a chunk and a batch at least. Each worker has one or two runs of 4 MiB besides.
+    **options
+        As for `mdio.open`: ``cache``, ``verify``, ``overlap``, ...
+
+    Returns
+    -------
+    Sample
+        To be gone through, once for each epoch.
+
+    Raises
+    ------
+    PlanError
+        Arguments that do not fit, or trajectories that give different numbers of atoms.
+    SourceError, CorruptLayoutError, UnknownLayoutError
+        A trajectory or the topology cannot be read.
+
+    Examples
+    --------
+    >>> import mdio
+    >>> from MDAnalysisTests.datafiles import DCD, DCD2
+    >>> sample = mdio.sample([DCD, DCD2], batch=40, atoms=[0, 10, 20], seed=7)
+    >>> sample.n_frames, len(sample)
+    (200, 5)
+    >>> for epoch in range(2):
+    ...     print([batch.positions.shape for batch in sample][-1])
+    (40, 3, 3)
+    (40, 3, 3)
+    >>> batch = next(iter(sample))
+    >>> sorted(set(batch.trajectory.tolist())), batch.frame.shape
+    ([0, 1], (40,))
+    """
+    if batch < 1 or seed < 0 or pool_nbytes < 1:
+        raise PlanError(
+            f"batches of {batch} frames, seed {seed}, a pool of {pool_nbytes} bytes; give a batch "
+            "and a pool of 1 or more, and a seed of 0 or more"
+        )
+    if unknown := {*fields} - {*FIELDS}:
+        raise PlanError(f"there is no field {unknown.pop()!r}; there are {', '.join(FIELDS)}")
+    fields = [name for name in FIELDS if name in {FIELDS[0], *fields}]
+    given: Any = trajectories
+    sources: list[_Source] = []
+    of_top: dict[int, AtomIndices | None] = {}
+    for one in [given] if isinstance(given, str | PathLike | Layout) else given:
+        opened: Iterable[Any] = [one]
+        if not isinstance(one, Layout):
+            paths = ensemble_at(one).values() or [one]
+            opened = (open_with_topology(path, top, fields=fields, **options) for path in paths)
+        for layout in opened:  # closed before the next one is opened: there may be thousands
+            with layout:
+                indices = _atoms_of(layout, atoms, top, of_top)
+                n_taken = layout.read(0, 0, indices).n_atoms  # refuses those that it has not
+                edges, notes = layout.boundaries(), layout.notes
+                closed = layout.preopened()
+                sources.append(_Source(closed, indices, n_taken, layout.info, edges, notes))
+            _check(sources, fields)
+    return Sample(
+        sources,
+        batch=batch,
+        shuffle=shuffle,
+        seed=seed,
+        n_workers=workers,
+        fields=fields,
+        pool_nbytes=pool_nbytes,
+    )
+
+
+def _atoms_of(
+    layout: Layout,
+    atoms: Any,
+    top: str | PathLike[str] | None,
+    of_top: dict[int, AtomIndices | None],
+) -> AtomIndices | None:
+    """Return which atoms of a trajectory are wanted; None for all.
+
+    `of_top`: what `top` says, by number of atoms of a trajectory, so that it is read once.
+    """
+    if atoms is None:
+        return None
+    if not isinstance(atoms, str):
+        indices = np.asarray(getattr(atoms, "indices", atoms))
+        if indices.dtype.kind not in "iu" or not indices.size:
+            raise PlanError("atoms: give one index or more, an AtomGroup or a selection")
+        return np.ascontiguousarray(indices, np.int64)
+    runs = (layout.manifest or {}).get("group_atoms", {}).get(atoms)
+    if runs is not None:
+        return indices_from_runs(runs)
+    n_atoms = layout.info.n_atoms
+    if top is None:
+        return choose_atoms(layout, None, atoms, {}).kept
+    if n_atoms not in of_top:
+        of_top[n_atoms] = choose_atoms(layout, top, atoms, {}).kept
+    return of_top[n_atoms]
+
+
+def _check(sources: Sequence[_Source], fields: Sequence[str]) -> None:
+    """Raise PlanError if the last trajectory does not go with the first one."""
+    first, last = sources[0], sources[-1]
+    if last.n_taken != first.n_taken:
+        raise PlanError(
+            f"{last.layout.path}: {last.n_taken} atoms are taken of it, but {first.n_taken} of "
+            f"{first.layout.path}; choose as many of each with atoms="
+        )
+    for name in fields[1:]:
+        if not getattr(last.info, f"has_{name}"):
+            raise PlanError(f"{last.layout.path}: it has no {name}; leave them out of fields=")
