@@ -27,8 +27,14 @@ from measuring import append_jsonl
 import mdio
 
 warnings.simplefilter("ignore")
-N_FRAMES = {3341: 980, 47_681: 100, 286_086: 20}
-LAYOUTS: dict[str, dict[str, Any]] = {"h5md": {}, "zarr": {}, "step.zarr": {"precision": 0.01}}
+N_FRAMES = {3341: 980, 47_681: 500, 286_086: 60}
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "h5md": {},
+    "zarr": {},
+    "bitpack.zarr": {"compression": "bitpack"},
+    "seek.zarr": {"compression": "rigid-seek"},
+    "step.zarr": {"precision": 0.01},
+}
 BASE = "memory + copy"
 
 

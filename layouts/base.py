@@ -104,6 +104,8 @@ class FormatFacts:
     """Fields that are stored in other units than those in memory, and rounded on the way."""
     is_copied: bool = False
     """Whether its frames can be copied as bytes, from file to file."""
+    decodes_frames: tuple[str, ...] = ()
+    """Compressions of which a frame is decoded without the others of its chunk."""
     decodes: bool = False
     """Whether reading files of others is mostly work that other threads need not wait for."""
     reads_remote: bool = False

@@ -63,8 +63,8 @@ class FrameCache:
     """Holds the last run of frames read from a layout, and guesses what to read next.
 
     Reading on, forwards or backwards, fetches whole chunks, several if they are small. A jump, and
-    the first step after it, fetch one frame where a frame can be had alone, and the chunk around it
-    where it has to be decoded whole anyway.
+    the first step after it where nothing is decoded, fetch one frame where a frame can be had
+    alone, and the chunk around it where it has to be decoded whole anyway.
 
     Frames are handed out as views, each once: what the caller makes of one is never seen again,
     since a frame that is asked for again is read again. From then on, and in chunks that were
@@ -77,8 +77,9 @@ class FrameCache:
         self._n_frames = info.n_frames
         self._unit = min(info.chunk_frames or 1, max(1, info.n_frames))
         unit_nbytes = max(1, self._unit * info.frame_nbytes)
-        compressed = info.compression is not None or info.precision is not None
-        self._jump_unit = self._unit if compressed and unit_nbytes <= MAX_UNIT_NBYTES else 1
+        self._compressed = info.compression is not None or info.precision is not None
+        whole = self._compressed and info.compression not in layout.facts.decodes_frames
+        self._jump_unit = self._unit if whole and unit_nbytes <= MAX_UNIT_NBYTES else 1
         if unit_nbytes > MAX_UNIT_NBYTES:
             self._unit = 1
             unit_nbytes = info.frame_nbytes
@@ -175,7 +176,7 @@ class FrameCache:
         if not step:
             self._layout.prefetch(())
             return
-        n_frames = self._run if goes_on else self._jump_unit
+        n_frames = self._run if goes_on else self._unit if self._compressed else 1
         if goes_on:
             last = self._n_frames if step > 0 else -n_frames  # the first of all may be shorter
             starts: Iterable[int] = range(start, last, step * n_frames)
@@ -195,7 +196,7 @@ class FrameCache:
             self._n_near = NEAR_STEPS - 1  # the first frame: all get it who open and rewind
         elif -NEAR_FRAMES <= ahead <= NEAR_FRAMES:
             self._n_near += 1
-            if self._n_near >= NEAR_STEPS or self._jump_unit > 1:
+            if self._n_near >= NEAR_STEPS or self._compressed:
                 start = frame - frame % self._unit
                 stop = start + self._run
                 if ahead < 0:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,6 +41,9 @@ NARROW_SHARE = 4
 """Only the bytes of the wanted atoms are read if they are at most this part of a frame ..."""
 NARROW_FRAME_NBYTES = 64 << 10
 """... and frames are at least this large: below, reading all costs less than the calls it saves."""
+FEW_SHARE = 16
+"""So few frames of a chunk, a part of it, or one, are decoded alone when it is first looked at: if
+more are read next, decoding all of them then has cost little more."""
 
 
 class Rows(NamedTuple):
@@ -98,6 +101,8 @@ class ChunkedArray(ABC):
     """What follows each chunk and is read with it."""
     decodes_parts = False
     """Whether `_decode` saves time where few atoms are wanted."""
+    decodes_frames = False
+    """Whether it does where few frames are."""
     sums_of_decoded = False
     """Whether the checksum of a compressed chunk is that of what it holds."""
 
@@ -126,7 +131,8 @@ class ChunkedArray(ABC):
         self._in_rows = plain and self.chunk_atoms == self.n_atoms
         self._n_pieces = pieces_of_row(self.row_nbytes)
         self._last: tuple[AtomIndices, list[Columns]] | None = None
-        self._row = -1
+        self._row = self._passed = -1
+        """The row of chunks that is decoded, and that of which a few frames were read last."""
         self._decoded: dict[int, FloatArray] = {}
         self._room = np.empty(0, np.uint8)
 
@@ -200,8 +206,10 @@ class ChunkedArray(ABC):
         """Return the checksums of pieces of frames ``start:stop`` of a column, (frames, pieces)."""
         raise NotImplementedError
 
-    def _decode(self, data: Bytes, out: FloatArray, atoms: AtomIndices | None, last: int) -> None:
-        """Turn the bytes of a chunk into its frames up to `last`; raises ValueError.
+    def _decode(
+        self, data: Bytes, out: FloatArray, atoms: AtomIndices | None, first: int, last: int
+    ) -> None:
+        """Turn the bytes of a chunk into its frames ``first:last``; raises ValueError.
 
         Some atoms or frames only are wanted only if it `decodes_parts`.
         """
@@ -209,12 +217,13 @@ class ChunkedArray(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave behind what was read last."""
-        emptied = {"_row": -1, "_decoded": {}, "_last": None, "_room": np.empty(0, np.uint8)}
+        room = np.empty(0, np.uint8)
+        emptied = {"_row": -1, "_passed": -1, "_decoded": {}, "_last": None, "_room": room}
         return {**self.__dict__, **emptied}
 
     def close(self) -> None:
         """Forget what was decoded."""
-        self._row = -1
+        self._row = self._passed = -1
         self._decoded.clear()
 
     def read(self, start: int, stop: int, atoms: AtomIndices | None, out: FloatArray) -> None:
@@ -235,8 +244,22 @@ class ChunkedArray(ABC):
         columns = self.columns(atoms)
         for rows in self.rows(start, stop):
             target = out[rows.target]
+            direct = self.decodes_parts and rows.i != self._row and self._alone(rows, columns)
             for column in columns:
-                self._read_chunk(rows, column, target)
+                self._read_chunk(rows, column, target, direct=direct)
+
+    def _alone(self, rows: Rows, columns: Sequence[Columns]) -> bool:
+        """Return whether to decode the wanted frames of some chunks alone, and keep none.
+
+        All that they have; or a few, if others were not wanted just before: then these may never
+        be. From a store a chunk comes once.
+        """
+        if rows.whole or not self.decodes_frames:
+            return rows.whole
+        before, self._passed = self._passed, rows.i
+        n_frames = rows.last - rows.first
+        few = n_frames == 1 or n_frames * FEW_SHARE <= self.chunk_frames
+        return few and rows.i != before and not self.locate(rows.i, columns[0].j)[0].remote
 
     def check(self, i: int, j: int) -> FloatArray:
         """Return a whole chunk, compared with its checksum; raises CorruptLayoutError."""
@@ -357,8 +380,11 @@ class ChunkedArray(ABC):
             self._compare(i, 0, file, crc, behind[n_zeros:])
             crc = 0
 
-    def _read_chunk(self, rows: Rows, column: Columns, out: FloatArray) -> None:
-        """Fill the column's part of `out` with the wanted frames and atoms of one chunk."""
+    def _read_chunk(self, rows: Rows, column: Columns, out: FloatArray, *, direct: bool) -> None:
+        """Fill the column's part of `out` with the wanted frames and atoms of one chunk.
+
+        `direct`: whether these alone are decoded.
+        """
         j, atoms, n_atoms, target, span = column
         if span is not None:
             source = self._read_rows(rows, j, *span)
@@ -366,14 +392,14 @@ class ChunkedArray(ABC):
         elif self.plain and not rows.whole:
             source = self._read_rows(rows, j, 0, self.row_nbytes)
             source = source.reshape(len(source), -1, 3)
-        elif self.decodes_parts and rows.whole:
+        elif direct:
             if atoms is None and n_atoms < self.chunk_atoms:
                 atoms = np.arange(n_atoms)
             if isinstance(target, slice):
-                self._decode_into(rows.i, j, out[:, target], atoms, rows.last)
+                self._decode_into(rows.i, j, out[:, target], atoms, rows.first, rows.last)
                 return
             source = np.empty((len(out), len(target), 3), np.float32)
-            self._decode_into(rows.i, j, source, atoms, rows.last)
+            self._decode_into(rows.i, j, source, atoms, rows.first, rows.last)
             atoms, n_atoms = None, len(target)
         else:
             source = self._chunk(rows.i, j, keep=not rows.whole)[rows.first : rows.last]
@@ -416,6 +442,7 @@ class ChunkedArray(ABC):
         j: int,
         out: FloatArray,
         atoms: AtomIndices | None,
+        first: int,
         last: int,
         *,
         verify: bool | None = None,
@@ -423,7 +450,7 @@ class ChunkedArray(ABC):
         verify = self.verifies if verify is None else verify
         file, data = self._encoded(i, j, verify=verify)
         try:
-            self._decode(data, out, atoms, last)
+            self._decode(data, out, atoms, first, last)
         except ValueError as error:
             raise self.corrupt(i, j, file, f"a chunk cannot be decoded: {error}") from error
         if verify and self.sums_of_decoded:
@@ -435,7 +462,7 @@ class ChunkedArray(ABC):
             data = self._encoded(i, j, verify=verify)[1]
             return data.view("<f4").reshape(-1, self.chunk_atoms, 3)
         chunk = np.empty((self.chunk_frames, self.chunk_atoms, 3), np.float32)
-        self._decode_into(i, j, chunk, None, self.chunk_frames, verify=verify)
+        self._decode_into(i, j, chunk, None, 0, self.chunk_frames, verify=verify)
         return chunk
 
     def _chunk(self, i: int, j: int, *, keep: bool) -> FloatArray:

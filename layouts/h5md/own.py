@@ -89,6 +89,7 @@ class PlacedChunks(ChunksInFile):
         data: NDArray[np.uint8],
         out: NDArray[np.float32],
         atoms: AtomIndices | None,  # noqa: ARG002
+        first: int,  # noqa: ARG002
         last: int,  # noqa: ARG002
     ) -> None:
         assert self._unpack is not None

@@ -45,7 +45,7 @@ from mdio.core.files.store import store_at
 from mdio.core.files.writing import Data, WrittenFile
 from mdio.core.frames import AtomIndices
 from mdio.layouts.chunked.array import ChunkedArray
-from mdio.layouts.codecs.quantised import decode_chunk
+from mdio.layouts.codecs.quantised import WITHOUT_LEVEL, decode_chunk
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.tree import (
     DTYPES,
@@ -320,7 +320,9 @@ class ShardedChunks(ChunkedArray):
         self.metadata = metadata
         self.checksums = checksums
         self.frames_per_shard, self._n_columns, _ = metadata.chunks_per_file
-        self.decodes_parts = metadata.quantised is not None
+        form = metadata.quantised
+        self.decodes_parts = form is not None
+        self.decodes_frames = form is not None and form.compressor in WITHOUT_LEVEL
         self._chunk_nbytes = metadata.chunk_nbytes
         self._files = ShardFiles(root, name, metadata)
 
@@ -396,9 +398,11 @@ class ShardedChunks(ChunkedArray):
     def _pieces(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
         return self.checksums.pieces(start, stop, j, first, n_pieces)
 
-    def _decode(self, data: Bytes, out: FloatArray, atoms: AtomIndices | None, last: int) -> None:
+    def _decode(
+        self, data: Bytes, out: FloatArray, atoms: AtomIndices | None, first: int, last: int
+    ) -> None:
         if self.metadata.quantised is not None:
-            decode_chunk(data.data, (self.chunk_frames, self.chunk_atoms), out, atoms, 0, last)
+            decode_chunk(data.data, (self.chunk_frames, self.chunk_atoms), out, atoms, first, last)
         elif self.metadata.compressor is not None:
             self.metadata.compressor.decode(data.data, out.reshape(-1).view(np.uint8))
 

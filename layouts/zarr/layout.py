@@ -13,6 +13,7 @@ from mdio.core.files.store import need_disk, path_of
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.backend import Backend, BackendLayout
 from mdio.layouts.base import FormatFacts
+from mdio.layouts.codecs.quantised import WITHOUT_LEVEL
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.tree import (
     METADATA,
@@ -82,6 +83,7 @@ class ZarrLayout(BackendLayout):
         reads_with=("mdio.layouts.zarr.own",),
         is_folder=True,
         in_chunks=True,
+        decodes_frames=WITHOUT_LEVEL,
         keeps_columns=True,
         keeps_topology=True,
         reads_remote=True,

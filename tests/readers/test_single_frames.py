@@ -25,7 +25,7 @@ from mdio.readers import frames
 
 FRAME_NBYTES = 12 * 3341
 PLAIN = ["h5md", "zarr"]
-COMPRESSED = ["gzip.h5md", "zstd.zarr", "step.zarr"]
+COMPRESSED = ["gzip.h5md", "zstd.zarr"]
 CHUNK_FRAMES = 7
 SHUFFLED = [97, 3, 50, 20, 81, 7, 34, 90, 14, 61]
 """No two that follow one another are near."""
@@ -39,7 +39,6 @@ def paths(adk, tmp_path_factory):
         "zarr": {"precision": "none"},
         "gzip.h5md": {"compression": "gzip:1"},
         "zstd.zarr": {"compression": "zstd", "precision": "none"},
-        "step.zarr": {"precision": "auto"},
     }
     for suffix, wanted in options.items():
         mdio.convert(
@@ -155,6 +154,43 @@ def test_jumps_into_one_chunk_decode_it_once(paths, reference, monkeypatch, kind
     assert len(traffic.sizes) == 1
     trajectory[first - 30]
     assert len(traffic.sizes) == 2
+
+
+@pytest.mark.parametrize("compression", ["bitpack", "rigid", "rigid-seek"])
+def test_a_frame_of_packed_integers_is_decoded_alone(
+    adk, tmp_path, reference, monkeypatch, compression
+):
+    """Until a second one of its chunk is wanted: then all are, once."""
+    out = tmp_path / "a.zarr"
+    mdio.convert(adk["xtc"], out, compression=compression, storage=mdio.Storage(chunk_frames=49))
+    decoded = []
+    real = zarr_array.decode_chunk
+
+    def noted(data, shape, out, atoms, first, last):
+        decoded.append(range(first, last))
+        real(data, shape, out, atoms, first, last)
+
+    monkeypatch.setattr(zarr_array, "decode_chunk", noted)
+    trajectory = open_reader(out)
+    decoded.clear()
+    for frame in [97, 3, 60, 20]:
+        assert_array_equal(trajectory[frame].positions, reference[frame])
+    assert decoded == [range(48, 49), range(3, 4), range(11, 12), range(20, 21)]
+    decoded.clear()
+    for frame in [40, 0, 30, 8, 46]:
+        assert_array_equal(trajectory[frame].positions, reference[frame])
+    assert decoded == [range(49)]
+    with mdio.open(out) as layout:
+        decoded.clear()
+        for frame in range(98):
+            assert_array_equal(layout.read(frame, frame + 1).positions[0], reference[frame])
+        assert sum(map(len, decoded)) == 98 + 2  # the first of each chunk twice
+        decoded.clear()
+        for start, stop in [(0, 40), (40, 80), (80, 98)]:
+            assert_array_equal(layout.read(start, stop).positions, reference[start:stop])
+        assert decoded == [range(49), range(49)]
+        some = np.array([3, 1000, 17])
+        assert_array_equal(layout.read(5, 6, atoms=some).positions[0], reference[5][some])
 
 
 def test_velocities_and_forces_are_a_call_each(tmp_path, monkeypatch):
