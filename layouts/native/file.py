@@ -263,14 +263,11 @@ class NativeLayout(Layout):
         self._file.close()
 
 
-class IndexedLayout(NativeLayout):
-    """A file whose frames are found through an index (`mdio.core.files.index`)."""
-
-    check_frames: ClassVar[staticmethod[[NDArray[np.uint8], range, FrameTable, int], None]]
-    """Its `mdio.layouts.tables.FrameCheck`."""
+class FoundFrames(NativeLayout):
+    """A file of which an index tells where frames are."""
 
     _index: FrameIndex
-    _whole: list[int] | None
+    _whole: list[int] | None = None
     """Frames that can be read, of a file with damage between them."""
 
     @property
@@ -278,6 +275,40 @@ class IndexedLayout(NativeLayout):
         """Where the frames are; opens the file if need be."""
         _ = self.info
         return self._index
+
+    def _span(self, start: int, stop: int) -> tuple[int, int]:
+        begin, nbytes = self._index.offsets[start], self._index.nbytes
+        return int(begin), int(
+            nbytes if stop == self._index.n_frames else self._index.offsets[stop]
+        )
+
+    def _describe(self, **more: Any) -> TrajectoryInfo:
+        last = self._index.n_frames - 1
+        second = min(1, last) if self._whole is None else next(filter(None, self._whole), last)
+        edges = FrameBlock.empty(3, 0)
+        for row, frame in enumerate((0, second, last)):
+            self._read_into(frame, frame + 1, NO_ATOMS, edges.frames(slice(row, row + 1)))
+        times = edges.time.tolist()
+        return TrajectoryInfo(
+            layout=self.name,
+            path=str(self.path),
+            n_frames=self._index.n_frames,
+            n_atoms=self._index.n_atoms,
+            dt_ps=(times[1] - times[0]) / second if second else 1.0,
+            time_first_ps=times[0],
+            time_last_ps=times[2],
+            has_box=bool(edges.box[0].any()),
+            nbytes=self._index.nbytes + self._index.lost_nbytes,
+            flaws=Flaws(self._index.lost(self.path)),
+            **more,
+        )
+
+
+class IndexedLayout(FoundFrames):
+    """A file whose frames are found through an index (`mdio.core.files.index`)."""
+
+    check_frames: ClassVar[staticmethod[[NDArray[np.uint8], range, FrameTable, int], None]]
+    """Its `mdio.layouts.tables.FrameCheck`."""
 
     def tables(self) -> Tables:
         """Return where its frames, and their positions, lie; see `Layout.tables`."""
@@ -295,12 +326,6 @@ class IndexedLayout(NativeLayout):
     @abstractmethod
     def _positions(self) -> ChunkTable | None:
         """Return where positions lie; see `Tables.positions`."""
-
-    def _span(self, start: int, stop: int) -> tuple[int, int]:
-        begin, nbytes = self._index.offsets[start], self._index.nbytes
-        return int(begin), int(
-            nbytes if stop == self._index.n_frames else self._index.offsets[stop]
-        )
 
     @classmethod
     @abstractmethod
@@ -345,27 +370,6 @@ class IndexedLayout(NativeLayout):
                 Stretch(str(self.path), frame, *bytes_, times[0], times[-1], max(1, about))
             )
         return tuple(found)
-
-    def _describe(self, **more: Any) -> TrajectoryInfo:
-        last = self._index.n_frames - 1
-        second = min(1, last) if self._whole is None else next(filter(None, self._whole), last)
-        edges = FrameBlock.empty(3, 0)
-        for row, frame in enumerate((0, second, last)):
-            self._read_into(frame, frame + 1, NO_ATOMS, edges.frames(slice(row, row + 1)))
-        times = edges.time.tolist()
-        return TrajectoryInfo(
-            layout=self.name,
-            path=str(self.path),
-            n_frames=self._index.n_frames,
-            n_atoms=self._index.n_atoms,
-            dt_ps=(times[1] - times[0]) / second if second else 1.0,
-            time_first_ps=times[0],
-            time_last_ps=times[2],
-            has_box=bool(edges.box[0].any()),
-            nbytes=self._index.nbytes + self._index.lost_nbytes,
-            flaws=Flaws(self._index.lost(self.path)),
-            **more,
-        )
 
 
 SCANNED_NBYTES = 1 << 20

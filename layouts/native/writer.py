@@ -24,7 +24,7 @@ from mdio.core.files.publish import output_errors
 from mdio.core.files.writing import WrittenFile, copy_bytes, write_all
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
-from mdio.layouts.native.encoder import EncodingBuffer, encoder_of, is_stored, native_plan
+from mdio.layouts.native.encoder import Encoder, EncodingBuffer, encoder_of, is_stored, native_plan
 from mdio.layouts.native.netcdf.layout import NCDFEncoder
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.writer import (
@@ -51,7 +51,7 @@ class _FileWriter(LayoutWriter):
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
-        self._encoder = encoder_of(self.container, plan)
+        self._encoder = self._encoder_for(plan)
         # Where frames have one size, every worker writes its own pieces.
         self.facts = self.facts._replace(
             parallel_store=self._encoder.frame_nbytes is not None,
@@ -60,6 +60,9 @@ class _FileWriter(LayoutWriter):
         self._room = EncodingBuffer()
         self._clocks: dict[int, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
         self._handle_file: WrittenFile | None = None
+
+    def _encoder_for(self, plan: LayoutPlan) -> Encoder:
+        return encoder_of(self.container, plan)
 
     @classmethod
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
@@ -176,7 +179,7 @@ class NCDFFileWriter(_FileWriter):
         return [EncodedChunk(str(start), data, [crc32c(data)])]
 
 
-class _AppendingFileWriter(_FileWriter):
+class AppendingFileWriter(_FileWriter):
     """Frames of any size: their owner appends them, unless they have one size."""
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
@@ -270,13 +273,13 @@ class _AppendingFileWriter(_FileWriter):
         return {**super().__getstate__(), "_waiting": {}, "_parked": {}, "_handle_park": None}
 
 
-class XTCFileWriter(_AppendingFileWriter):
+class XTCFileWriter(AppendingFileWriter):
     """One GROMACS XTC file."""
 
     container = "xtc"
 
 
-class TRRFileWriter(_AppendingFileWriter):
+class TRRFileWriter(AppendingFileWriter):
     """One GROMACS TRR file, the same to the byte as MDAnalysis' writer makes it.
 
     Frames that lack a field are shorter than the others.

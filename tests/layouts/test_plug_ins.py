@@ -13,8 +13,9 @@ from plug_in import FOLDER, install
 from suites.quick_advice import quickly
 
 import mdio
-from mdio.core.errors import PlanError, UnknownLayoutError
-from mdio.layouts import registry
+from mdio.core.errors import PlanError, SourceError, UnknownLayoutError
+from mdio.core.files.reading import reads
+from mdio.layouts import records, registry
 from mdio.testing.reading import LayoutReadingTests, ReadingCase, oracle_from_mdanalysis
 from mdio.testing.writing import LayoutWriterTests, WritingCase
 
@@ -157,3 +158,109 @@ def test_what_its_writer_forgets_is_told_or_refused(lines, adk, tmp_path):
     assert not out.exists()
     result = mdio.convert(TRR, out, select=range(5), stop=2)
     assert result.plan.notes[-1] == "lines holds no velocities: left out"
+
+
+def test_the_example_is_short():
+    assert len((FOLDER / "mdio_lines.py").read_text().splitlines()) < 60
+
+
+def without_atom(line):
+    return but(line, positions=json.loads(line)["positions"][1:])
+
+
+def but(line, **values):
+    return json.dumps(json.loads(line) | values).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "frame", "what"),
+    [
+        (lambda line: line[: len(line) // 2] + b"\n", 3, "JSONDecodeError"),
+        (lambda line: b"\xff" + line[1:], 3, "Unicode|JSONDecodeError"),
+        (lambda _: b"[1, 2]\n", 3, "TypeError"),
+        (lambda _: b'{"time": 1}\n', 3, "TypeError.*positions"),
+        (without_atom, 3, r"ValueError: positions of shape \(61, 3\), expected \(62, 3\)"),
+        (lambda _: b'{"positions": [[0, 0, "x"]]}\n', 3, "ValueError"),
+        (lambda _: b'{"positions": 1}\n', 0, "TypeError"),
+        (lambda line: but(line, positions=None), 3, "ValueError"),
+        (lambda line: but(line, box=[1, 2]), 3, r"ValueError: box of shape \(2,\)"),
+        (lambda line: but(line, time="later"), 3, "ValueError"),
+        (lambda line: but(line, step=[1]), 3, "ValueError: step of shape"),
+        (lambda line: line[:-9], -1, "JSONDecodeError"),
+    ],
+)
+def test_what_is_damaged_is_told_by_frame_though_the_example_checks_nothing(
+    lines, source, tmp_path, change, frame, what
+):
+    out = tmp_path / "a.lines"
+    mdio.convert(source, out)
+    records = out.read_bytes().splitlines(keepends=True)
+    records[frame] = change(records[frame])
+    out.write_bytes(b"".join(records))
+    number = frame % len(records)
+    with pytest.raises(SourceError, match=rf"a\.lines.*frame {number} is damaged \({what}"):
+        mdio.open(out).read(number, number + 1)
+
+
+@pytest.mark.parametrize("data", [b"", b"\n" * 3])
+def test_a_file_without_frames(lines, tmp_path, data):
+    (tmp_path / "a.lines").write_bytes(data)
+    with pytest.raises(SourceError, match=r"a\.lines: .*damaged"):
+        _ = lines.LinesLayout(tmp_path / "a.lines").info
+
+
+def test_records_are_found_once_and_lines_that_are_added_later_too(lines, source, tmp_path):
+    out = tmp_path / "a.lines"
+    mdio.convert(source, out)
+    with mdio.open(out) as layout:
+        n_frames, last = layout.info.n_frames, layout.read(4, 5).positions
+    assert (tmp_path / ".a.lines.mdio-index").exists()
+    with out.open("ab") as file:
+        file.write(out.read_bytes().splitlines(keepends=True)[-1])
+    with mdio.open(out) as layout:
+        assert layout.info.n_frames == n_frames + 1
+        np.testing.assert_array_equal(layout.read(n_frames, n_frames + 1).positions, last)
+
+
+def test_its_bytes_are_asked_for_ahead_and_kept_on_the_node(lines, source, tmp_path):
+    out = tmp_path / "a.lines"
+    mdio.convert(source, out)
+    with mdio.open(out) as layout:
+        asked = list(layout.byte_ranges(1, 4, None))
+        assert [(one.offset, one.nbytes) for one in asked] == [
+            (int(layout.index.offsets[1]), int(layout.index.frame_nbytes[1:4].sum()))
+        ]
+        expected = layout.read(0, 5).positions
+    for _ in range(2):
+        before = reads.nbytes_cache
+        with mdio.open(out, cache=tmp_path / "cache") as layout:
+            np.testing.assert_array_equal(layout.read(0, 5).positions, expected)
+    assert reads.nbytes_cache - before >= out.stat().st_size
+
+
+def test_it_is_cut_into_segments(lines, source, tmp_path):
+    mdio.convert(source, tmp_path / "a.lines")
+    result = mdio.split(tmp_path / "a.lines", tmp_path / "a.segments", 2)
+    assert result.plan.segment_frames == (3, 2)
+    with mdio.open(tmp_path / "a.lines") as one, mdio.open(result.out) as other:
+        np.testing.assert_array_equal(one.read(0, 5).positions, other.read(0, 5).positions)
+
+
+def test_a_conversion_to_it_goes_on_where_it_was_killed(lines, source, tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "PIECE_NBYTES", 1)  # a frame each
+    mdio.convert(source, tmp_path / "whole.lines")
+    made, encode = [], lines.LinesWriter.record
+
+    def dies(frame):
+        made.append(frame.step)
+        if len(made) == 3:
+            raise KeyboardInterrupt
+        return encode(frame)
+
+    monkeypatch.setattr(lines.LinesWriter, "record", staticmethod(dies))
+    with pytest.raises(KeyboardInterrupt):
+        mdio.convert(source, tmp_path / "a.lines", resume=True)
+    assert not (tmp_path / "a.lines").exists()
+    mdio.convert(source, tmp_path / "a.lines", resume=True)
+    assert (tmp_path / "a.lines").read_bytes() == (tmp_path / "whole.lines").read_bytes()
+    assert len(made) < 3 + 5

@@ -1,0 +1,161 @@
+"""Files that are records, one after the other, a frame in each: for formats of other packages.
+
+Such a package says where records end and what one of them holds, and the other way round. The rest
+is done here: an index of the records that is kept beside the file, prefetching, caches on nodes,
+selections, checks of what records hold, writing in order by many workers and resuming.
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import abstractmethod
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO, ClassVar
+
+import numpy as np
+
+from mdio.core.errors import MdioError, SourceError
+from mdio.core.files.index import FrameIndex, load_index
+from mdio.core.files.marks import open_regular
+from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo
+from mdio.core.kernels import crc32c
+from mdio.layouts.foreign.snapshot import Snapshot
+from mdio.layouts.native.encoder import PIECE_NBYTES, Bytes, Encoder
+from mdio.layouts.native.file import FoundFrames
+from mdio.layouts.native.writer import AppendingFileWriter
+from mdio.layouts.plan import FieldPlan, LayoutPlan, WriteOptions
+from mdio.layouts.writer import EncodedChunk
+
+
+class RecordsLayout(FoundFrames):
+    """A file of records, a frame in each.
+
+    A subclass has `name`, `facts`, `sniff` and what is abstract here.
+    """
+
+    reads_whole_frames = True
+
+    @staticmethod
+    @abstractmethod
+    def sizes(file: BinaryIO) -> Iterable[int]:
+        """Yield the bytes of each record of a file, which lie one behind the other."""
+
+    @staticmethod
+    @abstractmethod
+    def snapshot(record: bytes) -> Snapshot:
+        """Return the frame in a record.
+
+        Whatever exception it raises is told as damage to the frame. Shapes are checked here; what
+        of velocities and forces the first frame lacks is not read, what another lacks is NaN.
+        """
+
+    def _open_frames(self) -> TrajectoryInfo:
+        self._index = load_index(self.path, self._scan)
+        first = self._snapshot(0)
+        more = {f"has_{name}": getattr(first, name) is not None for name in FIELDS[1:]}
+        return self._describe(**more)
+
+    def _scan(self, path: Path) -> FrameIndex:
+        with open(open_regular(path), "rb") as file:
+            edges = np.array([*itertools.accumulate(self.sizes(file), initial=0)], np.int64)
+        size = self._file.nbytes
+        if len(edges) == 1 or (np.diff(edges) <= 0).any() or edges[-1] > size:
+            raise SourceError(
+                f"{path}: {len(edges) - 1} frames in {edges[-1]} of its {size} bytes, expected one "
+                "or more; it is empty or damaged: copy it again"
+            )
+        self._index = FrameIndex(edges[:-1], int(edges[-1]), 0)
+        n_atoms = self._snapshot(0).n_atoms
+        return FrameIndex(edges[:-1], int(edges[-1]), n_atoms, int(size - edges[-1]))
+
+    def _snapshot(self, frame: int) -> Snapshot:
+        """Return a frame, of the right shape; raises SourceError."""
+        begin, end = self._span(frame, frame + 1)
+        record = self._file.peek(begin, end - begin)
+        try:
+            found = self.snapshot(record)
+            n_atoms = self._index.n_atoms or len(found.positions)
+            shapes = dict.fromkeys(FIELDS, (n_atoms, 3)) | {"box": (6,), "time": (), "step": ()}
+            for name, shape in shapes.items():
+                if name == FIELDS[0] or getattr(found, name) is not None:
+                    kind = {"time": np.float64, "step": np.int64}.get(name, np.float32)
+                    values = np.asarray(getattr(found, name), kind)
+                    if values.shape != shape:
+                        raise ValueError(f"{name} of shape {values.shape}, expected {shape}")
+                    setattr(found, name, values)
+        except MdioError:
+            raise
+        except Exception as error:  # whatever others raise on bad input
+            text = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise SourceError(
+                f"{self.path}: frame {frame} is damaged ({text}); copy the file again"
+            ) from error
+        return found
+
+    def _read_into(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None:
+        for row, frame in enumerate(range(start, stop)):
+            found = self._snapshot(frame)
+            block.time[row] = frame if found.time is None else found.time
+            block.step[row] = frame if found.step is None else found.step
+            block.box[row] = 0 if found.box is None else found.box
+            for name, out in block.present().items():
+                values = getattr(found, name)
+                if values is not None and atoms is not None:
+                    values = values[atoms]
+                out[row] = np.nan if values is None else values
+
+
+class RecordsWriter(AppendingFileWriter):
+    """Writes such a file; workers make the records.
+
+    A subclass has `name` and what is abstract here.
+    """
+
+    name: ClassVar[str]
+    fields: ClassVar[tuple[str, ...]] = FIELDS[:1]
+    """Which per-atom arrays records hold; others are left out, and users told so."""
+    atom_nbytes: ClassVar[int] = 12
+    """Of an atom in a record, about, by which disk space is planned."""
+
+    @staticmethod
+    @abstractmethod
+    def record(frame: Snapshot) -> bytes:
+        """Return the record of a frame."""
+
+    @classmethod
+    def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:  # noqa: ARG003
+        """Plan one file; what was asked of `options` and is not done, its caller tells."""
+        piece_frames = max(1, min(PIECE_NBYTES // max(1, 12 * info.n_atoms), info.n_frames))
+        nbytes = info.n_frames * (100 + cls.atom_nbytes * info.n_atoms)
+        there = ("positions", *(name for name in FIELDS[1:] if getattr(info, f"has_{name}")))
+        native = FieldPlan(tuple(name for name in there if name in cls.fields), info.sparse)
+        size = cls.name, info.n_frames, info.n_atoms, piece_frames
+        return LayoutPlan(*size, native=native, nbytes=nbytes)
+
+    def _encoder_for(self, plan: LayoutPlan) -> Encoder:
+        return _Records(plan.n_atoms)
+
+    def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
+        """Return the records of these frames."""
+        data = b"".join(map(self.record, _snapshots(block)))
+        return [EncodedChunk(str(start), data, [crc32c(data)])]
+
+
+class _Records(Encoder):
+    """Stands for records of any size."""
+
+    frame_nbytes = None
+
+    def frames(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
+        raise NotImplementedError
+
+
+def _snapshots(block: FrameBlock) -> Iterable[Snapshot]:
+    for row in range(block.n_frames):
+        fields = {name: values[row] for name, values in block.present().items()}
+        box = block.box[row] if block.box[row].any() else None
+        time, step = float(block.time[row]), int(block.step[row])
+        yield Snapshot(**fields, box=box, time=time, step=step)
