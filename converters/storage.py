@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mdio.converters.options import Storage
 from mdio.core.errors import PlanError
 from mdio.core.files.publish import output_errors
-from mdio.core.files.store import file_system_type, store_at
+from mdio.core.files.store import file_system_type, is_network, store_at
 from mdio.core.files.writing import Direct, free_memory
 from mdio.layouts.base import Layout
 from mdio.layouts.codecs.quantised import QuantisedFormat, encode_chunk
@@ -22,7 +22,6 @@ from mdio.layouts.registry import layout_class
 from mdio.layouts.striping.file_systems import (
     get_stripe,
     has_one_writer,
-    is_network,
     set_stripe,
     stripes,
 )

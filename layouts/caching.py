@@ -84,8 +84,7 @@ def _notes_on(cache: Cache, path: Path, works: bool) -> Iterator[str]:
             f"{path}: no unit of it can be kept, since only MDAnalysis or a library knows where "
             "its frames lie; it is read from the source: convert it, and keep units of the output"
         )
-    from mdio.core.files.store import file_system_type
-    from mdio.layouts.striping.file_systems import is_network
+    from mdio.core.files.store import file_system_type, is_network
 
     kind = file_system_type(cache.root)
     if is_network(kind):

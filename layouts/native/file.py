@@ -26,10 +26,9 @@ from mdio.core.files.in_flight import ByteRange, InFlight, asked
 from mdio.core.files.index import FrameIndex, load_index
 from mdio.core.files.piece_sums import PieceSums
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.store import file_system_type
+from mdio.core.files.store import file_system_type, is_network
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, Stretch, TrajectoryInfo
 from mdio.layouts.base import Layout
-from mdio.layouts.striping.file_systems import is_network
 from mdio.layouts.tables import ChunkTable, FrameTable, Tables
 
 BATCH_NBYTES = 4 * 2**20

@@ -20,7 +20,7 @@ from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.reading import Closing, OpenFile
 from mdio.core.files.remote.objects import HEAD_NBYTES, forget, look
 from mdio.core.files.remote.places import Elsewhere
-from mdio.core.files.store import store_at
+from mdio.core.files.store import network_devices, store_at
 
 FLAGS = os.O_RDONLY | os.O_CLOEXEC
 NO_WAITING = os.O_NONBLOCK
@@ -30,7 +30,8 @@ NO_WAITING = os.O_NONBLOCK
 class Folder(Closing):
     """A folder whose files are read.
 
-    `path`: for opening it, and for messages.
+    `path`: for opening it, and for messages. Attributes: `opening_waits`: whether each file that is
+    opened has to be waited for on a network, as objects have (`Disk.opening_waits`).
     Raises SourceError, CorruptLayoutError: it is not there, or cannot be opened.
     """
 
@@ -39,13 +40,16 @@ class Folder(Closing):
         self._fd: int | None = None
         self._which = -1
         self._object = None if store_at(path).has_folders else path
+        self.opening_waits = self._object is not None
         self._elsewhere: Elsewhere | None = None
         try:
             if self._object is not None:
                 self._which = self._object.stat().st_ino
                 return
             self._fd = os.open(path, FLAGS | os.O_DIRECTORY)
-            self._which = os.fstat(self._fd).st_ino
+            status = os.fstat(self._fd)
+            self._which = status.st_ino
+            self.opening_waits = status.st_dev in network_devices()
         except FileNotFoundError as error:
             raise SourceError(f"{path}: no such folder") from error
         except OSError as error:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -65,6 +66,8 @@ class OwnTree(OwnOutput[ShardedChunks]):
             raise CorruptLayoutError(
                 f"{path}: its manifest has {fields!r} for 'fields'; convert the source again"
             )
+        if not self._node_crcs and store_at(path).opening_waits:
+            prefetch((path / node / METADATA for node in self._older_nodes(fields)), 0)
         self.arrays = {
             (name, field): self._array(name, field, n_atoms)
             for name, n_atoms in self._sizes.items()
@@ -89,21 +92,29 @@ class OwnTree(OwnOutput[ShardedChunks]):
             yield from column.openings(runs[0][0], runs[-1][1])
         yield from super().openings(runs, atoms, fields)
 
+    def _older_nodes(self, fields: Sequence[str]) -> Iterator[str]:
+        """Yield the arrays that opening looks at where the manifest does not tell of them."""
+        yield from (f"particles/{self.group}/position/time", "mdio/step", "mdio/box")
+        for group, field in product(self._sizes, fields):
+            yield f"particles/{group}/{ELEMENTS[field]}/value"
+            yield table_path("crc32c", group, field)
+
     @cached_property
     def _topology(self) -> SeriesArray | None:
         if TOPOLOGY not in self._file_crcs:
             return None
-        raw = read_node(self._root, TOPOLOGY)
-        where = self.path / TOPOLOGY / METADATA
-        return self._numbers(TOPOLOGY, ArrayMetadata.from_json(parse_metadata(where, raw)))
+        return self._numbers(TOPOLOGY, ArrayMetadata.from_json(self._node(TOPOLOGY)))
 
-    def _node(self, path: str, expected: Mapping[str, Any] | None) -> bytes:
-        """Return a ``zarr.json``, which the manifest may tell of; saves an object's request."""
-        if expected is not None and store_at(self.path).opening_waits:
-            text = json.dumps(expected).encode()
-            if self._node_crcs.get(path) == kernels.crc32c(text):
-                return text
-        return read_node(self._root, path)
+    def _node(self, path: str, expected: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """Return a ``zarr.json``, as the manifest tells where it has to be waited for on a network.
+
+        So opening a tree takes one round of requests, for the root's.
+        """
+        if expected is not None and self._root.opening_waits:
+            crc = kernels.crc32c(json.dumps(expected).encode())
+            if self._node_crcs.get(path) == crc:
+                return expected
+        return parse_metadata(self.path / path / METADATA, read_node(self._root, path))
 
     def _metadata(
         self,
@@ -112,9 +123,9 @@ class OwnTree(OwnOutput[ShardedChunks]):
         dtype: str,
         expected: Mapping[str, Any] | None = None,
     ) -> ArrayMetadata:
-        text = self._node(path, expected)
+        node = self._node(path, expected)
         try:
-            metadata = ArrayMetadata.from_json(parse_metadata(self.path / path / METADATA, text))
+            metadata = ArrayMetadata.from_json(node)
         except ValueError as error:
             raise CorruptLayoutError(
                 f"{self.path / path}: mdio did not write this array: {error}"

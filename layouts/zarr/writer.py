@@ -38,7 +38,7 @@ from mdio.core.errors import CorruptLayoutError, OutputError, PlanError, SourceE
 from mdio.core.files.piece_sums import pieces_of_row, sums_of_rows
 from mdio.core.files.publish import flush_tree
 from mdio.core.files.remote.places import was_sent
-from mdio.core.files.store import store_at
+from mdio.core.files.store import is_network, store_at
 from mdio.core.files.writing import WrittenFile
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.chunked.own import Ensemble
@@ -46,7 +46,6 @@ from mdio.layouts.codecs.compressors import MEANT, full_option, quantised_from_o
 from mdio.layouts.codecs.quantised import Scratch, decode_chunk, encode_chunk
 from mdio.layouts.manifest import FULL_SYSTEM, check_group_names, manifest_of
 from mdio.layouts.plan import ArrayPlan, LayoutPlan, PackedShare, WriteOptions, plan_pieces
-from mdio.layouts.striping.file_systems import is_network
 from mdio.layouts.writer import (
     CHUNK_OPTIONS,
     Believe,

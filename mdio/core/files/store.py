@@ -12,6 +12,7 @@ import re
 import stat
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -54,6 +55,45 @@ def mounts(mountinfo: str = MOUNTS) -> list[tuple[int, str, str]]:
         device = os.makedev(*map(int, fields[2].split(":")))
         found.append((device, f"{point.rstrip('/')}/", after.split(" ")[0]))
     return found
+
+
+NETWORKS = {
+    "9p",
+    "afs",
+    "beegfs",
+    "ceph",
+    "cifs",
+    "glusterfs",
+    "gpfs",
+    "lustre",
+    "nfs",
+    "nfs4",
+    "orangefs",
+    "panfs",
+    "pvfs2",
+    "smb3",
+    "smbfs",
+    "store",
+    "wekafs",
+}
+"""As the table of mounts names them, and stores of objects."""
+LOCAL_FUSE = {"fuse", "fuse.fuse-overlayfs", "fuse.lxcfs", "fuseblk"}
+
+
+def is_network(file_system: str) -> bool:
+    """Return whether a file system of this type lies behind a network.
+
+    Those that run as processes (MooseFS, sshfs, CephFS' own, ...) do, but for a few.
+    """
+    return file_system in NETWORKS or (
+        file_system.startswith("fuse") and file_system not in LOCAL_FUSE
+    )
+
+
+@cache
+def network_devices(mountinfo: str = MOUNTS) -> frozenset[int]:
+    """Return the devices (``st_dev``) whose files come over a network, as they are mounted now."""
+    return frozenset(device for device, _, kind in mounts(mountinfo) if is_network(kind))
 
 
 class Disk:

@@ -13,7 +13,7 @@ from suites.outputs import as_options
 import mdio
 from mdio.cli.main import main
 from mdio.converters import storage
-from mdio.layouts.striping.file_systems import is_network
+from mdio.core.files.store import is_network
 
 
 @pytest.fixture

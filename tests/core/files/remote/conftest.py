@@ -24,12 +24,14 @@ class Web:
     """A folder on a web server.
 
     `log` has (method, name, bytes sent) of each request; `faults` is the probability that one
-    fails, as `random` decides, in one of the ways of `kinds`; `latency_s` comes before each answer.
+    fails, as `random` decides, in one of the ways of `kinds`; `latency_s` comes before each answer;
+    `waits` has when each request began to wait for it, and until when.
     """
 
     def __init__(self, root):
         self.root, self.log, self.faults, self.kinds = root, [], 0.0, FAULTS
         self.random, self.n_faults, self.latency_s = random.Random(0), 0, 0.0
+        self.waits = []
         web = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -49,7 +51,9 @@ class Web:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def answer(self, request):
+        begun = time.monotonic()
         time.sleep(self.latency_s)
+        self.waits.append((begun, time.monotonic()))
         fault = None
         if self.random.random() < self.faults:
             fault = self.random.choice(self.kinds)
@@ -84,6 +88,14 @@ class Web:
         if request.command == "GET":
             request.wfile.write(data[: len(data) // 2] if fault == "cut" else data)
             request.close_connection = fault == "cut"
+
+    def n_rounds(self):
+        """How many requests waited one after the other, whatever others waited meanwhile."""
+        count, end = 0, 0.0
+        for begun, ended in sorted(self.waits, key=lambda wait: wait[1]):
+            if begun >= end:
+                count, end = count + 1, ended
+        return count
 
     def sent_nbytes(self):
         return sum(nbytes for *_, nbytes in self.log)

@@ -56,6 +56,28 @@ def test_opening_a_thousand_shards(web, many_shards):
         assert len(web.log) - first <= 2
 
 
+@pytest.mark.parametrize("name", ["adk.zarr", "adk.quantised.zarr", "many.zarr"])
+@pytest.mark.parametrize("group", [None, "ca"])
+def test_opening_takes_one_round_of_requests(web, many_shards, name, group):
+    options = {} if group is None or name == "many.zarr" else {"group": group}
+    web.latency_s = 0.5
+    with mdio.open(f"{web.url}/{name}", **options) as layout:
+        assert layout.info.n_frames > 0
+        assert web.n_rounds() == len(web.log) == 1
+        layout.read(50, 51)
+    assert web.n_rounds() <= 3  # the root; indexes, columns and checksums; the chunk
+
+
+def test_outputs_of_older_versions_take_few_rounds(web):
+    """Their manifests do not tell of other nodes, which are asked for together, as columns are."""
+    web.root = golden = Path(__file__).resolve().parents[3] / "golden/zarr"
+    web.latency_s = 0.5
+    with mdio.open(f"{web.url}/v1.zarr") as layout, mdio.open(golden / "v1.zarr") as local:
+        assert layout.info.n_frames == local.info.n_frames
+        assert web.n_rounds() <= 3
+        assert (layout.read(0, 2).positions == local.read(0, 2).positions).all()
+
+
 def test_what_a_frame_takes_is_asked_for_at_once(web, many_shards, monkeypatch):
     """Times, steps, boxes, checksums, and the shard."""
     together, get = threading.Barrier(5), objects.get
