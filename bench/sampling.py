@@ -5,8 +5,8 @@
 Of each layout there are some copies, as of replicas. Frames one by one: an epoch's first frames, in
 random order, each by ``u.trajectory[i]`` and copied into the batch, by mdio's reader and, of the
 XTC, by MDAnalysis' own. `mdio.sample`: a whole epoch, with a pool that has room for a small part of
-it. Both are given as time per frame; cases take turns, warm ones with all files in the page cache,
-cold ones with none.
+it. Both are given as time per frame, without that of opening the trajectories; cases take turns,
+warm ones with all files in the page cache, cold ones with none.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def copies(folder: Path, n_atoms: int, n_trajectories: int) -> dict[str, list[Pa
 
 
 def one_by_one(paths: list[Path], n_atoms: int, n_wanted: int, **options: Any) -> Callable[[], int]:
-    """Return what fetches random frames of Universes, batch after batch."""
+    """Return what fetches random frames of open Universes, batch after batch."""
+    random = np.random.default_rng(0)
+    readers = [
+        mda.Universe.empty(n_atoms).load_new(str(path), **options).trajectory for path in paths
+    ]
+    pairs = [(reader, frame) for reader in readers for frame in range(reader.n_frames)]
 
     def run() -> int:
-        random = np.random.default_rng(0)
-        readers = [
-            mda.Universe.empty(n_atoms).load_new(str(path), **options).trajectory for path in paths
-        ]
-        pairs = [(reader, frame) for reader in readers for frame in range(reader.n_frames)]
         order = random.permutation(len(pairs))[:n_wanted]
         for at in range(0, len(order), BATCH):
             picked = order[at : at + BATCH]
@@ -72,8 +72,6 @@ def one_by_one(paths: list[Path], n_atoms: int, n_wanted: int, **options: Any) -
             for row, number in enumerate(picked):
                 reader, frame = pairs[number]
                 batch[row] = reader[frame].positions
-        for reader in readers:
-            reader.close()
         return len(order)
 
     return run
@@ -81,12 +79,8 @@ def one_by_one(paths: list[Path], n_atoms: int, n_wanted: int, **options: Any) -
 
 def sampled(paths: list[Path], workers: int | None) -> Callable[[], int]:
     """Return what goes through an epoch."""
-
-    def run() -> int:
-        sample = mdio.sample(paths, batch=BATCH, workers=workers, pool_nbytes=POOL_NBYTES)
-        return sum(one.n_frames for one in sample)
-
-    return run
+    sample = mdio.sample(paths, batch=BATCH, workers=workers, pool_nbytes=POOL_NBYTES)
+    return lambda: sum(one.n_frames for one in sample)
 
 
 def main() -> None:

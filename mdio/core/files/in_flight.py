@@ -383,6 +383,9 @@ class Prefetch:
             runs += [(at, at + 1) for at in edges if at < self._edges[-1]]
         self._stop = frame + 1
         self.open_ahead(runs, atoms)
+        chunks = list(self._layout.byte_ranges(frame, frame + 1, atoms))
+        if len(chunks) > 1:  # of a large frame, or of several fields: not one after the other
+            self._in_flight.prefetch(chunks)
 
     def open_ahead(self, runs: Spans, atoms: AtomIndices | None) -> None:
         """Ask for objects that reading runs opens, and for no others any more.

@@ -68,6 +68,18 @@ def test_opening_takes_one_round_of_requests(web, many_shards, name, group):
     assert web.n_rounds() <= 3  # the root; indexes, columns and checksums; the chunk
 
 
+def test_the_chunks_of_one_frame_are_asked_for_at_once(web, served, adk, positions):
+    storage = mdio.Storage(chunk_frames=10, chunk_atoms=1000)
+    mdio.convert(adk["dcd"], served / "wide.zarr", storage=storage, precision=0.01, stop=20)
+    web.latency_s = 0.5
+    with mdio.open(f"{web.url}/wide.zarr") as layout:
+        frame = layout.read(5, 6)
+        n_chunks = layout.contents.arrays["trajectory", "positions"].grid[1]
+    assert np.abs(frame.positions - positions[5]).max() < 0.006
+    assert n_chunks == 4
+    assert web.n_rounds() <= 3
+
+
 def test_outputs_of_older_versions_take_few_rounds(web):
     """Their manifests do not tell of other nodes, which are asked for together, as columns are."""
     web.root = golden = Path(__file__).resolve().parents[3] / "golden/zarr"
