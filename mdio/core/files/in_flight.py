@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from weakref import WeakSet
@@ -384,7 +385,9 @@ class Prefetch:
         self._stop = frame + 1
         self.open_ahead(runs, atoms)
         chunks = list(self._layout.byte_ranges(frame, frame + 1, atoms))
-        if len(chunks) > 1:  # of a large frame, or of several fields: not one after the other
+        gaps = [b.offset - a.offset - a.nbytes for a, b in pairwise(chunks) if a.file is b.file]
+        # Of a large frame, or of several fields; not if what lies between them would come, too.
+        if len(chunks) > 1 and not any(0 < gap <= GAP_NBYTES for gap in gaps):
             self._in_flight.prefetch(chunks)
 
     def open_ahead(self, runs: Spans, atoms: AtomIndices | None) -> None:
