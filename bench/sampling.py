@@ -6,7 +6,7 @@ Of each layout there are some copies, as of replicas. Frames one by one: an epoc
 random order, each by ``u.trajectory[i]`` and copied into the batch, by mdio's reader and, of the
 XTC, by MDAnalysis' own. `mdio.sample`: a whole epoch, with a pool that has room for a small part of
 it. Both are given as time per frame, without that of opening the trajectories; cases take turns,
-warm ones with all files in the page cache, cold ones with none.
+warm ones with all files in the page cache, cold ones with none. CPU time is that of this process.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def sampled(paths: list[Path], workers: int | None) -> Callable[[], int]:
 
 
 def main() -> None:
-    """Print a line a case: microseconds a frame, and how many times those of `mdio.sample`."""
+    """Print a line a case: time and CPU time of a frame, and how many times `mdio.sample`'s."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--atoms", type=int, nargs="+", default=list(N_FRAMES))
@@ -103,21 +103,26 @@ def main() -> None:
             cases[layout, "sample, 2 workers"] = sampled(paths, 2)
         for cache in ("warm", "cold"):
             taken: dict[tuple[str, str], list[float]] = {case: [] for case in cases}
+            cpu: dict[tuple[str, str], list[float]] = {case: [] for case in cases}
             for _ in range(args.repeats):
                 for (layout, way), run in cases.items():
                     for path in files[layout]:
                         settle(path) if cache == "warm" else evict(path)
-                    begun = time.perf_counter()
+                    begun, cpu_begun = time.perf_counter(), time.process_time()
                     n_frames = run()
                     taken[layout, way].append((time.perf_counter() - begun) / n_frames)
+                    cpu[layout, way].append((time.process_time() - cpu_begun) / n_frames)
             medians = {case: statistics.median(seconds) for case, seconds in taken.items()}
             for (layout, way), median in medians.items():
                 ratio = median / medians[layout, "sample"]
+                cpu_s, least_s = (statistics.median(cpu[layout, one]) for one in (way, "sample"))
                 name = f"{layout}, {cache}: {way}"
-                print(f"{n_atoms:7d} {name:36s} {1e6 * median:9.1f} us/frame {ratio:7.2f}")
+                print(f"{n_atoms:7d} {name:36s} {1e6 * median:9.1f} us/frame {ratio:7.2f}", end="")
+                print(f" {1e6 * cpu_s:9.1f} us of CPU {cpu_s / least_s:7.2f}")
                 records.append(
                     {"bench": "sampling", "n_atoms": n_atoms, "layout": layout, "way": way}
                     | {"cache": cache, "us_per_frame": 1e6 * median, "ratio": ratio}
+                    | {"cpu_us_per_frame": 1e6 * cpu_s}
                 )
     if args.json:
         append_jsonl(args.json, records)
