@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from mdio.converters.append import prepare_continuation
 from mdio.converters.convert import planned
 from mdio.converters.follow import ENDLESS_FRAMES
-from mdio.converters.options import ConversionOptions, Storage
+from mdio.converters.options import ConversionOptions, ConvertResult, Storage
 from mdio.converters.selection import Selection
 from mdio.converters.strategies.choice import check_options
 from mdio.converters.strategies.conversion import Conversion
@@ -67,6 +67,8 @@ class _Growing:
         self.shard_frames = 0
         self.uuid: str | None = None
         """Of what is there; None = nothing yet."""
+        self.result: ConvertResult | None = None
+        """Of what was added last."""
 
     def plan(self, new: Layout) -> Conversion:
         """Plan the output with the frames of `new` behind those that it has."""
@@ -82,7 +84,7 @@ class _Growing:
     def add(self, new: Layout) -> None:
         """Add the frames of `new`; raises OutputError, and then it stays as it was."""
         conversion = self.plan(new)
-        conversion.run(Serial(), force=self.force and self.uuid is None)
+        self.result = conversion.run(Serial(), force=self.force and self.uuid is None)
         self.n_frames, self.uuid = conversion.plan.n_frames, conversion.uuid
 
     def go_on(self, n_atoms: int, time_ps: float) -> TrajectoryInfo:
@@ -227,7 +229,7 @@ class Writer:
             endless = ConversionOptions.of(growing=True, expected_frames=ENDLESS_FRAMES)
             beside = self.out.with_name(f"{self.out.name}.zarr")
             self._grows = _Growing(beside, endless, force=force)
-        for one in filter(os.path.lexists, {self.out, self._grows.out}):
+        for one in self.places():
             if not (append or force):
                 raise OutputError(
                     f"{one}: exists already; go on with it with append=True, replace it with "
@@ -238,6 +240,15 @@ class Writer:
         self._closed, self._pid, self._since_s = False, os.getpid(), monotonic()
         self._pool = ThreadPoolExecutor(1, "mdio-writer") if background else None
         _unclosed.add(self)
+
+    @property
+    def result(self) -> ConvertResult | None:
+        """What was stored last, as `mdio.convert` says it; None before that."""
+        return ((self._closed and self._final) or self._grows).result
+
+    def places(self) -> list[Path]:
+        """Return where there are frames: of the output, or of the tree that it is made of."""
+        return [one for one in dict.fromkeys((self._grows.out, self.out)) if os.path.lexists(one)]
 
     def set_atoms(self, atoms: Any) -> None:
         """Say what the atoms are, before the first frame.

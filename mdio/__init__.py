@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mdio.converters.ensemble import convert_ensemble
     from mdio.converters.options import Selection, Storage
     from mdio.converters.repair import repair
+    from mdio.converters.stream import record
     from mdio.converters.verify import verify
     from mdio.converters.writer import Writer
     from mdio.core.frames import FrameBlock, TrajectoryInfo
@@ -66,6 +67,7 @@ __all__ = [
     "map_reduce",
     "open",
     "open_ensemble",
+    "record",
     "repair",
     "sample",
     "split",
@@ -86,6 +88,7 @@ _HOMES = {
         "mdio.converters.ensemble": "convert_ensemble",
         "mdio.converters.options": "Selection Storage",
         "mdio.converters.repair": "repair",
+        "mdio.converters.stream": "record",
         "mdio.converters.verify": "verify",
         "mdio.converters.writer": "Writer",
         "mdio.core.frames": "FrameBlock TrajectoryInfo",

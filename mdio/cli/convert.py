@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -36,12 +37,13 @@ from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.structure import is_structure
 from mdio.converters.verify import VerifyResult, verify
 from mdio.core.errors import CorruptLayoutError, PlanError
+from mdio.core.files.store import is_stream
 from mdio.core.options import declared
 from mdio.core.signals import ending_signals_noted
 from mdio.core.words import human_nbytes, notes_by_label, plural
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.views.opening import labelled
-from mdio.parallel.executors import Executor
+from mdio.parallel.executors import Executor, Serial
 
 UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -76,31 +78,46 @@ def add_follow(parser: argparse.ArgumentParser) -> None:
 
 def follow_with(given: Mapping[str, Any], args: argparse.Namespace, executor: Executor) -> int:
     """Follow the source; say so now and then, and in the end."""
+    live = is_stream(args.source[0])
+    what = args.source[0] if live else "--follow"
     if len(args.source) != 1 or executor.ranks or args.dry_run or args.compared:
-        raise PlanError("--follow is for one source, without --mpi, --dry-run and --verify")
+        raise PlanError(f"{what} is for one source, without --mpi, --dry-run and --verify")
+    if live and not isinstance(executor, Serial):
+        raise PlanError(f"{what}: a stream is read by one process; leave out -w and --executor")
 
     def tell(n_frames: int) -> None:
         if not args.quiet:
             print(f"mdio convert: {args.out}: {plural(n_frames, 'frame')} so far", file=sys.stderr)
 
+    options = {
+        "every_s": args.every,
+        "until_idle_s": args.until_idle,
+        "n_frames": args.frames,
+        "published": tell,
+        "force": args.force,
+        **ConversionOptions.of(**given).words(),
+    }
+    result: ConvertResult
     with ending_signals_noted() as stopped:
-        result: ConvertResult = follow(
-            args.source[0],
-            args.out,
-            every_s=args.every,
-            until_idle_s=args.until_idle,
-            n_frames=args.frames,
-            stopped=stopped,
-            published=tell,
-            executor=executor,
-            force=args.force,
-            **ConversionOptions.of(**given).words(),
-        )
+        if live:
+            from mdio.converters.stream import record
+
+            with warnings.catch_warnings(action="always", category=UserWarning):
+                warnings.showwarning = _tell_warning
+                result = record(args.source[0], args.out, stopped=stopped, **options)
+        else:
+            result = follow(args.source[0], args.out, stopped=stopped, executor=executor, **options)
     if args.json:
         print_json(result.to_json())
     elif not args.quiet:
         print(f"{result.out}: {plural(result.n_frames, 'frame')} as {result.layout}")
+        for note in result.plan.notes if live else ():
+            print(f"  note: {note}")
     return 0
+
+
+def _tell_warning(message: Warning | str, *_: Any, **_more: Any) -> None:
+    print(f"mdio convert: {message}", file=sys.stderr)
 
 
 COMMON = (
@@ -122,7 +139,12 @@ NOT_TOGETHER = {
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    add(parser, "source SRC", "trajectory (several are joined)", nargs="+")
+    add(
+        parser,
+        "source SRC",
+        "trajectory (several are joined), or imd://HOST:PORT of a simulation that sends its frames",
+        nargs="+",
+    )
     add(
         parser,
         "--ensemble",
@@ -181,7 +203,7 @@ def run(args: argparse.Namespace) -> int:
     with chosen_executor(args) as executor, salvage_offered(args.salvage):
         if args.ensemble:
             return _run_ensemble(args, executor)
-        if args.follow:
+        if args.follow or is_stream(args.source[0]):
             return follow_with(_options(args), args, executor)
         return run_with(_options(args), args, executor)
 

@@ -260,6 +260,11 @@ def is_remote(path: object) -> bool:
     return isinstance(path, str | os.PathLike) and URL.match(os.fsdecode(path)) is not None
 
 
+def is_stream(path: object) -> bool:
+    """Return whether a path is where a running simulation sends its frames."""
+    return isinstance(path, str) and path.lower().startswith("imd://")
+
+
 def path_of(path: str | os.PathLike[str]) -> Path:
     """Return a path, or a `RemotePath` of a URL.
 
@@ -271,6 +276,12 @@ def path_of(path: str | os.PathLike[str]) -> Path:
     text = os.fsdecode(path)
     host = URL.match(text)
     if host is None:
+        if is_stream(text):
+            raise PlanError(
+                f"{text}: frames of a running simulation, which come once and in order; record "
+                "them with mdio convert imd://HOST:PORT OUT -s TOP (in Python mdio.record), and "
+                "read OUT, which can be done while it grows"
+            )
         if OTHER_URL.match(text) and not os.path.lexists(text):
             raise PlanError(
                 f"{text}: not a URL that mdio reads; those begin with s3://, gs://, az://, "

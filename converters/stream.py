@@ -1,0 +1,304 @@
+"""Frames of a running simulation, as it sends them over IMD: stored without a file between.
+
+The package imdclient speaks the protocol (version 3); `Writer` makes the output.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import chain
+from os import PathLike
+from pathlib import Path
+from select import select
+from time import monotonic
+from typing import Any
+
+import numpy as np
+
+from mdio.converters.options import APART, OPTIONS, ConversionOptions, ConvertResult
+from mdio.converters.periodic import TransformedLayout
+from mdio.converters.selection import AtomChoice, atom_count, choose_atoms
+from mdio.converters.writer import Writer
+from mdio.core.boxes import boxes_from_vectors
+from mdio.core.errors import MissingExtraError, PlanError, SourceError
+from mdio.core.frames import AtomIndices, FrameBlock
+from mdio.core.options import asked_for, flag, takes_options
+from mdio.core.words import plural
+from mdio.layouts.base import Layout
+from mdio.layouts.registry import open_layout
+from mdio.layouts.views.memory import MemoryLayout
+
+POLL_S = 0.2
+"""How soon it is seen that the recording is to end."""
+STALL_S, LEAST_S = 600.0, 2.0
+"""After so long within a frame, the rest of it is given up; less is too little for networks."""
+MOST_GAPS = 10
+"""Gaps that are told of one by one."""
+DISCONNECTED = b"\0\0\0\0"
+"""How a message begins by which a simulation leaves."""
+TAKEN = ("box", "time", "step", "velocities", "forces")
+GOES_WITH = {"top", "select", "groups", "pbc", "center", "fit", "fit_select", "fit_reference"}
+"""Options, besides those of storage, that need one frame at a time."""
+
+AnyPath = str | PathLike[str]
+
+
+@takes_options(*OPTIONS, apart=APART)
+def record(
+    source: str,
+    out: AnyPath,
+    *,
+    every_s: float | None = 60.0,
+    until_idle_s: float | None = None,
+    n_frames: int | None = None,
+    stopped: threading.Event | None = None,
+    published: Callable[[int], None] | None = None,
+    force: bool = False,
+    append: bool = False,
+    **options: Any,
+) -> ConvertResult:
+    """Store the frames that a running simulation sends, until it ends.
+
+    Each is taken from the connection when there is room for it, and the simulation waits as long:
+    none is passed over here. Steps that the simulation did not send are told by warnings.
+
+    `source`: ``imd://HOST:PORT``. `out`: output, written as by `Writer`. `every_s`: how often what
+    there is is stored though a shard is not full. `until_idle_s`: end when nothing came for so
+    long; None = wait. `n_frames`: end after so many. `stopped`: end when this is set. `published`:
+    called with the number of frames in the output each time there are more. `force`: replace an
+    existing output. `append`: go on with one, or begin it. `options`: as for `convert`: ``top`` is
+    needed; those that choose frames do not go.
+    Returns ConvertResult: of the last publication; how the stream ended is among the notes.
+    Raises SourceError: no simulation answers, its frames have other atoms than ``top``, the
+    connection broke, no frame came; whole frames are stored. PlanError, OutputError: as for
+    `convert` and `Writer`.
+    """
+    wanted = ConversionOptions.of(**options)
+    choice, moved = _chosen(source, wanted)
+    assert choice.universe is not None
+    given: dict[str, Any] = {"append": append, "force": force, "every_s": every_s}
+    n_told = 0
+    with Writer(out, storage=wanted.storage, groups=choice.groups, **given) as writer:
+        writer.set_atoms(choice.atom_group())
+        gaps = _Gaps(*(_last_steps(writer) if append else ()))
+        with _connected(source, len(choice.universe.atoms), until_idle_s) as client:
+            stream = _Stream(source, client, stopped or threading.Event(), until_idle_s)
+            for block in _moved(stream.frames(n_frames), choice.kept, moved):
+                gaps.look(source, int(block.step[0]))
+                taken = {name: getattr(block, name) for name in TAKEN}
+                writer.write_block(block.positions, **taken)
+                if published and writer.result and writer.result.n_frames > n_told:
+                    n_told = writer.result.n_frames
+                    published(n_told)
+    result = writer.result
+    if result is None:
+        raise SourceError(f"{source}: no frame came ({stream.end}); nothing was written")
+    notes = [*result.plan.notes, *choice.notes, stream.end]
+    if gaps.n_gaps:
+        notes.append(
+            f"{plural(gaps.n_gaps, 'gap')}: steps are missing that the simulation left out"
+        )
+    if client.get_imdsessioninfo().energies:
+        notes.append("energies came with the frames, and are not stored")
+    return replace(result, plan=result.plan.replace(notes=tuple(notes)))
+
+
+def _chosen(source: str, wanted: ConversionOptions) -> tuple[AtomChoice, TransformedLayout | None]:
+    """Return which atoms are kept, and what is done to frames, before the simulation begins."""
+    for part in (wanted.sources, wanted.selection, wanted.running):
+        for one, value in asked_for(part):
+            if one.name not in GOES_WITH:
+                raise PlanError(f"{source}: {flag(one, value)} is not for a stream; leave it out")
+    selection, top = wanted.selection, wanted.sources.top
+    onto = selection.fit_reference
+    if selection.pbc == "nojump" or (selection.fit and not isinstance(onto, str | PathLike)):
+        what = "--pbc nojump" if selection.pbc == "nojump" else "--fit without a file to lay on"
+        raise PlanError(f"{source}: {what} needs earlier frames, too; convert the output with it")
+    if top is None:
+        raise PlanError(
+            f"{source}: the topology says how many atoms the stream has; give it with -s/--top FILE"
+        )
+    ahead = _Ahead(Path(top), block=FrameBlock.empty(1, atom_count(top)))
+    ahead.block.box[:] = 1  # there will be a cell
+    choice = choose_atoms(ahead, top, selection.select, selection.groups)
+    moves = selection.transformed(selection.select)
+    if moves is None:
+        return choice, None
+    moved = TransformedLayout(Path(source), source=ahead, top=top, **moves)
+    moved.prepared(choice.kept)
+    return choice, moved
+
+
+class _Ahead(MemoryLayout):
+    """Frames that are yet to come."""
+
+    def _read_into(self, *_: Any) -> None:
+        raise PlanError(
+            "atoms of a stream are chosen before its first frame, so not by where they are; "
+            "select them by what they are (names, residues, ...)"
+        )
+
+
+def _moved(
+    frames: Iterator[FrameBlock], kept: AtomIndices | None, moved: TransformedLayout | None
+) -> Iterator[FrameBlock]:
+    """Yield the atoms that are kept of each frame, with all that is done to them."""
+    first = next(frames, None)
+    if first is None:
+        return
+    live = MemoryLayout(Path("stream"), block=first)
+    layout: Layout = live
+    if moved is not None:
+        layout = TransformedLayout(moved.path, **{**moved.options, "source": live})
+    for live.block in chain([first], frames):
+        yield layout.read(0, 1, atoms=kept)
+
+
+def _last_steps(writer: Writer) -> tuple[int | None, int | None]:
+    """Return the last step that the output has, and how far it is from the one before."""
+    for path in writer.places():
+        with open_layout(path) as there:
+            n_frames = there.info.n_frames
+            steps = there.read(max(n_frames - 2, 0), n_frames, atoms=[]).step.tolist()
+            return steps[-1], steps[-1] - steps[0] or None
+    return None, None
+
+
+class _Gaps:
+    """Finds steps that are missing: `last` is the step before, `interval` that between frames."""
+
+    def __init__(self, last: int | None = None, interval: int | None = None) -> None:
+        self.last, self.interval, self.n_gaps = last, interval, 0
+
+    def look(self, source: str, step: int) -> None:
+        """Look at the next step; warns where some are missing before it."""
+        last, self.last = self.last, step
+        if last is None or step <= last:  # a simulation that was restarted repeats some
+            return
+        if self.interval is None or step - last < self.interval:
+            self.interval = step - last
+        elif step - last > self.interval:
+            self.n_gaps += 1
+            if self.n_gaps <= MOST_GAPS:
+                warnings.warn(
+                    f"{source}: no frames came between steps {last:,} and {step:,}, and one every "
+                    f"{self.interval:,} before",
+                    stacklevel=3,
+                )
+
+
+@contextmanager
+def _connected(source: str, n_atoms: int, idle_s: float | None) -> Iterator[Any]:
+    """Yield imdclient's client; the simulation begins, or goes on, as soon as there is one."""
+    try:
+        from imdclient.IMDClient import IMDClient
+        from imdclient.utils import parse_host_port
+    except ImportError:
+        raise MissingExtraError(
+            f"{source}: streams are read through the package imdclient, which is not installed; "
+            'pip install "mdio-layouts[imd]"'
+        ) from None
+    try:
+        host, port = parse_host_port(source)
+    except ValueError:
+        raise PlanError(f"{source}: expected imd://HOST:PORT") from None
+    # Frames are read when they are asked for: what waits meanwhile is the simulation, and no thread
+    # of the client has filled a buffer, or taken the handlers of signals.
+    options = {"multithreaded": False, "timeout": max(idle_s or STALL_S, LEAST_S)}
+    try:
+        client = IMDClient(host, port, n_atoms, **options)
+    except (OSError, ValueError) as error:
+        raise SourceError(
+            f"{source}: no simulation answers ({error}); start it first, so that it waits for a "
+            "connection, and look for the port in its log"
+        ) from error
+    with client:
+        info = client.get_imdsessioninfo()
+        if info.version < 3 or not (info.time and info.positions):
+            sends = f"IMD version {info.version}" if info.version < 3 else "no times or positions"
+            raise SourceError(
+                f"{source}: sends {sends}; have it send version 3 with times and positions, by "
+                "which missing frames are found"
+            )
+        yield client
+
+
+class _Stream:
+    """What comes from a simulation; `end` says in the end why no more does."""
+
+    def __init__(
+        self, source: str, client: Any, stopped: threading.Event, until_idle_s: float | None
+    ) -> None:
+        self.source, self.client, self.stopped = source, client, stopped
+        self.until_idle_s, self.n_taken, self.end = until_idle_s, 0, ""
+
+    def frames(self, n_frames: int | None) -> Iterator[FrameBlock]:
+        """Yield whole frames, in memory that the next one takes; `n_frames` of them, or all.
+
+        Raises SourceError: the stream broke, or is of other atoms.
+        """
+        while not self._ended():
+            yield self._next()
+            self.n_taken += 1
+            if self.n_taken == n_frames:
+                self.end = f"{plural(n_frames, 'frame')} were asked for"
+                return
+
+    def _ended(self) -> bool:
+        """Wait for the next frame; return whether none comes."""
+        # imdclient itself does not tell an end between frames from one within, and cannot be
+        # interrupted while it waits.
+        connection, since_s = self.client._conn, monotonic()
+        while not (self.stopped.is_set() or select([connection], [], [], POLL_S)[0]):
+            if self.until_idle_s is not None and monotonic() - since_s >= self.until_idle_s:
+                self.end = f"nothing came for {self.until_idle_s:g} s"
+                return True
+        if self.stopped.is_set():
+            self.end = "ended here, while the simulation went on"
+            return True
+        try:
+            begins = connection.recv(len(DISCONNECTED), socket.MSG_PEEK)
+        except OSError as error:
+            raise self._broken(f"the connection broke ({error})") from error
+        if begins in (b"", DISCONNECTED):
+            self.end = (
+                "the stream ended after a whole frame; whether the simulation was complete, it "
+                "does not say"
+            )
+        return bool(self.end)
+
+    def _next(self) -> FrameBlock:
+        try:
+            frame = self.client.get_imdframe()
+        except EOFError as error:
+            raise self._broken("the stream stopped within a frame") from error
+        except RuntimeError as error:
+            counts = re.search(r"n_atoms value (\d+), got (\d+)", str(error.__cause__))
+            if counts is None:
+                raise self._broken(f"no frame of IMD version 3 ({error.__cause__})") from error
+            raise SourceError(
+                f"{self.source}: its frames have {counts[2]} atoms, but the topology has "
+                f"{counts[1]}; give the topology of the simulation"
+            ) from error
+        vectors = np.zeros((1, 3, 3)) if frame.box is None else frame.box[np.newaxis]
+        return FrameBlock(
+            frame.positions[np.newaxis],
+            boxes_from_vectors(vectors),
+            np.array([frame.time], np.float64),
+            np.array([frame.step], np.int64),
+            None if frame.velocities is None else frame.velocities[np.newaxis],
+            None if frame.forces is None else frame.forces[np.newaxis],
+        )
+
+    def _broken(self, problem: str) -> SourceError:
+        """Return the error of a stream that can be gone on with."""
+        return SourceError(
+            f"{self.source}: {problem}; {plural(self.n_taken, 'whole frame')} before it were "
+            "stored: go on with --append (append=True) when the simulation does"
+        )
