@@ -66,18 +66,44 @@ def record(
     """Store the frames that a running simulation sends, until it ends.
 
     Each is taken from the connection when there is room for it, and the simulation waits as long:
-    none is passed over here. Steps that the simulation did not send are told by warnings.
+    none is passed over here. Steps that the simulation did not send are told by warnings. ``top``
+    is needed, and options that choose frames are refused.
 
-    `source`: ``imd://HOST:PORT``. `out`: output, written as by `Writer`. `every_s`: how often what
-    there is is stored though a shard is not full. `until_idle_s`: end when nothing came for so
-    long; None = wait. `n_frames`: end after so many. `stopped`: end when this is set. `published`:
-    called with the number of frames in the output each time there are more. `force`: replace an
-    existing output. `append`: go on with one, or begin it. `options`: as for `convert`: ``top`` is
-    needed; those that choose frames do not go.
-    Returns ConvertResult: of the last publication; how the stream ended is among the notes.
-    Raises SourceError: no simulation answers, its frames have other atoms than ``top``, the
-    connection broke, no frame came; whole frames are stored. PlanError, OutputError: as for
-    `convert` and `Writer`.
+    Parameters
+    ----------
+    source
+        ``imd://HOST:PORT``.
+    out
+        Output, written as by `mdio.Writer`; its suffix names the layout.
+    every_s
+        How often what there is is stored though a shard is not full; None = whole shards alone.
+    until_idle_s
+        End when nothing came for so long; None = wait.
+    n_frames
+        End after so many.
+    stopped
+        End when this is set.
+    published
+        Called with the number of frames in the output each time there are more.
+    force
+        Replace an existing output.
+    append
+        Go on with an output that is there, or begin one.
+    **options
+        <options>
+
+    Returns
+    -------
+    ConvertResult
+        Of what was stored last; its plan's notes say how the stream ended.
+
+    Raises
+    ------
+    SourceError
+        No simulation answers, its frames have other atoms than ``top``, the connection broke, or no
+        frame came. Whole frames are stored.
+    PlanError, OutputError
+        As for `mdio.convert` and `mdio.Writer`.
     """
     wanted = ConversionOptions.of(**options)
     choice, moved = _chosen(source, wanted)

@@ -16,7 +16,16 @@ from mdio.cli.main import COMMANDS, command_help
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 KINDS = {
-    "Conversions": ("convert", "Storage", "Selection", "split", "append", "verify", "repair"),
+    "Conversions": (
+        "convert",
+        "Storage",
+        "Selection",
+        "split",
+        "append",
+        "record",
+        "verify",
+        "repair",
+    ),
     "Reading": ("open", "FrameBlock", "TrajectoryInfo", "sample"),
     "Analyses": ("analyze", "RMSD", "RMSF", "MSD", "VACF", "Dihedrals", "Pairs", "map_reduce"),
     "Executors": ("Serial", "Processes", "DaskExecutor", "MPIExecutor", "ProgressBar"),

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.core.files.marks import open_descriptor
 from mdio.core.files.reading import Closing, OpenFile
 from mdio.core.files.remote.objects import HEAD_NBYTES, forget, look
 from mdio.core.files.remote.places import Elsewhere
@@ -46,7 +47,7 @@ class Folder(Closing):
             if self._object is not None:
                 self._which = self._object.stat().st_ino
                 return
-            self._fd = os.open(path, FLAGS | os.O_DIRECTORY)
+            self._fd = open_descriptor(path, FLAGS | os.O_DIRECTORY)
             status = os.fstat(self._fd)
             self._which = status.st_ino
             self.opening_waits = status.st_dev in network_devices()
@@ -73,7 +74,7 @@ class Folder(Closing):
         if self._object is not None:
             return not self.replaced()
         try:
-            self._fd = os.open(self.path, FLAGS | os.O_DIRECTORY)
+            self._fd = open_descriptor(self.path, FLAGS | os.O_DIRECTORY)
         except OSError:
             return False
         return os.fstat(self._fd).st_ino == self._which
@@ -97,7 +98,7 @@ class Folder(Closing):
         if self._fd is None:
             raise SourceError(f"{path}: its tree has been closed; open it again")
         try:
-            fd = os.open(name, FLAGS | NO_WAITING, dir_fd=self._fd)
+            fd = open_descriptor(name, FLAGS | NO_WAITING, dir_fd=self._fd)
         except FileNotFoundError:
             raise
         except OSError as error:

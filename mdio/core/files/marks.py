@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import re
+import resource
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
@@ -26,6 +27,28 @@ RECORD_NBYTES = 256 << 20
 """No manifest, table or note is longer."""
 
 
+def open_descriptor(
+    path: str | Path, flags: int, mode: int = 0o666, dir_fd: int | None = None
+) -> int:
+    """Return a descriptor as `os.open` does, if need be of more files than the process began with.
+
+    Hundreds of trajectories may be open at once, and the limit of most shells is low (1,024), with
+    a higher one that every process may set for itself.
+    """
+    while True:
+        try:
+            return os.open(path, flags, mode, dir_fd=dir_fd)
+        except OSError as error:
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            most = 2 * soft if hard == resource.RLIM_INFINITY else min(2 * soft, hard)
+            if error.errno != errno.EMFILE or most <= soft:
+                raise
+            try:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            except (OSError, ValueError):
+                raise error from None
+
+
 def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
     """Return a descriptor of a file; `flags` and `mode` as `os.open` has them.
 
@@ -33,7 +56,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int
     """
     try:
         # Opening a pipe would wait for a writer; files do not care.
-        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, mode)
+        fd = open_descriptor(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, mode)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a pipe that nobody reads, a socket
             raise _not_regular(path) from None
