@@ -119,7 +119,6 @@ def __dir__() -> list[str]:
 
 def _register_readers() -> None:
     import_module("mdio.readers.reader")
-    import_module("mdio.readers.writer")
 
 
 if clash := clash_with():

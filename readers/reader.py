@@ -1,7 +1,10 @@
-"""The MDAnalysis plugin: one reader over every layout, and the names under which it is known.
+"""The MDAnalysis plugin: one reader over every layout, one writer, and the names of both.
 
 Names of other readers (H5MD, H5, ZARRMD, ...) stay theirs; a hint claims only what mdio wrote, and
 what is called so and nobody else reads: MDAnalysis would answer with a list of all formats.
+
+``MDAnalysis.Writer("md.zarr", n_atoms)`` and ``atoms.write("md.segments", frames="all")`` know the
+suffixes that no other writer has; ``format="MDIO"`` writes whatever the suffix says.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
-from MDAnalysis import _READER_HINTS, _READERS
-from MDAnalysis.coordinates.base import ReaderBase
+from MDAnalysis import _MULTIFRAME_WRITERS, _READER_HINTS, _READERS, _SINGLEFRAME_WRITERS
+from MDAnalysis.coordinates.base import ReaderBase, WriterBase
 from MDAnalysis.coordinates.core import writer as mda_writer
 from MDAnalysis.coordinates.timestep import Timestep
 from MDAnalysis.core.topology import Topology
@@ -392,3 +395,49 @@ class ZarrReader(LayoutReader):
     def _format_hint(thing: Any) -> bool:
         ours = _is(thing, zarr_layout.written_by_mdio, folder=True)
         return ours or _nobody_elses(thing, ".zarr")
+
+
+class TrajectoryWriter(WriterBase):  # type: ignore[misc]
+    """Writes any layout from MDAnalysis.
+
+    Parameters
+    ----------
+    filename
+        Output; its suffix names the layout.
+    n_atoms
+        Number of atoms of each frame.
+    **options
+        Those of `mdio.Writer`.
+
+    Raises
+    ------
+    TypeError
+        What is written is neither an AtomGroup nor a Universe.
+    ValueError
+        It has another number of atoms.
+    OutputError, PlanError
+        See `mdio.Writer`.
+    """
+
+    format = "MDIO"
+    multiframe = True
+    units = {"time": "ps", "length": "Angstrom"}  # noqa: RUF012 - as MDAnalysis reads it
+
+    def __init__(self, filename: str | PathLike[str], n_atoms: int, **options: Any) -> None:
+        from mdio.converters.writer import Writer
+
+        self.filename, self.n_atoms = filename, n_atoms
+        self._writer: Writer = Writer(filename, n_atoms, **options)
+
+    def _write_next_frame(self, atoms: Any) -> None:
+        self._writer.write(atoms)
+
+    def close(self) -> None:
+        """Store what was written, and make the output."""
+        if "_writer" in self.__dict__:  # it was not refused
+            self._writer.close()
+
+
+for _suffix in ("ZARR", "SEGMENTS"):
+    _MULTIFRAME_WRITERS.setdefault(_suffix, TrajectoryWriter)
+    _SINGLEFRAME_WRITERS.setdefault(_suffix, TrajectoryWriter)

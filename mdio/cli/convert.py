@@ -43,7 +43,7 @@ from mdio.core.signals import ending_signals_noted
 from mdio.core.words import human_nbytes, notes_by_label, plural
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.views.opening import labelled
-from mdio.parallel.executors import Executor, Serial
+from mdio.parallel.executors import Executor
 
 UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -82,7 +82,7 @@ def follow_with(given: Mapping[str, Any], args: argparse.Namespace, executor: Ex
     what = args.source[0] if live else "--follow"
     if len(args.source) != 1 or executor.ranks or args.dry_run or args.compared:
         raise PlanError(f"{what} is for one source, without --mpi, --dry-run and --verify")
-    if live and not isinstance(executor, Serial):
+    if live and executor.n_workers > 1:
         raise PlanError(f"{what}: a stream is read by one process; leave out -w and --executor")
 
     def tell(n_frames: int) -> None:

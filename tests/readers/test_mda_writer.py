@@ -12,8 +12,7 @@ from MDAnalysisTests.datafiles import COORDINATES_TOPOLOGY, COORDINATES_TRR
 from numpy.testing import assert_array_equal
 
 import mdio
-from mdio.readers.reader import H5MDReader, SegmentsReader, ZarrReader
-from mdio.readers.writer import TrajectoryWriter
+from mdio.readers.reader import H5MDReader, SegmentsReader, TrajectoryWriter, ZarrReader
 
 
 class _Reference(BaseReference):
