@@ -56,7 +56,7 @@ def replicas(adk, tmp_path_factory):
 
 
 # Files and bytes: to open a trajectory, and to read its first frame, of 12 kB in the XTC and five
-# in a chunk of 53 kB. The index of an XTC has what is known of its five frames, and the file's ends.
+# in a chunk of 53 kB. The index of an XTC holds what is known of five frames, and the file's ends.
 BUDGET = {"xtc": ((4.1, 23_000), (0.1, 14_000)), "zarr": ((15.1, 7_000), (9.1, 56_000))}
 
 
