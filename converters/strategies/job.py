@@ -6,8 +6,8 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -22,7 +22,7 @@ from mdio.core.errors import OutputError, SourceError
 from mdio.core.files.fingerprint import fingerprint
 from mdio.core.files.marks import read_regular
 from mdio.core.files.turns import State
-from mdio.core.frames import AtomIndices, Stretch, TrajectoryInfo
+from mdio.core.frames import AtomIndices, FrameBlock, Stretch, TrajectoryInfo
 from mdio.core.topology import Topology
 from mdio.layouts.base import Layout
 from mdio.layouts.continuation import Continuation
@@ -118,16 +118,18 @@ def output_meta(
     )
 
 
-def topologies(choice: AtomChoice, out: Path, sources: Sequence[Path] = ()) -> dict[Path, bytes]:
+def topologies(
+    choice: AtomChoice, out: Path, sources: Sequence[Path] = (), first: FrameBlock | None = None
+) -> dict[Path, bytes]:
     """Return the topology files that belong beside `out`, and what is to be in each.
 
     One for the kept atoms where only some are kept, and one for each group, with the coordinates
-    of the first frame; none where no topology was given. Outputs that share their stem (``md.zarr``
-    and ``md.h5md``) share a topology if it is the same; where another one has the name and may
-    belong to another output, the name gets the suffix of `out` too (``md.h5md.top.pdb``).
+    of the output's first frame; none where no topology was given. Outputs that share their stem
+    (``md.zarr`` and ``md.h5md``) share a topology if it is the same; where another one has the name
+    and may belong to another output, the name gets the suffix of `out` too (``md.h5md.top.pdb``).
 
     `choice`: what is kept. `out`: the output. `sources`: what is converted: no outputs, even if
-    they share the stem.
+    they share the stem. `first`: the first frame, (1, kept atoms), where it is not the source's.
     Returns dict of path to bytes: ``NAME.top.pdb`` and ``NAME.GROUP.top.pdb``; ``.gro`` where the
     coordinates do not fit the columns of a PDB file.
     """
@@ -135,7 +137,8 @@ def topologies(choice: AtomChoice, out: Path, sources: Sequence[Path] = ()) -> d
     wanted += choice.groups
     made = {}
     for group in wanted:
-        suffix, data = _topology(choice, group)
+        with _placed(choice.atom_group(), first):
+            suffix, data = _topology(choice, group)
         ending = f".{group}.top{suffix}" if group else f".top{suffix}"
         path = out.with_name(out.stem + ending)
         if os.path.lexists(path) and not holds(path, data) and _has_namesakes(out, sources):
@@ -157,6 +160,20 @@ def _has_namesakes(out: Path, sources: Sequence[Path]) -> bool:
     there = [out.with_name(name) for name in names if os.path.lexists(out.with_name(name))]
     given = {os.path.realpath(source) for source in sources}
     return any(os.path.realpath(path) not in given for path in there)
+
+
+@contextmanager
+def _placed(atoms: Any, first: FrameBlock | None) -> Iterator[None]:
+    """Have atoms meanwhile where a frame has them."""
+    if first is None:
+        yield
+        return
+    positions, box = atoms.positions, atoms.dimensions
+    atoms.positions, atoms.dimensions = first.positions[0], first.box[0]
+    try:
+        yield
+    finally:
+        atoms.positions, atoms.dimensions = positions, box
 
 
 def _topology(choice: AtomChoice, group: str | None) -> tuple[str, bytes]:
@@ -266,10 +283,13 @@ class Job:
 
     @cached_property
     def beside(self) -> dict[Path, bytes]:
-        """The topologies that belong beside the output; they need the source's first frame.
+        """The topologies that belong beside the output, with its first frame.
 
         Those of what is repaired are there.
         """
         if self.repairs or self.choice.universe is None:
             return {}
-        return topologies(self.choice, self.out, self.files)
+        first = None
+        if self.transformed or (len(self.view.frames) and self.view.frames[0]):
+            first = self.view.read(0, 1)
+        return topologies(self.choice, self.out, self.files, first)

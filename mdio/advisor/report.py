@@ -216,7 +216,7 @@ def why(decision: Decision) -> str:
         )
     others = {name: total for name, total in totals.items() if name != "as-is"}
     if not others:
-        return f"{passes}: {duration(stay.total_s)}; nothing else could be measured"
+        return f"{passes}: {duration(stay.total_s)}; nothing else was measured"
     name = min(others, key=lambda name: others[name].total_s)
     least = others[name]
     return (
@@ -227,6 +227,8 @@ def why(decision: Decision) -> str:
 
 def break_even(decision: Decision) -> str:
     """Return when converting pays, as a sentence."""
+    if not any(one.total for one in decision.options if one.name != "as-is"):
+        return "whether converting pays was not measured"
     if decision.break_even_passes is None:
         return "converting never pays, however many passes there are"
     passes = plural(decision.break_even_passes, "pass")

@@ -110,6 +110,11 @@ class System:
         Raises PlanError: the selection is wrong or empty, reaches outside of the stored group, or
         there is no topology.
         """
+        if selection is not None and not isinstance(selection, str):
+            raise PlanError(
+                f"{type(selection).__name__} is no selection in MDAnalysis' language; give 'index "
+                "0 5 7' for indices, 'index ' + ' '.join(map(str, ag.indices)) for an AtomGroup"
+            )
         if selection is None or selection.strip() == "all":
             return None
         found = None

@@ -90,3 +90,9 @@ def test_all_atoms_with_water_are_told_of(inside, tmp_path):
     )
     assert not on_water(mdio.analyze(path, kernel="rmsd", select="name CA", **one))
     assert not mdio.analyze(DCD, top=PSF, kernel="rmsd", stop=1).notes
+
+
+@pytest.mark.parametrize("given", [[0, 5, 7], np.arange(3)])
+def test_indices_are_no_selection(adk, given):
+    with pytest.raises(PlanError, match="'index 0 5 7'"):
+        mdio.analyze(adk["dcd"], top=adk["psf"], kernel="rmsd", select=given)

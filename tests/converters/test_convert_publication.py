@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import MDAnalysis as mda
 import numpy as np
 import pytest
 from suites.h5md_parts_cases import make_parts
@@ -181,3 +182,20 @@ def test_an_index_is_as_readable_as_the_umask_says(adk, tmp_path, umask, mode):
     finally:
         os.umask(before)
     assert (tmp_path / ".a.xtc.mdio-index").stat().st_mode & 0o777 == mode
+
+
+def test_a_topology_beside_an_output_has_its_first_frame(tmp_path):
+    """As it was moved: people look at both together, and take it for a reference."""
+    from MDAnalysisTests.datafiles import TPR, XTC
+
+    moved = {"pbc": "whole", "center": "protein"}
+    words = {"top": TPR, "select": "protein"}
+    fitted = mdio.Selection(**moved, fit="rot+trans")
+    mdio.convert(XTC, tmp_path / "a.dcd", start=4, stop=6, selection=fitted, **words)
+    mdio.convert(XTC, tmp_path / "whole.dcd", stop=1, selection=mdio.Selection(**moved), **words)
+    mdio.convert(XTC, tmp_path / "plain.dcd", stop=1, **words)
+    for name in ("a", "whole", "plain"):
+        alone = mda.Universe(str(tmp_path / f"{name}.top.pdb"))
+        both = mda.Universe(str(tmp_path / f"{name}.top.pdb"), str(tmp_path / f"{name}.dcd"))
+        np.testing.assert_allclose(alone.atoms.positions, both.atoms.positions, atol=6e-4)
+        np.testing.assert_allclose(alone.dimensions, both.dimensions, atol=6e-3)
