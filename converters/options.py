@@ -264,6 +264,8 @@ def recipe_at(path: str | PathLike[str]) -> dict[str, Any]:
             "of mdio convert --dry-run --json"
         )
     recipe = read.get("recipe", {} if "format" in read or "plan" in read else read)
+    if not isinstance(recipe, dict):
+        raise SourceError(f"{path}: its recipe is {recipe!r}, not options by name; give another")
     for name in recipe.keys() - declared(Sources, Selection, Storage).keys():
         raise PlanError(f"{path}: its recipe has {name!r}, which this version of mdio has not")
     return {name: _read(value) for name, value in recipe.items()}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from threading import local
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,6 +84,26 @@ def cut(
     return source, None if atoms is None else atoms - low
 
 
+class _Scratch(local):
+    """Memory of one thread for bytes that are decoded at once: new pages are dear.
+
+    Not one for each array: of an ensemble, hundreds of them are open.
+    """
+
+    def __init__(self) -> None:
+        self._room = np.empty(0, np.uint8)
+
+    def take(self, nbytes: int) -> Bytes:
+        """Return so many bytes, which are the caller's until the next call; many are not kept."""
+        if nbytes > SCRATCH_NBYTES:
+            return np.empty(nbytes, np.uint8)
+        if self._room.nbytes < nbytes:
+            self._room = np.empty(nbytes, np.uint8)
+        return self._room[:nbytes]
+
+
+_scratch = _Scratch()
+SCRATCH_NBYTES = 64 << 20
 RUN_NBYTES = 4 << 20
 """A checksum is taken as often, while what was read is still in a processor's cache; file systems
 should not be asked for less at a time."""
@@ -134,7 +155,6 @@ class ChunkedArray(ABC):
         self._row = self._passed = -1
         """The row of chunks that is decoded, and that of which a few frames were read last."""
         self._decoded: dict[int, FloatArray] = {}
-        self._room = np.empty(0, np.uint8)
 
     def name_of(self, i: int, j: int) -> str:
         """Return what messages call a chunk."""
@@ -217,9 +237,7 @@ class ChunkedArray(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave behind what was read last."""
-        room = np.empty(0, np.uint8)
-        emptied = {"_row": -1, "_passed": -1, "_decoded": {}, "_last": None, "_room": room}
-        return {**self.__dict__, **emptied}
+        return {**self.__dict__, "_row": -1, "_passed": -1, "_decoded": {}, "_last": None}
 
     def close(self) -> None:
         """Forget what was decoded."""
@@ -426,11 +444,9 @@ class ChunkedArray(ABC):
         return found.view("<f4")
 
     def _encoded(self, i: int, j: int, *, verify: bool) -> tuple[OpenFile, Bytes]:
-        """Return the bytes of a chunk as they lie on disk, until the next one is asked for."""
+        """Return the bytes of a chunk as they lie on disk, until this thread asks for others."""
         file, offset, nbytes = self.locate(i, j)
-        if self._room.nbytes < nbytes + self.behind_nbytes:
-            self._room = np.empty(nbytes + self.behind_nbytes, np.uint8)
-        found = self._room[: nbytes + self.behind_nbytes]
+        found = _scratch.take(nbytes + self.behind_nbytes)
         self._fill(i, j, file, offset, found)
         if verify and (self.plain or not self.sums_of_decoded):
             self._compare(i, j, file, crc32c(found[:nbytes]), found[nbytes:])

@@ -18,6 +18,7 @@ from MDAnalysis.analysis.backends import BackendBase
 from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError
+from mdio.core.words import frames_text
 from mdio.parallel.dask_executor import DaskExecutor
 from mdio.parallel.executors import Executor
 from mdio.parallel.mpi_executor import MPIExecutor
@@ -59,7 +60,7 @@ class _Compute:
 
 def _describe(group: NDArray[np.int64]) -> str:
     frames = group[:, 1]
-    return f"frames {frames[0]} to {frames[-1]}" if len(frames) else "no frames"
+    return frames_text(frames[0], frames[-1] + 1) if len(frames) else "no frames"
 
 
 class ExecutorBackend(BackendBase):  # type: ignore[misc]

@@ -18,7 +18,7 @@ from mdio.converters.options import (
     Storage,
     recipe_at,
 )
-from mdio.core.errors import PlanError
+from mdio.core.errors import PlanError, SourceError
 from mdio.core.options import declared, flag
 from mdio.layouts.registry import open_layout
 
@@ -148,3 +148,9 @@ def test_parts_are_given_as_one_object_and_former_names_say_where_they_went(tmp_
 def test_parts_that_are_not_what_they_should_be(tmp_path, words, says):
     with pytest.raises(TypeError, match=says):
         mdio.convert(DCD, tmp_path / "a.zarr", **words)
+
+
+def test_a_recipe_that_is_none(tmp_path):
+    (tmp_path / "a.json").write_text('{"recipe": "fast"}')
+    with pytest.raises(SourceError, match=r"a\.json: its recipe is 'fast'"):
+        recipe_at(tmp_path / "a.json")
