@@ -104,6 +104,15 @@ def record(
         frame came. Whole frames are stored.
     PlanError, OutputError
         As for `mdio.convert` and `mdio.Writer`.
+
+    Examples
+    --------
+    What a stream cannot have is told before anything is asked of the simulation:
+
+    >>> import mdio
+    >>> mdio.record("imd://localhost:8888", "md.zarr", top="md.psf", stop=100)
+    Traceback (most recent call last):
+    mdio.core.errors.PlanError: imd://localhost:8888: --stop is not for a stream; leave it out
     """
     wanted = ConversionOptions.of(**options)
     choice, moved = _chosen(source, wanted)

@@ -304,22 +304,24 @@ def test_who_leaves_early_leaves_nothing_open(many, workers):
     assert len(drawn(sample)) == 5 * 98
 
 
-def slow_first(reader, run):
-    """Stand for `_Reader.__call__`: the first frames take their time; all are noted in a file."""
-    log = os.environ["LOG_OF_READS"]
-    if run is None:
-        time.sleep(0.001)
-        return None
-    if run.start == 0:
-        time.sleep(0.5)
-    with Path(log).open("a") as file:
-        file.write(f"{run.start}\n")
-    return reader._layouts[0].read(run.start, run.stop, None)
+def slow_first(log):
+    """Return what stands for `_Reader.__call__`: the first frames are slow; `log` has all."""
+
+    def call(reader, run):
+        if run is None:
+            time.sleep(0.001)
+            return None
+        if run.start == 0:
+            time.sleep(0.5)
+        with log.open("a") as file:
+            file.write(f"{run.start}\n")
+        return reader._layouts[0].read(run.start, run.stop, None)
+
+    return call
 
 
 def test_memory_is_bounded_where_a_worker_is_slow(tmp_path, monkeypatch):
-    monkeypatch.setattr(sampling._Reader, "__call__", slow_first)
-    monkeypatch.setenv("LOG_OF_READS", str(tmp_path / "log"))
+    monkeypatch.setattr(sampling._Reader, "__call__", slow_first(tmp_path / "log"))
     layout = Chunked("memory", block=random_block(200, 3), chunk_frames=1)
     options = {"shuffle": False, "pool_nbytes": 1, "workers": 3}
     assert drawn(mdio.sample([layout], batch=1, **options)) == every_frame([200])
