@@ -369,7 +369,12 @@ class Layout(Closing, ABC):
             raise FrameRangeError(
                 f"{wanted}; for a selection, universe.select_atoms({atoms!r}).indices"
             )
-        indices = np.ascontiguousarray(atoms, dtype=np.int64)
+        given = np.asarray(atoms)
+        if given.dtype == bool and given.shape == (n_atoms,):
+            given = np.flatnonzero(given)
+        elif given.size and given.dtype.kind not in "iu":
+            raise FrameRangeError(wanted)
+        indices = np.ascontiguousarray(given, dtype=np.int64)
         outside = indices.size and not 0 <= indices.min() <= indices.max() < n_atoms
         if indices.ndim != 1 or outside:
             raise FrameRangeError(wanted)

@@ -81,10 +81,17 @@ def _npz(result: AnalysisResult, file: BinaryIO) -> None:
 
 def _text(result: AnalysisResult, file: BinaryIO, *, mark: str, separator: str) -> None:
     names, rows = table(result)
-    file.write((mark + separator.join(names) + "\n").encode())
+    file.write((mark + separator.join(_quoted(name, separator) for name in names) + "\n").encode())
     for row in rows:
-        words = (value if isinstance(value, str) else repr(value) for value in row)
+        words = (_quoted(one, separator) if isinstance(one, str) else repr(one) for one in row)
         file.write((separator.join(words) + "\n").encode())
+
+
+def _quoted(text: str, separator: str) -> str:
+    """Return a text as CSV has it (RFC 4180), if its separator is the comma."""
+    if separator != "," or not any(mark in text for mark in ',"\r\n'):
+        return text
+    return '"' + text.replace('"', '""') + '"'
 
 
 def _xvg(result: AnalysisResult, file: BinaryIO) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -95,3 +96,15 @@ def ragged(block):
 def test_rows_of_different_shapes(path):
     with pytest.raises(BlockError, match="different shapes"):
         analyze(MemoryLayout(path), kernel=ragged, executor=Processes(2))
+
+
+def test_names_with_commas_in_csv(tmp_path, adk):
+    import csv
+
+    result = analyze(adk["dcd"], kernel=lambda block: block.positions[:, :2, 0])
+    result = replace(result, labels=["d(1,2)", 'a "b"'])
+    result.save(tmp_path / "a.csv")
+    with (tmp_path / "a.csv").open(newline="") as file:
+        first, second, *_ = csv.reader(file)
+    assert first[2:] == ["d(1,2)", 'a "b"'] and len(second) == 4
+    assert float(second[2]) == result.values[0, 0]

@@ -3,6 +3,7 @@
 import pickle
 
 import MDAnalysis as mda
+import numpy as np
 import pytest
 
 import mdio
@@ -11,7 +12,7 @@ from mdio.analysis.plan import Request
 from mdio.cli.main import main
 from mdio.converters.convert import prepare
 from mdio.converters.options import ConversionOptions
-from mdio.core.errors import OptionError, PlanError
+from mdio.core.errors import FrameRangeError, OptionError, PlanError
 from mdio.layouts.registry import layout_name_for_output
 from mdio.readers.reader import LayoutReader
 
@@ -120,3 +121,14 @@ def test_a_suffix_that_is_misspelt():
         PlanError, match=r"'\.zar' names no layout \(did you mean '\.zarr'\?\); use one of"
     ):
         layout_name_for_output("md.zar")
+
+
+def test_a_mask_chooses_atoms(adk):
+    mask = np.zeros(3341, bool)
+    mask[[3, 5]] = True
+    with mdio.open(adk["dcd"]) as layout:
+        expected = layout.read(0, 2, atoms=[3, 5]).positions
+        assert np.array_equal(layout.read(0, 2, atoms=mask).positions, expected)
+        for wrong in (mask[:10], [3.5]):
+            with pytest.raises(FrameRangeError, match="list of numbers"):
+                layout.read(0, 2, atoms=wrong)
