@@ -136,9 +136,9 @@ def topologies(
     wanted: list[str | None] = [] if choice.kept is None else [None]
     wanted += choice.groups
     made = {}
-    for group in wanted:
-        with _placed(choice.atom_group(), first):
-            suffix, data = _topology(choice, group)
+    with _placed(choice.atom_group(), first):
+        files = [_topology(choice, group) for group in wanted]
+    for group, (suffix, data) in zip(wanted, files, strict=True):
         ending = f".{group}.top{suffix}" if group else f".top{suffix}"
         path = out.with_name(out.stem + ending)
         if os.path.lexists(path) and not holds(path, data) and _has_namesakes(out, sources):

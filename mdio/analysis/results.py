@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from io import TextIOWrapper
 from itertools import islice, pairwise
 from os import PathLike
 from pathlib import Path
@@ -79,19 +79,23 @@ def _npz(result: AnalysisResult, file: BinaryIO) -> None:
     np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
-def _text(result: AnalysisResult, file: BinaryIO, *, mark: str, separator: str) -> None:
+def _csv(result: AnalysisResult, file: BinaryIO) -> None:
+    from csv import writer  # an analysis need not wait for it
+
     names, rows = table(result)
-    file.write((mark + separator.join(_quoted(name, separator) for name in names) + "\n").encode())
+    text = TextIOWrapper(file, "utf-8", newline="")
+    lines = writer(text, lineterminator="\n")
+    lines.writerow(names)
+    lines.writerows(rows)
+    text.detach()  # flushes it, and leaves the file open
+
+
+def _dat(result: AnalysisResult, file: BinaryIO) -> None:
+    names, rows = table(result)
+    file.write(("#" + " ".join(names) + "\n").encode())
     for row in rows:
-        words = (_quoted(one, separator) if isinstance(one, str) else repr(one) for one in row)
-        file.write((separator.join(words) + "\n").encode())
-
-
-def _quoted(text: str, separator: str) -> str:
-    """Return a text as CSV has it (RFC 4180), if its separator is the comma."""
-    if separator != "," or not any(mark in text for mark in ',"\r\n'):
-        return text
-    return '"' + text.replace('"', '""') + '"'
+        words = (value if isinstance(value, str) else repr(value) for value in row)
+        file.write((" ".join(words) + "\n").encode())
 
 
 def _xvg(result: AnalysisResult, file: BinaryIO) -> None:
@@ -117,8 +121,8 @@ def _xvg(result: AnalysisResult, file: BinaryIO) -> None:
 
 WRITERS: dict[str, Callable[[AnalysisResult, BinaryIO], None]] = {
     ".npz": _npz,
-    ".csv": partial(_text, mark="", separator=","),
-    ".dat": partial(_text, mark="#", separator=" "),
+    ".csv": _csv,
+    ".dat": _dat,
     ".xvg": _xvg,
 }
 RESULT_SUFFIXES = tuple(WRITERS)
