@@ -20,7 +20,7 @@ from imdclient.IMDProtocol import IMDHeaderType, IMDSessionInfo, create_header_b
 from imdclient.tests.server import InThreadIMDServer
 from MDAnalysisTests.datafiles import COORDINATES_TOPOLOGY, COORDINATES_TRR
 from numpy.testing import assert_array_equal
-from suites.small_disks import NAMESPACE, need_namespaces
+from suites.small_disks import fill_disk
 
 import mdio
 from mdio.cli.main import main
@@ -350,11 +350,6 @@ def test_ctrl_c_keeps_what_is_complete(adk, traj, tmp_path, number):
     assert_frames(out, traj, range(len(traj)))
 
 
-FULL_DISK = """
-set -e
-mount -t tmpfs -o size=3M tmpfs "$1"
-"$2" -c "$3" "$1"
-"""
 FILLS_IT = """
 import sys, time
 sys.path[:0] = [{tests!r}, {tests!r} + "/converters"]
@@ -380,15 +375,6 @@ assert_frames(out, traj, range(n_frames))
 
 
 def test_a_disk_that_fills(adk, tmp_path):
-    need_namespaces(tmp_path)
     files = {name: str(adk[name]) for name in ("psf", "xtc")}
     code = FILLS_IT.format(tests=str(TESTS), **files)
-    done = subprocess.run(
-        [*NAMESPACE, "sh", "-c", FULL_DISK, "sh", str(tmp_path), sys.executable, code],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "a.zarr" in done.stdout and ("free" in done.stdout or "full" in done.stdout), done.stdout
+    fill_disk(tmp_path, "3M", code)
