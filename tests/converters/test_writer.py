@@ -321,6 +321,7 @@ def test_a_program_that_does_not_close_it(tmp_path):
         "os.wait()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not done.stderr
     assert mdio.open(tmp_path / "a.zarr").info.n_frames == 9
 
 
