@@ -15,7 +15,7 @@ from typing import BinaryIO, ClassVar
 
 import numpy as np
 
-from mdio.core.errors import MdioError, SourceError
+from mdio.core.errors import MdioError, SourceError, error_text
 from mdio.core.files.index import FrameIndex, load_index
 from mdio.core.files.marks import open_regular
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo
@@ -87,7 +87,7 @@ class RecordsLayout(FoundFrames):
         except MdioError:
             raise
         except Exception as error:  # whatever others raise on bad input
-            text = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            text = error_text(error)[:200]
             raise SourceError(
                 f"{self.path}: frame {frame} is damaged ({text}); copy the file again"
             ) from error

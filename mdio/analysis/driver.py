@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from operator import itemgetter
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mdio.analysis.kernels.kernel import BlockFunction, Kernel, SeriesKernel, as_kernel
 from mdio.analysis.plan import Plan, Request, Trajectory
-from mdio.analysis.reducers import Reducer, Stack
+from mdio.analysis.reducers import Reducer, Stack, result_of
 from mdio.analysis.results import AnalysisResult, side_by_side
 from mdio.analysis.work import (
     BlockResult,
@@ -308,5 +308,4 @@ def _joined(plan: Plan, results: list[BlockResult], rows: SharedRows | None) -> 
             if states[number] is None:
                 start = at(block.start)
                 states[number] = ([whole[start : start + len(block)]],)
-    reducer = plan.prepared.reducer
-    return reducer.finish(reduce(reducer.merge, states))  # type: ignore[arg-type]
+    return result_of(plan.prepared.reducer, states)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from mdio.analysis.reducers import Reducer, Stack
 from mdio.analysis.results import AnalysisResult
 from mdio.analysis.system import CutMolecules, System, cut_note
 from mdio.core.blocks import aligned_blocks
-from mdio.core.errors import AtomCountError, OptionError, PlanError
+from mdio.core.errors import AtomCountError, MdioError, OptionError, PlanError, error_text
 from mdio.core.files.reading import reads
 from mdio.core.timing import BlockTiming, Stopwatch, WorkerTiming
 from mdio.core.words import plural, runs_text
@@ -38,6 +38,19 @@ Trajectory = str | PathLike[str] | Sequence[str | PathLike[str]] | Layout
 
 MOST_RUNS = 5
 """Runs of frames that a note names."""
+
+
+def lost_names(result: AnalysisResult) -> tuple[str, ...]:
+    """Return a note on names that a kernel gave to more or fewer columns or rows than there are."""
+    n_rows, n_columns = result.columns.shape
+    return tuple(
+        f"the kernel named {len(names):,} {what}, but there are {n}; the names are left out"
+        for names, n, what in (
+            (result.labels, n_columns, "columns (labels)"),
+            (result.row_labels, n_rows, "rows (row_labels)"),
+        )
+        if n_rows and len(names) not in (0, n)
+    )
 
 
 def missing_values(result: AnalysisResult) -> tuple[str, ...]:
@@ -98,7 +111,7 @@ class Plan:
         if cut and not isinstance(self.chosen, range):  # blocks are of a view, which numbers anew
             cut = self.frame_numbers[cut].tolist()
         of_blocks = [note for timing in result.timings for note in timing.notes]
-        notes = [*result.notes, *of_blocks, *missing_values(result)]
+        notes = [*result.notes, *of_blocks, *missing_values(result), *lost_names(result)]
         notes += [cut_note(cut, result.n_frames)] if cut else []
         result.notes = tuple(dict.fromkeys(notes))
         return result
@@ -189,7 +202,7 @@ class Request:
             edges = layout.boundaries()
             opened_s = watch.lap()
             before = reads.nbytes_source, reads.nbytes_cache
-            prepared = self.kernel.prepare(system)
+            prepared = self._prepared(system)
             notes += tuple(system.notes)
             if getattr(self.kernel, "select", None) is None:
                 system.look()
@@ -238,6 +251,18 @@ class Request:
             if is_ours:
                 layout.close()
             raise
+
+    def _prepared(self, system: System) -> Prepared:
+        """Return the kernel that knows its system; raises PlanError if it fails."""
+        try:
+            return self.kernel.prepare(system)
+        except (MdioError, MemoryError):
+            raise
+        except Exception as error:  # whatever a user's kernel raises
+            name = type(self.kernel).__name__
+            raise PlanError(
+                f"{system.layout.path}: preparing {name} failed: {error_text(error)}"
+            ) from error
 
     def _moved(self, layout: Layout) -> TransformedLayout | None:
         """Return the trajectory as its frames are moved; None if they are not."""

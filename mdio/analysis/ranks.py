@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from mdio.analysis.kernels.kernel import UserKernel
 from mdio.analysis.placing import blocks_on_ranks
 from mdio.analysis.plan import Plan, Request
-from mdio.analysis.reducers import Stack, State
+from mdio.analysis.reducers import Stack, State, result_of
 from mdio.analysis.results import AnalysisResult
 from mdio.analysis.work import (
     BlockResult,
@@ -262,9 +262,7 @@ def _joined(
     if rows:
         values = rows[0]
     else:
-        reducer = plan.prepared.reducer
-        states = [state for state, _ in every]
-        values = reducer.finish(reduce(reducer.merge, states))  # type: ignore[arg-type]
+        values = result_of(plan.prepared.reducer, (state for state, _ in every))  # type: ignore[misc]
     last = {timing.rank: timing for timing in timings}
     for rank in ranks:
         if rank.rank in last:

@@ -9,12 +9,14 @@ themselves and pickle.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from functools import reduce
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mdio.core.errors import BlockError, PlanError
+from mdio.core.errors import BlockError, MdioError, PlanError, error_text
 
 Rows = NDArray[Any]
 State = tuple[Any, ...]
@@ -25,6 +27,9 @@ class Reducer(ABC):
 
     of_one_shape: ClassVar[bool] = False
     """Whether the rows of all frames need to have one shape."""
+    keeps_rows: ClassVar[bool] = True
+    """Whether a state may hold the rows themselves, which are then copied for it: else the next
+    frames overwrite them."""
 
     @abstractmethod
     def lift(self, rows: Rows) -> State:
@@ -33,7 +38,7 @@ class Reducer(ABC):
         Parameters
         ----------
         rows : (F, ...) array
-            May be overwritten after the call.
+            Overwritten after the call if `keeps_rows` is False.
         """
 
     @abstractmethod
@@ -49,6 +54,7 @@ class Stack(Reducer):
     """All rows in order: (F, ...)."""
 
     of_one_shape = True
+    keeps_rows = False  # `lift` copies them
 
     def lift(self, rows: Rows) -> State:
         """Keep a copy of the rows."""
@@ -82,6 +88,7 @@ class Sum(Reducer):
     """The sum over all frames; float64 for floats, int64 for whole numbers."""
 
     of_one_shape = True
+    keeps_rows = False
 
     def lift(self, rows: Rows) -> State:
         """Sum over the frames."""
@@ -104,6 +111,7 @@ class _Moments(Reducer):
     """
 
     of_one_shape = True
+    keeps_rows = False
 
     def lift(self, rows: Rows) -> State:
         """Return the moments of some frames."""
@@ -163,6 +171,8 @@ class Histogram(Reducer):
         Ascending; as `numpy.histogram`, the last edge belongs to its bin.
     """
 
+    keeps_rows = False
+
     def __init__(self, edges: ArrayLike) -> None:
         self.edges = np.asarray(edges, dtype=np.float64)
         if self.edges.ndim != 1 or self.edges.size < 2 or not np.all(np.diff(self.edges) > 0):
@@ -179,6 +189,20 @@ class Histogram(Reducer):
     def finish(self, state: State) -> Rows:
         """Return the counts."""
         return np.asarray(state[0])
+
+
+def result_of(reducer: Reducer, states: Iterable[State]) -> Rows:
+    """Return the result of all frames, from the states of blocks in their order.
+
+    Raises BlockError: the reducer failed, or the states do not go together.
+    """
+    try:
+        return reducer.finish(reduce(reducer.merge, states))
+    except (MdioError, MemoryError):
+        raise
+    except Exception as error:  # whatever a user's reducer raises
+        name = type(reducer).__name__
+        raise BlockError(f"the reducer {name} failed: {error_text(error)}") from error
 
 
 def _wide(rows: Rows) -> Rows:

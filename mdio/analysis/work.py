@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mdio.analysis.kernels.kernel import Prepared, check_rows, kernel_name
 from mdio.analysis.reducers import Reducer, Stack, State
 from mdio.core.blocks import block_name, sub_blocks
-from mdio.core.errors import BlockError, MdioError
+from mdio.core.errors import BlockError, MdioError, error_text
 from mdio.core.files.reading import reads
 from mdio.core.frames import FrameBlock
 from mdio.core.timing import BlockTiming, Stopwatch, worker_name
@@ -64,7 +64,7 @@ class Collected:
         elif shape != self.row_shape and self._reducer.of_one_shape:
             raise BlockError(f"rows of different shapes, {self.row_shape} and then {shape}")
         if not self._keeps:
-            lifted = self._reducer.lift(rows)
+            lifted = self._reducer.lift(np.array(rows) if self._reducer.keeps_rows else rows)
             self._state = (
                 lifted if self._state is None else self._reducer.merge(self._state, lifted)
             )
@@ -318,21 +318,20 @@ class BlockWork:
         """Compute the rows of one read and collect them."""
         function: Any = self.prepared.function
         room = collected.room(len(run)) if self.prepared.fills else None
+        block = f"{self.layout.path}: {describe(item)}"
         where = "" if run == item[1] else f" (in {block_name(run)})"
         try:
             rows = function(frames) if room is None else function(frames, out=room)
         except MdioError:
             raise
         except Exception as error:
-            text = " ".join(f"{type(error).__name__}: {error}".split())
-            raise BlockError(f"{describe(item)} failed: {text}{where}") from error
-        checked = check_rows(rows, run, function, f"{describe(item)}{where}")
+            raise BlockError(f"{block} failed: {error_text(error)}{where}") from error
+        checked = check_rows(rows, run, function, f"{block}{where}")
         try:
             collected.add(checked)
         except BlockError as error:
             raise BlockError(
-                f"{describe(item)}{where}: {kernel_name(function)} returned {error}, which cannot "
-                "be joined"
+                f"{block}{where}: {kernel_name(function)} returned {error}, which cannot be joined"
             ) from None
 
     @staticmethod

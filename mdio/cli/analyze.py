@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.kernel import FORMER_NAMES, KERNELS, Kernel, named_kernel
@@ -25,6 +25,7 @@ from mdio.analysis.results import (
 from mdio.cli.common import (
     add,
     add_options,
+    add_settings,
     add_source,
     add_told,
     add_trajectory,
@@ -34,6 +35,7 @@ from mdio.cli.common import (
     progress_bar,
     say_notes,
     source_options,
+    with_settings,
 )
 from mdio.cli.workers import add_workers, chosen_executor, executor_name
 from mdio.core.errors import PlanError, SourceError
@@ -126,6 +128,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what is computed")
     for spelled, (_, text, more) in OF_KERNELS.items():
         add(what, spelled, text, **more)
+    add_settings(what, "an argument of your own kernel's class (repeatable)")
     workers = parser.add_argument_group("workers")
     add_workers(workers)
     add(
@@ -190,7 +193,9 @@ def _kernel(args: argparse.Namespace) -> Kernel:
         chosen["weights"] = None
     if "angles" in chosen:
         chosen["angles"] = tuple(args.angles.split(","))
-    return named_kernel(args.kernel)(**chosen)
+    return cast(
+        Kernel, with_settings(named_kernel(args.kernel), args.kernel, args.settings, **chosen)
+    )
 
 
 def _n_frames(args: argparse.Namespace) -> int:
@@ -270,10 +275,10 @@ def _tell(args: argparse.Namespace, result: AnalysisResult) -> None:
         save_report(result, args.report, title=title)
     if args.json:
         print_json(result.to_json() | {"out": args.out})
-    elif not args.quiet:
-        say_notes("analyze", result.notes)
-        if args.out != "-":
-            _print_summary(args, result)
+        return
+    say_notes("analyze", result.notes)  # also where no summary is wanted: values may be wrong
+    if not args.quiet and args.out != "-":
+        _print_summary(args, result)
 
 
 def _names(paths: Sequence[str]) -> str:

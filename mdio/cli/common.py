@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import math
 import re
@@ -15,6 +16,7 @@ from inspect import signature
 from types import MappingProxyType
 from typing import Any, Literal
 
+from mdio.core.errors import PlanError
 from mdio.core.words import without_passwords
 from mdio.layouts.views.options import FORMER_PBC
 
@@ -99,6 +101,32 @@ def add_told(parser: Any, quiet: str = "no progress bar, no summary") -> None:
     """Add how much is printed."""
     add(parser, "--json", "print one JSON object")
     add(parser, "-q --quiet", quiet)
+
+
+def add_settings(parser: Any, text: str) -> None:
+    """Add arguments of a user's own class."""
+    add(parser, "--set NAME=VALUE", text, dest="settings", action="append", default=[])
+
+
+def with_settings(
+    make: Callable[..., Any], name: str, settings: Sequence[str], **arguments: Any
+) -> Any:
+    """Call `make` with `arguments` and those of ``--set``; raises PlanError if it lacks them.
+
+    Values are read as Python's literals; what is none is text.
+    """
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise PlanError(f"--set {setting}: write it as NAME=VALUE")
+        try:
+            arguments[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            arguments[key] = value
+    try:
+        return make(**arguments)
+    except TypeError as error:
+        raise PlanError(f"{name}: {error}; arguments are given with --set") from error
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:

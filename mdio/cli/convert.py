@@ -23,6 +23,7 @@ from mdio.cli.common import (
     positive,
     print_json,
     progress_bar,
+    say_notes,
     source_options,
 )
 from mdio.cli.plan_table import plan_table
@@ -221,12 +222,15 @@ def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
         else:
             sources = labelled(args.source)
             done = convert_ensemble(sources, args.out, progress=progress, **running, **given)
+    notes = notes_by_label({label: result.plan.notes for label, result in done.items()})
     if args.json:
         print_json({"members": {label: result.to_json() for label, result in done.items()}})
-    elif not args.quiet:
+    elif args.quiet:
+        say_notes("convert", notes)
+    else:
         for result in done.values():
             _print_summary(replace(result, plan=result.plan.replace(notes=())))
-        for note in notes_by_label({label: one.plan.notes for label, one in done.items()}):
+        for note in notes:
             print(f"  note: {note}")
     return 0
 
@@ -254,7 +258,9 @@ def run_with(given: Mapping[str, Any], args: argparse.Namespace, executor: Execu
             report["verify"] = checked.to_json()
         if args.json:
             print_json(report)
-        elif not args.quiet:
+        elif args.quiet:
+            say_notes("convert", result.plan.notes)
+        else:
             _print_summary(result)
             if checked is not None and checked.ok:
                 print(

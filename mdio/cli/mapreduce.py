@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import sys
 from typing import Any
 
@@ -12,12 +11,14 @@ from mdio.analysis.results import check_output
 from mdio.cli.common import (
     add,
     add_options,
+    add_settings,
     add_told,
     add_trajectory,
     asked,
     print_json,
     progress_bar,
     say_notes,
+    with_settings,
 )
 from mdio.cli.workers import add_workers, chosen_executor
 from mdio.core.errors import PlanError
@@ -41,14 +42,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(parser, "program MODULE:CLASS", "a class with the methods map and reduce")
     add_trajectory(parser)
     add(parser, "--replicas", "do not join them: each TRAJ, or LABEL=TRAJ, has rows of its own")
-    add(
-        parser,
-        "--set NAME=VALUE",
-        "an argument of the class (repeatable)",
-        dest="settings",
-        action="append",
-        default=[],
-    )
+    add_settings(parser, "an argument of the class (repeatable)")
     atoms = parser.add_argument_group("atoms")
     add(atoms, "-s --top FILE", "topology, for selections")
     add(atoms, "--select SEL", "which atoms blocks have")
@@ -68,19 +62,7 @@ def _program(args: argparse.Namespace) -> Any:
         raise PlanError(
             f"{args.program}: not a class; a map-reduce needs one with the methods map and reduce"
         )
-    arguments = {}
-    for text in args.settings:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise PlanError(f"--set {text}: write it as NAME=VALUE")
-        try:
-            arguments[name] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            arguments[name] = value
-    try:
-        program = made(**arguments)
-    except TypeError as error:
-        raise PlanError(f"{args.program}: {error}; arguments are given with --set") from error
+    program = with_settings(made, args.program, args.settings)
     if not isinstance(program, Kernel) and not callable(getattr(program, "map", None)):
         raise PlanError(
             f"{args.program}: no method map; give a class with the methods map and reduce"
@@ -128,8 +110,9 @@ def _tell(args: argparse.Namespace, result: MapReduceResult) -> None:
         print(f"mdio mapreduce: and {more}; --json has all", file=sys.stderr)
     if args.json:
         print_json(result.to_json() | {"out": args.out})
-    elif not args.quiet:
-        say_notes("mapreduce", result.notes)
+        return
+    say_notes("mapreduce", result.notes)
+    if not args.quiet:
         pairs = int(result.n_pairs.sum())
         print(
             f"{args.program}: {plural(result.n_frames, 'frame')}, {plural(pairs, 'pair')}, "

@@ -13,6 +13,7 @@ from mdio.cli.common import (
     positive,
     print_json,
     progress_bar,
+    say_notes,
 )
 from mdio.cli.workers import add_workers, chosen_executor
 from mdio.converters.convert import check_suffix, prepare
@@ -53,7 +54,9 @@ def run(args: argparse.Namespace) -> int:
 def _tell(args: argparse.Namespace, result: ConvertResult) -> None:
     if args.json:
         print_json(result.to_json())
-    elif not args.quiet:
+    elif args.quiet:
+        say_notes("split", result.plan.notes)
+    else:
         rate = result.nbytes_out / max(result.seconds, 1e-9) / 1e6
         print(
             f"{result.out}: {plural(result.n_frames, 'frame')} in "

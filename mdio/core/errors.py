@@ -99,3 +99,8 @@ def named(path: object, error: OSError) -> SourceError | None:
     if isinstance(error, MdioError):
         return None
     return SourceError(f"{path}: cannot be read ({error.strerror or error})")
+
+
+def error_text(error: BaseException | None) -> str:
+    """Return the type and message of somebody else's error, in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())

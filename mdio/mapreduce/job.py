@@ -21,7 +21,7 @@ from mdio.analysis.kernels.kernel import kernel_name
 from mdio.analysis.plan import Plan
 from mdio.analysis.reducers import Stack
 from mdio.analysis.work import BlockWork, NumberedBlock, describe
-from mdio.core.errors import BlockError, OutputError
+from mdio.core.errors import BlockError, OutputError, error_text
 from mdio.core.frames import FrameBlock
 from mdio.core.timing import BlockTiming
 from mdio.mapreduce.pairs import Kind, Pairs, Run, Spool, as_keys, as_values, gathered
@@ -224,7 +224,7 @@ class ReduceWork:
             try:
                 row = self._row(key, trajectory, pairs.rows(first, stop))
             except Exception as error:
-                text = " ".join(f"{type(error).__name__}: {error}".split())
+                text = error_text(error)
                 if not self._keep_going:
                     raise BlockError(f"{self._named(key, trajectory)} failed: {text}") from error
                 failures.append((key, trajectory, text))

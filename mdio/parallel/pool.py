@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import BlockError, PlanError
+from mdio.core.errors import BlockError, PlanError, error_text
 from mdio.core.files.reading import Closing
 from mdio.core.files.remote.objects import threads_would_be_lost
 from mdio.core.signals import ending_signals_held, let_ending_signals_in
@@ -102,7 +102,7 @@ def picklable(error: BaseException | None) -> BaseException | None:
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # whatever a foreign exception's pickling may raise
-        return BlockError(" ".join(f"{type(error).__name__}: {error}".split()))
+        return BlockError(error_text(error))
     return error
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from mdio.analysis.reducers import Reducer, Stack
 from mdio.analysis.system import System
 from mdio.core.blocks import block_name
-from mdio.core.errors import BlockError, PlanError
+from mdio.core.errors import BlockError, PlanError, error_text
 from mdio.core.frames import AtomIndices, FrameBlock
 from mdio.core.plug_ins import find_plug_ins
 from mdio.core.words import did_you_mean
@@ -146,17 +146,20 @@ def at_address(address: str) -> Callable[..., Any]:
         sys.path.append(here)
     try:
         module = import_module(module_name)
-        found: Callable[..., Any] = getattr(module, name)
     except ImportError as error:
         raise PlanError(
             f"{address}: cannot import {module_name!r} ({error}); put {module_name}.py into "
             "this folder or on PYTHONPATH"
         ) from error
-    except AttributeError as error:
-        raise PlanError(f"{address}: {_lacking(module, name)}") from error
-    if not callable(found):
+    except Exception as error:  # importing runs the user's own code
+        raise PlanError(f"{address}: importing it failed: {error_text(error)}") from error
+    named = getattr(module, name, None)
+    if named is None:
+        raise PlanError(f"{address}: {_lacking(module, name)}")
+    if not callable(named):
         raise PlanError(f"{address}: {name!r} is not a function")
-    return found
+    function: Callable[..., Any] = named
+    return function
 
 
 def _lacking(module: ModuleType, name: str) -> str:
@@ -196,6 +199,11 @@ def check_rows(
     `label`: what the message begins with; by default the frames.
     Raises BlockError: saying what came and what should have come.
     """
+    if np.ma.is_masked(rows):
+        raise BlockError(
+            f"{label or block_name(run)}: {kernel_name(function)} returned an array with masked "
+            "values, whose mask would be lost; return rows.filled(np.nan)"
+        )
     found = np.asarray(rows)
     if found.ndim < 1 or len(found) != len(run) or found.dtype == object:
         what = f"an array of shape {found.shape}"

@@ -8,6 +8,11 @@ import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import PSF
 
+import mdio
+from mdio.analysis.kernels.kernel import Kernel, Prepared
+from mdio.analysis.reducers import Reducer
+from mdio.core.errors import BlockError, PlanError
+
 KERNEL = "def heights(block):\n    return block.positions[:, :, 2].max(axis=1)\n"
 SCRIPT = """import sys
 from mdio.cli.main import main
@@ -50,3 +55,112 @@ def test_a_kernel_that_is_called_like_a_library(adk, folder):
     assert done.returncode == 2
     assert "wave.py; if you mean a file in this folder, rename it" in done.stderr
     assert "no function 'heights' in" in done.stderr
+
+
+CUTOFF = """import numpy as np
+from mdio.analysis.kernels.kernel import Kernel, Prepared
+class Above(Kernel):
+    def __init__(self, height=0.0, select=None):
+        self.height = height
+    def prepare(self, system):
+        return Prepared(self.count)
+    def count(self, block):
+        return (block.positions[:, :, 2] > self.height).sum(axis=1)
+"""
+
+
+def test_arguments_of_a_class(adk, folder):
+    (folder / "above.py").write_text(CUTOFF)
+    done = analyze(folder, "above:Above", adk["xtc"], "--set", "height=5.5", "-o", "o.npz", "-q")
+    assert (done.returncode, done.stderr) == (0, "")
+    with mdio.open(adk["xtc"]) as layout:
+        heights = layout.read(0, 98).positions[:, :, 2]
+    assert np.array_equal(np.load(folder / "o.npz")["values"], (heights > 5.5).sum(axis=1))
+    done = analyze(folder, "above:Above", adk["xtc"], "--set", "depth=5.5")
+    assert done.returncode == 2 and "depth" in done.stderr and "--set" in done.stderr
+
+
+@pytest.mark.parametrize("quiet", [["-q"], []])
+def test_notes_on_values_are_told_without_a_summary(adk, folder, quiet):
+    (folder / "mykernels.py").write_text(
+        "def gap(block):\n    heights = block.positions[:, 0, 2].copy()\n"
+        "    heights[0] = float('nan')\n    return heights\n"
+    )
+    done = analyze(folder, "mykernels:gap", adk["xtc"], "-o", "o.npz", *quiet)
+    assert done.returncode == 0
+    assert "not numbers (NaN)" in done.stderr
+    assert bool(done.stdout) == (not quiet)
+
+
+def test_an_import_that_fails(adk, folder):
+    (folder / "broken.py").write_text("half = 1 / 0\n")
+    done = analyze(folder, "broken:half", adk["xtc"])
+    assert done.returncode == 2
+    assert "broken:half" in done.stderr and "ZeroDivisionError" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+class _Unprepared(Kernel):
+    def prepare(self, system):
+        raise KeyError("no such ligand")
+
+
+class _Named(Kernel):
+    def prepare(self, system):
+        return Prepared(_height, labels=["a", "b", "c"])
+
+
+def _height(block):
+    return block.positions[:, 0, 2].copy()
+
+
+def _positions(block):
+    return block.positions
+
+
+def _masked(block):
+    return np.ma.masked_less(block.positions[:, :10, 2], 0.0)
+
+
+class _Last(Reducer):
+    """Keeps what it is given, as a beginner would."""
+
+    def lift(self, rows):
+        return (rows,)
+
+    def merge(self, earlier, later):
+        return (np.concatenate([earlier[0], later[0]]),)
+
+    def finish(self, state):
+        return state[0]
+
+
+class _Unfinished(_Last):
+    def finish(self, state):
+        raise ZeroDivisionError("no frames weigh anything")
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_what_a_kernel_or_reducer_raises_names_file_and_cause(adk, workers):
+    for kernel, reducer, error, words in (
+        (_Unprepared(), None, PlanError, (str(adk["xtc"]), "_Unprepared", "no such ligand")),
+        (_masked, None, BlockError, (str(adk["xtc"]), "mask", "filled")),
+        (_height, _Unfinished(), BlockError, ("_Unfinished", "no frames weigh")),
+    ):
+        with pytest.raises(error) as caught:
+            mdio.analyze(adk["xtc"], kernel=kernel, reducer=reducer, workers=workers)
+        assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_names_that_do_not_fit_are_noted(adk):
+    result = mdio.analyze(adk["xtc"], kernel=_Named())
+    assert any("3 columns" in note and "there are 1" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_a_reducer_may_keep_the_rows(adk, workers, monkeypatch):
+    monkeypatch.setattr("mdio.analysis.work.READ_NBYTES", 400_000)
+    with mdio.open(adk["xtc"]) as layout:
+        want = layout.read(0, 98).positions
+    result = mdio.analyze(adk["xtc"], kernel=_positions, reducer=_Last(), workers=workers)
+    assert np.array_equal(result.values, want)
