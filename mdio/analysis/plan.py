@@ -42,6 +42,8 @@ MOST_RUNS = 5
 
 def lost_names(result: AnalysisResult) -> tuple[str, ...]:
     """Return a note on names that a kernel gave to more or fewer columns or rows than there are."""
+    if not result.values.size:  # ranks that do not own the result
+        return ()
     n_rows, n_columns = result.columns.shape
     return tuple(
         f"the kernel named {len(names):,} {what}, but there are {n}; the names are left out"
@@ -49,7 +51,7 @@ def lost_names(result: AnalysisResult) -> tuple[str, ...]:
             (result.labels, n_columns, "columns (labels)"),
             (result.row_labels, n_rows, "rows (row_labels)"),
         )
-        if n_rows and len(names) not in (0, n)
+        if len(names) not in (0, n)
     )
 
 

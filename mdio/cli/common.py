@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 import math
 import re
@@ -115,12 +114,14 @@ def with_settings(
 
     Values are read as Python's literals; what is none is text.
     """
+    from ast import literal_eval  # most commands have no use for it
+
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:
             raise PlanError(f"--set {setting}: write it as NAME=VALUE")
         try:
-            arguments[key] = ast.literal_eval(value)
+            arguments[key] = literal_eval(value)
         except (ValueError, SyntaxError):
             arguments[key] = value
     try:

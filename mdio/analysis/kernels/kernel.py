@@ -199,7 +199,7 @@ def check_rows(
     `label`: what the message begins with; by default the frames.
     Raises BlockError: saying what came and what should have come.
     """
-    if np.ma.is_masked(rows):
+    if np.any(getattr(rows, "mask", False)):
         raise BlockError(
             f"{label or block_name(run)}: {kernel_name(function)} returned an array with masked "
             "values, whose mask would be lost; return rows.filled(np.nan)"
