@@ -19,8 +19,8 @@ import numpy as np
 from measuring import run_bench, sizes
 
 from mdio.analysis import report as page
-from mdio.analysis.report import BLOCK_COLOURS, figure, need_matplotlib, svg_of
-from mdio.analysis.scaling import append_jsonl, json_of, make_folder, mpiexec_command
+from mdio.analysis.report import BLOCK_COLOURS, figure, figure_svg, need_matplotlib
+from mdio.analysis.scaling import append_jsonl, make_folder, mpiexec_command, run_for_json
 from mdio.cli.common import add, add_bench_output, positive, positives, print_json
 from mdio.cli.workers import root_speaks, world
 from mdio.core.errors import BlockError
@@ -100,7 +100,7 @@ def launch(
     words = ["--on-ranks", "--json", "--repeats", str(repeats)]
     words += ["--nbytes", ",".join(map(str, sizes))]
     command = mpiexec_command(mpiexec, n_ranks, *words, program=(__file__,))
-    records: list[dict[str, Any]] = json_of(command)["records"]
+    records: list[dict[str, Any]] = run_for_json(command)["records"]
     return records
 
 
@@ -176,7 +176,7 @@ def _picture(rows: Sequence[dict[str, Any]]) -> str:
             axes.loglog(sizes, times, f"{marker}-", color=colour, label=how)
         axes.set(xlabel="bytes per rank", ylabel="milliseconds (median)", title=title)
         made.legend(loc="outside lower center", ncols=2)
-        return svg_of(made, f"Time of the gathers on {title}")
+        return figure_svg(made, f"Time of the gathers on {title}")
 
 
 def setup(parser: argparse.ArgumentParser) -> None:

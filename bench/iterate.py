@@ -126,7 +126,7 @@ def with_rmsd(path: Path, n_atoms: int, ahead: str, **options: Any) -> Callable[
     return run
 
 
-def cases_of(xtc: Path, n_atoms: int, *, rmsd_too: bool) -> dict[str, Callable[[], Any]]:
+def list_cases(xtc: Path, n_atoms: int, *, rmsd_too: bool) -> dict[str, Callable[[], Any]]:
     """Return what is timed, by title."""
     paths = {suffix: made(xtc, suffix) for suffix in LAYOUTS}
     if rmsd_too:
@@ -156,7 +156,7 @@ def main() -> None:
     clock = time.perf_counter if args.rmsd else time.process_time
     records = []
     for n_atoms in args.atoms:
-        cases = cases_of(source(args.folder, n_atoms), n_atoms, rmsd_too=args.rmsd)
+        cases = list_cases(source(args.folder, n_atoms), n_atoms, rmsd_too=args.rmsd)
         seconds: dict[str, list[float]] = {title: [] for title in cases}
         for _ in range(args.repeats):
             for title, run in cases.items():

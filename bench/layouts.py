@@ -23,9 +23,9 @@ from typing import Any
 from measuring import run_bench, sizes
 
 from mdio.analysis import report as page
-from mdio.analysis.report import BLOCK_COLOURS, figure, need_matplotlib, svg_of
-from mdio.analysis.scaling import MDIO, append_jsonl, json_of, make_folder, mpiexec_command
-from mdio.cli.common import add, add_bench_output, one_of, positive, positives, print_json
+from mdio.analysis.report import BLOCK_COLOURS, figure, figure_svg, need_matplotlib
+from mdio.analysis.scaling import MDIO, append_jsonl, make_folder, mpiexec_command, run_for_json
+from mdio.cli.common import add, add_bench_output, names_among, positive, positives, print_json
 from mdio.cli.workers import all_ranks
 from mdio.core.blocks import aligned_blocks, sub_blocks
 from mdio.core.errors import PlanError
@@ -186,7 +186,7 @@ def _run(
     command = [sys.executable, *program, *words]
     if case.way != "workers":
         command = mpiexec_command(mpiexec, case.n_workers, *words, program=program)
-    return json_of(command)
+    return run_for_json(command)
 
 
 def _remove(out: Path) -> None:
@@ -295,7 +295,7 @@ def _picture(rows: Sequence[dict[str, Any]], what: str, title: str) -> str:
             axes.errorbar(workers, medians, spread, fmt="o-", color=colour, label=name, capsize=2)
         axes.set(xlabel="workers or ranks", ylabel="seconds (median)", title=title, ylim=(0, None))
         made.legend(loc="outside lower center", ncols=1)
-        return svg_of(made, title)
+        return figure_svg(made, title)
 
 
 LAYOUTS = (
@@ -313,7 +313,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         "--layouts L,L",
         f"of {', '.join(LAYOUTS)}; segments are as many as workers, and split copies bytes "
         "into them (default: %(default)s)",
-        one_of(LAYOUTS),
+        names_among(LAYOUTS),
         default="h5md,zarr,segments,split",
     )
     add(
@@ -321,7 +321,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         "--ways W,W",
         "workers (processes), mpi (ranks, plain writes), mpio (parallel HDF5), collective "
         "(the same, collectively); (default: %(default)s)",
-        one_of(WAYS),
+        names_among(WAYS),
         default="workers",
     )
     add(

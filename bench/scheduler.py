@@ -22,9 +22,9 @@ import numpy as np
 from measuring import run_bench
 
 from mdio.analysis import report as page
-from mdio.analysis.report import BLOCK_COLOURS, figure, need_matplotlib, svg_of
+from mdio.analysis.report import BLOCK_COLOURS, figure, figure_svg, need_matplotlib
 from mdio.analysis.scaling import append_jsonl, make_folder
-from mdio.cli.common import add, add_bench_output, one_of, positive, print_json
+from mdio.cli.common import add, add_bench_output, names_among, positive, print_json
 from mdio.core.errors import MissingExtraError
 from mdio.parallel.executors import Executor, Processes, Serial, available_cores
 
@@ -156,7 +156,7 @@ def _picture(records: Sequence[dict[str, Any]]) -> str:
         axes.set(xlabel="seconds since the first task", ylabel="tasks per second")
         axes.set_title("Throughput over time")
         made.legend(loc="outside lower center", ncols=3)
-        return svg_of(made, "Throughput of empty tasks over time, by scheduler")
+        return figure_svg(made, "Throughput of empty tasks over time, by scheduler")
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -170,7 +170,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         parser,
         "--scheduler S,S",
         f"of {', '.join(names)} (default: all)",
-        one_of(names),
+        names_among(names),
         default=",".join(names),
     )
     add(parser, "--repeats N", "runs of each (default: 3)", positive, default=3)

@@ -9,12 +9,12 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from mdio.advisor.forecast import Total, read_calibration
-from mdio.advisor.measure import Limits, Progress, measure
+from mdio.advisor.measure import Limits, StepProgress, measure
 from mdio.advisor.measurements import Measurements, load_measurements, save_measurements
-from mdio.advisor.probes import Share, ask_storage, bandwidth_of
+from mdio.advisor.probes import Share, ask_storage, total_bandwidth
 from mdio.advisor.profile import NAMES, Profile, load_profile
 from mdio.advisor.recommend import Decision, recommend
-from mdio.advisor.report import headline, html_of, lines, save_page
+from mdio.advisor.report import advice_html, headline, lines, save_page
 from mdio.core.errors import PlanError
 from mdio.core.files.store import path_of
 from mdio.core.options import made_of, option, takes_options
@@ -46,7 +46,7 @@ class Advice(Decision):
 
     def _repr_html_(self) -> str:
         """Show the tables in a notebook, and the pictures where matplotlib is there."""
-        return html_of(self)
+        return advice_html(self)
 
     def __str__(self) -> str:
         return "\n".join(lines(self))
@@ -57,7 +57,7 @@ LOCAL = "local"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forecast:
+class ForecastOptions:
     """What is assumed of the machine that will run the analysis."""
 
     machine: str | PathLike[str] | Profile = option(
@@ -87,7 +87,7 @@ class Forecast:
     )
 
 
-@takes_options(Reading, Forecast)
+@takes_options(Reading, ForecastOptions)
 def advise(
     trajectory: str | PathLike[str] | Sequence[str | PathLike[str]] | None = None,
     *,
@@ -102,7 +102,7 @@ def advise(
     replay: str | PathLike[str] | None = None,
     save: str | PathLike[str] | None = None,
     limits: Limits | None = None,
-    progress: Progress | None = None,
+    progress: StepProgress | None = None,
     executor: Executor | None = None,
     **options: Any,
 ) -> Advice:
@@ -166,7 +166,7 @@ def advise(
     >>> mdio.advise(replay="measured.json", passes=1000).passes
     1000
     """
-    reading, forecast = made_of((Reading, Forecast), options)
+    reading, forecast = made_of((Reading, ForecastOptions), options)
     shares = [] if replay is not None else _shares(executor, trajectory)
     several = executor is not None and executor.n_workers > 1
     usual = executor.n_workers if executor is not None and several else available_cores()
@@ -211,7 +211,7 @@ def advise(
                 limits=replace(limits or Limits(), enough_s=0.0) if tries_all else limits,
                 progress=progress,
                 **vars(reading),
-                known=bandwidth_of(shares),
+                known=total_bandwidth(shares),
                 forecast=of_source,
             )
         if save is not None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from mdio.advisor.closed_form import Prediction, Workload, predict
 from mdio.advisor.fit import TimingRow, fit_profile
-from mdio.advisor.measurements import Measurements, Run, Spread, Trial
+from mdio.advisor.measurements import Measurements, SampleRun, Spread, Trial
 from mdio.advisor.profile import GATHER_NAMES, Profile, Task
 from mdio.core.blocks import aligned_blocks
 from mdio.core.errors import PlanError, SourceError
@@ -60,7 +60,7 @@ def read_calibration(text: str) -> Calibration:
     return from_plain(Calibration, plain | {"layout": layout, "gather": gather}, path)
 
 
-def calibrated(forecaster: Forecaster, calibrations: Sequence[Calibration]) -> Forecaster:
+def calibrate(forecaster: Forecaster, calibrations: Sequence[Calibration]) -> Forecaster:
     """Return a forecaster that agrees better with these runs.
 
     On this machine reading and computing are scaled by the mean ratio of what runs and forecasts
@@ -82,7 +82,7 @@ def calibrated(forecaster: Forecaster, calibrations: Sequence[Calibration]) -> F
             share = one.workers / measurements.source.n_frames
             io_s, comp_s = pace.t_io_s * share, pace.t_comp_s * share
         else:
-            cold = [run for run in trial.runs if run.cache == forecaster.cache_of(trial)]
+            cold = [run for run in trial.runs if run.cache == forecaster.cache_state(trial)]
             run = (cold or list(trial.runs))[0]
             io_s, comp_s = run.t_io_frame_s.quartile, run.t_comp_frame_s.quartile
         io_factors.append(one.t_io_s / one.n_frames / max(io_s, 1e-12))
@@ -122,7 +122,7 @@ def _fitted(
     return fit_profile(
         list(rows.values()),
         name=profile.name,
-        source=f"{profile.source}; calibrated with {plural(len(rows), 'run')}",
+        source=f"{profile.source}; calibrate with {plural(len(rows), 'run')}",
         cores_per_node=profile.cores_per_node,
         base=base,
     )
@@ -207,7 +207,7 @@ class Forecaster:
     nodes: int = 1
     """Machines like this one over which ranks are spread."""
 
-    def cache_of(self, trial: Trial) -> str:
+    def cache_state(self, trial: Trial) -> str:
         """Return whether passes over a whole layout read it from memory or from storage."""
         if self.cache != "auto":
             return self.cache
@@ -258,7 +258,7 @@ class Forecaster:
         )
         return 0.0 if rate is None or elsewhere else self._nbytes(trial) / rate
 
-    def _runs(self, trial: Trial, cache: str) -> list[Run]:
+    def _runs(self, trial: Trial, cache: str) -> list[SampleRun]:
         runs = [run for run in trial.runs if run.cache == cache] or list(trial.runs)
         return sorted(runs, key=lambda run: run.workers)
 
@@ -267,7 +267,7 @@ class Forecaster:
         return 0.0 if source.sample_frames >= source.n_frames else EXTRAPOLATION
 
     def _here(self, trial: Trial, n_ranks: int) -> Forecast:
-        cache = self.cache_of(trial)
+        cache = self.cache_state(trial)
         runs = self._runs(trial, cache)
         here = -(-n_ranks // self.nodes)
         below = max((run for run in runs if run.workers <= here), key=_workers, default=runs[0])
@@ -371,11 +371,11 @@ class Forecaster:
         return trial.nbytes / rate
 
 
-def _workers(run: Run) -> int:
+def _workers(run: SampleRun) -> int:
     return run.workers
 
 
-def _relative(run: Run) -> float:
+def _relative(run: SampleRun) -> float:
     """Return the spread of a run's loop as a share of it."""
     parts: Sequence[Spread] = (run.t_io_frame_s, run.t_comp_frame_s, run.t_rest_frame_s)
     whole = sum(part.quartile for part in parts)

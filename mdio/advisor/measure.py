@@ -31,28 +31,28 @@ from mdio.advisor.measurements import (
     Host,
     Measurements,
     Question,
-    Run,
+    SampleRun,
     Source,
     Spread,
     Trial,
-    as_is,
     candidates,
     local_copy,
+    source_candidate,
 )
 from mdio.advisor.probes import (
     REQUESTS,
+    PreparedKernel,
     Probe,
-    Ready,
     analysis_name,
     bandwidths,
     check_target,
     local_disk,
     probe,
     read_only,
-    stripe_of,
+    stripe_layout,
 )
 from mdio.analysis.driver import analyze
-from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, as_kernel
+from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, make_kernel
 from mdio.analysis.system import System
 from mdio.converters.convert import convert
 from mdio.converters.options import ConversionOptions
@@ -172,7 +172,7 @@ def fit_conversion(
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
+class RunTimes:
     """One run of the analysis; seconds."""
 
     n_frames: int
@@ -191,7 +191,7 @@ def timed_run(
     *,
     overlap: str | None = None,
     verify: bool = True,
-) -> Raw:
+) -> RunTimes:
     """Run the analysis over some frames and return the times of its parts.
 
     Raises MdioError: as `mdio.analyze`.
@@ -199,7 +199,7 @@ def timed_run(
     with running(None, workers) as executor:
         result = analyze(
             trajectory if len(trajectory) > 1 else trajectory[0],
-            kernel=Ready(prepared),
+            kernel=PreparedKernel(prepared),
             executor=executor,
             start=frames.start,
             stop=frames.stop,
@@ -212,7 +212,7 @@ def timed_run(
     opening = [rank.t_open_s for rank in result.ranks]
     whole = sum(rank.t_block_s for rank in result.ranks)
     slowest = max(rank.t_block_s for rank in result.ranks)
-    return Raw(
+    return RunTimes(
         n_frames=n_frames,
         startup_s=max(0.0, result.seconds - slowest),
         open_s=sum(opening) / len(opening),
@@ -222,7 +222,7 @@ def timed_run(
     )
 
 
-Progress = Callable[[str, int, int], None]
+StepProgress = Callable[[str, int, int], None]
 """Called with what comes next, the steps done, and all steps."""
 
 LIGHT_S = 0.5
@@ -260,7 +260,7 @@ class Limits:
 
 
 @dataclass
-class Tried:
+class CandidateRuns:
     """A candidate, and what was seen of it so far."""
 
     candidate: Candidate
@@ -273,7 +273,7 @@ class Tried:
     large_s: list[float] = field(default_factory=list)
     small_s: list[float] = field(default_factory=list)
     nbytes_frame: float = 0.0
-    raws: dict[tuple[int, str], list[Raw]] = field(default_factory=dict)
+    raws: dict[tuple[int, str], list[RunTimes]] = field(default_factory=dict)
     problem: str | None = None
 
 
@@ -292,7 +292,7 @@ class InterleavedRepeats:
         frames: range,
         ranks: int,
         limits: Limits,
-        progress: Progress | None,
+        progress: StepProgress | None,
         overlap: str | None = None,
         verify: bool = True,
     ) -> None:
@@ -311,7 +311,7 @@ class InterleavedRepeats:
         self._begun = time.monotonic()
         self._n_done = 0
 
-    def look(self, source: Tried, prepared: Prepared, found: Probe) -> None:
+    def look(self, source: CandidateRuns, prepared: Prepared, found: Probe) -> None:
         """Run the analysis on the source alone, once from memory and once from disk."""
         self._step("the source as it is")
         light = found.finished and found.t_comp_frame_s * len(self.frames) <= LIGHT_S
@@ -332,7 +332,7 @@ class InterleavedRepeats:
         self.limits = replace(self.limits, seconds=seconds)
         self._step(f"{TRIALS}, for some {duration(seconds)}")
 
-    def measure(self, tried: list[Tried]) -> None:
+    def measure(self, tried: list[CandidateRuns]) -> None:
         """Convert, run from memory, run from disk; leave what was seen in `tried` and `comp`.
 
         `look` comes first.
@@ -355,20 +355,20 @@ class InterleavedRepeats:
         if self._light:
             self.comp = self._pooled(tried, "comp_frame_s")
 
-    def ratio(self, source: Tried) -> float | None:
+    def ratio(self, source: CandidateRuns) -> float | None:
         """Return t_comp/t_IO of one worker; None if reading took no time."""
         raws = source.raws.get((1, "warm"), [])
         io = Spread.of([raw.io_frame_s for raw in raws]).quartile if raws else 0.0
         return self.comp[1].quartile / io if io > 0 else None
 
-    def trial(self, one: Tried, info: TrajectoryInfo, free: int) -> Trial:
+    def trial(self, one: CandidateRuns, info: TrajectoryInfo, free: int) -> Trial:
         """Return what was seen of one candidate."""
         candidate, group = one.candidate, one.candidate.group
-        runs: list[Run] = []
+        runs: list[SampleRun] = []
         fixed = frame = Spread.of([0.0])
         if one.problem is None:
             runs = [
-                Run(
+                SampleRun(
                     workers,
                     cache,
                     n_frames=raws[0].n_frames,
@@ -429,7 +429,7 @@ class InterleavedRepeats:
     def _writers(self, candidate: Candidate) -> int:
         return 1 if candidate.layout == "local-copy" else self.workers
 
-    def _convert(self, one: Tried, first: bool) -> None:
+    def _convert(self, one: CandidateRuns, first: bool) -> None:
         candidate = one.candidate
         if candidate.to is None or one.problem or one.out is None:
             return
@@ -458,7 +458,7 @@ class InterleavedRepeats:
             took_s.append(seconds)
             one.nbytes_frame = nbytes / len(part)
 
-    def _run(self, one: Tried, first: bool) -> None:
+    def _run(self, one: CandidateRuns, first: bool) -> None:
         for workers in self.counts:
             if one.problem or (not first and self._left_s() < 0):
                 return
@@ -473,7 +473,7 @@ class InterleavedRepeats:
                 return
             one.raws.setdefault((workers, "warm"), []).append(raw)
 
-    def _run_cold(self, one: Tried, first: bool) -> None:
+    def _run_cold(self, one: CandidateRuns, first: bool) -> None:
         needed_s = 0.0 if first else COLD_REPEATS * self.limits.seconds
         for workers in self.counts:
             if one.problem or self.cold_problem or self._left_s() < needed_s:
@@ -486,7 +486,7 @@ class InterleavedRepeats:
             raw = self._timed(one.paths, self._analysis, workers, one.frames)
             one.raws.setdefault((workers, "cold"), []).append(raw)
 
-    def _pooled(self, tried: list[Tried], name: str) -> dict[int, Spread]:
+    def _pooled(self, tried: list[CandidateRuns], name: str) -> dict[int, Spread]:
         """Return what starting workers or computing takes: on all layouts alike, so all repeat."""
         found: dict[int, list[float]] = {workers: [] for workers in self.counts}
         for one in tried:
@@ -494,7 +494,7 @@ class InterleavedRepeats:
                 found[workers] += [float(getattr(raw, name)) for raw in raws]
         return {workers: Spread.of(values) for workers, values in found.items()}
 
-    def _heavy(self, source: Tried, prepared: Prepared, found: Probe) -> dict[int, Spread]:
+    def _heavy(self, source: CandidateRuns, prepared: Prepared, found: Probe) -> dict[int, Spread]:
         """Return what computing a frame takes, from few frames: it takes long."""
         took_s = found.t_comp_frame_s
         spreads = {workers: Spread.of([took_s]) for workers in self.counts}
@@ -513,7 +513,7 @@ NARROWER = ("backbone and not name O", "backbone")
 """What analyses of a selection may need of it: dihedrals of the backbone."""
 
 
-def group_of(kernel: Kernel, system: System, prepared: Prepared) -> Group | None:
+def find_group(kernel: Kernel, system: System, prepared: Prepared) -> Group | None:
     """Return the atoms of an analysis as a selection and indices; None if it reads all atoms.
 
     The selection is the kernel's own, or a narrower one that still covers what is read.
@@ -556,7 +556,7 @@ def measure(
     allow_lossy: float | None = None,
     local_folder: str | PathLike[str] | None = None,
     limits: Limits | None = None,
-    progress: Progress | None = None,
+    progress: StepProgress | None = None,
     overlap: str | None = None,
     verify: bool = True,
     known: Sequence[Bandwidth] = (),
@@ -580,7 +580,7 @@ def measure(
     free, memory = check_target(folder), free_memory()
     if local_folder is not None:
         check_target(Path(local_folder))
-    kernel = as_kernel(analysis, select)
+    kernel = make_kernel(analysis, select)
     notes: list[str] = []
     with open_source(paths, overlap=overlap, fields=kernel.fields, verify=verify) as layout:
         info, container = layout.info, container_of(layout)
@@ -593,7 +593,7 @@ def measure(
         watch = Stopwatch()  # the second time: the topology is parsed once
         kernel.prepare(System(layout, None if top is None else str(top)))
         prepare_s = watch.lap()
-        group = group_of(kernel, system, prepared)
+        group = find_group(kernel, system, prepared)
         found = probe(layout, prepared, limits.frame_s)
         frames = _sample(layout, free, limits)
     if not found.finished:
@@ -611,7 +611,7 @@ def measure(
         )
         frames = range(min(info.n_frames, FEW_FRAMES))
     repeats = InterleavedRepeats(paths, frames, ranks, limits, progress, overlap, verify)
-    source = Tried(as_is(info), paths, frames)
+    source = CandidateRuns(source_candidate(info), paths, frames)
     repeats.look(source, prepared, found)
     files = [path_of(path) for path in paths]
     got = (*bandwidths(files, sorted({1, 2, *repeats.counts, REQUESTS})), *known)
@@ -640,9 +640,9 @@ def measure(
             cores=available_cores(),
             memory_free_nbytes=memory,
             source_file_system=file_system_type(files[0]),
-            source_stripe=stripe_of(files[0]),
+            source_stripe=stripe_layout(files[0]),
             target_file_system=file_system_type(folder),
-            target_stripe=stripe_of(folder),
+            target_stripe=stripe_layout(folder),
             target_free_nbytes=free,
             cold_problem=repeats.cold_problem,
             parallel_hdf5=_parallel_hdf5(),
@@ -682,9 +682,9 @@ def measure(
     )
 
 
-def _tried(candidate: Candidate, folder: Path, number: int, frames: range) -> Tried:
+def _tried(candidate: Candidate, folder: Path, number: int, frames: range) -> CandidateRuns:
     out = folder / f"{number}.{candidate.to}"
-    return Tried(candidate, [str(out)], range(len(frames)), out)
+    return CandidateRuns(candidate, [str(out)], range(len(frames)), out)
 
 
 def _sample(layout: Layout, free: int, limits: Limits) -> range:

@@ -68,7 +68,7 @@ class Candidate:
         return words
 
 
-def as_is(info: TrajectoryInfo) -> Candidate:
+def source_candidate(info: TrajectoryInfo) -> Candidate:
     """Return the source as it is, read with mdio's own reader."""
     alike = {**BEHAVES_LIKE, "segments": "segments", "chain": "segments"}
     return Candidate("as-is", "as-is", alike.get(info.layout, "xtc-shared"))
@@ -184,7 +184,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SampleRun:
     """The analysis over the sample, by so many workers at once; seconds.
 
     Times of a frame are those of one worker among the others.
@@ -229,7 +229,7 @@ class Trial:
     convert_workers: int
     convert_fixed_s: Spread
     convert_frame_s: Spread
-    runs: tuple[Run, ...]
+    runs: tuple[SampleRun, ...]
     problem: str | None
     """Why it could not be measured."""
 

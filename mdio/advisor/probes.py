@@ -55,7 +55,7 @@ MOST_S = 2.0
 """... and for how long, s."""
 
 
-def stripe_of(path: Path) -> str | None:
+def stripe_layout(path: Path) -> str | None:
     """Return how the file system stripes a file or folder; None where it does not."""
     found = get_stripe(path)
     return None if found is None else found.layout
@@ -118,7 +118,7 @@ def ask_storage(paths: Sequence[Path], n_workers: int, number: int) -> Share:
     return Share(platform.node(), cold, *_at_once(parts))
 
 
-def bandwidth_of(shares: Sequence[Share]) -> list[Bandwidth]:
+def total_bandwidth(shares: Sequence[Share]) -> list[Bandwidth]:
     """Return what all workers got together; nothing of a file that is too small to tell."""
     nbytes = sum(share.nbytes for share in shares)
     cache = "cold" if all(share.cold for share in shares) else "warm"
@@ -199,7 +199,7 @@ def analysis_name(analysis: str | Kernel | BlockFunction) -> str:
 
 
 @dataclass(frozen=True)
-class Ready(Kernel):
+class PreparedKernel(Kernel):
     """A kernel that was made ready before, for the same atoms in another layout."""
 
     ready: Prepared

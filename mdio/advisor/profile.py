@@ -103,7 +103,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Storage:
+class StorageModel:
     """Storage and the network to it."""
 
     aggregate_bytes_per_s: Positive
@@ -168,7 +168,7 @@ class Profile:
     node_slowdown: float
     """How much slower a core is on a full node than alone, as a share."""
     task: Task
-    storage: Storage
+    storage: StorageModel
     noise: Noise
     gather: Annotated[Mapping[str, Gather], {*GATHERS}]
     measured: Mapping[str, int]

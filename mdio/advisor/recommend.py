@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mdio.advisor.forecast import CACHES, Calibration, Forecast, Forecaster, Total, calibrated
+from mdio.advisor.forecast import CACHES, Calibration, Forecast, Forecaster, Total, calibrate
 from mdio.advisor.measurements import SCHEMA, Measurements, Trial, segments_for
 from mdio.advisor.profile import Profile
 from mdio.core.errors import PlanError
@@ -79,7 +79,7 @@ def node_cache(forecaster: Forecaster, total: Total, ranks: int) -> NodeCache | 
     nbytes, source_s = measurements.source.nbytes, total.run.t_total_s
     here_s = nbytes / (nodes * local.read_nbytes_per_s)
     saved_s = 0.0
-    if forecaster.cache_of(trial) == "cold" or profile is not None:
+    if forecaster.cache_state(trial) == "cold" or profile is not None:
         saved_s = min(max(0.0, nbytes / storage - here_s), max(0.0, source_s - here_s))
     keeping_s = nbytes / (nodes * local.write_nbytes_per_s)
     cached_s = source_s - saved_s
@@ -97,7 +97,7 @@ def node_cache(forecaster: Forecaster, total: Total, ranks: int) -> NodeCache | 
 
 
 @dataclass(frozen=True, slots=True)
-class Recommended:
+class Recommendation:
     """What to do."""
 
     name: str
@@ -174,7 +174,7 @@ class Decision:
     """t_comp/t_IO of one worker on the source as it is; None where reading took no time."""
     bound: str
     """``io``, ``compute`` or ``balanced``."""
-    recommended: Recommended
+    recommended: Recommendation
     options: tuple[Option, ...]
     break_even_passes: int | None
     """Passes after which converting pays; None if it never does."""
@@ -268,7 +268,7 @@ def recommend(
         raise PlanError(f"passes are {cache!r}; they may be {', '.join(CACHES)}")
     forecaster = Forecaster(measurements, profile, cache=cache, nodes=nodes)
     if calibrations:
-        forecaster = calibrated(forecaster, calibrations)
+        forecaster = calibrate(forecaster, calibrations)
     asked = Setting(measurements, forecaster, ranks, passes)
     usable = [trial for trial in measurements.trials if trial.problem is None and trial.runs]
     source = next((trial for trial in usable if trial.name == "as-is"), None)
@@ -380,7 +380,7 @@ def _break_even(
     return min(found, default=(None, None))
 
 
-def _recommended(setting: Setting, chosen: Trial, total: Total, useful: int) -> Recommended:
+def _recommended(setting: Setting, chosen: Trial, total: Total, useful: int) -> Recommendation:
     measurements = setting.measurements
     host, source = measurements.host, measurements.source
     ranks = setting.ranks
@@ -394,7 +394,7 @@ def _recommended(setting: Setting, chosen: Trial, total: Total, useful: int) -> 
     run = next((run for run in chosen.runs if run.cache == "warm"), chosen.runs[0])
     uneven = max(run.t_io_frame_s.relative, run.t_comp_frame_s.relative) > 0.25
     long = total.run.t_io_s + total.run.t_comp_s > 10.0
-    return Recommended(
+    return Recommendation(
         name=chosen.name,
         layout=chosen.layout,
         chunk_frames=chosen.chunk_frames,
@@ -500,7 +500,7 @@ def reasons(
             f"{setting.ranks} ranks take turns on {where} {plural(cores, 'core')}; use --nodes N "
             "if there are more nodes, or --machine to forecast for a cluster"
         )
-    cold = forecaster.profile is None and forecaster.cache_of(chosen) == "cold"
+    cold = forecaster.profile is None and forecaster.cache_state(chosen) == "cold"
     if cold and forecaster.storage_nbytes_per_s is not None:
         rate = forecaster.storage_nbytes_per_s / 1e6
         found.append(
@@ -536,7 +536,7 @@ def reasons(
 def commands_for(
     measurements: Measurements,
     chosen: Trial,
-    recommended: Recommended,
+    recommended: Recommendation,
     *,
     is_local: bool,
     ranks: int,
@@ -570,7 +570,7 @@ def _keeps_topology(chosen: Trial) -> bool:
 def _convert(
     measurements: Measurements,
     chosen: Trial,
-    recommended: Recommended,
+    recommended: Recommendation,
     sources: list[str],
     out: str,
     is_local: bool,
@@ -595,7 +595,7 @@ def _convert(
 
 def _analyze(
     measurements: Measurements,
-    recommended: Recommended,
+    recommended: Recommendation,
     sources: list[str],
     is_local: bool,
     top: str | None,

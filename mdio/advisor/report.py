@@ -16,7 +16,7 @@ from mdio.advisor.forecast import Forecast
 from mdio.advisor.measurements import Source
 from mdio.advisor.recommend import Decision, Option
 from mdio.analysis import report
-from mdio.analysis.report import check_report, figure, svg_of, time_axis
+from mdio.analysis.report import check_report, figure, figure_svg, time_axis
 from mdio.core.pages import commands, paragraph, picture, section, table
 from mdio.core.words import aligned, duration, plural
 
@@ -30,7 +30,7 @@ def save_page(decision: Decision, path: str | PathLike[str]) -> None:
     report.save_page(path, _capital(headline(decision)), _sections(decision))
 
 
-def html_of(decision: Decision) -> str:
+def advice_html(decision: Decision) -> str:
     """Return the sections alone, for a notebook; without matplotlib, without pictures."""
     if find_spec("matplotlib") is None:
         return "".join([_summary(decision), _options(decision), _commands(decision)])
@@ -304,7 +304,7 @@ def totals(decision: Decision) -> str:
         _names(axes, shown)
         time_axis(axes.xaxis, "time")
         made.legend(loc="outside lower center", ncols=2)
-        return svg_of(made, "Predicted total of each layout: converting and all passes")
+        return figure_svg(made, "Predicted total of each layout: converting and all passes")
 
 
 def breakdown(decision: Decision) -> str:
@@ -321,7 +321,7 @@ def breakdown(decision: Decision) -> str:
         _names(axes, shown)
         time_axis(axes.xaxis, "time of the slowest rank")
         made.legend(loc="outside lower center", ncols=4)
-        return svg_of(made, "Parts of one pass on each layout")
+        return figure_svg(made, "Parts of one pass on each layout")
 
 
 def _names(axes: Any, shown: list[Option]) -> None:
@@ -348,7 +348,7 @@ def times(decision: Decision) -> str:
         axes.set(yscale="log")
         time_axis(axes.yaxis, "t_total")
         made.legend(loc="outside lower center", ncols=3)
-        return svg_of(made, "Predicted t_total of one pass against ranks, for each layout")
+        return figure_svg(made, "Predicted t_total of one pass against ranks, for each layout")
 
 
 def efficiencies(decision: Decision) -> str:
@@ -364,7 +364,7 @@ def efficiencies(decision: Decision) -> str:
         axes.set(ylabel="efficiency")
         axes.set_ylim(bottom=0)
         made.legend(loc="outside lower center", ncols=3)
-        return svg_of(made, "Predicted parallel efficiency against ranks, for each layout")
+        return figure_svg(made, "Predicted parallel efficiency against ranks, for each layout")
 
 
 def _lines(
@@ -406,4 +406,4 @@ def ratio_line(decision: Decision) -> str:
         axes.text(ratio, 0.72, text, ha="center", fontsize=9)
         axes.set(xscale="log", xlim=(1e-3, 1e4), ylim=(0, 1), yticks=[])
         axes.set_xlabel("t_comp / t_IO of one worker on the source as it is")
-        return svg_of(made, "Where the analysis lies between I/O-bound and compute-bound")
+        return figure_svg(made, "Where the analysis lies between I/O-bound and compute-bound")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.kernels.kernel import BlockFunction, Kernel, SeriesKernel, as_kernel
+from mdio.analysis.kernels.kernel import BlockFunction, Kernel, SeriesKernel, make_kernel
 from mdio.analysis.plan import Plan, Request, Trajectory
 from mdio.analysis.reducers import Reducer, Stack, result_of
 from mdio.analysis.results import AnalysisResult, side_by_side
@@ -20,9 +20,9 @@ from mdio.analysis.work import (
     BlockResult,
     BlockWork,
     NumberedBlock,
-    Place,
+    RowDestination,
+    block_label,
     check_shapes,
-    describe,
 )
 from mdio.core.errors import BlockError, PlanError
 from mdio.core.options import made_of, takes_options
@@ -122,7 +122,7 @@ def analyze(
     >>> mdio.analyze(DCD, top=PSF, kernel=end_to_end, select="name CA").values.shape
     (98,)
     """
-    chosen = as_kernel(kernel, select)
+    chosen = make_kernel(kernel, select)
     if blocks_per_worker < 1:
         raise PlanError(f"{blocks_per_worker} blocks per worker; give 1 or more")
     if gather not in GATHERS:
@@ -253,7 +253,7 @@ def _analyze(
         from mdio.parallel.pool import SharedRows
 
         with SharedRows(len(plan.frames)) as rows:
-            place = Place(rows, plan.frames)
+            place = RowDestination(rows, plan.frames)
             work = BlockWork(plan.for_workers().layout, plan.prepared, place=place)
             results = _gather(executor, work, items, progress)
             values = _joined(plan, results, rows)
@@ -284,7 +284,7 @@ def _gather(
 ) -> list[BlockResult]:
     """Return the results of all blocks in their order."""
     results: dict[int, BlockResult] = {}
-    for number, result in executor.imap(work, items, describe=describe):
+    for number, result in executor.imap(work, items, describe=block_label):
         result.timing.gathered()
         results[items[number][0]] = result
         if progress is not None:

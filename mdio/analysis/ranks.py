@@ -30,9 +30,9 @@ from mdio.analysis.work import (
     BlockResult,
     BlockWork,
     NumberedBlock,
+    block_label,
     check_shapes,
-    describe,
-    name_of_rank,
+    rank_name,
 )
 from mdio.core.errors import BlockError, MdioError, PlanError
 from mdio.core.files.index import FrameIndex, load_index, store_index
@@ -130,14 +130,14 @@ def analyze_on_ranks(
             on_read = _as_all_ranks(progress, plan, comm.size)
         block_work = BlockWork(plan.layout, plan.prepared, plan.opened_s, on_read, rank=comm.rank)
         (blocks,), own = blocks_on_ranks([plan], comm)
-        done = dict(executor.imap(work, blocks, describe=describe, own=own))
+        done = dict(executor.imap(work, blocks, describe=block_label, own=own))
     finally:
         if plan.is_ours:
             plan.layout.close()
     settled_at = time.perf_counter()
     gathered = _gathered(mine, plan, comm, gather)
     gathered_at = time.perf_counter()
-    worker = WorkerTiming(name_of_rank(comm.rank), comm.rank)
+    worker = WorkerTiming(rank_name(comm.rank), comm.rank)
     if mine:
         worker = per_worker([result.timing for _, result in mine])[0]
     worker.t_wait_s, worker.t_comm_s = settled_at - done_at, gathered_at - done_at

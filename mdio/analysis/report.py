@@ -109,7 +109,7 @@ def figure(height_in: float) -> Iterator[tuple[Any, Any]]:
         yield made, made.subplots()
 
 
-def svg_of(made: Any, label: str) -> str:
+def figure_svg(made: Any, label: str) -> str:
     """Return a figure as an SVG element that scales with the page; `label` is for those who hear.
 
     What would point outside of the page, or clash with another picture on it, is taken out.
@@ -138,14 +138,14 @@ def _parts(rank: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def label_of(rank: dict[str, Any], number: int) -> str:
+def rank_label(rank: dict[str, Any], number: int) -> str:
     """Return what pictures call a worker: its rank, else its number."""
     return f"rank {rank['rank']}" if rank["rank"] is not None else f"worker {number}"
 
 
 def components(ranks: Sequence[dict[str, Any]], title: str = "Time of each rank") -> str:
     """Stacked bars: what each rank spent its time on."""
-    names = [label_of(rank, number) for number, rank in enumerate(ranks)]
+    names = [rank_label(rank, number) for number, rank in enumerate(ranks)]
     parts = [_parts(rank) for rank in ranks]
     places = np.arange(len(ranks))
     height = min(1.3 + 0.24 * len(ranks), 1.3 + 0.24 * MAX_ROWS)
@@ -160,7 +160,7 @@ def components(ranks: Sequence[dict[str, Any]], title: str = "Time of each rank"
         time_axis(axes.xaxis, "time")
         made.suptitle(title, fontsize=10)
         made.legend(loc="outside lower center", ncols=3)
-        return svg_of(made, f"{title}: {', '.join(PARTS)}")
+        return figure_svg(made, f"{title}: {', '.join(PARTS)}")
 
 
 def time_axis(axis: Any, name: str) -> None:
@@ -192,7 +192,7 @@ def communication(ranks: Sequence[dict[str, Any]]) -> str:
         axes.axvline(float(np.median(values)), color="black", linewidth=1, linestyle="--")
         slowest = int(np.argmax(values))
         axes.annotate(
-            label_of(ranks[slowest], slowest),
+            rank_label(ranks[slowest], slowest),
             (values[slowest], height[slowest]),
             xytext=(0, 8),
             textcoords="offset points",
@@ -201,7 +201,7 @@ def communication(ranks: Sequence[dict[str, Any]]) -> str:
         axes.set(yticks=[], ylim=(0.3, 1.8), title=title)
         time_axis(axes.xaxis, "t_comm (dashed: median)")
         axes.set_xlim(0.0, 1.1 * float(values.max()) or 1.0)
-        return svg_of(made, title)
+        return figure_svg(made, title)
 
 
 def _block_s(timing: dict[str, Any]) -> float:
@@ -249,7 +249,7 @@ def stream(record: dict[str, Any]) -> str:
         _rows(axes, np.arange(len(lanes)), names)
         axes.set(title=title)
         time_axis(axes.xaxis, "time since the first block began (the numbers are blocks)")
-        return svg_of(made, title)
+        return figure_svg(made, title)
 
 
 def _lane(task: dict[str, Any]) -> tuple[int, str, int]:
@@ -278,7 +278,7 @@ def series(
                 time_ps[part][::every], column[part][::every], ".-", color=colour, ms=2.5, lw=0.6
             )
         axes.set(xlabel="time (ps)", ylabel=axis_label(label), title=title)
-        return svg_of(made, title)
+        return figure_svg(made, title)
 
 
 COLUMNS = {
@@ -396,7 +396,7 @@ def _ranks(times: dict[str, Any]) -> str:
         spread.append((name, *map(duration, (of_ranks[0], middle, of_ranks[-1], sum(of_ranks)))))
     each = [
         (
-            label_of(rank, number),
+            rank_label(rank, number),
             rank["worker"],
             rank["n_blocks"],
             rank["n_frames"],

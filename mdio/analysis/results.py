@@ -1,4 +1,4 @@
-"""What an analysis gives back, how it is saved, and how it is shown at a glance."""
+"""What an analysis gives back, how it is saved, and how it is summarised."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Row = tuple[Any, ...]
 
 
-def table(result: AnalysisResult) -> tuple[list[str], Iterator[Row]]:
+def result_table(result: AnalysisResult) -> tuple[list[str], Iterator[Row]]:
     """Return names of columns and the rows: label; frame or lag, time in ps, or a name; values."""
     names, rows = _table(result)
     if result.label is None:
@@ -62,7 +62,7 @@ def dataframe(data: Any, index: Sequence[str], columns: Sequence[str] | None = N
         import pandas as pd
     except ImportError as error:
         raise MissingExtraError(
-            'a DataFrame needs pandas; pip install "mdio-layouts[table]"'
+            'a DataFrame needs pandas; pip install "mdio-layouts[result_table]"'
         ) from error
     return pd.DataFrame(data, columns=columns).set_index(list(index))
 
@@ -82,7 +82,7 @@ def _npz(result: AnalysisResult, file: BinaryIO) -> None:
 def _csv(result: AnalysisResult, file: BinaryIO) -> None:
     from csv import writer  # an analysis need not wait for it
 
-    names, rows = table(result)
+    names, rows = result_table(result)
     text = TextIOWrapper(file, "utf-8", newline="")
     lines = writer(text, lineterminator="\n")
     lines.writerow(names)
@@ -91,7 +91,7 @@ def _csv(result: AnalysisResult, file: BinaryIO) -> None:
 
 
 def _dat(result: AnalysisResult, file: BinaryIO) -> None:
-    names, rows = table(result)
+    names, rows = result_table(result)
     file.write(("#" + " ".join(names) + "\n").encode())
     for row in rows:
         words = (value if isinstance(value, str) else repr(value) for value in row)
@@ -129,7 +129,7 @@ RESULT_SUFFIXES = tuple(WRITERS)
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 
 
-def save_as(suffix: str, result: AnalysisResult, file: BinaryIO) -> None:
+def write_result(suffix: str, result: AnalysisResult, file: BinaryIO) -> None:
     """Write a result to an open file, the way one of `RESULT_SUFFIXES` names.
 
     Text has a line of names and one line a frame (or a row of values); its numbers read back
@@ -240,7 +240,7 @@ class AnalysisResult:
         from mdio.core.files.publish import publish  # most results are looked at only
 
         with publish(target, force=True) as temporary, temporary.open("wb") as file:
-            save_as(target.suffix.lower(), self, file)
+            write_result(target.suffix.lower(), self, file)
 
     def to_dataframe(self) -> DataFrame:
         """Return a pandas table with one row a frame, indexed by number and time (ps).
@@ -250,7 +250,7 @@ class AnalysisResult:
         MissingExtraError
             pandas is not installed.
         """
-        names, rows = table(self)
+        names, rows = result_table(self)
         heads = (self.label is not None) + (2 if self.per_frame else 1)
         found: DataFrame = dataframe(list(rows), names[:heads], names)
         return found
@@ -394,7 +394,7 @@ def _columns(result: AnalysisResult) -> list[tuple[str, str, str]]:
     return found
 
 
-def shown(result: AnalysisResult) -> list[str]:
+def summary_lines(result: AnalysisResult) -> list[str]:
     """Return lines that say what was computed: all columns if there are few, else some."""
     columns = _columns(result)
     width = max((len(name) for name, numbers, _ in columns if numbers), default=0)

@@ -30,7 +30,7 @@ from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.dihedrals import Dihedrals
 from mdio.analysis.kernels.geometry import RMSD, ReferenceDistances
 from mdio.analysis.kernels.kernel import Kernel
-from mdio.analysis.report import BLOCK_COLOURS, components, figure, save_page, svg_of
+from mdio.analysis.report import BLOCK_COLOURS, components, figure, figure_svg, save_page
 from mdio.core.errors import BlockError, MissingExtraError, OutputError
 from mdio.core.pages import picture, section, table
 from mdio.core.timing import record
@@ -86,7 +86,7 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-def json_of(command: Sequence[str], file: Path | None = None) -> dict[str, Any]:
+def run_for_json(command: Sequence[str], file: Path | None = None) -> dict[str, Any]:
     """Run a program, and return the JSON object that it prints, or writes to `file`.
 
     Raises BlockError: the program failed; the message has its own.
@@ -197,7 +197,7 @@ class Study:
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "timings.json"
             command = mpiexec_command(self.mpiexec, case.n_ranks, *words, "--timings", str(out))
-            return json_of(command, out)
+            return run_for_json(command, out)
 
 
 def _executor(case: Case) -> Executor:
@@ -208,7 +208,7 @@ def _executor(case: Case) -> Executor:
     return Processes(case.n_ranks) if case.executor == "processes" else Serial()
 
 
-def cases_of(
+def list_cases(
     trajectories: Sequence[str],
     executors: Sequence[str],
     gathers: Sequence[str],
@@ -395,7 +395,7 @@ def _components(name: str, series: Rows) -> str:
         axes.set(ylabel="seconds", title="Components over workers")
         _axis_of_ranks(axes, counts)
         made.legend(loc="outside lower center", ncols=3)
-        return svg_of(made, f"Components of the time over workers: {name}")
+        return figure_svg(made, f"Components of the time over workers: {name}")
 
 
 def _curves(by_series: dict[str, list[dict[str, Any]]], key: str, title: str, ideal: bool) -> str:
@@ -418,7 +418,7 @@ def _curves(by_series: dict[str, list[dict[str, Any]]], key: str, title: str, id
         axes.set_ylim(bottom=0)
         _axis_of_ranks(axes, counts)
         made.legend(loc="outside lower center", fontsize=7)
-        return svg_of(made, title)
+        return figure_svg(made, title)
 
 
 def _communication(runs: Sequence[dict[str, Any]]) -> str:
@@ -439,4 +439,4 @@ def _communication(runs: Sequence[dict[str, Any]]) -> str:
         axes.set_xticks(range(len(counts)), [str(n) for n in counts])
         axes.set(xlabel="workers", ylabel="t_comm, seconds", title=title)
         axes.set_ylim(bottom=0)
-        return svg_of(made, f"{title}: {runs[0]['series']}")
+        return figure_svg(made, f"{title}: {runs[0]['series']}")

@@ -46,13 +46,13 @@ class Summed(NamedTuple):
     timing: BlockTiming
 
 
-def describe(batch: Batch) -> str:
+def batch_label(batch: Batch) -> str:
     """Return how messages call a batch."""
     number, atoms = batch
     return f"batch {number} (atoms {atoms.min()} to {atoms.max()})"
 
 
-def batches_of(
+def cut_into_batches(
     atoms: AtomIndices, info: TrajectoryInfo, n_frames: int, n_fields: int
 ) -> list[AtomIndices]:
     """Cut atoms into batches, where chunks of atoms end if that can be.
@@ -133,7 +133,7 @@ def _analyze(
     watch = Stopwatch()
     info, prepared, n_frames = plan.layout.info, plan.prepared, len(plan.frames)
     atoms = np.arange(info.n_atoms) if prepared.atoms is None else prepared.atoms
-    batches = batches_of(atoms, info, n_frames, 1 + (kernel.fields != ("positions",)))
+    batches = cut_into_batches(atoms, info, n_frames, 1 + (kernel.fields != ("positions",)))
     notes = (*plan.notes, *_told_of_batches(batches, info))
     layout = plan.layout if executor.shares_memory else plan.for_workers().layout
     work = SeriesWork(layout, plan.frames, kernel)
@@ -141,7 +141,7 @@ def _analyze(
     early: dict[int, Summed] = {}
     time, sums = np.empty(0), np.zeros(0)
     timings: list[BlockTiming] = []
-    for number, summed in executor.imap(work, enumerate(batches), describe=describe):
+    for number, summed in executor.imap(work, enumerate(batches), describe=batch_label):
         summed.timing.gathered()
         early[number] = summed
         while (ready := early.pop(len(timings), None)) is not None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mdio.parallel.pool import SharedRows
 
 
-class Collected:
+class RowCollector:
     """What one block has given so far.
 
     Rows that are kept lie in one array from the first on: what is computed piece by piece is never
@@ -158,12 +158,12 @@ NumberedBlock = tuple[int, range]
 RowShape = tuple[int, ...]
 
 
-def name_of_rank(rank: int) -> str:
+def rank_name(rank: int) -> str:
     """Return what records call this process, which is a rank of an MPI program."""
     return f"rank {rank} ({worker_name()})"
 
 
-def describe(item: NumberedBlock) -> str:
+def block_label(item: NumberedBlock) -> str:
     """Return how messages call a block."""
     return f"block {item[0]} ({block_name(item[1])})"
 
@@ -173,14 +173,14 @@ class BlockResult:
     """What a worker sends back."""
 
     state: State | None
-    """None if the block's rows have gone to their `Place`."""
+    """None if the block's rows have gone to their `RowDestination`."""
     time: NDArray[np.float64]
     timing: BlockTiming
     row_shape: RowShape | None
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowDestination:
     """Where the rows of all frames may go, instead of back with each block."""
 
     rows: SharedRows
@@ -201,8 +201,8 @@ def check_shapes(
     for block, other in found:
         if other != shape:
             raise BlockError(
-                f"{describe(block)}: {kernel_name(prepared.function)} returned rows of shape "
-                f"{other}, but in {describe(first)} rows of shape {shape}; rows of different "
+                f"{block_label(block)}: {kernel_name(prepared.function)} returned rows of shape "
+                f"{other}, but in {block_label(first)} rows of shape {shape}; rows of different "
                 "shapes cannot be joined"
             )
 
@@ -224,7 +224,7 @@ class BlockWork:
         prepared: Prepared,
         opened_s: float = 0.0,
         on_read: Callable[[int, int], None] | None = None,
-        place: Place | None = None,
+        place: RowDestination | None = None,
         rank: int | None = None,
     ) -> None:
         self.rank = rank
@@ -251,7 +251,7 @@ class BlockWork:
         number, block = item
         timing = BlockTiming(number, block, rank=self.rank)
         if self.rank is not None:
-            timing.worker = name_of_rank(self.rank)
+            timing.worker = rank_name(self.rank)
         whole, watch = Stopwatch(), Stopwatch()
         info = self.layout.info
         if self._edges is None:
@@ -306,19 +306,19 @@ class BlockWork:
         ranges = self.layout.byte_ranges(run[0], run[0] + 1, self.prepared.atoms)
         return str(next((one.file.path for one in ranges), self.layout.path))
 
-    def _collected(self, block: range) -> Collected:
+    def _collected(self, block: range) -> RowCollector:
         reducer, place = self.prepared.reducer, self.place
         if place is None:
-            return Collected(reducer, len(block))
-        return Collected(reducer, len(block), place.rows, place.frames.index(block.start))
+            return RowCollector(reducer, len(block))
+        return RowCollector(reducer, len(block), place.rows, place.frames.index(block.start))
 
     def _compute(
-        self, item: NumberedBlock, frames: FrameBlock, run: range, collected: Collected
+        self, item: NumberedBlock, frames: FrameBlock, run: range, collected: RowCollector
     ) -> None:
         """Compute the rows of one read and collect them."""
         function: Any = self.prepared.function
         room = collected.room(len(run)) if self.prepared.fills else None
-        block = f"{self.layout.path}: {describe(item)}"
+        block = f"{self.layout.path}: {block_label(item)}"
         where = "" if run == item[1] else f" (in {block_name(run)})"
         try:
             rows = function(frames) if room is None else function(frames, out=room)

@@ -7,17 +7,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-from mdio.advisor.advise import Advice, Forecast, advise
-from mdio.advisor.measure import TRIALS, Progress
+from mdio.advisor.advise import Advice, ForecastOptions, advise
+from mdio.advisor.measure import TRIALS, StepProgress
 from mdio.analysis.kernels.kernel import KERNELS
 from mdio.analysis.report import check_report
 from mdio.analysis.results import check_output
 from mdio.cli.common import (
     add,
     add_options,
-    add_told,
+    add_output_options,
     add_trajectory,
-    asked,
+    arguments_for,
     parse_step,
     positive,
     print_json,
@@ -34,7 +34,7 @@ COMMON = ("-s", "--analysis", "--select", "--ranks", "--passes", "--target", "--
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     add_trajectory(parser, "*")
-    add_options(parser, Reading, Forecast)
+    add_options(parser, Reading, ForecastOptions)
     add(parser, "-s --top FILE", "topology, for selections")
     add(
         parser,
@@ -78,7 +78,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(parser, "--save-measurements FILE", "save the measurements for --replay", dest="save")
     add(parser, "--replay FILE", "decide from saved measurements, without reading any data")
     add(parser, "--report FILE", "an HTML page with plots and tables")
-    add_told(parser, "no progress bar")
+    add_output_options(parser, "no progress bar")
 
 
 def _step(text: str) -> float:
@@ -93,7 +93,7 @@ def _log(text: str, done: int, n_steps: int) -> None:
 
 
 @contextmanager
-def _bar(quiet: bool) -> Iterator[Progress | None]:
+def _bar(quiet: bool) -> Iterator[StepProgress | None]:
     """Yield what shows the steps on a terminal, and elsewhere says how long they will take."""
     if quiet:
         yield None
@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
         if args.save is not None:
             check_output(args.save)
         with _bar(args.quiet or not executor.is_owner) as progress:
-            given = asked(advise, args) | {"trajectory": args.trajectory or None}
+            given = arguments_for(advise, args) | {"trajectory": args.trajectory or None}
             advice = advise(**given, progress=progress, executor=executor)
         if executor.is_owner:
             _tell(advice, args)

@@ -12,28 +12,28 @@ from pathlib import Path
 from typing import Any, cast
 
 from mdio.analysis.driver import analyze
-from mdio.analysis.kernels.kernel import FORMER_NAMES, KERNELS, Kernel, named_kernel
+from mdio.analysis.kernels.kernel import FORMER_NAMES, KERNELS, Kernel, find_kernel
 from mdio.analysis.plan import Trajectory
 from mdio.analysis.results import (
     PLOT_SUFFIXES,
     RESULT_SUFFIXES,
     AnalysisResult,
     check_output,
-    save_as,
-    shown,
+    summary_lines,
+    write_result,
 )
 from mdio.cli.common import (
     add,
     add_options,
+    add_output_options,
     add_settings,
     add_source,
-    add_told,
     add_trajectory,
-    asked,
+    arguments_for,
     positive,
     print_json,
+    print_notes,
     progress_bar,
-    say_notes,
     source_options,
     with_settings,
 )
@@ -154,7 +154,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(parser, "--plot FILE", "save a picture of the results: .png, .svg or .pdf")
     add(parser, "--timings FILE", "save the timings of every block, as JSON")
     add(parser, "--report FILE", "save an HTML page on where the time went")
-    add_told(parser)
+    add_output_options(parser)
 
 
 def _own_options(args: argparse.Namespace) -> dict[str, object]:
@@ -166,11 +166,11 @@ def _own_options(args: argparse.Namespace) -> dict[str, object]:
         if value == more.get("default"):
             continue
         given[name] = value
-        if name not in signature(named_kernel(args.kernel)).parameters:
+        if name not in signature(find_kernel(args.kernel)).parameters:
             having = [one for one in KERNELS if name in signature(KERNELS[one]).parameters]
-            shown = "" if value is True else f" {value}"
+            value_text = "" if value is True else f" {value}"
             raise PlanError(
-                f"{option}{shown} is for {' and '.join(having)}, not for {args.kernel}; "
+                f"{option}{value_text} is for {' and '.join(having)}, not for {args.kernel}; "
                 "leave it out"
             )
     return given
@@ -186,7 +186,7 @@ def _refuse_what_would_be_ignored(args: argparse.Namespace) -> None:
 def _kernel(args: argparse.Namespace) -> Kernel:
     if args.kernel in FORMER_NAMES:
         name = FORMER_NAMES[args.kernel]
-        say_notes("analyze", (f"the kernel {args.kernel} is called {name} now; see pairs, too",))
+        print_notes("analyze", (f"the kernel {args.kernel} is called {name} now; see pairs, too",))
         args.kernel = name
     chosen = _own_options(args) | ({} if args.select is None else {"select": args.select})
     if args.weights == "none":
@@ -194,7 +194,7 @@ def _kernel(args: argparse.Namespace) -> Kernel:
     if "angles" in chosen:
         chosen["angles"] = tuple(args.angles.split(","))
     return cast(
-        Kernel, with_settings(named_kernel(args.kernel), args.kernel, args.settings, **chosen)
+        Kernel, with_settings(find_kernel(args.kernel), args.kernel, args.settings, **chosen)
     )
 
 
@@ -228,7 +228,11 @@ def _run(args: argparse.Namespace, executor: Executor) -> int:
         )
     _check_outputs(args)
     quiet = args.quiet or not executor.is_owner
-    given = asked(analyze, args) | {"trajectory": trajectory, "kernel": kernel, "select": None}
+    given = arguments_for(analyze, args) | {
+        "trajectory": trajectory,
+        "kernel": kernel,
+        "select": None,
+    }
     with progress_bar(partial(_n_frames, args), "analyze", quiet=quiet) as progress:
         given |= {"workers": None, "executor": executor, "progress": progress}
         result = analyze(**given)
@@ -259,7 +263,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
 
 def _tell(args: argparse.Namespace, result: AnalysisResult) -> None:
     if args.out == "-":
-        save_as(".dat", result, sys.stdout.buffer)
+        write_result(".dat", result, sys.stdout.buffer)
     elif args.out is not None:
         result.save(args.out)
     if args.timings is not None:
@@ -276,7 +280,7 @@ def _tell(args: argparse.Namespace, result: AnalysisResult) -> None:
     if args.json:
         print_json(result.to_json() | {"out": args.out})
         return
-    say_notes("analyze", result.notes)  # also where no summary is wanted: values may be wrong
+    print_notes("analyze", result.notes)  # also where no summary is wanted: values may be wrong
     if not args.quiet and args.out != "-":
         _print_summary(args, result)
 
@@ -305,7 +309,7 @@ def _print_summary(args: argparse.Namespace, result: AnalysisResult) -> None:
     speed = human_nbytes(source / max(result.seconds, 1e-9))
     print(f"  read {human_nbytes(source)} of files ({speed}/s), {decoded} decoded")
     if args.out is None:
-        print(*shown(result), sep="\n")
+        print(*summary_lines(result), sep="\n")
     else:
         rows = plural(len(result.values), result.over if result.per_frame else "row")
         each = plural(math.prod(result.values.shape[1:]), "value")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from mdio.cli.common import add, add_options, add_resume, asked
+from mdio.cli.common import add, add_options, add_resume, arguments_for
 from mdio.cli.convert import add_running, run_with
 from mdio.cli.workers import chosen_executor
 from mdio.converters.options import Sources
@@ -30,6 +30,6 @@ def setup(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Add the frames, and say so; under MPI, rank 0 owns the output and speaks for all."""
-    given = asked(declared(Sources), args) | {"append": True, "compare_all": args.compared}
+    given = arguments_for(declared(Sources), args) | {"append": True, "compare_all": args.compared}
     with chosen_executor(args) as executor:
         return run_with(given, args, executor)

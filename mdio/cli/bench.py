@@ -14,7 +14,7 @@ from mdio.analysis.scaling import (
     KERNELS,
     Study,
     append_jsonl,
-    cases_of,
+    list_cases,
     make_folder,
     run_all,
     save_scaling_page,
@@ -24,7 +24,7 @@ from mdio.analysis.scaling import (
 from mdio.cli.common import (
     add,
     add_bench_output,
-    one_of,
+    names_among,
     positive,
     positives,
     print_json,
@@ -72,14 +72,14 @@ def _setup_scaling(parser: argparse.ArgumentParser) -> None:
         parser,
         "--executor E,E",
         f"of {', '.join(EXECUTORS)} (default: processes)",
-        one_of(EXECUTORS),
+        names_among(EXECUTORS),
         default="processes",
     )
     add(
         parser,
         "--gather G,G",
         f"with mpi, of {', '.join(GATHERS)} (default: blocking)",
-        one_of(GATHERS),
+        names_among(GATHERS),
         default="blocking",
     )
     add(parser, "--repeats N", "runs of each case (default: 5)", positive, default=5)
@@ -92,7 +92,7 @@ def _run_scaling(args: argparse.Namespace) -> int:
     need_matplotlib("mdio bench scaling")
     folder = make_folder(args.out)
     study = Study(args.kernel, args.top, args.select, args.stop, args.mpiexec)
-    cases = cases_of(args.trajectory, args.executor, args.gather, args.repeat, args.workers)
+    cases = list_cases(args.trajectory, args.executor, args.gather, args.repeat, args.workers)
     silent = args.quiet or args.json
 
     def tell(line: str) -> None:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from mdio.cli.common import add, add_told, parse_nbytes, print_json
+from mdio.cli.common import add, add_output_options, parse_nbytes, print_json
 from mdio.cli.convert import seconds
 from mdio.core.cache import Cache, cached_trajectories, evict_units, verify_units
 from mdio.core.files.store import COPY_IT, need_disk
@@ -39,7 +39,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     for action in (status, evict, verify):
         add(action, "dir DIR", "the folder given as --cache")
     for action in (follow, status, evict, verify):
-        add_told(action, "no summary")
+        add_output_options(action, "no summary")
 
 
 def run(args: argparse.Namespace) -> int:

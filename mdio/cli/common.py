@@ -54,7 +54,7 @@ def add(
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-def asked(target: Callable[..., Any] | Mapping[str, Any], args: argparse.Namespace) -> Any:
+def arguments_for(target: Callable[..., Any] | Mapping[str, Any], args: argparse.Namespace) -> Any:
     """Return what `args` has under the names of `target`, or of the arguments of a function."""
     names = getattr(target, "option_names", target)
     names = signature(names).parameters if callable(names) else names
@@ -96,7 +96,7 @@ def add_trajectory(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
     add(parser, "trajectory TRAJ", "trajectory (several are joined)", nargs=nargs)
 
 
-def add_told(parser: Any, quiet: str = "no progress bar, no summary") -> None:
+def add_output_options(parser: Any, quiet: str = "no progress bar, no summary") -> None:
     """Add how much is printed."""
     add(parser, "--json", "print one JSON object")
     add(parser, "-q --quiet", quiet)
@@ -153,7 +153,7 @@ def source_options(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def say_notes(command: str, notes: Sequence[str]) -> None:
+def print_notes(command: str, notes: Sequence[str]) -> None:
     """Tell on stderr how files were joined."""
     for note in notes:
         print(f"mdio {command}: {without_passwords(note)}", file=sys.stderr)
@@ -294,7 +294,7 @@ def positives(text: str) -> list[int]:
     return [positive(part) for part in text.split(",")]
 
 
-def one_of(names: tuple[str, ...]) -> Callable[[str], list[str]]:
+def names_among(names: tuple[str, ...]) -> Callable[[str], list[str]]:
     """Return a parser of names separated by commas."""
 
     def parse(text: str) -> list[str]:
@@ -316,7 +316,7 @@ def add_bench_output(parser: argparse.ArgumentParser, name: str, files: str) -> 
         f"for {files} (default: %(default)s)",
         default=f"bench-output/{name}",
     )
-    add_told(parser, "print nothing")
+    add_output_options(parser, "print nothing")
 
 
 @contextmanager

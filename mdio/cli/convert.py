@@ -16,14 +16,14 @@ from typing import Any
 from mdio.cli.common import (
     add,
     add_options,
+    add_output_options,
     add_resume,
     add_source,
-    add_told,
-    asked,
+    arguments_for,
     positive,
     print_json,
+    print_notes,
     progress_bar,
-    say_notes,
     source_options,
 )
 from mdio.cli.plan_table import plan_table
@@ -177,7 +177,7 @@ def add_running(parser: argparse.ArgumentParser) -> None:
     """Add what conversions of all kinds have: workers, and what is printed."""
     add_workers(parser)
     add(parser, "--dry-run", "print the plan, write nothing")
-    add_told(parser)
+    add_output_options(parser)
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     given: dict[str, Any] = {"groups": dict(args.groups), "source_options": source_options(args)}
     given |= {"progressive": progressive, "stripe_count": stripe_count}
     given |= {"compare_all": args.append and args.compared}
-    given = asked(declared(*OPTIONS), args) | given
+    given = arguments_for(declared(*OPTIONS), args) | given
     if args.recipe is None:
         return dict(given)
     asked_here = ConversionOptions.of(**given).asked_for()
@@ -226,7 +226,7 @@ def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
     if args.json:
         print_json({"members": {label: result.to_json() for label, result in done.items()}})
     elif args.quiet:
-        say_notes("convert", notes)
+        print_notes("convert", notes)
     else:
         for result in done.values():
             _print_summary(replace(result, plan=result.plan.replace(notes=())))
@@ -259,7 +259,7 @@ def run_with(given: Mapping[str, Any], args: argparse.Namespace, executor: Execu
         if args.json:
             print_json(report)
         elif args.quiet:
-            say_notes("convert", result.plan.notes)
+            print_notes("convert", result.plan.notes)
         else:
             _print_summary(result)
             if checked is not None and checked.ok:

@@ -17,7 +17,7 @@ from mdio.cli.common import (
     add_options,
     add_source,
     print_json,
-    say_notes,
+    print_notes,
     source_options,
 )
 from mdio.converters.selection import open_with_topology
@@ -152,12 +152,12 @@ def run(args: argparse.Namespace) -> int:
         return _tell_each(args, refusal)
     with opened as layout:
         if not args.json:
-            say_notes("info", layout.notes)
+            print_notes("info", layout.notes)
         facts: dict[str, Any] = asdict(layout.info) | {"notes": layout.notes}
         facts |= facts.pop("rounding")._asdict() | facts.pop("flaws")._asdict()
-        asked = (layout.manifest or {}).get("stripe") or {}
-        if asked.get("asked") and asked.get("reason"):
-            facts["not_striped_as_asked"] = asked["reason"]
+        requested = (layout.manifest or {}).get("stripe") or {}
+        if requested.get("asked") and requested.get("reason"):
+            facts["not_striped_as_asked"] = requested["reason"]
         facts |= _first(layout) | {"frame_data": described(layout.frame_data())}
     facts["files"] = [_file(path, args) for path in args.path] if len(args.path) > 1 else []
     found = get_stripe(args.path[0])

@@ -6,18 +6,18 @@ import argparse
 import sys
 from typing import Any
 
-from mdio.analysis.kernels.kernel import Kernel, at_address
+from mdio.analysis.kernels.kernel import Kernel, import_callable
 from mdio.analysis.results import check_output
 from mdio.cli.common import (
     add,
     add_options,
+    add_output_options,
     add_settings,
-    add_told,
     add_trajectory,
-    asked,
+    arguments_for,
     print_json,
+    print_notes,
     progress_bar,
-    say_notes,
     with_settings,
 )
 from mdio.cli.workers import add_workers, chosen_executor
@@ -52,12 +52,12 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_workers(parser.add_argument_group("workers"))
     add_options(parser, CachedReading, Shuffle)
     add(parser, "-o --out FILE", f"a row a key: {', '.join(TABLE_SUFFIXES)}")
-    add_told(parser)
+    add_output_options(parser)
 
 
 def _program(args: argparse.Namespace) -> Any:
     """Return an object of the class that is named."""
-    made: Any = at_address(args.program)
+    made: Any = import_callable(args.program)
     if not isinstance(made, type):
         raise PlanError(
             f"{args.program}: not a class; a map-reduce needs one with the methods map and reduce"
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace, executor: Executor) -> int:
     trajectory = labelled(args.trajectory) if args.replicas else args.trajectory
     given = {"trajectory": trajectory, "map": _program(args), "frames": _frames(args)}
-    given = asked(map_reduce, args) | given | {"workers": None, "executor": executor}
+    given = arguments_for(map_reduce, args) | given | {"workers": None, "executor": executor}
     if args.out is not None:
         check_output(args.out, TABLE_SUFFIXES)
     with progress_bar(0, "map", quiet=args.quiet or not executor.is_owner) as progress:
@@ -111,7 +111,7 @@ def _tell(args: argparse.Namespace, result: MapReduceResult) -> None:
     if args.json:
         print_json(result.to_json() | {"out": args.out})
         return
-    say_notes("mapreduce", result.notes)
+    print_notes("mapreduce", result.notes)
     if not args.quiet:
         pairs = int(result.n_pairs.sum())
         print(

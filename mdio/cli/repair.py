@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from mdio.cli.common import add, add_told, positive, print_json, progress_bar
+from mdio.cli.common import add, add_output_options, positive, print_json, progress_bar
 from mdio.converters.repair import RepairResult, repair
 from mdio.core.words import plural, runs_text
 from mdio.layouts.registry import open_layout
@@ -22,7 +22,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(parser, "-s --top FILE", "topology (after --pbc/--center, or if SRC needs one)")
     add(parser, "-w --workers N", "worker processes", positive, default=1)
     add(parser, "--force", "start again where a run has left something in a store")
-    add_told(parser)
+    add_output_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,13 +7,13 @@ import argparse
 from mdio.cli.common import (
     add,
     add_options,
+    add_output_options,
     add_resume,
-    add_told,
-    asked,
+    arguments_for,
     positive,
     print_json,
+    print_notes,
     progress_bar,
-    say_notes,
 )
 from mdio.cli.workers import add_workers, chosen_executor
 from mdio.converters.convert import check_suffix, prepare
@@ -32,14 +32,14 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_workers(parser)
     add(parser, "--force", "replace an existing output")
     add_resume(parser)
-    add_told(parser)
+    add_output_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Split and say what was written; under MPI, rank 0 speaks for all."""
     with chosen_executor(args) as executor, salvage_offered(args.salvage):
         check_suffix(args.out)
-        options = ConversionOptions.of(to="segments", **asked(declared(*OPTIONS), args))
+        options = ConversionOptions.of(to="segments", **arguments_for(declared(*OPTIONS), args))
         conversion = executor.from_owner(lambda: prepare(args.source, args.out, options))
         quiet = args.quiet or not executor.is_owner
         with progress_bar(conversion.plan.n_frames, "split", quiet=quiet) as progress:
@@ -55,7 +55,7 @@ def _tell(args: argparse.Namespace, result: ConvertResult) -> None:
     if args.json:
         print_json(result.to_json())
     elif args.quiet:
-        say_notes("split", result.plan.notes)
+        print_notes("split", result.plan.notes)
     else:
         rate = result.nbytes_out / max(result.seconds, 1e-9) / 1e6
         print(

@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Callable
 
-from mdio.cli.common import add, add_told, asked, print_json, progress_bar
+from mdio.cli.common import add, add_output_options, arguments_for, print_json, progress_bar
 from mdio.cli.workers import add_workers, chosen_executor
 from mdio.converters.opening import open_damaged
 from mdio.converters.verify import VerifyResult, every_nth, everything, sample, verify
@@ -56,7 +56,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         const=everything,
     )
     add_workers(parser)
-    add_told(parser, "no progress bar")
+    add_output_options(parser, "no progress bar")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
             with open_damaged(args.out) as layout:
                 n_frames = layout.info.n_frames
         with progress_bar(n_frames, "verify", quiet=quiet) as progress:
-            given = asked(verify, args) | {"executor": executor, "progress": progress}
+            given = arguments_for(verify, args) | {"executor": executor, "progress": progress}
             result = verify(**given)
         if executor.is_owner:
             _tell(args, result)

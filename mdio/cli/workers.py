@@ -103,9 +103,9 @@ EXECUTORS = ("serial", "processes", "dask", "mpi")
 
 def add_workers(parser: Any) -> None:
     """Add the options to a parser or a group of one."""
-    shown = "|".join(EXECUTORS[:-1])
+    summary_lines = "|".join(EXECUTORS[:-1])
     help_text = "default: processes with -w, else serial"
-    add(parser, f"--executor {shown}", help_text, choices=EXECUTORS)
+    add(parser, f"--executor {summary_lines}", help_text, choices=EXECUTORS)
     add(
         parser,
         "-w --workers N",
@@ -117,7 +117,7 @@ def add_workers(parser: Any) -> None:
 
 
 def executor_name(args: argparse.Namespace) -> str:
-    """Return the executor that is asked for; raises PlanError where options do not fit it."""
+    """Return the executor that was requested; raises PlanError where options do not fit it."""
     if args.mpi:
         if args.executor not in (None, "mpi"):
             raise PlanError(f"--mpi does not go with --executor {args.executor}; leave one out")

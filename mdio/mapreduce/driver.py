@@ -31,22 +31,28 @@ from mdio.core.timing import Stopwatch
 from mdio.layouts.views.opening import ensemble_at
 from mdio.layouts.views.options import CachedReading
 from mdio.mapreduce.job import (
-    Job,
-    MapItem,
-    Mapped,
+    MappedBlock,
+    MapReduceJob,
+    MapTask,
     MapWork,
     Progress,
-    ReduceItem,
+    ReduceTask,
     ReduceWork,
     Settings,
     Table,
-    block_label,
-    head,
+    copy_key_range,
     joined,
-    part_of,
-    range_label,
+    map_label,
+    reduce_label,
+    without_pairs,
 )
-from mdio.mapreduce.pairs import Pairs, Run, choose_cuts, gathered, kind_of
+from mdio.mapreduce.pairs import (
+    KeyValuePairs,
+    SortedRun,
+    choose_cuts,
+    common_kind,
+    concatenate_runs,
+)
 from mdio.mapreduce.program import Frames, Program, choose_frames
 from mdio.mapreduce.results import MapReduceResult
 from mdio.parallel.executors import Executor, executor_of
@@ -223,11 +229,11 @@ def map_reduce(
             plans[label] = plan = request.plan()
             if plan.is_ours:
                 stack.callback(plan.layout.close)
-        return _map_reduce(Job.of(plans, settings), run_in, stack, blocks_per_worker)
+        return _map_reduce(MapReduceJob.of(plans, settings), run_in, stack, blocks_per_worker)
 
 
 def _map_reduce(
-    job: Job, executor: Executor, stack: ExitStack, blocks_per_worker: int
+    job: MapReduceJob, executor: Executor, stack: ExitStack, blocks_per_worker: int
 ) -> MapReduceResult:
     watch = Stopwatch()
     settings, table = job.settings, job.table
@@ -250,8 +256,8 @@ def _map_reduce(
         items = job.items(blocks for blocks, _ in placed)
         dask.place([where for _, places in placed for where in places])
     futures: dict[int, Any] = {}
-    leave: dict[str, Any] = {"leave": head} if client else {}
-    for _, one in _done(executor, work, items, block_label, **leave):
+    leave: dict[str, Any] = {"leave": without_pairs} if client else {}
+    for _, one in _done(executor, work, items, map_label, **leave):
         if client:
             future, one = one
             futures[one.at] = future
@@ -260,13 +266,13 @@ def _map_reduce(
     runs = [run for at in sorted(job.mapped) for run in job.mapped[at].runs]
     reduced = Table.empty()
     if runs:
-        kind = kind_of(runs)
+        kind = common_kind(runs)
         cuts = choose_cuts(runs, kind, settings.n_ranges(runs, kind, executor.n_workers))
         ends = [None, *cuts.tolist(), None]
         ranges = enumerate(itertools.pairwise(ends))
-        parts: Iterator[ReduceItem]
+        parts: Iterator[ReduceTask]
         if client:
-            submit = partial(client.submit, part_of, pure=False)
+            submit = partial(client.submit, copy_key_range, pure=False)
             mapped = [futures[at] for at in sorted(futures)]
             parts = ((n, [submit(one, *of) for one in mapped]) for n, of in ranges)
         else:
@@ -276,7 +282,7 @@ def _map_reduce(
                 for n, _ in ranges
             )
         reducing = ReduceWork(settings.program.reduce, kind, table, settings.keep_going)
-        tables = dict(_done(executor, reducing, parts, range_label))
+        tables = dict(_done(executor, reducing, parts, reduce_label))
         reduced = joined([tables[number] for number in sorted(tables)], kind)
     result = job.result(reduced, executor, runs)
     result.reduce_s = watch.lap()
@@ -334,18 +340,18 @@ def map_reduce_on_ranks(
     watch = Stopwatch()
     if comm.rank != 0:
         settings = replace(settings, progress=None)
-    job = Job.of(plans, settings)
+    job = MapReduceJob.of(plans, settings)
     spool = settings.spool(folder, shares=False)
     opened = list(plans.values())
-    work, runs_here = MapWork(opened, settings.program, spool, comm.rank), list[Run]()
+    work, runs_here = MapWork(opened, settings.program, spool, comm.rank), list[SortedRun]()
 
-    def map_here(item: MapItem) -> Mapped:
+    def map_here(item: MapTask) -> MappedBlock:
         mapped = work(item)
         runs_here.extend(mapped.runs)
-        return head(mapped)
+        return without_pairs(mapped)
 
     blocks, own = blocks_on_ranks(opened, comm)
-    for _, one in executor.imap(map_here, job.items(blocks), describe=block_label, own=own):
+    for _, one in executor.imap(map_here, job.items(blocks), describe=map_label, own=own):
         job.note(one)
     job.table.time[:] = comm.bcast(job.table.time)
     map_s = watch.lap()
@@ -358,12 +364,14 @@ def map_reduce_on_ranks(
     return comm.bcast(result) if executor.to_all else result
 
 
-def _reduced(job: Job, runs: list[Run], own: list[Run], comm: Any, agreement: Agreement) -> Table:
+def _reduced(
+    job: MapReduceJob, runs: list[SortedRun], own: list[SortedRun], comm: Any, agreement: Agreement
+) -> Table:
     """Return the table on rank 0, and one without rows elsewhere."""
     from mdio.parallel.ranks import exchange_rows
 
     settings = job.settings
-    kind = kind_of(runs)
+    kind = common_kind(runs)
     n_rounds = math.ceil(settings.n_ranges(runs, kind, comm.size) / comm.size)
     cuts = choose_cuts(runs, kind, n_rounds * comm.size)
     n_rounds = math.ceil((len(cuts) + 1) / comm.size)
@@ -372,7 +380,7 @@ def _reduced(job: Job, runs: list[Run], own: list[Run], comm: Any, agreement: Ag
     edges: list[list[int]] = []
     error: Exception | None = None
     for first in range(0, n_rounds * comm.size, comm.size):
-        pairs, counts = Pairs.empty(kind, 0), [0] * comm.size
+        pairs, counts = KeyValuePairs.empty(kind, 0), [0] * comm.size
         try:
             if not error:
                 edges = edges or [run.edges(cuts) for run in own]
@@ -381,7 +389,7 @@ def _reduced(job: Job, runs: list[Run], own: list[Run], comm: Any, agreement: Ag
                     for n in range(first, min(first + comm.size, len(cuts) + 1))
                 ]
                 counts = [sum(map(len, part)) for part in parts] + [0] * (comm.size - len(parts))
-                pairs = gathered([run for part in parts for run in part], kind)
+                pairs = concatenate_runs([run for part in parts for run in part], kind)
         except Exception as caught:
             error = caught
         agreement.reach(error, number=comm.rank)

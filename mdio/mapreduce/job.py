@@ -20,17 +20,25 @@ from numpy.typing import NDArray
 from mdio.analysis.kernels.kernel import kernel_name
 from mdio.analysis.plan import Plan
 from mdio.analysis.reducers import Stack
-from mdio.analysis.work import BlockWork, NumberedBlock, describe
+from mdio.analysis.work import BlockWork, NumberedBlock, block_label
 from mdio.core.errors import BlockError, OutputError, error_text
 from mdio.core.frames import FrameBlock
 from mdio.core.timing import BlockTiming
-from mdio.mapreduce.pairs import Kind, Pairs, Run, Spool, as_keys, as_values, gathered
-from mdio.mapreduce.program import Combined, FrameTable, Program
+from mdio.mapreduce.pairs import (
+    KeyValuePairs,
+    Kind,
+    SortedRun,
+    Spool,
+    concatenate_runs,
+    convert_keys,
+    convert_values,
+)
+from mdio.mapreduce.program import Combiner, MappedFrames, Program
 from mdio.mapreduce.results import MapReduceResult
 from mdio.parallel.executors import Executor
 
 
-class MapItem(NamedTuple):
+class MapTask(NamedTuple):
     """A block to map."""
 
     at: int
@@ -42,37 +50,37 @@ class MapItem(NamedTuple):
     """Of the layout."""
 
 
-def block_label(item: MapItem) -> str:
+def map_label(item: MapTask) -> str:
     """Return how messages call a block."""
     of = f" of {item.label}" if item.label else ""
-    return describe((item.number, item.frames)) + of
+    return block_label((item.number, item.frames)) + of
 
 
 @dataclass(slots=True)
-class Mapped:
+class MappedBlock:
     """What became of a block."""
 
     at: int
-    runs: list[Run]
+    runs: list[SortedRun]
     n_pairs: NDArray[np.int64]
     """Of each frame."""
     time: NDArray[np.float64]
     timing: BlockTiming
 
 
-def head(mapped: Mapped) -> Mapped:
+def without_pairs(mapped: MappedBlock) -> MappedBlock:
     """Return it without its pairs."""
     return replace(mapped, runs=[replace(run, pairs=None) for run in mapped.runs])
 
 
-def part_of(mapped: Mapped, first: Any, beyond: Any) -> list[Run]:
+def copy_key_range(mapped: MappedBlock, first: Any, beyond: Any) -> list[SortedRun]:
     """Return copies of a block's pairs whose keys lie from `first` on, before `beyond`."""
     parts = []
     for run in mapped.runs:
         assert run.pairs is not None
         ends = [None if key is None else run.edges([key])[1] for key in (first, beyond)]
         part = run.part(ends[0] or 0, len(run) if ends[1] is None else ends[1])
-        parts.append(replace(part, pairs=gathered([part])))
+        parts.append(replace(part, pairs=concatenate_runs([part])))
     return parts
 
 
@@ -100,13 +108,13 @@ class MapWork:
     def __repr__(self) -> str:
         return f"{self._name} or {kernel_name(self._reduce)}"
 
-    def __call__(self, item: MapItem) -> Mapped:
+    def __call__(self, item: MapTask) -> MappedBlock:
         """Map a block; raises BlockError if that fails."""
-        self._spool.begin(block_label(item))
+        self._spool.begin(map_label(item))
         self._functions[item.trajectory].at = item.at
         done = self._works[item.trajectory]((item.number, item.frames))
         n_pairs = Stack().finish(done.state)  # type: ignore[arg-type]
-        return Mapped(item.at, self._spool.finish(), n_pairs, done.time, done.timing)
+        return MappedBlock(item.at, self._spool.finish(), n_pairs, done.time, done.timing)
 
 
 class _Counting:
@@ -124,7 +132,7 @@ class _Counting:
         at = (self.at + rows).astype(np.int64)
         # Blocks are read into the same arrays again: what is a view of them must be copied.
         own = {name: np.array(value) for name, value in values.items()}
-        self._spool.add(Pairs(tuple(own), [keys, at, *own.values()]))
+        self._spool.add(KeyValuePairs(tuple(own), [keys, at, *own.values()]))
         self.at += n_frames
         return np.bincount(rows, minlength=n_frames)
 
@@ -135,13 +143,13 @@ class _Counting:
                 f"{kernel_name(self._function)} returned a {type(given).__name__}; expected "
                 "(keys, rows, values), or per_frame=True for a generator of (key, value)"
             )
-        keys, rows = as_keys(given[0]), np.asarray(given[1])
+        keys, rows = convert_keys(given[0]), np.asarray(given[1])
         if rows.shape != keys.shape or (rows.dtype.kind not in "iu" and len(rows)):
             raise ValueError(
                 f"there are {len(keys)} keys, but rows of shape {rows.shape} and {rows.dtype}; "
                 "expected the row in the block of each pair's frame, a whole number"
             )
-        return keys, rows.astype(np.int64), as_values(given[2], len(keys))
+        return keys, rows.astype(np.int64), convert_values(given[2], len(keys))
 
     def _by_frame(self, block: FrameBlock) -> tuple[NDArray[Any], NDArray[Any], dict[str, Any]]:
         keys, rows, values = [], [], []
@@ -158,16 +166,16 @@ class _Counting:
                 f"values of the key {keys[odd]!r} are {list(values[odd])}, before {names}"
             )
         columns = {name: np.array([one[name] for one in values]) for name in names}
-        return as_keys(keys), np.array(rows, np.int64), as_values(columns, len(keys))
+        return convert_keys(keys), np.array(rows, np.int64), convert_values(columns, len(keys))
 
 
 TAKEN = {"key", "keys", "label", "file"}
 
-ReduceItem = tuple[int, Sequence[Sequence[Run]]]
+ReduceTask = tuple[int, Sequence[Sequence[SortedRun]]]
 """The number of a range of keys, and the pairs that it has: of each block, or of all."""
 
 
-def range_label(item: ReduceItem) -> str:
+def reduce_label(item: ReduceTask) -> str:
     """Return how messages call a range."""
     return f"range {item[0]} of the keys"
 
@@ -197,7 +205,7 @@ class ReduceWork:
     """
 
     def __init__(
-        self, reduce: Callable[..., Any], kind: Kind, table: FrameTable, keep_going: bool
+        self, reduce: Callable[..., Any], kind: Kind, table: MappedFrames, keep_going: bool
     ) -> None:
         self._reduce, self._kind, self._table, self._keep_going = reduce, kind, table, keep_going
         self._begun = -1
@@ -205,11 +213,11 @@ class ReduceWork:
     def __repr__(self) -> str:
         return f"the reduce {kernel_name(self._reduce)}"
 
-    def __call__(self, item: ReduceItem) -> Table:
+    def __call__(self, item: ReduceTask) -> Table:
         """Return the rows of a range; raises BlockError where a reduce fails."""
-        return self.reduced(gathered([run for part in item[1] for run in part], self._kind))
+        return self.reduced(concatenate_runs([run for part in item[1] for run in part], self._kind))
 
-    def reduced(self, pairs: Pairs) -> Table:
+    def reduced(self, pairs: KeyValuePairs) -> Table:
         """Sort pairs and reduce them."""
         pairs.sort()
         of = self._table.of_trajectory(pairs.at)
@@ -241,7 +249,7 @@ class ReduceWork:
         of = f" of {self._table.labels[trajectory]}" if self._table.labels else ""
         return f"{kernel_name(self._reduce)} of the key {key!r}{of}"
 
-    def _row(self, key: Any, trajectory: int, pairs: Pairs) -> dict[str, NDArray[Any]]:
+    def _row(self, key: Any, trajectory: int, pairs: KeyValuePairs) -> dict[str, NDArray[Any]]:
         table, at = self._table, pairs.at
         begin = getattr(getattr(self._reduce, "__self__", None), "begin", None)
         if begin is not None and self._begun != trajectory:
@@ -347,11 +355,11 @@ class Settings:
     def spool(self, folder: Path | None, *, shares: bool) -> Spool:
         """Return where a worker's pairs go: into files if it shares them; or no folder, no file."""
         combine = self.program.combine
-        combined = None if combine is None else Combined(combine)
+        combined = None if combine is None else Combiner(combine)
         most = math.inf if folder is None else self.most_nbytes
         return Spool(most, 0 if shares else 2 * most, folder, combined)
 
-    def n_ranges(self, runs: Sequence[Run], kind: Kind, n_workers: int) -> int:
+    def n_ranges(self, runs: Sequence[SortedRun], kind: Kind, n_workers: int) -> int:
         """Return how many ranges of keys to make."""
         nbytes = sum(map(len, runs)) * kind.nbytes
         wanted = max(LEAST_RANGES, n_workers * RANGES_PER_WORKER) if n_workers > 1 else 1
@@ -359,33 +367,33 @@ class Settings:
 
 
 @dataclass(slots=True)
-class Job:
+class MapReduceJob:
     """A map-reduce whose trajectories are open."""
 
     plans: dict[str, Plan]
     """By label."""
     settings: Settings
-    table: FrameTable
-    mapped: dict[int, Mapped] = field(default_factory=dict)
+    table: MappedFrames
+    mapped: dict[int, MappedBlock] = field(default_factory=dict)
     """What is done, by where it begins."""
 
     @classmethod
-    def of(cls, plans: dict[str, Plan], settings: Settings) -> Job:
+    def of(cls, plans: dict[str, Plan], settings: Settings) -> MapReduceJob:
         """Count frames."""
-        table = FrameTable.of({label: plan.chosen for label, plan in plans.items()})
+        table = MappedFrames.of({label: plan.chosen for label, plan in plans.items()})
         return cls(plans, settings, table)
 
-    def items(self, blocks: Iterable[Iterable[NumberedBlock]]) -> list[MapItem]:
+    def items(self, blocks: Iterable[Iterable[NumberedBlock]]) -> list[MapTask]:
         """Return what is to be mapped: some blocks of each trajectory."""
         found = []
         of_each = zip(self.table.firsts.tolist(), self.plans.items(), blocks, strict=True)
         for trajectory, (first, (label, plan), some) in enumerate(of_each):
             for number, block in some:
                 at = first + plan.frames.index(block.start)
-                found.append(MapItem(at, number, trajectory, label, block))
+                found.append(MapTask(at, number, trajectory, label, block))
         return found
 
-    def note(self, mapped: Mapped) -> None:
+    def note(self, mapped: MappedBlock) -> None:
         """Take what became of a block."""
         self.mapped[mapped.at] = mapped
         self.table.time[mapped.at : mapped.at + len(mapped.time)] = mapped.time
@@ -393,7 +401,9 @@ class Job:
         if self.settings.progress is not None:
             self.settings.progress(mapped.timing.n_frames, mapped.timing.nbytes_read)
 
-    def result(self, reduced: Table, executor: Executor, runs: Sequence[Run]) -> MapReduceResult:
+    def result(
+        self, reduced: Table, executor: Executor, runs: Sequence[SortedRun]
+    ) -> MapReduceResult:
         """Return the result, but for how long it took; `runs` are those of all workers."""
         plans = list(self.plans.values())
         mapped = [self.mapped[at] for at in sorted(self.mapped)]

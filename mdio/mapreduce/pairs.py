@@ -66,7 +66,7 @@ class Kind:
 
 
 @dataclass(slots=True)
-class Pairs:
+class KeyValuePairs:
     """Pairs, in columns of equal length.
 
     Attributes: `names`: of the values. `columns`: keys (K,), `at` (K,), and the values (K, ...) in
@@ -105,9 +105,9 @@ class Pairs:
         """What the columns are."""
         return Kind(self.names, tuple((one.dtype.str, one.shape[1:]) for one in self.columns))
 
-    def rows(self, start: int, stop: int) -> Pairs:
+    def rows(self, start: int, stop: int) -> KeyValuePairs:
         """Return a run of them (views)."""
-        return Pairs(self.names, [column[start:stop] for column in self.columns])
+        return KeyValuePairs(self.names, [column[start:stop] for column in self.columns])
 
     def sort(self) -> None:
         """Sort by key, those of one key by frame, those of one frame as they came."""
@@ -128,7 +128,7 @@ class Pairs:
         return np.concatenate(([0], changes, [len(self)]))
 
 
-def as_keys(given: Any) -> NDArray[Any]:
+def convert_keys(given: Any) -> NDArray[Any]:
     """Return keys as an array of one of the types that keys have.
 
     Raises ValueError: they are of several types, of another type, or not a number.
@@ -171,7 +171,7 @@ def _letter(key: Any) -> str:
     )
 
 
-def as_values(given: Any, n_pairs: int) -> dict[str, NDArray[Any]]:
+def convert_values(given: Any, n_pairs: int) -> dict[str, NDArray[Any]]:
     """Return values as arrays with one row a pair.
 
     Raises ValueError: they are no such arrays by name, or have another length.
@@ -199,11 +199,11 @@ def _list(words: Sequence[str]) -> str:
 SAMPLE_EVERY, LEAST_SAMPLES = 4096, 256
 """One key in so many is kept to know where others lie; short runs keep more."""
 
-Sort = Callable[[Pairs], Pairs]
+Sort = Callable[[KeyValuePairs], KeyValuePairs]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SortedRun:
     """Pairs of one block, sorted by key, or some neighbouring ones of them."""
 
     block: str
@@ -213,7 +213,7 @@ class Run:
     """Of the whole run."""
     start: int
     stop: int
-    pairs: Pairs | None = None
+    pairs: KeyValuePairs | None = None
     """Where they are in memory."""
     path: Path | None = None
     """The file, where they are not: one column after the other."""
@@ -224,7 +224,7 @@ class Run:
     def __len__(self) -> int:
         return self.stop - self.start
 
-    def part(self, start: int, stop: int) -> Run:
+    def part(self, start: int, stop: int) -> SortedRun:
         """Return some of its pairs, without samples."""
         pairs = None if self.pairs is None else self.pairs.rows(start, stop)
         first = 0 if pairs is not None else start
@@ -243,7 +243,7 @@ class Run:
             return int(np.searchsorted(self.pairs.keys, key))
         beyond = int(np.searchsorted(self.samples, key))
         first, stop = max(0, (beyond - 1) * self.every), min(self.n_pairs, beyond * self.every)
-        keys = Pairs.empty(self.kind, stop - first).keys
+        keys = KeyValuePairs.empty(self.kind, stop - first).keys
         with OpenFile(self._file) as file:
             file.fill(first * keys.itemsize, keys)
         return first + int(np.searchsorted(keys, key))
@@ -263,7 +263,7 @@ class Run:
             for column, own in zip(columns, self.pairs.columns, strict=True):
                 column[rows] = own
             return
-        none = Pairs.empty(self.kind, 0)
+        none = KeyValuePairs.empty(self.kind, 0)
         offset = 0
         with OpenFile(self._file, SourceError) as file:
             for column, like in zip(columns, none.columns, strict=True):
@@ -296,20 +296,20 @@ class Spool:
     def begin(self, block: str) -> None:
         """Start anew with a block; what was not taken of another one is dropped."""
         self._block = block
-        self._parts: list[Run] = []
+        self._parts: list[SortedRun] = []
         self._nbytes = 0
-        self._runs: list[Run] = []
+        self._runs: list[SortedRun] = []
 
-    def add(self, pairs: Pairs) -> None:
+    def add(self, pairs: KeyValuePairs) -> None:
         """Take pairs of the block's next frames."""
         if not len(pairs):
             return
-        self._parts.append(Run(self._block, pairs.kind, len(pairs), 0, len(pairs), pairs))
+        self._parts.append(SortedRun(self._block, pairs.kind, len(pairs), 0, len(pairs), pairs))
         self._nbytes += len(pairs) * pairs.kind.nbytes
         if self._nbytes > self._most:
             self._flush()
 
-    def finish(self) -> list[Run]:
+    def finish(self) -> list[SortedRun]:
         """Return the runs of the block.
 
         Raises OutputError: a file cannot be written.
@@ -322,13 +322,13 @@ class Spool:
         if not self._parts:
             return
         parts, self._parts, self._nbytes = self._parts, [], 0
-        pairs = gathered(parts)
+        pairs = concatenate_runs(parts)
         parts.clear()
         pairs.sort()
         if self._combine is not None:
             pairs = self._combine(pairs)
         every = max(1, min(SAMPLE_EVERY, len(pairs) // LEAST_SAMPLES))
-        run = Run(self._block, pairs.kind, len(pairs), 0, len(pairs), pairs, every=every)
+        run = SortedRun(self._block, pairs.kind, len(pairs), 0, len(pairs), pairs, every=every)
         run = replace(run, samples=pairs.keys[::every].copy())
         nbytes = len(pairs) * pairs.kind.nbytes
         if self._folder is not None and self._kept_nbytes + nbytes > self._keep:
@@ -338,7 +338,7 @@ class Spool:
         self._runs.append(run)
 
     @staticmethod
-    def _written(pairs: Pairs, folder: Path) -> Path:
+    def _written(pairs: KeyValuePairs, folder: Path) -> Path:
         path = folder / f"{uuid4().hex}.run"
         try:
             with WrittenFile(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
@@ -354,13 +354,13 @@ class Spool:
         return path
 
 
-def kind_of(runs: Sequence[Run]) -> Kind:
+def common_kind(runs: Sequence[SortedRun]) -> Kind:
     """Return what the columns of pairs of several runs become.
 
     Raises BlockError: keys or values of two blocks do not go together.
     """
 
-    def joined(first: Run, second: Run) -> Run:
+    def joined(first: SortedRun, second: SortedRun) -> SortedRun:
         try:
             return replace(first, kind=first.kind.joined(second.kind))
         except ValueError as error:
@@ -370,9 +370,9 @@ def kind_of(runs: Sequence[Run]) -> Kind:
     return reduce(joined, runs).kind
 
 
-def gathered(parts: Sequence[Run], kind: Kind | None = None) -> Pairs:
-    """Return the pairs of several runs one after the other; raises what `kind_of` raises."""
-    pairs = Pairs.empty(kind or kind_of(parts), sum(map(len, parts)))
+def concatenate_runs(parts: Sequence[SortedRun], kind: Kind | None = None) -> KeyValuePairs:
+    """Return the pairs of several runs one after the other; raises what `common_kind` raises."""
+    pairs = KeyValuePairs.empty(kind or common_kind(parts), sum(map(len, parts)))
     at = 0
     for part in parts:
         part.copy_into(pairs.columns, at)
@@ -380,7 +380,7 @@ def gathered(parts: Sequence[Run], kind: Kind | None = None) -> Pairs:
     return pairs
 
 
-def choose_cuts(runs: Sequence[Run], kind: Kind, n_ranges: int) -> NDArray[Any]:
+def choose_cuts(runs: Sequence[SortedRun], kind: Kind, n_ranges: int) -> NDArray[Any]:
     """Return first keys of ranges that have about as many pairs each.
 
     There are fewer ranges where a key has more pairs than that: those of one key stay together.

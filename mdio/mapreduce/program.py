@@ -17,7 +17,7 @@ from mdio.core.errors import PlanError
 from mdio.layouts.base import Layout
 from mdio.layouts.views.view import Frames as Numbers
 from mdio.layouts.views.view import select_frames, times_of
-from mdio.mapreduce.pairs import Pairs, as_values
+from mdio.mapreduce.pairs import KeyValuePairs, convert_values
 
 Frames = slice | Sequence[float] | NDArray[Any] | Callable[[NDArray[np.float64]], Any]
 """A slice or a list, of numbers of frames or (floats) of times in ps; or a function of times."""
@@ -87,7 +87,7 @@ def _listed(layout: Layout, frames: NDArray[Any], n_frames: int) -> NDArray[np.i
 
 
 @dataclass(slots=True)
-class FrameTable:
+class MappedFrames:
     """All frames that are mapped: those of one trajectory after those of another."""
 
     number: NDArray[np.int64]
@@ -100,7 +100,7 @@ class FrameTable:
     """Of the trajectories, where they have any."""
 
     @classmethod
-    def of(cls, numbers: Mapping[str, Numbers]) -> FrameTable:
+    def of(cls, numbers: Mapping[str, Numbers]) -> MappedFrames:
         """Count the frames of trajectories; their times are not known yet."""
         every = [np.asarray(one, np.int64) for one in numbers.values()]
         firsts = np.cumsum([0, *map(len, every)])[:-1]
@@ -179,12 +179,12 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Combined:
+class Combiner:
     """Makes fewer pairs of sorted ones, before they travel."""
 
     combine: Callable[..., Any] | str
 
-    def __call__(self, pairs: Pairs) -> Pairs:
+    def __call__(self, pairs: KeyValuePairs) -> KeyValuePairs:
         """Return what is left of the sorted pairs of some frames."""
         if isinstance(self.combine, str):
             firsts = pairs.groups()[:-1]
@@ -193,8 +193,8 @@ class Combined:
         else:
             firsts, given = self.combine(pairs.keys, pairs.values)
             firsts = np.asarray(firsts, np.int64)
-            values = as_values(given, len(firsts))
+            values = convert_values(given, len(firsts))
         columns = [pairs.keys[firsts], pairs.at[firsts], *values.values()]
         if len(firsts) and not (firsts.min() >= 0 and np.all(np.diff(firsts) > 0)):
             raise ValueError(f"{kernel_name(self.combine)} gave rows that do not ascend")  # type: ignore[arg-type]
-        return Pairs(tuple(values), columns)
+        return KeyValuePairs(tuple(values), columns)

@@ -5,7 +5,7 @@ from mdio.advisor.measurements import (
     Host,
     Measurements,
     Question,
-    Run,
+    SampleRun,
     Source,
     Spread,
     Trial,
@@ -20,7 +20,7 @@ def spread(value, share=0.01):
 
 def run(workers, io_s, comp_s, *, cache="warm", open_s=0.0, startup_s=0.0, share=0.01):
     """One run; `io_s` and `comp_s` are seconds of a frame."""
-    return Run(
+    return SampleRun(
         workers,
         cache,
         100,

@@ -15,7 +15,7 @@ from mdio.analysis.driver import analyze
 from mdio.analysis.kernels import dihedrals, images
 from mdio.analysis.kernels.dihedrals import Dihedrals
 from mdio.analysis.kernels.geometry import RMSD, RMSF, RadiusOfGyration, ReferenceDistances
-from mdio.analysis.kernels.kernel import named_kernel
+from mdio.analysis.kernels.kernel import find_kernel
 from mdio.core import kernels
 from mdio.core.errors import PlanError, SourceError
 from mdio.parallel.executors import Processes
@@ -265,7 +265,7 @@ def test_function_by_address(layout, tmp_path, monkeypatch):
     (tmp_path / "broken_kernels_7.py").write_text("import no_such_module_7\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", list(__import__("sys").path))
-    kernel = named_kernel("my_kernels_7:heights")()
+    kernel = find_kernel("my_kernels_7:heights")()
     assert analyze(layout, kernel=kernel, executor=Processes(2)).values.shape == (98,)
     for address, says in (
         ("my_kernels_7:depths", "no function 'depths'"),
@@ -274,7 +274,7 @@ def test_function_by_address(layout, tmp_path, monkeypatch):
         ("broken_kernels_7:heights", "no_such_module_7"),
     ):
         with pytest.raises(PlanError, match=says):
-            named_kernel(address)
+            find_kernel(address)
 
 
 class TestTopologies:

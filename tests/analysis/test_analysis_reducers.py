@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from mdio.analysis.reducers import Histogram, Mean, Stack, StandardDeviation, Sum, Variance
-from mdio.analysis.work import Collected
+from mdio.analysis.work import RowCollector
 from mdio.core.errors import BlockError, PlanError
 
 ROWS = hnp.arrays(
@@ -87,7 +87,7 @@ def test_edges(edges):
 
 class TestCollected:
     def test_rows_are_written_where_they_stay(self):
-        collected = Collected(Stack(), 5)
+        collected = RowCollector(Stack(), 5)
         assert collected.room(2) is None
         collected.add(np.array([[1.0, 2], [3, 4]]))
         room = collected.room(3)
@@ -98,23 +98,23 @@ class TestCollected:
         assert np.shares_memory(rows, room)
 
     def test_views_are_copied_and_dtypes_widened(self):
-        collected = Collected(Stack(), 4)
+        collected = RowCollector(Stack(), 4)
         buffer = np.array([1, 2], np.int32)
         for scale in (1, 10):
             collected.add((buffer * scale)[:] if scale > 1 else buffer)
         buffer[:] = 0
         assert Stack().finish(collected.state).tolist() == [1, 2, 10, 20]
-        collected = Collected(Stack(), 3)
+        collected = RowCollector(Stack(), 3)
         collected.add(np.array([1, 2], np.int32))
         collected.add(np.array([0.5]))
         assert Stack().finish(collected.state).tolist() == [1, 2, 0.5]
-        collected = Collected(Stack(), 2)
+        collected = RowCollector(Stack(), 2)
         collected.add(np.array(["a"]))
         collected.add(np.array(["longer"]))
         assert Stack().finish(collected.state).tolist() == ["a", "longer"]
 
     def test_other_shapes(self):
-        collected = Collected(Stack(), 4)
+        collected = RowCollector(Stack(), 4)
         collected.add(np.ones((2, 3)))
         with pytest.raises(BlockError, match="different shapes"):
             collected.add(np.ones((2, 4)))
@@ -124,7 +124,7 @@ class TestCollected:
             def lift(self, rows):
                 return super().lift(2 * rows)
 
-        collected = Collected(Doubled(), 2)
+        collected = RowCollector(Doubled(), 2)
         collected.add(np.array([1.0]))
         assert collected.room(1) is None
         collected.add(np.array([2.0]))

@@ -11,7 +11,7 @@ from MDAnalysisTests.datafiles import DCD, PSF
 from oracles.report_pages import page_of
 from suites.under_mpi import MPI, ROOT, needs_mpi
 
-from mdio.analysis.scaling import MDIO, Case, cases_of, mpiexec_command, summarise, write_csv
+from mdio.analysis.scaling import MDIO, Case, list_cases, mpiexec_command, summarise, write_csv
 from mdio.cli.main import main
 from mdio.core.errors import MissingExtraError
 
@@ -110,7 +110,7 @@ def test_without_one_worker_the_smallest_is_the_base():
 
 
 def test_cases():
-    found = cases_of([DCD], ["serial", "mpi"], ["blocking", "one-sided"], [1, 40], [4, 1])
+    found = list_cases([DCD], ["serial", "mpi"], ["blocking", "one-sided"], [1, 40], [4, 1])
     assert [case.n_ranks for case in found if case.executor == "serial"] == [1, 1]
     assert len([case for case in found if case.executor == "mpi"]) == 2 * 2 * 2
     assert len({(case.series, case.n_ranks) for case in found}) == len(found)

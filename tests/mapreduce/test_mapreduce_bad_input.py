@@ -10,7 +10,7 @@ from mapreduce import programs
 
 import mdio
 from mdio.core.errors import BlockError, OutputError, PlanError, WorkerDiedError
-from mdio.mapreduce.pairs import as_keys
+from mdio.mapreduce.pairs import convert_keys
 
 
 def run(adk, map, reduce=programs.total, **more):
@@ -203,13 +203,13 @@ def test_a_damaged_run_is_noticed(adk, tmp_path, monkeypatch):
 
     from mdio.mapreduce import driver
 
-    kind_of = driver.kind_of
-    monkeypatch.setattr(driver, "kind_of", lambda runs: (cut(None), kind_of(runs))[1])
+    common_kind = driver.common_kind
+    monkeypatch.setattr(driver, "common_kind", lambda runs: (cut(None), common_kind(runs))[1])
     with pytest.raises(OSError, match="truncated"):
         run(adk, programs.bins, workers=2, local_dir=tmp_path)
 
 
 def test_zeros_are_one_key():
-    assert np.signbit(as_keys([0.0, -0.0])).tolist() == [False, False]
-    assert as_keys(np.array([True, False])).dtype == np.int64
-    assert as_keys([]).dtype == np.int64
+    assert np.signbit(convert_keys([0.0, -0.0])).tolist() == [False, False]
+    assert convert_keys(np.array([True, False])).dtype == np.int64
+    assert convert_keys([]).dtype == np.int64

@@ -60,11 +60,11 @@ class RMSD(Kernel):
         if self.repeat < 1:
             raise PlanError(f"repeat is {self.repeat}; give 1 or more")
         atoms = system.select(self.select)
-        reference = reference_of(system, self.reference, atoms)
+        reference = reference_positions(system, self.reference, atoms)
         function = partial(
             rmsd_of_block,
             reference=reference,
-            weights=weights_of(system, self.weights, atoms, len(reference)),
+            weights=atom_weights(system, self.weights, atoms, len(reference)),
             superpose=self.superpose,
             repeat=self.repeat,
         )
@@ -85,7 +85,7 @@ def rmsd_of_block(
     return values
 
 
-def reference_of(
+def reference_positions(
     system: System, reference: int | ArrayLike, atoms: AtomIndices | None
 ) -> NDArray[np.float64]:
     """Return the reference coordinates: of a frame, or as they were given.
@@ -106,7 +106,7 @@ def reference_of(
     return found
 
 
-def weights_of(
+def atom_weights(
     system: System, weights: Weights, atoms: AtomIndices | None, n_atoms: int
 ) -> NDArray[np.float64] | None:
     """Return a weight for each selected atom, or None for equal weights.
@@ -214,7 +214,7 @@ class ReferenceDistances(Kernel):
     def prepare(self, system: System) -> Prepared:
         """Read the reference."""
         atoms = system.select(self.select)
-        reference = reference_of(system, self.reference, atoms).astype(np.float32)
+        reference = reference_positions(system, self.reference, atoms).astype(np.float32)
         from mdio.analysis.kernels.images import distances_to_reference
 
         function = partial(distances_to_reference, reference=reference)
@@ -246,7 +246,7 @@ class RadiusOfGyration(Kernel):
         """Look up the masses."""
         atoms = system.select(self.select)
         n_atoms = system.layout.info.n_atoms if atoms is None else len(atoms)
-        weights = weights_of(system, self.weights, atoms, n_atoms)
+        weights = atom_weights(system, self.weights, atoms, n_atoms)
         shares = np.full(n_atoms, 1 / n_atoms) if weights is None else weights / weights.sum()
         function = partial(gyration_of_block, shares=shares)
         return Prepared(function, atoms, labels=("rgyr_angstrom",))
@@ -302,7 +302,7 @@ class RMSF(Kernel):
         reducer = StandardDeviation(norm=True)
         function: BlockFunction = attrgetter("positions")
         if self.superpose:
-            reference = reference_of(system, self.reference, atoms)
+            reference = reference_positions(system, self.reference, atoms)
             function = partial(superposed_block, reference=reference)
         names = system.atom_names(atoms) or ()
         return Prepared(function, atoms, reducer, labels=("rmsf_angstrom",), row_labels=names)

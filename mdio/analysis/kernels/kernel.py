@@ -128,7 +128,7 @@ class UserKernel(Kernel):
         return Prepared(self.function, system.select(self.select), fields=self.fields)
 
 
-def at_address(address: str) -> Callable[..., Any]:
+def import_callable(address: str) -> Callable[..., Any]:
     """Import the function or class that ``module:name`` names, also from the working folder.
 
     The folder comes last on the path of imports, so that no file in it takes the place of a
@@ -258,14 +258,14 @@ FORMER_NAMES = {"distances": "reference-distances"}
 """Still accepted, with a warning."""
 
 
-def named_kernel(name: str) -> Callable[..., Kernel]:
+def find_kernel(name: str) -> Callable[..., Kernel]:
     """Return the class that the command line calls `name`, or one at ``module:Class``.
 
     A function, ``module:function``, becomes a `UserKernel`.
     Raises PlanError: there is none.
     """
     if ":" in name:
-        found: Any = at_address(name)
+        found: Any = import_callable(name)
         if isinstance(found, type) and issubclass(found, Kernel):
             return found
         return partial(UserKernel, found)
@@ -293,14 +293,14 @@ def named_kernel(name: str) -> Callable[..., Kernel]:
     )
 
 
-def as_kernel(kernel: Kernel | BlockFunction | str, select: str | None = None) -> Kernel:
+def make_kernel(kernel: Kernel | BlockFunction | str, select: str | None = None) -> Kernel:
     """Return `kernel`, or make one of a name or a function and the atoms that it shall get.
 
     A name is one of `KERNELS`, or ``module:function`` or ``module:Class``.
     Raises PlanError: `kernel` is neither, or `select` is given besides a kernel, which has its own.
     """
     if isinstance(kernel, str):
-        return named_kernel(kernel)(**({} if select is None else {"select": select}))
+        return find_kernel(kernel)(**({} if select is None else {"select": select}))
     if isinstance(kernel, Kernel):
         if select is not None:
             raise PlanError(

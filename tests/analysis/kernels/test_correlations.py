@@ -232,11 +232,11 @@ def test_on_ranks(folder, tmp_path, n_ranks):
 def test_batches_end_where_chunks_do():
     info = mdio.open(DCD).info.replace(chunk_atoms=100)
     atoms = np.arange(50, 1000)
-    batches = series.batches_of(atoms, info, 98, 1)
+    batches = series.cut_into_batches(atoms, info, 98, 1)
     assert np.array_equal(np.concatenate(batches), atoms)
-    many = series.batches_of(atoms, info, 12_000, 1)
+    many = series.cut_into_batches(atoms, info, 12_000, 1)
     assert [int(one[0]) for one in many] == [50, 200, 400, 600, 800]
-    assert max(map(len, series.batches_of(atoms, info, 10**7, 1))) <= 100
+    assert max(map(len, series.cut_into_batches(atoms, info, 10**7, 1))) <= 100
     with pytest.raises(PlanError, match="--for belongs to the layouts h5md and zarr"):
         mdio.convert(DCD, "out.xtc", storage=mdio.Storage(pattern="timeseries"))
     with pytest.raises(PlanError, match="--for series: give one of frames, blocks"):

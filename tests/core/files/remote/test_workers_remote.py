@@ -9,7 +9,7 @@ from suites.under_mpi import needs_mpi, run_under_mpi
 
 import mdio
 from mdio.advisor.probes import bandwidths, probe
-from mdio.analysis.kernels.kernel import as_kernel
+from mdio.analysis.kernels.kernel import make_kernel
 from mdio.analysis.system import System
 from mdio.cli.main import main
 from mdio.core.files.page_cache import files_in
@@ -89,7 +89,7 @@ def test_bench_of_scaling(bucket, adk, tmp_path, capsys):
 def test_the_advisor_measures_what_lies_in_a_store(bucket, adk):
     where = path_of(f"{bucket}/adk.zarr")
     with mdio.open(where) as layout:
-        prepared = as_kernel("rmsd", "name CA").prepare(System(layout, str(adk["psf"])))
+        prepared = make_kernel("rmsd", "name CA").prepare(System(layout, str(adk["psf"])))
         assert probe(layout, prepared, 20.0).finished
     assert {"zarr.json", "c.0.0.0"} <= {path.name for path in files_in(where)}
     assert bandwidths([where], [1])[0].nbytes_per_s > 0
