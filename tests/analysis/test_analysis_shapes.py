@@ -46,7 +46,7 @@ def analyze_two_blocks(path, executor, kernel, reducer=None):
 @both
 def test_wrong_rows_in_one_of_many_reads(path, executor, monkeypatch):
     monkeypatch.setattr(work, "READ_NBYTES", 10 * 12 * N_ATOMS)
-    says = r"^block 1 \(frames 50:100\) \(in frames 70:80\): scalar_late returned .* 10 frames"
+    says = r"^\S+: block 1 \(frames 50:100\) \(in frames 70:80\): scalar_late returned .* 10 frames"
     with pytest.raises(BlockError, match=says):
         analyze_two_blocks(path, executor, partial(scalar_late, after=175))
 
