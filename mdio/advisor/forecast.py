@@ -122,7 +122,7 @@ def _fitted(
     return fit_profile(
         list(rows.values()),
         name=profile.name,
-        source=f"{profile.source}; calibrate with {plural(len(rows), 'run')}",
+        source=f"{profile.source}; calibrated with {plural(len(rows), 'run')}",
         cores_per_node=profile.cores_per_node,
         base=base,
     )

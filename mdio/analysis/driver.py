@@ -295,7 +295,11 @@ def _gather(
 def _joined(plan: Plan, results: list[BlockResult], rows: SharedRows | None) -> NDArray[Any]:
     """Return the values of all blocks, of which some or all may be among the shared rows."""
     check_shapes(
-        list(zip(enumerate(plan.blocks), (one.row_shape for one in results), strict=True)),
+        [
+            (block, result.row_shape)
+            for block, result in zip(enumerate(plan.blocks), results, strict=True)
+        ],
+        plan.layout,
         plan.prepared,
     )
     states = [result.state for result in results]

@@ -231,7 +231,7 @@ def _gathered(mine: Mine, plan: Plan, comm: Any, how: How) -> list[Gathered]:
     # All that ranks have to know of each other at once: each exchange waits for the last of them.
     facts = allgather(comm, (list(shapes.values()), len(times), own))
     every = [found for of_rank, _, _ in facts for found in of_rank]
-    check_shapes(sorted(every, key=lambda found: found[0][0]), plan.prepared)
+    check_shapes(sorted(every, key=lambda found: found[0][0]), plan.layout, plan.prepared)
     counts = [count for _, count, _ in facts]
     gathered = [gather_counted(times, comm, counts, how)]
     stack = plan.prepared.reducer

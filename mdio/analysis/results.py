@@ -62,7 +62,7 @@ def dataframe(data: Any, index: Sequence[str], columns: Sequence[str] | None = N
         import pandas as pd
     except ImportError as error:
         raise MissingExtraError(
-            'a DataFrame needs pandas; pip install "mdio-layouts[result_table]"'
+            'a DataFrame needs pandas; pip install "mdio-layouts[table]"'
         ) from error
     return pd.DataFrame(data, columns=columns).set_index(list(index))
 

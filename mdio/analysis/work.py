@@ -189,21 +189,18 @@ class RowDestination:
 
 
 def check_shapes(
-    found: Sequence[tuple[NumberedBlock, RowShape | None]], prepared: Prepared
+    row_shapes: Sequence[tuple[NumberedBlock, RowShape | None]], layout: Layout, prepared: Prepared
 ) -> None:
-    """Raise BlockError if blocks have rows of different shapes that need to be of one.
-
-    `found`: blocks in order, and the shape of their rows.
-    """
+    """Raise BlockError if blocks, in order, have rows of different shapes that need to be of one."""
     if not prepared.reducer.of_one_shape:
         return
-    first, shape = found[0]
-    for block, other in found:
-        if other != shape:
+    first, expected = row_shapes[0]
+    for block, shape in row_shapes:
+        if shape != expected:
             raise BlockError(
-                f"{block_label(block)}: {kernel_name(prepared.function)} returned rows of shape "
-                f"{other}, but in {block_label(first)} rows of shape {shape}; rows of different "
-                "shapes cannot be joined"
+                f"{layout.path}: {block_label(block)}: {kernel_name(prepared.function)} returned "
+                f"rows of shape {shape}, but in {block_label(first)} rows of shape {expected}; "
+                "rows of different shapes cannot be joined"
             )
 
 

@@ -103,9 +103,9 @@ EXECUTORS = ("serial", "processes", "dask", "mpi")
 
 def add_workers(parser: Any) -> None:
     """Add the options to a parser or a group of one."""
-    summary_lines = "|".join(EXECUTORS[:-1])
+    choices = "|".join(EXECUTORS[:-1])
     help_text = "default: processes with -w, else serial"
-    add(parser, f"--executor {summary_lines}", help_text, choices=EXECUTORS)
+    add(parser, f"--executor {choices}", help_text, choices=EXECUTORS)
     add(
         parser,
         "-w --workers N",

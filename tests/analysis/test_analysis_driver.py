@@ -188,9 +188,7 @@ class TestErrors:
         ],
     )
     def test_results_without_a_row_a_frame(self, path, executor, kernel, says):
-        message = (
-            rf"^\S+: block \d \(frames \d+:\d+\): {kernel.__name__} returned {says} for 5[12] frames"
-        )
+        message = rf"^\S+: block \d \(frames \d+:\d+\): {kernel.__name__} returned {says} for 5[12] frames"
         with pytest.raises(
             BlockError, match=message + r".*one row per frame, that is shape \(5[12], ...\)"
         ):
@@ -207,7 +205,9 @@ class TestErrors:
 
     def test_kernel_that_fails_in_one_of_many_reads(self, path, executor, monkeypatch):
         monkeypatch.setattr(work, "READ_NBYTES", 10 * 12 * N_ATOMS)
-        says = r"^\S+: block \d \(frames \d+:103\) failed: ZeroDiv.*late.* \(in frames (\d+):(\d+)\)"
+        says = (
+            r"^\S+: block \d \(frames \d+:103\) failed: ZeroDiv.*late.* \(in frames (\d+):(\d+)\)"
+        )
         with pytest.raises(BlockError, match=says) as caught:
             analyze(MemoryLayout(path), kernel=fails_late, executor=executor)
         first, beyond = map(int, re.match(says, str(caught.value)).groups())

@@ -67,8 +67,8 @@ def test_rows_of_other_shapes(path, executor, after, says, reducer, monkeypatch)
     """Between blocks, and within one."""
     monkeypatch.setattr(work, "READ_NBYTES", 10 * 12 * N_ATOMS)
     where = "" if after == 125 else " (in frames 70:80)"
-    message = f"block 1 (frames 50:100){where}: wider_late returned {says}"
-    with pytest.raises(BlockError, match="^" + re.escape(message)):
+    message = f": block 1 (frames 50:100){where}: wider_late returned {says}"
+    with pytest.raises(BlockError, match=r"^\S+" + re.escape(message)):
         analyze_two_blocks(path, executor, partial(wider_late, after=after), reducer)
 
 

@@ -166,7 +166,7 @@ def test_objects_are_not_shared(path, carried):
 
 
 def test_shapes_that_differ(path, carried):
-    says = r"^block \d \(frames .*\): shape_by_time returned rows of .*\(3,\).* joined"
+    says = r"^\S+: block \d \(frames .*\): shape_by_time returned rows of .*\(3,\).* joined"
     for per_worker in (1, 3):
         with Processes(2) as executor, pytest.raises(BlockError, match=says):
             analyze(
