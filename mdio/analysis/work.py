@@ -191,7 +191,7 @@ class RowDestination:
 def check_shapes(
     row_shapes: Sequence[tuple[NumberedBlock, RowShape | None]], layout: Layout, prepared: Prepared
 ) -> None:
-    """Raise BlockError if blocks, in order, have rows of different shapes that need to be of one."""
+    """Raise BlockError if rows that need one shape differ between blocks (in order)."""
     if not prepared.reducer.of_one_shape:
         return
     first, expected = row_shapes[0]
