@@ -188,7 +188,10 @@ class TestErrors:
         ],
     )
     def test_results_without_a_row_a_frame(self, path, executor, kernel, says):
-        message = rf"^\S+: block \d \(frames \d+:\d+\): {kernel.__name__} returned {says} for 5[12] f"
+        message = (
+            r"^\S+: block \d \(frames \d+:\d+\): "
+            rf"{kernel.__name__} returned {says} for 5[12] frames"
+        )
         with pytest.raises(
             BlockError, match=message + r".*one row per frame, that is shape \(5[12], ...\)"
         ):
