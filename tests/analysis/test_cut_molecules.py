@@ -14,6 +14,7 @@ from mdio.cli.main import main
 from mdio.core.errors import PlanError
 
 CA = "name CA"
+N_FRAMES = 8
 BOXES = {"orthorhombic": [62, 70, 66, 90, 90, 90], "triclinic": [75, 75, 75, 70, 80, 65]}
 
 
@@ -25,9 +26,9 @@ def cut(request, tmp_path_factory):
     atoms = universe.atoms
     wraps = wrap(atoms)
     with mda.Writer(str(path), len(atoms)) as writer:
-        for ts in universe.trajectory[:24]:
+        for ts in universe.trajectory[:N_FRAMES]:
             ts.dimensions = BOXES[request.param]
-            atoms.positions = atoms.positions - atoms.center_of_geometry() + 4 * ts.frame
+            atoms.positions = atoms.positions - atoms.center_of_geometry() + 12 * ts.frame
             wraps(ts)
             writer.write(atoms)
     universe = mda.Universe(PSF, str(path))
@@ -60,7 +61,7 @@ def test_frames_that_are_cut_are_told_of(cut, kernel, workers):
 
 def test_uneven_frames_are_called_by_their_numbers(cut):
     path, frames = cut
-    time = mdio.open(path).read(0, 24).time
+    time = mdio.open(path).read(0, N_FRAMES).time
     # Steps of 2.5 frames.
     dt_ps = 2.5 * (time[1] - time[0])
     result = mdio.analyze(path, top=PSF, kernel="rgyr", select="protein", dt_ps=dt_ps)

@@ -16,8 +16,10 @@ ROUNDING = 1e-4
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("suffix", HALF_STEP)
-@pytest.mark.parametrize("select", [None, "protein"])
+@pytest.mark.parametrize(
+    ("suffix", "select"),
+    [("gro", None), ("gro", "protein"), ("pdb", "protein"), ("pdb", "resid 9990:10010")],
+)
 def test_is_the_frame(tmp_path, suffix, select):
     out = tmp_path / f"frame.{suffix}"
     done = mdio.convert(TRR, out, top=TPR, select=select, start=4, stop=5)
