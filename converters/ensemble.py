@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import chain
 from operator import itemgetter
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from mdio._version import __version__
 from mdio.converters.convert import convert
 from mdio.converters.options import APART, OPTIONS, ConversionOptions, ConvertResult, Progress
 from mdio.core.errors import PlanError, SourceError
+from mdio.core.files.fingerprint import fingerprint
+from mdio.core.files.journal import Journal, Record
 from mdio.core.files.publish import publish
-from mdio.core.files.store import need_disk
+from mdio.core.files.store import need_disk, path_of
 from mdio.core.options import takes_options
 from mdio.layouts.chunked.own import Ensemble
 from mdio.layouts.registry import layout_name_for_output, load_class, parts_at, writer_class
@@ -32,6 +37,7 @@ def convert_ensemble(
     *,
     executor: Executor | None = None,
     force: bool = False,
+    resume: bool = False,
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, ConvertResult]:
@@ -46,6 +52,8 @@ def convert_ensemble(
         ``NAME.h5md.parts/LABEL.h5md`` are whole outputs by themselves.
     executor, force, progress
         As for `mdio.convert`; not on ranks of MPI.
+    resume
+        As for `mdio.convert`: whole trajectories that an earlier run left are kept.
     **options
         As for `mdio.convert`, the same for all.
 
@@ -88,34 +96,64 @@ def convert_ensemble(
     if not sources:
         raise PlanError("no trajectory is given; give at least one")
     check_labels(list(sources))
-    files = [
-        one
-        for paths in sources.values()
-        for one in ([paths] if isinstance(paths, str | PathLike) else paths)
-    ]
+    files = {
+        label: [paths] if isinstance(paths, str | PathLike) else list(paths)
+        for label, paths in sources.items()
+    }
+    own: type[Ensemble] = load_class(kind)
+    storage = given.but(to=layout).words()
+    existing = ensemble_at(out) if resume and not force else {}
+    if list(existing) == list(sources):  # each is found complete, or refused: its name is taken
+        members = [(label, paths, existing[label]) for label, paths in sources.items()]
+        return dict(_converted(members, storage | {"resume": True}, chosen, progress))
     results: dict[str, ConvertResult] = {}
-    made: type[Ensemble] = load_class(kind)
-    goes: Any = {"in_parts": made.in_parts, "parts_at": parts_at}
-    with publish(out, force=force, sources=files, **goes) as temporary:
-        ensemble = made(temporary, Path(out))
-        ensemble.create()
-        members = [(label, paths, ensemble.member(label)) for label, paths in sources.items()]
-        # By force: what a lost worker left of a trajectory is made again.
-        words = given.but(to=layout).words() | {"force": True}
-        converted = _converted(members, words, chosen, progress)
-        with closing(converted):  # ends workers before what they write is removed
-            for label, one in converted:
-                first = next(iter(results.values()), one)
-                if one.n_atoms != first.n_atoms:
-                    raise SourceError(
-                        f"{label}: {one.n_atoms} atoms, but {next(iter(sources))} has "
-                        f"{first.n_atoms}; an ensemble is of one system"
+    begun = _begun(files, given, layout)
+    goes: Any = {"in_parts": own.in_parts, "parts_at": parts_at, "begun": begun, "resume": resume}
+    with publish(out, force=force, sources=[*chain(*files.values())], **goes) as temporary:
+        ensemble = own(temporary, Path(out))
+        first_words = {"of": begun, "n_frames": 0, "uuid": ensemble.uuid}
+        with Journal(temporary, first_words) as journal:
+            ensemble.uuid = journal.values["uuid"]
+            if not journal.records:
+                ensemble.create()
+            members = [(label, paths, ensemble.member(label)) for label, paths in sources.items()]
+            # By force: what a lost worker left of a trajectory is made again.
+            storage |= {"resume": True} if journal.records else {"force": True}
+            converted = _converted(members, storage, chosen, progress)
+            with closing(converted):  # ends workers before what they write is removed
+                for number, (label, result) in enumerate(converted):
+                    first = next(iter(results.values()), result)
+                    if result.n_atoms != first.n_atoms:
+                        raise SourceError(
+                            f"{label}: {result.n_atoms} atoms, but {next(iter(sources))} has "
+                            f"{first.n_atoms}; an ensemble is of one system"
+                        )
+                    journal.add(Record(number, result.n_frames, {"label": label}), ())
+                    final = ensemble.member(label, final=True)
+                    beside = tuple(
+                        str(final.with_name(Path(top).name)) for top in result.topologies
                     )
-                there = ensemble.member(label, final=True)
-                beside = tuple(str(there.with_name(Path(top).name)) for top in one.topologies)
-                results[label] = replace(one, out=str(there), topologies=beside)
+                    results[label] = replace(result, out=str(final), topologies=beside)
         ensemble.seal(list(sources))
     return {label: results[label] for label in sources}
+
+
+def _begun(
+    files: Mapping[str, Sequence[AnyPath]], options: ConversionOptions, layout: str
+) -> dict[str, Any]:
+    """Return what has to be the same where an ensemble is resumed, as plain values."""
+    top = options.sources.top
+    values = {
+        "version of mdio": __version__,
+        "layout": layout,
+        "sources": {
+            label: [fingerprint(path_of(path)) for path in paths] for label, paths in files.items()
+        },
+        "topology": fingerprint(Path(top)) if isinstance(top, str | PathLike) else None,
+        "options": options.recipe(),
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(values))
+    return plain
 
 
 Member = tuple[str, Paths, Path]
@@ -167,6 +205,7 @@ def convert_members(
     *,
     executor: Executor | None = None,
     force: bool = False,
+    resume: bool = False,
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, ConvertResult]:
@@ -178,7 +217,7 @@ def convert_members(
         The ensemble.
     out
         Names of the outputs, in which ``{label}`` stands for the label: ``back/{label}.xtc``.
-    executor, force, progress, **options
+    executor, force, resume, progress, **options
         As for `mdio.convert`.
 
     Raises
@@ -193,6 +232,6 @@ def convert_members(
             "'back/{label}.xtc'"
         )
     rows = [(label, path, Path(out.replace("{label}", label))) for label, path in members.items()]
-    options["force"] = force
+    options |= {"force": force, "resume": resume}
     results = dict(_converted(rows, options, executor or Serial(), progress))
     return {label: results[label] for label in members}

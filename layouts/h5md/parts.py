@@ -270,12 +270,14 @@ class H5MDEnsemble(Ensemble):
 
     in_parts = True
 
-    def __init__(self, path: Path, target: Path) -> None:
-        super().__init__(path, target)
-        self.folder = parts_for(target, self.uuid)
+    @property
+    def folder(self) -> Path:
+        """What the folder of parts will be called."""
+        return parts_for(self.target, self.uuid)
 
     def create(self) -> None:
-        """Make the folder of parts."""
+        """Make the folder of parts, and a file that stands for what `seal` writes."""
+        self.path.touch()
         folder = self.member("x").parent
         folder.mkdir()
         mark_parts(folder, self.uuid, self.target, self.folder.name)
@@ -292,7 +294,7 @@ class H5MDEnsemble(Ensemble):
         folder = self.folder.name
         text = json.dumps(self.manifest(labels) | {"parts_folder": folder}).encode()
         with writing(self.path):
-            with open_output(self.path, "x", libver=LIBVER) as file:
+            with open_output(self.path, "w", libver=LIBVER) as file:
                 create_groups(file, ())
                 del file[f"particles/{FULL_SYSTEM}"]
                 for label in labels:

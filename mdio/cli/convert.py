@@ -130,7 +130,6 @@ COMMON = (
 
 NOT_TOGETHER = {
     "dry_run": "--dry-run",
-    "resume": "--resume",
     "append": "--append",
     "follow": "--follow",
     "compared": "--verify",
@@ -216,6 +215,7 @@ def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
             raise PlanError(f"{option} is not for --ensemble; leave it out")
     given = ConversionOptions.of(**_options(args)).words()
     running: dict[str, Any] = {"executor": executor, "force": args.force}
+    running |= {"resume": args.resume}
     with progress_bar(0, "convert", quiet=args.quiet) as progress:
         if "{label}" in args.out and len(args.source) == 1:
             done = convert_members(args.source[0], args.out, progress=progress, **running, **given)

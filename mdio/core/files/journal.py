@@ -249,10 +249,9 @@ class Unfinished:
         owner = self.temporary.name[match.end(1) :]
         beside = self.temporary.parent.glob(f".{escape(match[1])}*{escape(owner)}")
         nbytes = sum(map(allocated_nbytes, beside))
-        return (
-            f"{self.n_frames:,} of {self.values.get('n_frames', 0):,} frames "
-            f"({human_nbytes(nbytes)}) are kept in {self.temporary}"
-        )
+        n_frames = self.values.get("n_frames", 0)
+        of = f" of {n_frames:,}" if n_frames else ""  # how many an ensemble will have is not known
+        return f"{self.n_frames:,}{of} frames ({human_nbytes(nbytes)}) are kept in {self.temporary}"
 
     def compare(self, goal: Path, begun: Mapping[str, Any]) -> None:
         """Raise OutputError unless `begun` is what the run has begun with."""

@@ -131,7 +131,7 @@ def test_one_of_another_system_leaves_nothing(many):
 
 def test_an_error_names_the_replica(many):
     last_ps = mdio.analyze(many, kernel=first_atom).time.max()
-    with pytest.raises(BlockError, match=r"^r11: block 0 .*too late"):
+    with pytest.raises(BlockError, match=r"^r11: \S+: block 0 .*too late"):
         mdio.analyze(many, kernel=LastFrameFails(last_ps), workers=2)
 
 

@@ -1,0 +1,111 @@
+"""Ensembles that were interrupted: what was whole is kept, the rest is made."""
+
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from MDAnalysisTests.datafiles import PSF
+
+import mdio
+from mdio.core.errors import OutputError
+
+STOPS = {"a": 20, "b": 30, "c": 40}
+ENDED = """
+import os, signal, sys
+from mdio.converters import ensemble
+
+number = int(sys.argv[2])
+convert, done = ensemble.convert, []
+
+def ended(paths, out, **options):
+    if len(done) == 2:
+        os.kill(os.getpid(), number)
+    done.append(out)
+    return convert(paths, out, **options)
+
+ensemble.convert = ended
+from mdio.cli.main import main
+sys.exit(main(["convert", "--ensemble", "a.xtc", "b.xtc", "c.xtc", sys.argv[1], "-s", sys.argv[3]]))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, adk, monkeypatch):
+    """Three trajectories in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    for label, stop in STOPS.items():
+        mdio.convert(adk["xtc"], f"{label}.xtc", stop=stop)
+    return tmp_path
+
+
+SOURCES = {label: f"{label}.xtc" for label in STOPS}
+
+
+def interrupt(out, number):
+    done = subprocess.run(
+        [sys.executable, "-c", ENDED, out, str(int(number)), PSF], capture_output=True, text=True
+    )
+    assert done.returncode != 0
+    return done.stderr
+
+
+def check(out):
+    for label, stop in STOPS.items():
+        with mdio.open(f"{label}.xtc") as want, mdio.open(out, group=label) as layout:
+            assert layout.info.n_frames == stop
+            found, expected = layout.read(0, stop), want.read(0, stop)
+            assert np.array_equal(found.positions, expected.positions)
+            assert np.array_equal(found.time, expected.time)
+    assert mdio.verify(out).ok
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("out", ["all.zarr", "all.h5md"])
+def test_whole_trajectories_are_kept(folder, out, number, workers):
+    told = interrupt(out, number)
+    assert number == signal.SIGKILL or "--resume" in told
+    with pytest.raises(OutputError, match=f"{out}.* 50 frames .*--resume"):
+        mdio.convert_ensemble(SOURCES, out, top=PSF)
+    executor = None if workers is None else mdio.Processes(workers)
+    done = mdio.convert_ensemble(SOURCES, out, top=PSF, resume=True, executor=executor)
+    assert {label: one.found_complete for label, one in done.items()} == {
+        "a": True,
+        "b": True,
+        "c": False,
+    }
+    check(out)
+    assert not list(folder.glob(".all*"))
+
+
+@pytest.mark.parametrize("out", ["all.zarr", "all.h5md"])
+def test_a_whole_one_is_left_alone(folder, out):
+    mdio.convert_ensemble(SOURCES, out, top=PSF, resume=True)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    done = mdio.convert_ensemble(SOURCES, out, top=PSF, resume=True)
+    assert all(one.found_complete for one in done.values())
+    assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(OutputError, match="exists already"):
+        mdio.convert_ensemble(SOURCES, out, top=PSF, select="name CA", resume=True)
+
+
+def test_another_ensemble_is_refused(folder):
+    interrupt("all.zarr", signal.SIGKILL)
+    with pytest.raises(OutputError, match=r"all.zarr: a different conversion .*options, select"):
+        mdio.convert_ensemble(SOURCES, "all.zarr", top=PSF, select="name CA", resume=True)
+    fewer = {label: SOURCES[label] for label in "ab"}
+    with pytest.raises(OutputError, match=r"all.zarr: a different conversion .*sources, c"):
+        mdio.convert_ensemble(fewer, "all.zarr", top=PSF, resume=True)
+    mdio.convert_ensemble(fewer, "all.zarr", top=PSF, force=True)
+    assert not list(folder.glob(".all*"))
+
+
+def test_back_into_files(folder):
+    mdio.convert_ensemble(SOURCES, "all.zarr", top=PSF)
+    from mdio.converters.ensemble import convert_members
+
+    mdio.convert("all.zarr/a", "back-a.zarr")
+    done = convert_members("all.zarr", "back-{label}.zarr", resume=True)
+    assert done["a"].found_complete and not done["b"].found_complete
