@@ -135,7 +135,19 @@ def _nothing_known(monkeypatch):
     monkeypatch.setattr(objects, "PAUSE_S", 0.001)
 
 
-@pytest.fixture(scope="module", params=SERVERS)
+ON_EVERY_SERVER = {"test_reading_remote", "test_what_stores_say", "test_writing_remote"}
+"""Modules in which it matters how a server answers; the others run on the last of `SERVERS`."""
+
+
+def pytest_generate_tests(metafunc):
+    """Choose the servers of each module."""
+    if "s3_port" in metafunc.fixturenames:
+        on_every = metafunc.module.__name__ in ON_EVERY_SERVER
+        servers = SERVERS if on_every else SERVERS[-1:]
+        metafunc.parametrize("s3_port", servers, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def s3_port(request, tmp_path_factory):
     """The port of an S3 server; there is a bucket in it, called ``bucket``."""
     with s3_server(request.param, tmp_path_factory.mktemp("s3") / "server") as port:
