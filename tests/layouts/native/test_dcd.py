@@ -68,20 +68,36 @@ FLAVOURS = {
 }
 
 
-@pytest.mark.parametrize("periodic", [True, False], ids=["cell", "no-cell"])
-@pytest.mark.parametrize("flavour", FLAVOURS)
+def flavour_case(flavour: str, periodic: bool, folder: Path) -> ReadingCase:
+    options = FLAVOURS[flavour]
+    positions = made_up(5, 7)
+    if options.get("fixed"):
+        positions[:, options["fixed"]] = positions[0, options["fixed"]]
+    charmm = options.get("charmm", 24) != 0
+    cells = CELLS[:5] if periodic and charmm else None
+    path = folder / "made.dcd"
+    write_dcd(path, positions, cells, **options)
+    return ReadingCase(DCDLayout, path, oracle_of(positions, cells, charmm))
+
+
+@pytest.mark.parametrize(
+    ("flavour", "periodic"), [("little", True), ("wide-big", True), ("fixed-big", False)]
+)
 class TestFlavours(LayoutReadingTests):
     @pytest.fixture
     def case(self, flavour, periodic, tmp_path):
-        options = FLAVOURS[flavour]
-        positions = made_up(5, 7)
-        if options.get("fixed"):
-            positions[:, options["fixed"]] = positions[0, options["fixed"]]
-        charmm = options.get("charmm", 24) != 0
-        cells = CELLS[:5] if periodic and charmm else None
-        path = tmp_path / "made.dcd"
-        write_dcd(path, positions, cells, **options)
-        return ReadingCase(DCDLayout, path, oracle_of(positions, cells, charmm))
+        return flavour_case(flavour, periodic, tmp_path)
+
+
+@pytest.mark.parametrize("periodic", [True, False], ids=["cell", "no-cell"])
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_every_flavour(flavour, periodic, tmp_path):
+    case, kit = flavour_case(flavour, periodic, tmp_path), LayoutReadingTests()
+    kit.test_info(case)
+    kit.test_the_bytes_are_recognised(case)
+    kit.test_all_frames(case)
+    kit.test_every_frame_alone_backwards(case)
+    kit.test_atoms(case, "mixed")
 
 
 @pytest.mark.parametrize("flavour", ["little", "big", "fixed", "xplor", "count-0"])
