@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from io import TextIOWrapper
 from itertools import islice, pairwise
@@ -79,15 +79,19 @@ def _npz(result: AnalysisResult, file: BinaryIO) -> None:
     np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
-def _csv(result: AnalysisResult, file: BinaryIO) -> None:
+def write_csv(file: BinaryIO, names: Iterable[str], rows: Iterable[Row]) -> None:
+    """Write a line of names and the rows to an open file."""
     from csv import writer  # an analysis need not wait for it
 
-    names, rows = result_table(result)
     text = TextIOWrapper(file, "utf-8", newline="")
     lines = writer(text, lineterminator="\n")
     lines.writerow(names)
     lines.writerows(rows)
     text.detach()  # flushes it, and leaves the file open
+
+
+def _csv(result: AnalysisResult, file: BinaryIO) -> None:
+    write_csv(file, *result_table(result))
 
 
 def _dat(result: AnalysisResult, file: BinaryIO) -> None:

@@ -155,6 +155,8 @@ DENSE_STEP = 2
 """Up to this step (or the frames of a chunk, if more), frames in between are read and dropped."""
 
 NumberedBlock = tuple[int, range]
+Progress = Callable[[int, int], None]
+"""Called with (frames, decoded bytes) done since the last call."""
 RowShape = tuple[int, ...]
 
 

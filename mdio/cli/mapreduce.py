@@ -26,7 +26,7 @@ from mdio.core.words import human_nbytes, plural
 from mdio.layouts.views.opening import labelled
 from mdio.layouts.views.options import CachedReading, FrameChoice
 from mdio.mapreduce.driver import Shuffle, map_reduce
-from mdio.mapreduce.program import Frames
+from mdio.mapreduce.program import FrameSelector
 from mdio.mapreduce.results import TABLE_SUFFIXES, MapReduceResult
 from mdio.parallel.executors import Executor
 
@@ -70,7 +70,7 @@ def _program(args: argparse.Namespace) -> Any:
     return program if isinstance(program, Kernel) else program.map
 
 
-def _frames(args: argparse.Namespace) -> Frames | None:
+def _frames(args: argparse.Namespace) -> FrameSelector | None:
     numbers, times = (args.start, args.stop, args.step), (args.begin_ps, args.end_ps, args.dt_ps)
     by_number, by_time = ({*one} != {None} for one in (numbers, times))
     if by_number and by_time:

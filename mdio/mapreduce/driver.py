@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from mdio.analysis.kernels.kernel import BlockFunction, Kernel
 from mdio.analysis.placing import blocks_on_dask, blocks_on_ranks
 from mdio.analysis.plan import Request, Trajectory
+from mdio.analysis.work import Progress
 from mdio.core.errors import PlanError, WorkerDiedError
 from mdio.core.options import made_of, option, takes_options
 from mdio.core.signals import terminations_raised
@@ -35,13 +36,12 @@ from mdio.mapreduce.job import (
     MapReduceJob,
     MapTask,
     MapWork,
-    Progress,
     ReduceTask,
     ReduceWork,
     Settings,
     Table,
+    concatenate_tables,
     copy_key_range,
-    joined,
     map_label,
     reduce_label,
     without_pairs,
@@ -53,7 +53,7 @@ from mdio.mapreduce.pairs import (
     common_kind,
     concatenate_runs,
 )
-from mdio.mapreduce.program import Frames, Program, choose_frames
+from mdio.mapreduce.program import FrameSelector, Program, choose_frames
 from mdio.mapreduce.results import MapReduceResult
 from mdio.parallel.executors import Executor, executor_of
 
@@ -65,12 +65,12 @@ if TYPE_CHECKING:
 
 
 MEMORY_NBYTES = 1 << 30
-"""What pairs may take in each worker by default."""
+"""Default memory of each worker for pairs."""
 BLOCKS_PER_WORKER = 4
 LEAST_BLOCKS = 16
-"""Of all of several workers: the last of few blocks would keep one of two workers waiting."""
+"""Blocks of several workers together: with few, one of two workers would wait for the last."""
 MOST_DEATHS = 3
-"""Of processes, before a run is given up, as Dask has it."""
+"""Worker processes that may die before the work fails, as in Dask."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ class Shuffle:
         "more than one evens out workers of unequal speed (default: 4, all together 16)",
         "--blocks-per-worker K",
     )
-    keep_going: bool = option("leave out keys whose reduce fails, and tell", "--keep-going", False)
+    keep_going: bool = option("leave out keys whose reduce fails", "--keep-going", False)
 
 
 @takes_options(CachedReading, Shuffle)
@@ -101,7 +101,7 @@ def map_reduce(
     *,
     map: Kernel | BlockFunction | Callable[..., Any],
     reduce: Callable[..., Any] | None = None,
-    frames: Frames | None = None,
+    frames: FrameSelector | None = None,
     top: str | PathLike[str] | Universe | None = None,
     select: str | None = None,
     fields: tuple[str, ...] | None = None,
@@ -192,23 +192,23 @@ def map_reduce(
             f"memory is {memory} bytes, blocks per worker {blocks_per_worker}; give more"
         )
     run_in = executor_of(executor, workers)
-    given: Mapping[str, Trajectory]
+    trajectories: Mapping[str, Trajectory]
     if isinstance(trajectory, Mapping):
-        given = trajectory
+        trajectories = trajectory
     elif members := run_in.from_owner(partial(ensemble_at, trajectory, group)):
-        given, group = members, None
+        trajectories, group = members, None
     else:
-        given = {"": trajectory}
-    if not given:
+        trajectories = {"": trajectory}
+    if not trajectories:
         raise PlanError("no trajectory is given; give at least one")
     n_workers = run_in.n_workers
     if blocks_per_worker is None:
         least = LEAST_BLOCKS if n_workers > 1 else 1
         blocks_per_worker = max(BLOCKS_PER_WORKER, math.ceil(least / n_workers))
-    n_blocks = math.ceil(n_workers * blocks_per_worker / len(given))
+    n_blocks = math.ceil(n_workers * blocks_per_worker / len(trajectories))
     requests = {
         str(label): Request(
-            trajectory=one,
+            trajectory=member,
             kernel=program.kernel,
             top=top,
             group=group,
@@ -218,7 +218,7 @@ def map_reduce(
             choose=partial(choose_frames, frames=program.frames),
             cache=reading.folder,
         )
-        for label, one in given.items()
+        for label, member in trajectories.items()
     }
     settings = Settings(program, memory, shuffle.local_dir, shuffle.keep_going, progress)
     with terminations_raised(), ExitStack() as stack:
@@ -236,79 +236,86 @@ def _map_reduce(
     job: MapReduceJob, executor: Executor, stack: ExitStack, blocks_per_worker: int
 ) -> MapReduceResult:
     watch = Stopwatch()
-    settings, table = job.settings, job.table
+    settings = job.settings
     dask = executor.cluster
     client = dask.client if dask else None
     is_here = executor.shares_memory
     if not (client or is_here or executor.shares_files):
         raise PlanError(
-            f"workers of {executor!r} pass pairs on in files, but its shares_files says that they "
-            "have no folder in common; take Processes(N), DaskExecutor(client) or MPIExecutor(comm)"
+            f"workers of {executor!r} exchange pairs through files, but have no folder in common "
+            "(shares_files is False); use Processes(N), DaskExecutor(client) or MPIExecutor(comm)"
         )
-    # On a cluster, pairs stay in the memory of the workers, which Dask looks after.
+    # On a cluster, pairs stay in the memory of the workers, which Dask manages.
     folder = None if client else stack.enter_context(settings.folder())
-    given = list(job.plans.values())
-    plans = given if is_here else [plan.for_workers() for plan in given]
-    work = MapWork(plans, settings.program, settings.spool(folder, shares=not is_here))
-    items = job.items(enumerate(plan.blocks) for plan in given)
-    if dask and all(plan.units is not None for plan in given):
-        placed = [blocks_on_dask(plan, client, blocks_per_worker) for plan in given]
-        items = job.items(blocks for blocks, _ in placed)
-        dask.place([where for _, places in placed for where in places])
+    plans = list(job.plans.values())
+    worker_plans = plans if is_here else [plan.for_workers() for plan in plans]
+    work = MapWork(worker_plans, settings.program, settings.spool(folder, shares=not is_here))
+    if dask and all(plan.units is not None for plan in plans):
+        placed = [blocks_on_dask(plan, client, blocks_per_worker) for plan in plans]
+        tasks = job.tasks(blocks for blocks, _ in placed)
+        dask.place([addresses for _, places in placed for addresses in places])
+    else:
+        tasks = job.tasks(enumerate(plan.blocks) for plan in plans)
     futures: dict[int, Any] = {}
     leave: dict[str, Any] = {"leave": without_pairs} if client else {}
-    for _, one in _done(executor, work, items, map_label, **leave):
+    for _, mapped in _run_tasks(executor, work, tasks, map_label, **leave):
         if client:
-            future, one = one
-            futures[one.at] = future
-        job.note(one)
+            future, mapped = mapped
+            futures[mapped.first_index] = future
+        job.add(mapped)
     map_s = watch.lap()
-    runs = [run for at in sorted(job.mapped) for run in job.mapped[at].runs]
+    runs = [run for first in sorted(job.mapped) for run in job.mapped[first].runs]
     reduced = Table.empty()
     if runs:
         kind = common_kind(runs)
         cuts = choose_cuts(runs, kind, settings.n_ranges(runs, kind, executor.n_workers))
-        ends = [None, *cuts.tolist(), None]
-        ranges = enumerate(itertools.pairwise(ends))
-        parts: Iterator[ReduceTask]
+        ranges: Iterator[ReduceTask]
         if client:
             submit = partial(client.submit, copy_key_range, pure=False)
-            mapped = [futures[at] for at in sorted(futures)]
-            parts = ((n, [submit(one, *of) for one in mapped]) for n, of in ranges)
+            blocks = [futures[first] for first in sorted(futures)]
+            key_ranges = itertools.pairwise([None, *cuts.tolist(), None])
+            ranges = (
+                (number, [submit(block, *keys) for block in blocks])
+                for number, keys in enumerate(key_ranges)
+            )
         else:
             edges = [run.edges(cuts) for run in runs]
-            parts = (
-                (n, [[run.part(*at[n : n + 2]) for run, at in zip(runs, edges, strict=True)]])
-                for n, _ in ranges
-            )
-        reducing = ReduceWork(settings.program.reduce, kind, table, settings.keep_going)
-        tables = dict(_done(executor, reducing, parts, reduce_label))
-        reduced = joined([tables[number] for number in sorted(tables)], kind)
+            ranges = ((n, [_range_parts(runs, edges, n)]) for n in range(len(cuts) + 1))
+        reduce_work = ReduceWork(settings.program.reduce, kind, job.frames, settings.keep_going)
+        tables = dict(_run_tasks(executor, reduce_work, ranges, reduce_label))
+        reduced = concatenate_tables([tables[number] for number in sorted(tables)], kind)
     result = job.result(reduced, executor, runs)
     result.reduce_s = watch.lap()
     result.seconds += map_s + result.reduce_s
     return result
 
 
-def _done(
-    executor: Executor, work: Any, items: Iterable[Any], describe: Callable[[Any], str], **more: Any
-) -> Iterator[tuple[int, Any]]:
-    """Yield (number, result) of each item once, though processes die that were at one."""
-    source = enumerate(items)
-    left: dict[int, Any] = {}
+def _range_parts(
+    runs: Sequence[SortedRun], edges: Sequence[Sequence[int]], number: int
+) -> list[SortedRun]:
+    """Return the pairs of each run in one range of keys; `edges`: those of the ranges, by run."""
+    return [run.part(*ends[number : number + 2]) for run, ends in zip(runs, edges, strict=True)]
 
-    def given(numbers: list[int]) -> Iterator[Any]:
-        for number, item in itertools.chain(list(left.items()), source):
-            left[number] = item
+
+def _run_tasks(
+    executor: Executor, work: Any, tasks: Iterable[Any], describe: Callable[[Any], str], **more: Any
+) -> Iterator[tuple[int, Any]]:
+    """Yield (number, result) of each task once; tasks whose worker died are run again."""
+    new = enumerate(tasks)
+    unfinished: dict[int, Any] = {}
+
+    def submit(numbers: list[int]) -> Iterator[Any]:
+        for number, task in itertools.chain(list(unfinished.items()), new):
+            unfinished[number] = task
             numbers.append(number)
-            yield item
+            yield task
 
     for deaths in itertools.count(1):
         numbers: list[int] = []
         try:
-            for at, result in executor.imap(work, given(numbers), describe=describe, **more):
-                del left[numbers[at]]
-                yield numbers[at], result
+            for position, result in executor.imap(work, submit(numbers), describe=describe, **more):
+                del unfinished[numbers[position]]
+                yield numbers[position], result
             return
         except WorkerDiedError:
             if deaths > MOST_DEATHS:
@@ -343,28 +350,28 @@ def map_reduce_on_ranks(
     job = MapReduceJob.of(plans, settings)
     spool = settings.spool(folder, shares=False)
     opened = list(plans.values())
-    work, runs_here = MapWork(opened, settings.program, spool, comm.rank), list[SortedRun]()
+    work, own_runs = MapWork(opened, settings.program, spool, comm.rank), list[SortedRun]()
 
-    def map_here(item: MapTask) -> MappedBlock:
-        mapped = work(item)
-        runs_here.extend(mapped.runs)
+    def map_block(task: MapTask) -> MappedBlock:
+        mapped = work(task)
+        own_runs.extend(mapped.runs)
         return without_pairs(mapped)
 
     blocks, own = blocks_on_ranks(opened, comm)
-    for _, one in executor.imap(map_here, job.items(blocks), describe=map_label, own=own):
-        job.note(one)
-    job.table.time[:] = comm.bcast(job.table.time)
+    for _, mapped in executor.imap(map_block, job.tasks(blocks), describe=map_label, own=own):
+        job.add(mapped)
+    job.frames.time[:] = comm.bcast(job.frames.time)
     map_s = watch.lap()
-    every = comm.allgather([replace(run, pairs=None) for run in runs_here])
-    runs = [run for of_rank in every for run in of_rank]
-    reduced = _reduced(job, runs, runs_here, comm, agreement) if runs else Table.empty()
+    by_rank = comm.allgather([replace(run, pairs=None) for run in own_runs])
+    runs = list(itertools.chain.from_iterable(by_rank))
+    reduced = _reduce_on_ranks(job, runs, own_runs, comm, agreement) if runs else Table.empty()
     result = job.result(reduced, executor, runs)
     result.reduce_s = watch.lap()
     result.seconds += map_s + result.reduce_s
     return comm.bcast(result) if executor.to_all else result
 
 
-def _reduced(
+def _reduce_on_ranks(
     job: MapReduceJob, runs: list[SortedRun], own: list[SortedRun], comm: Any, agreement: Agreement
 ) -> Table:
     """Return the table on rank 0, and one without rows elsewhere."""
@@ -375,7 +382,7 @@ def _reduced(
     n_rounds = math.ceil(settings.n_ranges(runs, kind, comm.size) / comm.size)
     cuts = choose_cuts(runs, kind, n_rounds * comm.size)
     n_rounds = math.ceil((len(cuts) + 1) / comm.size)
-    work = ReduceWork(settings.program.reduce, kind, job.table, settings.keep_going)
+    work = ReduceWork(settings.program.reduce, kind, job.frames, settings.keep_going)
     tables: list[Table] = []
     edges: list[list[int]] = []
     error: Exception | None = None
@@ -384,10 +391,8 @@ def _reduced(
         try:
             if not error:
                 edges = edges or [run.edges(cuts) for run in own]
-                parts = [
-                    [run.part(*at[n : n + 2]) for run, at in zip(own, edges, strict=True)]
-                    for n in range(first, min(first + comm.size, len(cuts) + 1))
-                ]
+                last = min(first + comm.size, len(cuts) + 1)
+                parts = [_range_parts(own, edges, number) for number in range(first, last)]
                 counts = [sum(map(len, part)) for part in parts] + [0] * (comm.size - len(parts))
                 pairs = concatenate_runs([run for part in parts for run in part], kind)
         except Exception as caught:
@@ -397,11 +402,11 @@ def _reduced(
             pairs.columns[number] = exchange_rows(column, counts, comm)
             del column
         try:
-            tables.append(work.reduced(pairs))
+            tables.append(work.reduce_pairs(pairs))
         except Exception as caught:
             error = caught
     agreement.reach(error, number=comm.rank)
-    found: list[Table] = []
+    gathered: list[Table] = []
     for table in tables:
-        found += comm.gather(table) or []
-    return joined(found, kind)
+        gathered += comm.gather(table) or []
+    return concatenate_tables(gathered, kind)

@@ -1,10 +1,8 @@
-"""A map-reduce on its way: what was asked for, and what is known of its frames and blocks.
-
-The map: blocks of frames go through the user's function, pairs come out in sorted runs.
-"""
+"""The work of a map-reduce: mapping blocks to sorted runs of pairs, reducing ranges of keys."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +18,7 @@ from numpy.typing import NDArray
 from mdio.analysis.kernels.kernel import kernel_name
 from mdio.analysis.plan import Plan
 from mdio.analysis.reducers import Stack
-from mdio.analysis.work import BlockWork, NumberedBlock, block_label
+from mdio.analysis.work import BlockWork, NumberedBlock, Progress, block_label
 from mdio.core.errors import BlockError, OutputError, error_text
 from mdio.core.frames import FrameBlock
 from mdio.core.timing import BlockTiming
@@ -41,35 +39,35 @@ from mdio.parallel.executors import Executor
 class MapTask(NamedTuple):
     """A block to map."""
 
-    at: int
-    """Where its first frame is among all that are mapped, by which the block is known."""
+    first_index: int
+    """Index of its first frame among all mapped frames; identifies the block."""
     number: int
     trajectory: int
     label: str
     frames: range
-    """Of the layout."""
+    """Numbers of its frames in the layout."""
 
 
-def map_label(item: MapTask) -> str:
-    """Return how messages call a block."""
-    of = f" of {item.label}" if item.label else ""
-    return block_label((item.number, item.frames)) + of
+def map_label(task: MapTask) -> str:
+    """Return the label of a block, for messages."""
+    suffix = f" of {task.label}" if task.label else ""
+    return block_label((task.number, task.frames)) + suffix
 
 
 @dataclass(slots=True)
 class MappedBlock:
-    """What became of a block."""
+    """The pairs of a block."""
 
-    at: int
+    first_index: int
     runs: list[SortedRun]
     n_pairs: NDArray[np.int64]
-    """Of each frame."""
+    """Pairs of each frame, (F,)."""
     time: NDArray[np.float64]
     timing: BlockTiming
 
 
 def without_pairs(mapped: MappedBlock) -> MappedBlock:
-    """Return it without its pairs."""
+    """Return a mapped block whose pairs are left out."""
     return replace(mapped, runs=[replace(run, pairs=None) for run in mapped.runs])
 
 
@@ -87,9 +85,9 @@ def copy_key_range(mapped: MappedBlock, first: Any, beyond: Any) -> list[SortedR
 class MapWork:
     """Maps one block; opens the trajectory once in each process.
 
-    `plans`: of each trajectory. `program`: whose map is called; its reduce comes along, so that one
-    that cannot travel is told of before the work. `spool`: where pairs go. `rank`: this process',
-    under MPI.
+    `plans`: one for each trajectory. `program`: its map is called; its reduce is pickled along, so
+    that one that cannot be sent to workers fails before the work. `spool`: collects the pairs.
+    `rank`: of this process, under MPI.
     """
 
     def __init__(
@@ -98,7 +96,7 @@ class MapWork:
         self._name = kernel_name(plans[0].prepared.function)
         self._spool, self._reduce = spool, program.reduce
         self._functions = [
-            _Counting(plan.prepared.function, program.per_frame, spool) for plan in plans
+            _SpoolingMap(plan.prepared.function, program.per_frame, spool) for plan in plans
         ]
         self._works = []
         for plan, function in zip(plans, self._functions, strict=True):
@@ -108,76 +106,79 @@ class MapWork:
     def __repr__(self) -> str:
         return f"{self._name} or {kernel_name(self._reduce)}"
 
-    def __call__(self, item: MapTask) -> MappedBlock:
+    def __call__(self, task: MapTask) -> MappedBlock:
         """Map a block; raises BlockError if that fails."""
-        self._spool.begin(map_label(item))
-        self._functions[item.trajectory].at = item.at
-        done = self._works[item.trajectory]((item.number, item.frames))
-        n_pairs = Stack().finish(done.state)  # type: ignore[arg-type]
-        return MappedBlock(item.at, self._spool.finish(), n_pairs, done.time, done.timing)
+        self._spool.begin(map_label(task))
+        self._functions[task.trajectory].next_index = task.first_index
+        result = self._works[task.trajectory]((task.number, task.frames))
+        n_pairs = Stack().finish(result.state)  # type: ignore[arg-type]
+        runs = self._spool.finish()
+        return MappedBlock(task.first_index, runs, n_pairs, result.time, result.timing)
 
 
-class _Counting:
-    """Calls a map, spools its pairs, and returns how many each frame gave."""
+class _SpoolingMap:
+    """Calls a map, spools its pairs, and returns the number of pairs of each frame."""
 
     def __init__(self, function: Any, per_frame: bool, spool: Spool) -> None:
         self._function, self._per_frame, self._spool = function, per_frame, spool
-        self.at = 0
+        self.next_index = 0
 
     def __call__(self, block: FrameBlock) -> NDArray[np.int64]:
-        keys, rows, values = self._by_frame(block) if self._per_frame else self._at_once(block)
+        call = self._map_frames if self._per_frame else self._map_block
+        keys, rows, values = call(block)
         n_frames = block.n_frames
         if len(rows) and not 0 <= rows.min() <= rows.max() < n_frames:
             raise ValueError(f"rows are {rows.min()} to {rows.max()} in a block of {n_frames}")
-        at = (self.at + rows).astype(np.int64)
-        # Blocks are read into the same arrays again: what is a view of them must be copied.
-        own = {name: np.array(value) for name, value in values.items()}
-        self._spool.add(KeyValuePairs(tuple(own), [keys, at, *own.values()]))
-        self.at += n_frames
+        frame_index = (self.next_index + rows).astype(np.int64)
+        # Blocks are read into the same arrays again: views of them must be copied.
+        copies = {name: np.array(value) for name, value in values.items()}
+        self._spool.add(KeyValuePairs(tuple(copies), [keys, frame_index, *copies.values()]))
+        self.next_index += n_frames
         return np.bincount(rows, minlength=n_frames)
 
-    def _at_once(self, block: FrameBlock) -> tuple[NDArray[Any], NDArray[Any], dict[str, Any]]:
-        given = self._function(block)
-        if not isinstance(given, tuple) or len(given) != 3:
+    def _map_block(self, block: FrameBlock) -> tuple[NDArray[Any], NDArray[Any], dict[str, Any]]:
+        returned = self._function(block)
+        if not isinstance(returned, tuple) or len(returned) != 3:
             raise ValueError(
-                f"{kernel_name(self._function)} returned a {type(given).__name__}; expected "
+                f"{kernel_name(self._function)} returned a {type(returned).__name__}; expected "
                 "(keys, rows, values), or per_frame=True for a generator of (key, value)"
             )
-        keys, rows = convert_keys(given[0]), np.asarray(given[1])
+        keys, rows = convert_keys(returned[0]), np.asarray(returned[1])
         if rows.shape != keys.shape or (rows.dtype.kind not in "iu" and len(rows)):
             raise ValueError(
                 f"there are {len(keys)} keys, but rows of shape {rows.shape} and {rows.dtype}; "
                 "expected the row in the block of each pair's frame, a whole number"
             )
-        return keys, rows.astype(np.int64), convert_values(given[2], len(keys))
+        return keys, rows.astype(np.int64), convert_values(returned[2], len(keys))
 
-    def _by_frame(self, block: FrameBlock) -> tuple[NDArray[Any], NDArray[Any], dict[str, Any]]:
+    def _map_frames(self, block: FrameBlock) -> tuple[NDArray[Any], NDArray[Any], dict[str, Any]]:
         keys, rows, values = [], [], []
         for row in range(block.n_frames):
             for key, value in self._function(block.frames(slice(row, row + 1))):
                 keys.append(key)
                 rows.append(row)
-                given = value if isinstance(value, dict) else {"value": value}
-                values.append({name: np.array(one) for name, one in given.items()})
+                named = value if isinstance(value, dict) else {"value": value}
+                values.append({name: np.array(number) for name, number in named.items()})
         names = list(values[0]) if values else []
-        odd = next((number for number, one in enumerate(values) if list(one) != names), None)
-        if odd is not None:
-            raise ValueError(
-                f"values of the key {keys[odd]!r} are {list(values[odd])}, before {names}"
-            )
-        columns = {name: np.array([one[name] for one in values]) for name in names}
+        for key, row_values in zip(keys, values, strict=True):
+            if list(row_values) != names:
+                raise ValueError(
+                    f"values of the key {key!r} are {list(row_values)}, before {names}"
+                )
+        columns = {name: np.array([row_values[name] for row_values in values]) for name in names}
         return convert_keys(keys), np.array(rows, np.int64), convert_values(columns, len(keys))
 
 
-TAKEN = {"key", "keys", "label", "file"}
+RESERVED_NAMES = {"key", "keys", "label", "file"}
+"""Names in files of results that no column may have."""
 
 ReduceTask = tuple[int, Sequence[Sequence[SortedRun]]]
-"""The number of a range of keys, and the pairs that it has: of each block, or of all."""
+"""The number of a range of keys and its pairs, grouped in any way."""
 
 
-def reduce_label(item: ReduceTask) -> str:
-    """Return how messages call a range."""
-    return f"range {item[0]} of the keys"
+def reduce_label(task: ReduceTask) -> str:
+    """Return the label of a range, for messages."""
+    return f"range {task[0]} of the keys"
 
 
 @dataclass(slots=True)
@@ -186,7 +187,7 @@ class Table:
 
     keys: NDArray[Any]
     trajectory: NDArray[np.int64]
-    """Which trajectory each row is of."""
+    """Number of the trajectory of each row."""
     columns: dict[str, NDArray[Any]]
     failures: list[tuple[Any, int, str]]
     """Keys whose reduce failed, their trajectory, and why."""
@@ -200,77 +201,79 @@ class Table:
 class ReduceWork:
     """Reduces a range of keys.
 
-    `reduce`: the user's function. `kind`: of the pairs. `table`: numbers and times of the frames.
-    `keep_going`: whether a key whose reduce fails is noted, and the others go on.
+    `reduce`: the user's function. `kind`: of the pairs. `frames`: numbers and times. `keep_going`:
+    whether a key whose reduce fails is recorded instead of ending the work.
     """
 
     def __init__(
-        self, reduce: Callable[..., Any], kind: Kind, table: MappedFrames, keep_going: bool
+        self, reduce: Callable[..., Any], kind: Kind, frames: MappedFrames, keep_going: bool
     ) -> None:
-        self._reduce, self._kind, self._table, self._keep_going = reduce, kind, table, keep_going
+        self._reduce, self._kind, self._frames, self._keep_going = reduce, kind, frames, keep_going
         self._begun = -1
 
     def __repr__(self) -> str:
         return f"the reduce {kernel_name(self._reduce)}"
 
-    def __call__(self, item: ReduceTask) -> Table:
+    def __call__(self, task: ReduceTask) -> Table:
         """Return the rows of a range; raises BlockError where a reduce fails."""
-        return self.reduced(concatenate_runs([run for part in item[1] for run in part], self._kind))
+        runs = [run for part in task[1] for run in part]
+        return self.reduce_pairs(concatenate_runs(runs, self._kind))
 
-    def reduced(self, pairs: KeyValuePairs) -> Table:
+    def reduce_pairs(self, pairs: KeyValuePairs) -> Table:
         """Sort pairs and reduce them."""
         pairs.sort()
-        of = self._table.of_trajectory(pairs.at)
-        groups = pairs.groups()
-        if len(self._table.firsts) > 1:
-            groups = np.union1d(groups, np.flatnonzero(np.diff(of)) + 1)
+        trajectories = self._frames.trajectory_numbers(pairs.frame_index)
+        edges = pairs.key_edges()
+        if len(self._frames.firsts) > 1:
+            edges = np.union1d(edges, np.flatnonzero(np.diff(trajectories)) + 1)
         keys: list[int] = []
         rows: list[dict[str, NDArray[Any]]] = []
         failures: list[tuple[Any, int, str]] = []
-        for first, stop in zip(groups[:-1].tolist(), groups[1:].tolist(), strict=True):
-            key, trajectory = pairs.keys[first].item(), int(of[first])
+        for first, stop in itertools.pairwise(edges.tolist()):
+            key, trajectory = pairs.keys[first].item(), int(trajectories[first])
             try:
                 row = self._row(key, trajectory, pairs.rows(first, stop))
             except Exception as error:
                 text = error_text(error)
                 if not self._keep_going:
-                    raise BlockError(f"{self._named(key, trajectory)} failed: {text}") from error
+                    raise BlockError(
+                        f"{self._key_label(key, trajectory)} failed: {text}"
+                    ) from error
                 failures.append((key, trajectory, text))
                 continue
-            if rows and (odd := _unlike(rows[0], row)):
-                raise BlockError(f"{self._named(key, trajectory)} returned {odd}")
+            if rows and (problem := _compare_rows(rows[0], row)):
+                raise BlockError(f"{self._key_label(key, trajectory)} returned {problem}")
             keys.append(first)
             rows.append(row)
         names = rows[0] if rows else ()
         columns = {name: np.stack([row[name] for row in rows]) for name in names}
-        return Table(pairs.keys[keys], of[keys], columns, failures)
+        return Table(pairs.keys[keys], trajectories[keys], columns, failures)
 
-    def _named(self, key: Any, trajectory: int) -> str:
-        of = f" of {self._table.labels[trajectory]}" if self._table.labels else ""
-        return f"{kernel_name(self._reduce)} of the key {key!r}{of}"
+    def _key_label(self, key: Any, trajectory: int) -> str:
+        suffix = f" of {self._frames.labels[trajectory]}" if self._frames.labels else ""
+        return f"{kernel_name(self._reduce)} of the key {key!r}{suffix}"
 
     def _row(self, key: Any, trajectory: int, pairs: KeyValuePairs) -> dict[str, NDArray[Any]]:
-        table, at = self._table, pairs.at
+        number, time, index = self._frames.number, self._frames.time, pairs.frame_index
         begin = getattr(getattr(self._reduce, "__self__", None), "begin", None)
         if begin is not None and self._begun != trajectory:
-            ends = [*table.firsts[1:].tolist(), len(table.number)]
-            mine = slice(int(table.firsts[trajectory]), ends[trajectory])
-            begin(table.number[mine], table.time[mine])
+            first, stop = [*self._frames.firsts.tolist(), len(number)][trajectory : trajectory + 2]
+            begin(number[first:stop], time[first:stop])
             self._begun = trajectory
-        given = self._reduce(key, table.number[at], table.time[at], pairs.values)
-        if not isinstance(given, dict):
-            raise TypeError(f"it returned a {type(given).__name__}; expected a dict")
-        row = {str(name): np.asarray(value) for name, value in given.items()}
+        returned = self._reduce(key, number[index], time[index], pairs.values)
+        if not isinstance(returned, dict):
+            raise TypeError(f"it returned a {type(returned).__name__}; expected a dict")
+        row = {str(name): np.asarray(value) for name, value in returned.items()}
         for name, value in row.items():
-            if name in TAKEN:
+            if name in RESERVED_NAMES:
                 raise ValueError(f"a column cannot be called {name!r}, as files need the name")
             if value.dtype.kind not in "biufcUSmM":
                 raise TypeError(f"{name!r} is {value.dtype}; give numbers, text or arrays of them")
         return row
 
 
-def _unlike(first: dict[str, NDArray[Any]], row: dict[str, NDArray[Any]]) -> str:
-    """Return what is wrong with a row beside another one; nothing if they go together."""
+def _compare_rows(first: dict[str, NDArray[Any]], row: dict[str, NDArray[Any]]) -> str:
+    """Return the difference in names or shapes between two rows, for a message; "" for none."""
     if first.keys() != row.keys():
         return f"{list(row)}, but {list(first)} for other keys"
     for name, value in row.items():
@@ -282,7 +285,7 @@ def _unlike(first: dict[str, NDArray[Any]], row: dict[str, NDArray[Any]]) -> str
     return ""
 
 
-def joined(tables: Sequence[Table], kind: Kind) -> Table:
+def concatenate_tables(tables: Sequence[Table], kind: Kind) -> Table:
     """Return the rows of all ranges, in the order of their keys.
 
     Raises BlockError: they have different columns.
@@ -293,8 +296,8 @@ def joined(tables: Sequence[Table], kind: Kind) -> Table:
         return Table(np.empty(0, kind.columns[0][0]), np.empty(0, np.int64), {}, failures)
     first = filled[0]
     for table in filled[1:]:
-        if odd := _unlike(_first_row(first), _first_row(table)):
-            raise BlockError(f"the reduce of the key {table.keys[0].item()!r} returned {odd}")
+        if problem := _compare_rows(_first_row(first), _first_row(table)):
+            raise BlockError(f"the reduce of the key {table.keys[0].item()!r} returned {problem}")
     columns = {
         name: np.concatenate([table.columns[name] for table in filled]) for name in first.columns
     }
@@ -310,19 +313,17 @@ def _first_row(table: Table) -> dict[str, NDArray[Any]]:
 RANGES_PER_WORKER = 4
 """More than one evens out keys with more work than others."""
 LEAST_RANGES = 16
-"""Of all of several workers, as `mdio.mapreduce.driver.LEAST_BLOCKS`."""
+"""Ranges of several workers together, as `mdio.mapreduce.driver.LEAST_BLOCKS`."""
 SHARE = 6
 """A run, and a range while it is sorted, take this part of the memory, and copies as much again;
-what is kept for the reduce takes two."""
+runs that stay in memory take two parts."""
 LEAST_NBYTES = 4096
 """Less memory would be all overhead."""
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to go about it, wherever that is."""
+    """The program and its limits, the same for every executor."""
 
     program: Program
     memory: int
@@ -332,38 +333,41 @@ class Settings:
 
     @property
     def most_nbytes(self) -> int:
-        """Of a run, and of a range."""
+        """Limit of a run, and of a range."""
         return max(LEAST_NBYTES, self.memory // SHARE)
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
-        """Yield a folder for pairs, which goes with all that is in it.
+        """Yield a temporary folder for pairs.
 
         Raises OutputError: it cannot be made.
         """
         try:
             folder = tempfile.TemporaryDirectory(prefix="mdio-pairs-", dir=self.local_dir)
         except OSError as error:
-            where = self.local_dir or tempfile.gettempdir()
+            parent = self.local_dir or tempfile.gettempdir()
             raise OutputError(
-                f"{where}: no folder for pairs can be made there ({error.strerror}); name another "
+                f"{parent}: no folder for pairs can be made there ({error.strerror}); name another "
                 "one (--local-dir, local_dir=)"
             ) from error
         with folder as name:
             yield Path(name)
 
     def spool(self, folder: Path | None, *, shares: bool) -> Spool:
-        """Return where a worker's pairs go: into files if it shares them; or no folder, no file."""
+        """Return the spool of a worker.
+
+        Runs go to files if the worker `shares` them with others; without a `folder` none does.
+        """
         combine = self.program.combine
-        combined = None if combine is None else Combiner(combine)
+        combiner = None if combine is None else Combiner(combine)
         most = math.inf if folder is None else self.most_nbytes
-        return Spool(most, 0 if shares else 2 * most, folder, combined)
+        return Spool(most, 0 if shares else 2 * most, folder, combiner)
 
     def n_ranges(self, runs: Sequence[SortedRun], kind: Kind, n_workers: int) -> int:
-        """Return how many ranges of keys to make."""
+        """Return the number of ranges into which the keys are cut."""
         nbytes = sum(map(len, runs)) * kind.nbytes
-        wanted = max(LEAST_RANGES, n_workers * RANGES_PER_WORKER) if n_workers > 1 else 1
-        return max(wanted, math.ceil(nbytes / self.most_nbytes))
+        least = max(LEAST_RANGES, n_workers * RANGES_PER_WORKER) if n_workers > 1 else 1
+        return max(least, math.ceil(nbytes / self.most_nbytes))
 
 
 @dataclass(slots=True)
@@ -371,32 +375,33 @@ class MapReduceJob:
     """A map-reduce whose trajectories are open."""
 
     plans: dict[str, Plan]
-    """By label."""
+    """Plans by label."""
     settings: Settings
-    table: MappedFrames
+    frames: MappedFrames
     mapped: dict[int, MappedBlock] = field(default_factory=dict)
-    """What is done, by where it begins."""
+    """Finished blocks by index of their first frame."""
 
     @classmethod
     def of(cls, plans: dict[str, Plan], settings: Settings) -> MapReduceJob:
-        """Count frames."""
-        table = MappedFrames.of({label: plan.chosen for label, plan in plans.items()})
-        return cls(plans, settings, table)
+        """Return a job over the frames of all plans."""
+        frames = MappedFrames.of({label: plan.chosen for label, plan in plans.items()})
+        return cls(plans, settings, frames)
 
-    def items(self, blocks: Iterable[Iterable[NumberedBlock]]) -> list[MapTask]:
-        """Return what is to be mapped: some blocks of each trajectory."""
-        found = []
-        of_each = zip(self.table.firsts.tolist(), self.plans.items(), blocks, strict=True)
-        for trajectory, (first, (label, plan), some) in enumerate(of_each):
-            for number, block in some:
-                at = first + plan.frames.index(block.start)
-                found.append(MapTask(at, number, trajectory, label, block))
-        return found
+    def tasks(self, blocks: Iterable[Iterable[NumberedBlock]]) -> list[MapTask]:
+        """Return tasks for the given blocks of each trajectory."""
+        tasks = []
+        trajectories = zip(self.frames.firsts.tolist(), self.plans.items(), blocks, strict=True)
+        for trajectory, (first, (label, plan), numbered) in enumerate(trajectories):
+            for number, block in numbered:
+                first_index = first + plan.frames.index(block.start)
+                tasks.append(MapTask(first_index, number, trajectory, label, block))
+        return tasks
 
-    def note(self, mapped: MappedBlock) -> None:
-        """Take what became of a block."""
-        self.mapped[mapped.at] = mapped
-        self.table.time[mapped.at : mapped.at + len(mapped.time)] = mapped.time
+    def add(self, mapped: MappedBlock) -> None:
+        """Add a finished block, and report progress."""
+        first = mapped.first_index
+        self.mapped[first] = mapped
+        self.frames.time[first : first + len(mapped.time)] = mapped.time
         mapped.timing.gathered()
         if self.settings.progress is not None:
             self.settings.progress(mapped.timing.n_frames, mapped.timing.nbytes_read)
@@ -404,40 +409,34 @@ class MapReduceJob:
     def result(
         self, reduced: Table, executor: Executor, runs: Sequence[SortedRun]
     ) -> MapReduceResult:
-        """Return the result, but for how long it took; `runs` are those of all workers."""
+        """Return the result without the time of the work; `runs` are those of all workers."""
         plans = list(self.plans.values())
-        mapped = [self.mapped[at] for at in sorted(self.mapped)]
-        timings = [one.timing for one in mapped]
+        mapped = [self.mapped[first] for first in sorted(self.mapped)]
+        timings = [block.timing for block in mapped]
         for plan in plans if timings else ():
             plan.count(timings[0])
-        labels, of = self.table.labels, reduced.trajectory
-        n_pairs = np.zeros(len(self.table.number), np.int64)
-        for one in mapped:
-            n_pairs[one.at : one.at + len(one.n_pairs)] = one.n_pairs
-        nbytes = [(len(run) * run.kind.nbytes, run.path is not None) for run in runs]
+        labels = self.frames.labels
+        n_pairs = np.zeros(len(self.frames.number), np.int64)
+        for first, block in self.mapped.items():
+            n_pairs[first : first + len(block.n_pairs)] = block.n_pairs
+        notes = [*(note for plan in plans for note in plan.notes)]
+        notes += [note for timing in timings for note in timing.notes]
         return MapReduceResult(
             keys=reduced.keys,
             columns=reduced.columns,
-            label=np.array(labels)[of] if labels else None,
+            label=np.array(labels)[reduced.trajectory] if labels else None,
             failures=[(key, labels[t] if labels else None, e) for key, t, e in reduced.failures],
-            frame=self.table.number,
-            time=self.table.time,
+            frame=self.frames.number,
+            time=self.frames.time,
             n_pairs=n_pairs,
             timings=timings,
             seconds=sum(plan.opened_s for plan in plans),
             reduce_s=0.0,
             executor=executor.name,
             workers=executor.n_workers,
-            nbytes_shuffled=sum(one for one, _ in nbytes),
-            nbytes_on_disk=sum(one for one, on_disk in nbytes if on_disk),
-            firsts=tuple(self.table.firsts.tolist()),
+            nbytes_shuffled=sum(len(run) * run.kind.nbytes for run in runs),
+            nbytes_on_disk=sum(len(run) * run.kind.nbytes for run in runs if run.path is not None),
+            firsts=tuple(self.frames.firsts.tolist()),
             prepare_s=sum(plan.prepare_s for plan in plans),
-            notes=tuple(
-                dict.fromkeys(
-                    [
-                        *(note for plan in plans for note in plan.notes),
-                        *(note for timing in timings for note in timing.notes),
-                    ]
-                )
-            ),
+            notes=tuple(dict.fromkeys(notes)),
         )

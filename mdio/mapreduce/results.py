@@ -1,18 +1,16 @@
-"""What a map-reduce gives back: a table with one row a key."""
+"""The result of a map-reduce: a table with one row a key."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.results import check_output, dataframe
+from mdio.analysis.results import check_output, dataframe, write_csv
 from mdio.core.errors import MissingExtraError, PlanError
 from mdio.core.files.publish import publish
 from mdio.core.timing import BlockTiming, summary
@@ -20,11 +18,10 @@ from mdio.core.words import plural
 
 TABLE_SUFFIXES = (".npz", ".csv", ".parquet")
 TIMES = ("t_open_s", "t_io_s", "t_comp_s", "nbytes_read", "nbytes_source", "nbytes_cache")
-"""Of the map, in `MapReduceResult.to_json`."""
-
+"""Times and bytes of the map that `MapReduceResult.to_json` has."""
 
 MOST_ROWS, MOST_COLUMNS = 10, 8
-"""Of the table in a notebook."""
+"""Size of the table in a notebook."""
 
 
 @dataclass(slots=True, repr=False)
@@ -32,9 +29,9 @@ class MapReduceResult:
     """One row a key, keys ascending; of one key the trajectories in the order given."""
 
     keys: NDArray[Any]
-    """(K,)."""
+    """Keys, (K,)."""
     columns: dict[str, NDArray[Any]]
-    """What the reduce returned, by name, (K, ...)."""
+    """Values that the reduce returned, by name, (K, ...)."""
     label: NDArray[Any] | None
     """The trajectory of each row, (K,), where several were given by label."""
     failures: list[tuple[Any, str | None, str]]
@@ -44,25 +41,25 @@ class MapReduceResult:
     time: NDArray[np.float64]
     """Their times, ps, (F,)."""
     n_pairs: NDArray[np.int64]
-    """How many pairs each gave, (F,)."""
+    """Number of pairs of each frame, (F,)."""
     timings: list[BlockTiming]
-    """Of each block of the map."""
+    """Timings of each block of the map."""
     seconds: float
     """From opening the trajectory until the table was there, without imports and topology."""
     reduce_s: float
-    """Of these, the shuffle and the reduce."""
+    """Seconds of the shuffle and the reduce, part of `seconds`."""
     executor: str
     workers: int
     nbytes_shuffled: int
-    """Of the pairs, once combined."""
+    """Bytes of the pairs, once combined."""
     nbytes_on_disk: int
-    """Of these, what went through files of the local folder."""
+    """Bytes of pairs that went through files of the local folder."""
     firsts: tuple[int, ...] = (0,)
-    """Where the frames of each trajectory begin."""
+    """Index of the first frame of each trajectory."""
     prepare_s: float = 0.0
-    """Topology and selections; imports too, if they were the first."""
+    """Seconds for topology and selections; imports too, if they were the first."""
     notes: tuple[str, ...] = ()
-    """What was dropped where files were joined, or put into another order."""
+    """Notes for the user, such as on frames dropped where files were joined."""
 
     @property
     def n_frames(self) -> int:
@@ -70,14 +67,14 @@ class MapReduceResult:
         return len(self.frame)
 
     def trajectories(self) -> list[slice]:
-        """Return which of all frames are of which trajectory."""
+        """Return the slice of `frame` of each trajectory."""
         ends = [*self.firsts[1:], len(self.frame)]
         return [slice(first, end) for first, end in zip(self.firsts, ends, strict=True)]
 
     def __repr__(self) -> str:
         columns = ", ".join(
-            name + (f" ({'x'.join(map(str, one.shape[1:]))})" if one.ndim > 1 else "")
-            for name, one in self.columns.items()
+            name + (f" ({'x'.join(map(str, column.shape[1:]))})" if column.ndim > 1 else "")
+            for name, column in self.columns.items()
         )
         failed = [f"{len(self.failures):,} failed"] if self.failures else []
         parts = [plural(len(self.keys), "key"), *failed, f"columns {columns or 'none'}"]
@@ -87,7 +84,7 @@ class MapReduceResult:
         )
 
     def _repr_html_(self) -> str:
-        """Return what notebooks show: the first rows of the table."""
+        """Return the first rows of the table, for notebooks."""
         from mdio.core.pages import html_table
 
         flat = dict(list(self._flat())[:MOST_COLUMNS])
@@ -119,19 +116,19 @@ class MapReduceResult:
     def flat(self) -> dict[str, NDArray[Any]]:
         """Return the table with columns of one number each: an array's are ``NAME_0``, ...
 
-        Of several trajectories the first column is ``label``, as in results of `mdio.analyze`.
+        With several trajectories the first column is ``label``, as in results of `mdio.analyze`.
 
         Raises
         ------
         PlanError
             Two of them would have one name.
         """
-        found: dict[str, NDArray[Any]] = {}
+        columns: dict[str, NDArray[Any]] = {}
         for name, column in self._flat():
-            if name in found:
+            if name in columns:
                 raise PlanError(f"two columns would be called {name!r}; save an .npz instead")
-            found[name] = column
-        return found
+            columns[name] = column
+        return columns
 
     def _flat(self) -> Iterator[tuple[str, NDArray[Any]]]:
         if self.label is not None:
@@ -140,8 +137,8 @@ class MapReduceResult:
         for name, column in self.columns.items():
             if column.ndim == 1:
                 yield name, column
-            for at in np.ndindex(column.shape[1:]) if column.ndim > 1 else ():
-                yield "_".join([name, *map(str, at)]), column[(slice(None), *at)]
+            for index in np.ndindex(column.shape[1:]) if column.ndim > 1 else ():
+                yield "_".join([name, *map(str, index)]), column[(slice(None), *index)]
 
     def to_dataframe(self) -> Any:
         """Return the columns of `flat` as a pandas DataFrame, indexed by label and key.
@@ -178,24 +175,15 @@ class MapReduceResult:
                 if self.label is not None:
                     arrays["label"] = self.label
                 np.savez(file, **arrays)  # type: ignore[arg-type]
-            elif target.suffix.lower() == ".csv":
-                self._save_csv(file)
-            else:
-                self._save_parquet(file)
-
-    def _save_csv(self, file: BinaryIO) -> None:
-        flat = self.flat()
-        text = io.TextIOWrapper(file, "utf-8", newline="")
-        lines = csv.writer(text, lineterminator="\n")
-        lines.writerow(flat)
-        lines.writerows(zip(*(column.tolist() for column in flat.values()), strict=True))
-        text.detach()
-
-    def _save_parquet(self, file: BinaryIO) -> None:
-        try:
-            from pyarrow import parquet, table  # type: ignore[import-untyped]
-        except ImportError as error:
-            raise MissingExtraError(
-                'Parquet needs pyarrow; pip install "mdio-layouts[table]", or save .npz or .csv'
-            ) from error
-        parquet.write_table(table({n: c.tolist() for n, c in self.flat().items()}), file)
+                return
+            flat = {name: column.tolist() for name, column in self.flat().items()}
+            if target.suffix.lower() == ".csv":
+                write_csv(file, flat, zip(*flat.values(), strict=True))
+                return
+            try:
+                from pyarrow import parquet, table  # type: ignore[import-untyped]
+            except ImportError as error:
+                raise MissingExtraError(
+                    'Parquet needs pyarrow; pip install "mdio-layouts[table]", or save .npz or .csv'
+                ) from error
+            parquet.write_table(table(flat), file)

@@ -1,4 +1,4 @@
-"""Which ions pass a channel, or any slab across the box, and how: states and transitions."""
+"""Passages of ions through a channel, or any slab across the box: states and transitions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mdio.core.errors import PlanError
 from mdio.core.frames import FrameBlock
 
 STATES = ("above", "into from above", "into from below", "inside", "below")
-"""What an ion may be at, in the order of their numbers. Inside is one of which it is not known from
-where it came: it was there in the first frame."""
+"""Names of states by number; ``inside``: the ion has been there since the first frame, so that the
+side from which it came is unknown."""
 ABOVE, FROM_ABOVE, FROM_BELOW, INSIDE, BELOW = range(5)
 
 
@@ -74,10 +74,10 @@ class IonPermeation(Kernel):
         half = self.thickness / 2
         outside = np.where(z > half, ABOVE, np.where(z < -half, BELOW, INSIDE))
         # The last side it was at, if it has been outside before.
-        last = np.maximum.accumulate(np.where(outside != INSIDE, np.arange(len(z)), -1))
-        side = np.where(last < 0, INSIDE, outside[last])
-        came = np.where(side == ABOVE, FROM_ABOVE, np.where(side == BELOW, FROM_BELOW, INSIDE))
-        state = np.where(outside == INSIDE, came, outside)
+        last_outside = np.maximum.accumulate(np.where(outside != INSIDE, np.arange(len(z)), -1))
+        side = np.where(last_outside < 0, INSIDE, outside[last_outside])
+        entry = np.where(side == ABOVE, FROM_ABOVE, np.where(side == BELOW, FROM_BELOW, INSIDE))
+        state = np.where(outside == INSIDE, entry, outside)
         n_states = len(STATES)
         steps = np.bincount(state[:-1] * n_states + state[1:], minlength=n_states**2)
         transitions = steps.reshape(n_states, n_states)
@@ -93,7 +93,7 @@ class IonPermeation(Kernel):
 def heights(
     block: FrameBlock, keys: NDArray[np.int64], ions: NDArray[np.int64], around: NDArray[np.int64]
 ) -> Any:
-    """Return how far each ion is above the middle of the slab; the map of `IonPermeation`."""
+    """Map a block to the height of each ion above the middle of the slab, angstrom."""
     height = vectors_from_boxes(block.box)[:, 2, 2:].astype(np.float64)
     z = block.positions[:, ions, 2].astype(np.float64)
     middle = height / 2
@@ -102,5 +102,5 @@ def heights(
     z -= middle
     with np.errstate(invalid="ignore"):
         z -= np.where(height > 0, np.rint(z / height) * height, 0)
-    rows, which = np.indices(z.shape)
-    return keys[which.ravel()], rows.ravel(), {"z": z.ravel()}
+    rows, columns = np.indices(z.shape)
+    return keys[columns.ravel()], rows.ravel(), {"z": z.ravel()}

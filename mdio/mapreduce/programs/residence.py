@@ -1,4 +1,4 @@
-"""How long molecules of water stay near something: the survival probability."""
+"""Residence of water near a selection: stays and survival probability."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class WaterResidence(Kernel):
         return Prepared(function, atoms)
 
     def _waters(self, system: System) -> NDArray[np.int64]:
-        """Return the atoms of the water; where there are none, the error names those there are."""
+        """Return the atoms of the water; if there are none, the error names the system's waters."""
         try:
             return system.atoms(self.water)
         except PlanError as error:
@@ -76,7 +76,7 @@ class WaterResidence(Kernel):
             ) from error
 
     def begin(self, frame: NDArray[np.int64], time: NDArray[np.float64]) -> None:
-        """Learn which frames follow each other."""
+        """Store the numbers of all mapped frames: neighbours there are neighbours in a stay."""
         del time
         self._frame = frame
 
@@ -88,18 +88,18 @@ class WaterResidence(Kernel):
         values: dict[str, NDArray[Any]],
     ) -> dict[str, Any]:
         """Count one water's stays."""
-        at = self._frame.searchsorted(frame)
-        breaks = (at[1:] - at[:-1] > 1).nonzero()[0]
-        begins = np.concatenate(([0], breaks + 1))
-        ends = np.concatenate((breaks, [len(at) - 1]))
-        left = ends.repeat(ends - begins + 1) - np.arange(len(at))
-        # Alive after tau are those that have at least so many frames left in their stay.
+        positions = self._frame.searchsorted(frame)
+        breaks = (positions[1:] - positions[:-1] > 1).nonzero()[0]
+        starts = np.concatenate(([0], breaks + 1))
+        ends = np.concatenate((breaks, [len(positions) - 1]))
+        frames_left = ends.repeat(ends - starts + 1) - np.arange(len(positions))
+        # Alive after tau frames: those that have at least as many left in their stay.
         share = 1 / values["n_near"]
-        alive = np.bincount(np.minimum(left, self.tau_max), share, self.tau_max + 1)
+        alive = np.bincount(np.minimum(frames_left, self.tau_max), share, self.tau_max + 1)
         return {
             "n_frames": len(frame),
-            "n_stays": len(begins),
-            "longest_ps": (time[ends] - time[begins]).max(),
+            "n_stays": len(starts),
+            "longest_ps": (time[ends] - time[starts]).max(),
             "alive": alive[::-1].cumsum()[::-1],
         }
 
@@ -111,23 +111,23 @@ def near(
     water: NDArray[np.int64],
     radius: float,
 ) -> Any:
-    """Return which waters are near in which frames; the map of `WaterResidence`."""
-    found = within(block.positions, block.box, around, water, radius)
-    rows, which = np.nonzero(found)
-    n_near = np.count_nonzero(found, axis=1).astype(np.int32)
-    return keys[which], rows, {"n_near": n_near[rows]}
+    """Map a block to the waters that are near, with the number of them in each frame."""
+    is_near = within(block.positions, block.box, around, water, radius)
+    rows, columns = np.nonzero(is_near)
+    n_near = np.count_nonzero(is_near, axis=1).astype(np.int32)
+    return keys[columns], rows, {"n_near": n_near[rows]}
 
 
 def survival_probability(result: MapReduceResult) -> NDArray[np.float64]:
-    """Return the probability that what is near is so still, without a break, tau frames later.
+    """Return the probability that a water that is near has not left tau frames later.
 
-    The mean over all frames, with any water near, of the part of their waters that is near in each
+    The mean, over all frames with any water near, of the share of their waters that is near in each
     of the next tau frames (as `waterdynamics.SurvivalProbability` without intermittency).
 
     Parameters
     ----------
     result
-        Of `WaterResidence`; with several trajectories, their frames count alike.
+        A result of `WaterResidence`; frames of several trajectories count alike.
 
     Returns
     -------
