@@ -589,7 +589,7 @@ def measure(
         system = System(layout, None if top is None else str(top))
         prepared = kernel.prepare(system)
         if getattr(kernel, "select", None) is None:  # as `analyze`
-            system.look()
+            system.read_topology()
         watch = Stopwatch()  # the second time: the topology is parsed once
         kernel.prepare(System(layout, None if top is None else str(top)))
         prepare_s = watch.lap()

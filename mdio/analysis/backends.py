@@ -26,9 +26,9 @@ from mdio.parallel.mpi_executor import MPIExecutor
 
 @dataclass(slots=True)
 class _Part:
-    """All that MDAnalysis takes from an analysis that has run over some frames.
+    """The attributes that MDAnalysis takes from an analysis of some frames.
 
-    The analysis itself would carry its whole Universe back, megabytes for a few numbers.
+    The analysis itself would bring its whole Universe back, megabytes for a few numbers.
     """
 
     frames: NDArray[np.int64]
@@ -84,7 +84,7 @@ class ExecutorBackend(BackendBase):  # type: ignore[misc]
     def apply(
         self, func: Callable[[Any], Any], computations: Sequence[NDArray[np.int64]]
     ) -> list[Any]:
-        """Return what each group of frames gives, in order; called by MDAnalysis.
+        """Return the result of each group of frames, in order; called by MDAnalysis.
 
         Raises
         ------
@@ -156,7 +156,7 @@ class MPIBackend(BackendBase):  # type: ignore[misc]
     def apply(
         self, func: Callable[[Any], Any], computations: Sequence[NDArray[np.int64]]
     ) -> list[Any]:
-        """Return what each group of frames gives, in order, on all ranks; called by MDAnalysis.
+        """Return the result of each group of frames, in order, on all ranks; called by MDAnalysis.
 
         Raises
         ------

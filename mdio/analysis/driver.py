@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
@@ -20,6 +20,7 @@ from mdio.analysis.work import (
     BlockResult,
     BlockWork,
     NumberedBlock,
+    Progress,
     RowDestination,
     block_label,
     check_shapes,
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from MDAnalysis import Universe
 
     from mdio.parallel.pool import SharedRows
-
-Progress = Callable[[int, int], None]
 
 
 @takes_options(FrameChoice, CachedReading)
@@ -129,9 +128,8 @@ def analyze(
         raise PlanError(f"the gather is {gather!r}; give one of {', '.join(GATHERS)}")
     run_in = executor_of(executor, workers)
     n_blocks = run_in.n_workers * blocks_per_worker
-    keep, reading = made_of((FrameChoice, CachedReading), options)
-    choose = partial(select_frames, **keep.frames)
-    analysed = getattr(chosen, "select", None)
+    frames, reading = made_of((FrameChoice, CachedReading), options)
+    selection = getattr(chosen, "select", None)
     request = Request(
         trajectory=trajectory,
         kernel=chosen,
@@ -141,10 +139,10 @@ def analyze(
         n_blocks=n_blocks,
         verify=reading.verify,
         overlap=reading.overlap,
-        choose=choose,
-        dt_ps=keep.dt_ps,
+        choose=partial(select_frames, **frames.frames),
+        dt_ps=frames.dt_ps,
         cache=reading.folder,
-        transformed=keep.transformed(analysed if isinstance(analysed, str) else None),
+        transformed=frames.transformed(selection if isinstance(selection, str) else None),
     )
     run = partial(
         _run,
@@ -159,9 +157,9 @@ def analyze(
     }
     if not requests:
         return run(request)
-    if replicas_fill(run_in, len(requests), [one.top for one in requests.values()]):
+    if replicas_fill(run_in, len(requests), [top] * len(requests)):
         return analyze_replicas(requests, run_in, progress, blocks_per_worker)
-    return side_by_side({label: run(one) for label, one in requests.items()})
+    return side_by_side({label: run(member) for label, member in requests.items()})
 
 
 def analyze_replicas(
@@ -173,11 +171,11 @@ def analyze_replicas(
     """Analyse replicas side by side, each whole in one of the workers, which stay for all."""
     watch = Stopwatch()
     work = ReplicaWork(blocks_per_worker)
-    first, *others = requests.items()
-    # Here: what it imports and the topology that it reads, forked workers have from the start.
+    first, *remaining = requests.items()
+    # In this process: workers that are forked later have its imports and its topology.
     results = {0: work(first)}
     _report(results[0], progress)
-    for number, result in executor.imap(work, others, describe=itemgetter(0)):
+    for number, result in executor.imap(work, remaining, describe=itemgetter(0)):
         for timing in result.timings:
             timing.gathered()
         results[number + 1] = result
@@ -202,7 +200,7 @@ class ReplicaWork:
     n_blocks: int
 
     def __call__(self, replica: tuple[str, Request]) -> AnalysisResult:
-        """Return the result of one replica; raises as `analyze` does, BlockErrors by its label."""
+        """Return the result of one replica; raises as `analyze` does, BlockError with its label."""
         label, request = replica
         try:
             return _run(replace(request, n_blocks=self.n_blocks), Serial(), "blocking", None, 1)
@@ -241,26 +239,25 @@ def _analyze(
     if plan.units is not None and executor.cluster is not None:
         from mdio.analysis.placing import blocks_on_dask
 
-        # Where the caches of nodes have them.
         items, places = blocks_on_dask(plan, executor.cluster.client, blocks_per_worker)
         executor.cluster.place(places)
         plan.blocks = [block for _, block in sorted(items, key=lambda item: item[0])]
-    if executor.shares_memory:  # then progress need not wait for whole blocks
+    if executor.shares_memory:  # progress is reported after each read, not each block
         work = BlockWork(plan.layout, plan.prepared, plan.opened_s, progress)
         results = _gather(executor, work, items, None)
-        values = _joined(plan, results, None)
+        values = _combine(plan, results, None)
     elif executor.forks and _keeps_rows(plan):
         from mdio.parallel.pool import SharedRows
 
         with SharedRows(len(plan.frames)) as rows:
-            place = RowDestination(rows, plan.frames)
-            work = BlockWork(plan.for_workers().layout, plan.prepared, place=place)
+            destination = RowDestination(rows, plan.frames)
+            work = BlockWork(plan.for_workers().layout, plan.prepared, destination=destination)
             results = _gather(executor, work, items, progress)
-            values = _joined(plan, results, rows)
+            values = _combine(plan, results, rows)
     else:
         work = BlockWork(plan.for_workers().layout, plan.prepared)
         results = _gather(executor, work, items, progress)
-        values = _joined(plan, results, None)
+        values = _combine(plan, results, None)
     plan.count(results[0].timing)
     return plan.result(
         executor,
@@ -292,24 +289,17 @@ def _gather(
     return [results[number] for number in sorted(results)]
 
 
-def _joined(plan: Plan, results: list[BlockResult], rows: SharedRows | None) -> NDArray[Any]:
-    """Return the values of all blocks, of which some or all may be among the shared rows."""
-    check_shapes(
-        [
-            (block, result.row_shape)
-            for block, result in zip(enumerate(plan.blocks), results, strict=True)
-        ],
-        plan.layout,
-        plan.prepared,
-    )
+def _combine(plan: Plan, results: list[BlockResult], rows: SharedRows | None) -> NDArray[Any]:
+    """Return the values of all blocks; `rows` has those of blocks without a state."""
+    shapes = [result.row_shape for result in results]
+    check_shapes(list(enumerate(plan.blocks)), shapes, plan.layout, plan.prepared)
     states = [result.state for result in results]
     if rows is not None and None in states:
-        whole = rows.whole()
+        shared = rows.whole()
         if all(state is None for state in states):
-            return whole
-        at = plan.frames.index
+            return shared
         for number, block in enumerate(plan.blocks):
             if states[number] is None:
-                start = at(block.start)
-                states[number] = ([whole[start : start + len(block)]],)
+                first = plan.frames.index(block.start)
+                states[number] = ([shared[first : first + len(block)]],)
     return result_of(plan.prepared.reducer, states)  # type: ignore[arg-type]

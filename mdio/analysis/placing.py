@@ -1,4 +1,4 @@
-"""Where units of a trajectory are analysed: on the node that has them in its cache."""
+"""Assignment of units of a trajectory to the nodes that have them in their caches."""
 
 from __future__ import annotations
 
@@ -17,40 +17,39 @@ from mdio.core.cache import Cache, node_name
 from mdio.layouts.caching import CacheUnits
 from mdio.parallel.assignment import assign, share_together, unit_keys
 
-Units = NDArray[np.int64]
 
-
-class _Needed:
+class _NeededUnits:
     """The units that have any of the frames that are analysed."""
 
     def __init__(self, plan: Plan) -> None:
         assert plan.units is not None
         self.units = plan.units
         self.frames = plan.frames
-        begins = -((plan.frames.start - plan.units.edges) // plan.frames.step)
-        places = np.clip(begins, 0, len(plan.frames))
-        self.which = np.flatnonzero(np.diff(places) > 0)
-        self.places = np.append(places[self.which], len(plan.frames))
-        """Where each begins among the frames that are analysed, and their number."""
+        edges = -((plan.frames.start - plan.units.edges) // plan.frames.step)
+        edges = np.clip(edges, 0, len(plan.frames))
+        self.indices = np.flatnonzero(np.diff(edges) > 0)
+        """Numbers of the needed units among all units."""
+        self.edges = np.append(edges[self.indices], len(plan.frames)).tolist()
+        """First frame of each needed unit, counted in the frames that are analysed, and the end."""
         keys = [unit_keys(str(part.path), part.numbers) for part in plan.units.parts]
-        self.numbers = np.concatenate(keys)[self.which]
+        self.keys = np.concatenate(keys)[self.indices]
 
     def held(self, cache: Cache) -> NDArray[np.bool_]:
-        """Return which of them this node has."""
-        return self.units.held(cache)[self.which]
+        """Return a mask of the needed units that this node has."""
+        return self.units.held(cache)[self.indices]
 
-    def blocks(self, some: Units) -> list[NumberedBlock]:
-        """Return blocks of some of these units, in order, by the number of the first of each."""
-        cuts = np.flatnonzero(np.diff(some) != 1) + 1
-        runs = [(int(run[0]), int(run[-1])) for run in np.split(some, cuts) if len(run)]
-        return [(a, self.frames[int(self.places[a]) : int(self.places[b + 1])]) for a, b in runs]
+    def blocks(self, chosen: NDArray[np.int64]) -> list[NumberedBlock]:
+        """Return blocks of the chosen needed units, each with the number of its first unit."""
+        cuts = np.flatnonzero(np.diff(chosen) != 1) + 1
+        runs = [(int(run[0]), int(run[-1])) for run in np.split(chosen, cuts) if len(run)]
+        return [(a, self.frames[self.edges[a] : self.edges[b + 1]]) for a, b in runs]
 
 
 def blocks_on_ranks(plans: Sequence[Plan], comm: Any) -> tuple[list[Iterable[NumberedBlock]], bool]:
     """Return the blocks of each trajectory, and whether they are this rank's own (collective).
 
-    Where nodes keep units of all trajectories, each unit is in the blocks of exactly one rank;
-    otherwise blocks are the same on all ranks, and the executor shares them out.
+    With caches on nodes, each unit is in the blocks of exactly one rank; otherwise blocks are the
+    same on all ranks, and the executor distributes them.
     """
     if any(plan.units is None for plan in plans):
         return [enumerate(plan.blocks) for plan in plans], False
@@ -60,69 +59,69 @@ def blocks_on_ranks(plans: Sequence[Plan], comm: Any) -> tuple[list[Iterable[Num
 def _own_blocks(plan: Plan, comm: Any) -> list[NumberedBlock]:
     """Return this rank's blocks of one trajectory.
 
-    Nodes are what shares memory, and within that what ``MDIO_NODE`` calls by different names.
+    A node is the ranks that share memory and have the same ``MDIO_NODE``.
     """
     from mpi4py import MPI
 
-    needed = _Needed(plan)
+    needed = _NeededUnits(plan)
     assert plan.cache is not None
     shared = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    called = shared.allgather(node_name() or "")
-    node = shared.Split(sorted(set(called)).index(called[shared.rank]))
+    names = shared.allgather(node_name() or "")
+    node = shared.Split(sorted(set(names)).index(names[shared.rank]))
     leaders = comm.Split(0 if node.rank == 0 else MPI.UNDEFINED, comm.rank)
-    n_units = len(needed.which)
-    mine = np.empty(-(-n_units // 8), np.uint8)
+    n_units = len(needed.indices)
+    node_units = np.empty(-(-n_units // 8), np.uint8)  # a bit for each
     if node.rank == 0:
         held = np.packbits(needed.held(plan.cache), bitorder="little")
-        mine[:] = share_together(held, n_units, _name_here(), node.size, leaders, needed.numbers)
+        node_units[:] = share_together(held, n_units, _host_name(), node.size, leaders, needed.keys)
         leaders.Free()
-    node.Bcast(mine)
-    units = np.flatnonzero(np.unpackbits(mine, count=n_units, bitorder="little"))
+    node.Bcast(node_units)
+    units = np.flatnonzero(np.unpackbits(node_units, count=n_units, bitorder="little"))
     rank, size = node.rank, node.size
     node.Free()
     shared.Free()
     return needed.blocks(units[len(units) * rank // size : len(units) * (rank + 1) // size])
 
 
-def _name_here() -> str:
+def _host_name() -> str:
     return node_name() or socket.gethostname()
 
 
-def _held_here(units: CacheUnits, cache: Cache) -> NDArray[np.bool_]:
+def _cached_units(units: CacheUnits, cache: Cache) -> NDArray[np.bool_]:
     return units.held(cache)
 
 
 def blocks_on_dask(
     plan: Plan, client: Any, blocks_per_worker: int
 ) -> tuple[list[NumberedBlock], list[Sequence[str]]]:
-    """Return blocks, and for each the workers of the node that it is placed on.
+    """Return blocks, and for each the addresses of the workers of its node.
 
-    In an order in which all workers have something to do from the beginning.
+    They are ordered so that all workers have work from the beginning.
     """
-    needed = _Needed(plan)
+    needed = _NeededUnits(plan)
     threads: dict[str, int] = client.nthreads()
     nodes: dict[str, list[str]] = {}
-    for address, name in client.run(_name_here, on_error="ignore").items():
+    for address, name in client.run(_host_name, on_error="ignore").items():
         if address in threads:
             nodes.setdefault(name, []).append(address)
-    if not nodes:  # they may come later
-        blocks = needed.blocks(np.arange(len(needed.which)))
+    if not nodes:  # workers may come later
+        blocks = needed.blocks(np.arange(len(needed.indices)))
         return blocks, [()] * len(blocks)
     names = sorted(nodes)
-    held = np.zeros((len(names), len(needed.which)), bool)
-    first = [nodes[name][0] for name in names]
-    answers = client.run(_held_here, plan.units, plan.cache, workers=first, on_error="ignore")
-    for row, address in enumerate(first):
-        with suppress(KeyError):  # a node that is lost has nothing
-            held[row] = answers[address][needed.which]
-    workers = [sum(threads[address] for address in nodes[name]) for name in names]
-    owners = assign(held, names, workers, needed.numbers)
+    held = np.zeros((len(names), len(needed.indices)), bool)
+    leaders = [nodes[name][0] for name in names]
+    masks = client.run(_cached_units, plan.units, plan.cache, workers=leaders, on_error="ignore")
+    for row, address in enumerate(leaders):
+        with suppress(KeyError):  # the node is lost
+            held[row] = masks[address][needed.indices]
+    n_threads = [sum(threads[address] for address in nodes[name]) for name in names]
+    owners = assign(held, names, n_threads, needed.keys)
     lanes = []
     for row, name in enumerate(names):
         own = np.flatnonzero(owners == row)
-        n_parts = max(1, min(len(own), workers[row] * blocks_per_worker))
+        n_parts = max(1, min(len(own), n_threads[row] * blocks_per_worker))
         for part in np.array_split(own, n_parts):
             blocks = needed.blocks(part)
             lanes.append(list(zip(blocks, [nodes[name]] * len(blocks), strict=True)))
-    placed = [one for one in chain.from_iterable(zip_longest(*lanes)) if one is not None]
-    return [block for block, _ in placed], [where for _, where in placed]
+    placed = [pair for pair in chain.from_iterable(zip_longest(*lanes)) if pair is not None]
+    return [block for block, _ in placed], [addresses for _, addresses in placed]

@@ -1,4 +1,4 @@
-"""What is decided before the work starts: frames, blocks, and a kernel that knows its system."""
+"""Plans of analyses: frames, blocks, and a kernel prepared for its system."""
 
 from __future__ import annotations
 
@@ -73,78 +73,84 @@ def missing_values(result: AnalysisResult) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class Plan:
-    """All that workers need; pickles, and then takes no open file along."""
+    """All that workers need; pickles without open files."""
 
     layout: Layout
     frames: range
     blocks: list[range]
     prepared: Prepared
     opened_s: float
-    """How long opening took."""
+    """Seconds for opening the trajectory."""
     prepare_s: float
-    """Topology, selection and reference; imports too, if they were the first."""
+    """Seconds for topology, selection and reference; imports too, if they were the first."""
     is_ours: bool
-    """Whether `layout` was opened here and is to be closed here."""
+    """Whether `layout` was opened for this plan and has to be closed with it."""
     chosen: Frames
-    """Numbers of the frames in the trajectory; other than `frames` where these are of a view."""
+    """Numbers of the frames in the trajectory; other than `frames` if `layout` is a view."""
 
     notes: tuple[str, ...] = ()
-    """What was dropped where files were joined; what a time step could not do."""
+    """Notes for the user, such as on frames dropped where files were joined."""
     cache: Cache | None = None
-    """Where nodes keep what is read."""
+    """Cache of each node, if there is one."""
     units: CacheUnits | None = None
-    """What they keep as one."""
+    """Units of the cache."""
     nbytes: tuple[int, int] = (0, 0)
-    """Bytes that preparing took from files, and from the cache."""
+    """Bytes read to prepare, from files and from the cache."""
 
     @property
     def frame_numbers(self) -> NDArray[np.int64]:
         """Numbers of the frames in the trajectory, (F,)."""
         return np.asarray(self.chosen, dtype=np.int64)
 
-    def result(self, executor: Executor, **found: Any) -> AnalysisResult:
-        """Return the result of what was `found`, with what is known of it beforehand."""
+    def result(self, executor: Executor, **fields: Any) -> AnalysisResult:
+        """Return a result with these `fields`, completed by those that the plan knows."""
         prepared = self.prepared
-        known: dict[str, Any] = {"executor": executor.name, "workers": executor.n_workers}
-        known |= {"prepare_s": self.prepare_s, "per_frame": isinstance(prepared.reducer, Stack)}
-        known |= {"labels": prepared.labels, "row_labels": prepared.row_labels}
-        result = AnalysisResult(**{**known, "notes": self.notes, **found})
+        defaults: dict[str, Any] = {
+            "executor": executor.name,
+            "workers": executor.n_workers,
+            "prepare_s": self.prepare_s,
+            "per_frame": isinstance(prepared.reducer, Stack),
+            "labels": prepared.labels,
+            "row_labels": prepared.row_labels,
+            "notes": self.notes,
+        }
+        result = AnalysisResult(**defaults | fields)
         cut = [frame for timing in result.timings for frame in timing.cut_frames]
-        if cut and not isinstance(self.chosen, range):  # blocks are of a view, which numbers anew
+        if cut and not isinstance(self.chosen, range):  # a view numbers its frames anew
             cut = self.frame_numbers[cut].tolist()
-        of_blocks = [note for timing in result.timings for note in timing.notes]
-        notes = [*result.notes, *of_blocks, *missing_values(result), *lost_names(result)]
+        notes = [*result.notes, *(note for timing in result.timings for note in timing.notes)]
+        notes += [*missing_values(result), *lost_names(result)]
         notes += [cut_note(cut, result.n_frames)] if cut else []
         result.notes = tuple(dict.fromkeys(notes))
         return result
 
     def count(self, timing: BlockTiming | WorkerTiming) -> None:
-        """Add what preparing has read to what a block, or worker, has."""
+        """Add the bytes that were read to prepare to those of a block or worker."""
         timing.nbytes_source += self.nbytes[0]
         timing.nbytes_cache += self.nbytes[1]
 
     def for_workers(self) -> Plan:
-        """Return it with a layout that opens no more than it must."""
+        """Return a plan for other processes, whose layout opens as few files as it can."""
         return replace(self, layout=self.layout.preopened(), opened_s=0.0, nbytes=(0, 0))
 
 
-def _universe_of(system: System) -> Universe:
+def _load_universe(system: System) -> Universe:
     """Return the topology of the atoms that are read.
 
-    Raises PlanError: it is that of the full system, of which a stored group is read.
+    Raises PlanError: a stored group is read, but the topology is that of the full system.
     """
     universe = system.universe
     if len(universe.atoms) != system.layout.info.n_atoms:
         raise PlanError(
-            f"{system.layout.path}: pbc, center and fit need the topology of the group that is "
-            "read; leave the group out, or name the topology of its atoms"
+            f"{system.layout.path}: pbc, center and fit need the topology of the stored group; "
+            "leave the group out, or name the topology of its atoms"
         )
     return universe
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What `analyze` was asked for, but where to run it."""
+    """The arguments of `analyze`, without those on where to run."""
 
     trajectory: Trajectory
     kernel: Kernel
@@ -153,17 +159,17 @@ class Request:
     reducer: Reducer | None = None
     n_blocks: int = 1
     verify: bool = True
-    """Whether what is read is compared with the checksums that the output holds."""
+    """Whether stored bytes are compared with their checksums."""
     overlap: str | None = None
-    """What is done with frames whose times several files have."""
+    """Treatment of frames whose times several files have."""
     choose: Callable[[Layout], Frames] = select_frames
-    """How frames are chosen; by default, all are."""
+    """Chooses frames of the trajectory; by default all."""
     dt_ps: float | None = None
-    """Time between them that was asked for."""
+    """Requested time between frames."""
     cache: Cache | None = None
-    """Where nodes keep what is read."""
+    """Cache of each node."""
     transformed: Mapping[str, Any] | None = None
-    """What is done to frames; see `mdio.layouts.views.options.FrameChoice.transformed`."""
+    """Transformations of frames; see `mdio.layouts.views.options.FrameChoice.transformed`."""
 
     def plan(self) -> Plan:
         """Open the trajectory, choose blocks, prepare the kernel.
@@ -180,17 +186,16 @@ class Request:
             return self._plan(n_atoms=atom_count(self.top))
 
     def _plan(self, **options: Any) -> Plan:
-        # This imports what reads it.
-        layout = self._open(**options)
+        layout = self._open(**options)  # not timed: it imports the format's library
         watch = Stopwatch()
         is_ours = layout is not self.trajectory
         try:
             source, cache = layout, layout.kept[0][0].cache
-            moved = self._moved(layout)
-            layout = layout if moved is None else moved
+            transformed = self._transform(layout)
+            layout = layout if transformed is None else transformed
             system = System(layout, self.top, self.group, source)
-            if moved is not None:
-                moved.load = partial(_universe_of, system)
+            if transformed is not None:
+                transformed.load = partial(_load_universe, system)
             chosen = self.choose(layout)
             notes = layout.notes
             view = ViewLayout(layout.path, source=layout, frames=chosen)
@@ -199,7 +204,7 @@ class Request:
                 notes += () if note is None else (note,)
             if isinstance(chosen, range):
                 frames = chosen
-            else:  # they lie unevenly: a view numbers them anew
+            else:  # a view numbers unevenly spaced frames anew
                 layout, frames = view, range(len(chosen))
             edges = layout.boundaries()
             opened_s = watch.lap()
@@ -207,31 +212,31 @@ class Request:
             prepared = self._prepared(system)
             notes += tuple(system.notes)
             if getattr(self.kernel, "select", None) is None:
-                system.look()
+                system.read_topology()
                 if self.group is None and hasattr(self.kernel, "select") and system.waters:
                     notes += (
                         f"all {layout.info.n_atoms:,} atoms are analysed, water too; --select "
                         "(select= in Python) takes fewer",
                     )
-            elif isinstance(self.top, str | PathLike) and not system.looked:  # `all` needs none
+            elif isinstance(self.top, str | PathLike) and not system.topology_is_read:
                 notes += (f"{self.top}: not looked at, since all atoms are analysed",)
             nbytes = reads.nbytes_source - before[0], reads.nbytes_cache - before[1]
-            read = prepared.atoms
-            if moved is not None:
-                steps = moved.prepared(prepared.atoms)
-                moved.load = None
-                read = steps.needed
+            atoms = prepared.atoms
+            if transformed is not None:
+                steps = transformed.prepared(prepared.atoms)
+                transformed.load = None
+                atoms = steps.needed
                 notes += (f"{steps.note}",) if steps.note else ()
-            is_whole = moved is not None and moved.makes_whole
+            is_whole = transformed is not None and transformed.makes_whole
             if self.kernel.needs_whole and source.info.has_box and not is_whole:
                 prepared = replace(prepared, cut=CutMolecules.of(system, prepared.atoms))
             if self.reducer is not None:
                 prepared = replace(prepared, reducer=self.reducer)
             units = None
-            if cache is not None and (read is None or len(read)):
+            if cache is not None and (atoms is None or len(atoms)):
                 from mdio.layouts.caching import units_of
 
-                units = units_of(source, read)
+                units = units_of(source, atoms)
                 if layout is view:
                     units = replace(units, edges=np.searchsorted(chosen, units.edges))
                 edges = np.unique(units.edges)
@@ -266,8 +271,8 @@ class Request:
                 f"{system.layout.path}: preparing {name} failed: {error_text(error)}"
             ) from error
 
-    def _moved(self, layout: Layout) -> TransformedLayout | None:
-        """Return the trajectory as its frames are moved; None if they are not."""
+    def _transform(self, layout: Layout) -> TransformedLayout | None:
+        """Return a view of transformed frames; None without transformations."""
         if self.transformed is None:
             return None
         from mdio.converters.periodic import TransformedLayout

@@ -1,8 +1,8 @@
 """The block-analysis driver on the ranks of an MPI program.
 
-Rank 0 opens the trajectory, reads the topology and prepares the kernel, once; what it found is
-broadcast. Every rank computes its blocks and keeps their rows; when all are done, times and rows
-are gathered on rank 0, the way that was asked for, each straight into the array that it becomes.
+Rank 0 opens the trajectory, reads the topology and prepares the kernel, and broadcasts the plan.
+Every rank computes its blocks and keeps their rows; when all are done, times and rows are gathered
+on rank 0, each straight into the array that it becomes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
@@ -30,6 +30,7 @@ from mdio.analysis.work import (
     BlockResult,
     BlockWork,
     NumberedBlock,
+    Progress,
     block_label,
     check_shapes,
     rank_name,
@@ -57,18 +58,16 @@ def _not_stored(path: Path) -> FrameIndex:
 
 
 def index_together(trajectory: Any, comm: Any) -> None:
-    """Find and store where frames begin in XTC and TRR files that have no index yet (collective).
+    """Index XTC and TRR files that have no index yet, each rank a part of them (collective).
 
-    Each rank reads the part of a file that it is about to analyse. What cannot be done in this way
-    is left to the opening of the file, with all that there may be to say about it.
+    Errors are ignored: opening the file will raise them.
 
     `trajectory`: a path, several, or an open layout, which is left alone; the same on all ranks.
     `comm`: an mpi4py intracommunicator.
     """
     if isinstance(trajectory, Layout):
         return
-    one = isinstance(trajectory, str | PathLike)
-    paths = [trajectory] if one else list(trajectory)
+    paths = [trajectory] if isinstance(trajectory, str | PathLike) else list(trajectory)
     for path, kind in bcast(comm, _without_index(paths) if comm.rank == 0 else None):
         part, n_atoms = None, 0
         with suppress(MdioError, OSError, ValueError):
@@ -85,24 +84,23 @@ def index_together(trajectory: Any, comm: Any) -> None:
 def _without_index(
     paths: Sequence[str | PathLike[str]],
 ) -> list[tuple[Path, type[XTCLayout | TRRLayout]]]:
-    """Return those of the files for which it pays, and what they are."""
-    found: list[tuple[Path, type[XTCLayout | TRRLayout]]] = []
+    """Return the files over a network that have no index, and their layouts."""
+    files: list[tuple[Path, type[XTCLayout | TRRLayout]]] = []
     for path in map(Path, paths):
         for kind in (XTCLayout, TRRLayout):
             try:
                 if comes_over_a_network(path) and kind.sniff(path):
                     load_index(path, _not_stored)
             except _NotStoredError:
-                found.append((path, kind))
+                files.append((path, kind))
             except (OSError, ValueError):
-                continue  # opening it will say what is wrong
-    return found
+                continue  # opening it will raise this
+    return files
 
 
 FAST = 1
-"""Level of zlib."""
-Progress = Callable[[int, int], None]
-Mine = list[tuple[NumberedBlock, BlockResult]]
+"""Compression level of zlib."""
+OwnResults = list[tuple[NumberedBlock, BlockResult]]
 
 
 def analyze_on_ranks(
@@ -111,23 +109,22 @@ def analyze_on_ranks(
     """Run an analysis on all ranks of `executor` (collective); see `mdio.analysis.driver`."""
     comm = executor.comm
     plan = plan_on_ranks(request, executor)
-    begun = done_at = time.perf_counter()  # the last block was done then (the papers' t5)
-    keeps = isinstance(plan.prepared.reducer, Stack)
-    mine: Mine = []
+    begun = done_at = time.perf_counter()  # done_at: end of the last block (the papers' t5)
+    stacks = isinstance(plan.prepared.reducer, Stack)
+    own_results: OwnResults = []
 
     def work(item: NumberedBlock) -> tuple[State | None, BlockTiming]:
-        """Keep rows here that are to be gathered as arrays."""
+        """Compute a block; rows that are stacked stay here, to be gathered as arrays."""
         nonlocal done_at
         result = block_work(item)
-        sent = None if keeps else result.state
-        mine.append((item, result if keeps else replace(result, state=None)))
+        own_results.append((item, result if stacks else replace(result, state=None)))
         done_at = time.perf_counter()
-        return sent, result.timing
+        return None if stacks else result.state, result.timing
 
     try:
         on_read = None
         if progress is not None and comm.rank == 0:
-            on_read = _as_all_ranks(progress, plan, comm.size)
+            on_read = _scale_progress(progress, plan, comm.size)
         block_work = BlockWork(plan.layout, plan.prepared, plan.opened_s, on_read, rank=comm.rank)
         (blocks,), own = blocks_on_ranks([plan], comm)
         done = dict(executor.imap(work, blocks, describe=block_label, own=own))
@@ -135,134 +132,137 @@ def analyze_on_ranks(
         if plan.is_ours:
             plan.layout.close()
     settled_at = time.perf_counter()
-    gathered = _gathered(mine, plan, comm, gather)
+    gathered = _gather(own_results, plan, comm, gather)
     gathered_at = time.perf_counter()
     worker = WorkerTiming(rank_name(comm.rank), comm.rank)
-    if mine:
-        worker = per_worker([result.timing for _, result in mine])[0]
+    if own_results:
+        worker = per_worker([result.timing for _, result in own_results])[0]
     worker.t_wait_s, worker.t_comm_s = settled_at - done_at, gathered_at - done_at
     worker.t_put_s = sum(part.t_put_s for part in gathered)
     worker.t_get_s = sum(part.t_get_s for part in gathered)
     plan.count(worker)
     ranks = comm.gather(worker)
-    found: dict[str, Any] = {"frame": np.empty(0, np.int64), "timings": [], "seconds": 0.0}
-    found |= {"time": np.empty(0), "values": np.empty(0)}
+    fields: dict[str, Any] = {"frame": np.empty(0, np.int64), "timings": [], "seconds": 0.0}
+    fields |= {"time": np.empty(0), "values": np.empty(0)}
     if comm.rank == 0:
-        found |= _joined(plan, done, [part.rows for part in gathered], ranks)
-        found["seconds"] = plan.opened_s + time.perf_counter() - begun
-    result = plan.result(executor, gather=gather, **found)
+        fields |= _combine(plan, done, [part.rows for part in gathered], ranks)
+        fields["seconds"] = plan.opened_s + time.perf_counter() - begun
+    result = plan.result(executor, gather=gather, **fields)
     return cast(AnalysisResult, comm.bcast(result)) if executor.to_all else result
 
 
-def _as_all_ranks(progress: Progress, plan: Plan, n_ranks: int) -> Progress:
-    """Return what takes the frames that rank 0 has done for those of each: they begin together.
+def _scale_progress(progress: Progress, plan: Plan, n_ranks: int) -> Progress:
+    """Return a callback for rank 0 that reports as if all ranks had done as much.
 
-    Ranks tell each other nothing until their blocks are done.
+    Ranks do not communicate until their blocks are done.
     """
     n_left = len(plan.frames)
 
-    def told(n_frames: int, nbytes: int) -> None:
+    def report(n_frames: int, nbytes: int) -> None:
         nonlocal n_left
         n_done = min(n_ranks * n_frames, n_left)
         n_left -= n_done
         progress(n_done, n_ranks * nbytes)
 
-    return told
+    return report
 
 
 def plan_on_ranks(request: Request, executor: MPIExecutor) -> Plan:
-    """Plan on rank 0 and tell the others, or raise on all ranks what went wrong (collective).
+    """Plan on rank 0 and broadcast the plan, or raise its error on all ranks (collective).
 
-    A user's own function does not travel: every rank has it already.
+    A user's own function is not sent: every rank has it already.
     """
     watch = Stopwatch()
     if not executor.is_owner:
         import_likely(request.trajectory)  # while rank 0 is opening it
     index_together(request.trajectory, executor.comm)
     indexed_s = watch.lap()
-    own: list[Plan] = []
+    owner_plan: Plan | None = None
 
     def make() -> bytes:
+        nonlocal owner_plan
         plan = request.plan()
         try:
-            sent = _pickled(plan, request)
+            message = _pickle(plan, request)
         except PlanError:
             if plan.is_ours:
                 plan.layout.close()
             raise
-        own.append(plan)
-        return sent
+        owner_plan = plan
+        return message
 
     try:
-        sent = executor.from_owner(make)
+        message = executor.from_owner(make)
     except Exception as error:
         if executor.is_owner or isinstance(error, MdioError):
             raise
-        # One rank tells of what is nobody's message.
+        # Rank 0 alone prints a traceback of an unexpected error.
         raise BlockError(f"rank 0 failed: {type(error).__name__}: {error}") from error
-    plan: Plan = own[0] if own else pickle.loads(zlib.decompress(sent))
-    if not own and isinstance(request.kernel, UserKernel):
+    plan: Plan = owner_plan or pickle.loads(zlib.decompress(message))
+    if owner_plan is None and isinstance(request.kernel, UserKernel):
         plan.prepared = replace(plan.prepared, function=request.kernel.function)
     plan.opened_s += indexed_s
     return plan
 
 
-def _pickled(plan: Plan, request: Request) -> bytes:
-    sent = replace(plan.for_workers(), is_ours=True)
+def _pickle(plan: Plan, request: Request) -> bytes:
+    copy = replace(plan.for_workers(), is_ours=True)
     if isinstance(request.kernel, UserKernel):
-        sent.prepared = replace(sent.prepared, function=len)  # type: ignore[arg-type]
+        copy.prepared = replace(copy.prepared, function=len)  # type: ignore[arg-type]
     try:
-        # Large messages to ranks that share cores take long: times and boxes are mostly alike.
-        return zlib.compress(pickle.dumps(sent, pickle.HIGHEST_PROTOCOL), FAST)
+        # Compressed, since large messages to ranks that share cores are slow.
+        return zlib.compress(pickle.dumps(copy, pickle.HIGHEST_PROTOCOL), FAST)
     except Exception as error:  # pickling raises nearly anything
         raise PlanError(f"the analysis cannot be sent to other ranks ({error})") from error
 
 
-def _gathered(mine: Mine, plan: Plan, comm: Any, how: How) -> list[Gathered]:
-    """Gather all frames' times and, if they are kept, all rows: each as it lies in memory.
+def _gather(own_results: OwnResults, plan: Plan, comm: Any, how: How) -> list[Gathered]:
+    """Gather the times of all frames and, if they are stacked, all rows, without copies.
 
     Raises BlockError: blocks have rows of different shapes (on all ranks).
     """
-    states = [result.state for _, result in mine if result.state is not None]
+    states = [result.state for _, result in own_results if result.state is not None]
     parts = [part for state in states for part in state[0]]
-    own = np.result_type(*parts) if parts else None
-    shapes = {result.row_shape: (block, result.row_shape) for block, result in reversed(mine)}
-    times = np.concatenate([np.empty(0), *(result.time for _, result in mine)])
-    # All that ranks have to know of each other at once: each exchange waits for the last of them.
-    facts = allgather(comm, (list(shapes.values()), len(times), own))
-    every = [found for of_rank, _, _ in facts for found in of_rank]
-    check_shapes(sorted(every, key=lambda found: found[0][0]), plan.layout, plan.prepared)
+    own_dtype = np.result_type(*parts) if parts else None
+    first_blocks = {result.row_shape: block for block, result in reversed(own_results)}
+    times = np.concatenate([np.empty(0), *(result.time for _, result in own_results)])
+    # In one exchange, since each waits for the last rank.
+    facts = allgather(comm, (list(first_blocks.items()), len(times), own_dtype))
+    pairs = [pair for shapes, _, _ in facts for pair in shapes]
+    pairs.sort(key=lambda pair: pair[1][0])
+    row_shapes = [shape for shape, _ in pairs]
+    check_shapes([block for _, block in pairs], row_shapes, plan.layout, plan.prepared)
     counts = [count for _, count, _ in facts]
     gathered = [gather_counted(times, comm, counts, how)]
     stack = plan.prepared.reducer
     if isinstance(stack, Stack):
-        dtype = np.result_type(*(one for _, _, one in facts if one is not None))
+        dtype = np.result_type(*(dtype for _, _, dtype in facts if dtype is not None))
         if states:
             rows = stack.finish(reduce(stack.merge, states)).astype(dtype, copy=False)
-            for _, result in mine:  # joined: what they held need not stay beside it
+            for _, result in own_results:  # frees the parts, which are in `rows` now
                 result.state = None
             states.clear()
             parts.clear()
         else:
-            rows = np.empty((0, *(every[0][1] or ())), dtype)
+            rows = np.empty((0, *(row_shapes[0] or ())), dtype)
         gathered.append(gather_counted(rows, comm, counts, how))
     return gathered
 
 
-def _joined(
+def _combine(
     plan: Plan,
     done: dict[int, tuple[State | None, BlockTiming]],
     parts: list[NDArray[Any] | None],
     ranks: list[WorkerTiming],
 ) -> dict[str, Any]:
-    """Return on rank 0 what all ranks have sent, as parts of the result."""
-    every = [done[number] for number in sorted(done)]
-    timings = [timing for _, timing in every]
+    """Return fields of the result on rank 0, from what all ranks have sent."""
+    blocks = [done[number] for number in sorted(done)]
+    timings = [timing for _, timing in blocks]
     time_ps, *rows = (_in_order_of_blocks(part, timings) for part in parts if part is not None)
     if rows:
         values = rows[0]
     else:
-        values = result_of(plan.prepared.reducer, (state for state, _ in every))  # type: ignore[misc]
+        values = result_of(plan.prepared.reducer, (state for state, _ in blocks))  # type: ignore[misc]
     last = {timing.rank: timing for timing in timings}
     for rank in ranks:
         if rank.rank in last:
@@ -277,13 +277,13 @@ def _joined(
 
 
 def _in_order_of_blocks(rows: NDArray[Any], timings: list[BlockTiming]) -> NDArray[Any]:
-    """Return rows, which came in order of rank, in order of block."""
-    came = sorted(timings, key=lambda timing: (timing.rank or 0, timing.block))
-    if came == timings:
+    """Return rows that are in order of rank in order of block."""
+    by_rank = sorted(timings, key=lambda timing: (timing.rank or 0, timing.block))
+    if by_rank == timings:
         return rows
-    ends = np.cumsum([timing.n_frames for timing in came]).tolist()
-    part = {
+    ends = np.cumsum([timing.n_frames for timing in by_rank]).tolist()
+    parts = {
         timing.block: rows[end - timing.n_frames : end]
-        for timing, end in zip(came, ends, strict=True)
+        for timing, end in zip(by_rank, ends, strict=True)
     }
-    return np.concatenate([part[timing.block] for timing in timings])
+    return np.concatenate([parts[timing.block] for timing in timings])

@@ -1,4 +1,4 @@
-"""How the results of blocks become one result: associative, whatever the partition.
+"""Reducers: combine the results of blocks into one; associative, whatever the partition.
 
 A reducer turns the rows of some frames into a state (`lift`), joins the state of earlier frames
 with that of later ones (`merge`), and turns the state of all frames into the result (`finish`).
@@ -23,7 +23,7 @@ State = tuple[Any, ...]
 
 
 class Reducer(ABC):
-    """What to do with rows, of which there is one a frame."""
+    """Combines rows, one for each frame, into a result."""
 
     of_one_shape: ClassVar[bool] = False
     """Whether the rows of all frames need to have one shape."""
@@ -76,11 +76,11 @@ class Stack(Reducer):
             raise BlockError(f"rows of different shapes, {shapes}, cannot be stacked")
         rows = np.empty(shape, np.result_type(*parts))
         parts.reverse()
-        at = 0
+        n_done = 0
         while parts:
             part = parts.pop()
-            rows[at : at + len(part)] = part
-            at += len(part)
+            rows[n_done : n_done + len(part)] = part
+            n_done += len(part)
         return rows
 
 
@@ -163,7 +163,7 @@ class StandardDeviation(_Moments):
 
 
 class Histogram(Reducer):
-    """How many numbers of all rows lie between edges: (len(edges) - 1,) int64.
+    """The count of all values between each two edges: (len(edges) - 1,) int64.
 
     Parameters
     ----------

@@ -8,7 +8,7 @@ added in order, so that the result is too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mdio.analysis.kernels.kernel import SeriesKernel
 from mdio.analysis.plan import Plan, Request
 from mdio.analysis.results import AnalysisResult
-from mdio.analysis.work import READ_NBYTES
+from mdio.analysis.work import READ_NBYTES, Progress
 from mdio.core.blocks import sub_blocks
 from mdio.core.errors import PlanError
 from mdio.core.files.reading import reads
@@ -29,25 +29,24 @@ from mdio.layouts.views.view import ViewLayout
 from mdio.parallel.executors import Executor
 
 NARROW_NBYTES = 32 << 20
-"""Time series that a batch has where chunks are a few atoms wide."""
+"""Time series of a batch where chunks are a few atoms wide."""
 WIDE_NBYTES = 256 << 20
-"""What it has elsewhere."""
+"""Time series of a batch elsewhere."""
 
-Batch = tuple[int, AtomIndices]
-Progress = Callable[[int, int], None]
+NumberedAtoms = tuple[int, AtomIndices]
 
 
-class Summed(NamedTuple):
-    """What a batch gives."""
+class BatchResult(NamedTuple):
+    """The result of a batch."""
 
     sums: NDArray[np.float64]
     time: NDArray[np.float64]
-    """Of all frames, from the first batch; else of none."""
+    """Times of all frames, ps, from the first batch; empty from others."""
     timing: BlockTiming
 
 
-def batch_label(batch: Batch) -> str:
-    """Return how messages call a batch."""
+def batch_label(batch: NumberedAtoms) -> str:
+    """Return the label of a batch, for messages."""
     number, atoms = batch
     return f"batch {number} (atoms {atoms.min()} to {atoms.max()})"
 
@@ -55,9 +54,9 @@ def batch_label(batch: Batch) -> str:
 def cut_into_batches(
     atoms: AtomIndices, info: TrajectoryInfo, n_frames: int, n_fields: int
 ) -> list[AtomIndices]:
-    """Cut atoms into batches, where chunks of atoms end if that can be.
+    """Cut atoms into batches, at edges of chunks of atoms if these are narrow enough.
 
-    `atoms`: which. `info`: of the layout. `n_frames`, `n_fields`: how much is read of each atom.
+    `n_frames`, `n_fields`: read of each atom.
     """
     width = info.chunk_atoms or info.n_atoms
     is_narrow = width < info.n_atoms
@@ -75,7 +74,7 @@ class SeriesWork:
     def __init__(self, layout: Layout, frames: range, kernel: SeriesKernel) -> None:
         self.layout, self.frames, self.kernel = layout, frames, kernel
 
-    def __call__(self, batch: Batch) -> Summed:
+    def __call__(self, batch: NumberedAtoms) -> BatchResult:
         """Return the sums of one batch."""
         number, atoms = batch
         frames = self.frames
@@ -94,7 +93,7 @@ class SeriesWork:
         timing.notes = (*cache_notes(self.layout), *self.kernel.notes(block))
         timing.t_comp_s = watch.lap()
         timing.t_all_frame_s, timing.t_block_s = loop.lap(), whole.lap()
-        return Summed(sums, block.time[: None if number == 0 else 0], timing)
+        return BatchResult(sums, block.time[: None if number == 0 else 0], timing)
 
     def _read(self, atoms: AtomIndices, info: TrajectoryInfo) -> FrameBlock:
         fields = self.kernel.fields
@@ -116,8 +115,7 @@ def analyze_series(
     """Run a kernel over atoms (under MPI on all ranks); see `mdio.analysis.driver.analyze`."""
     if request.reducer is not None:
         raise PlanError(
-            f"{type(kernel).__name__} has a way of its own to read frames and join them; "
-            "leave out the reducer"
+            f"{type(kernel).__name__} combines its batches of atoms itself; leave out the reducer"
         )
     plan = executor.from_owner(request.plan)
     try:
@@ -134,23 +132,23 @@ def _analyze(
     info, prepared, n_frames = plan.layout.info, plan.prepared, len(plan.frames)
     atoms = np.arange(info.n_atoms) if prepared.atoms is None else prepared.atoms
     batches = cut_into_batches(atoms, info, n_frames, 1 + (kernel.fields != ("positions",)))
-    notes = (*plan.notes, *_told_of_batches(batches, info))
+    notes = (*plan.notes, *_batch_notes(batches, info))
     layout = plan.layout if executor.shares_memory else plan.for_workers().layout
     work = SeriesWork(layout, plan.frames, kernel)
-    # Sums of batches that are done before their turn wait for it.
-    early: dict[int, Summed] = {}
+    # Sums are added in the order of batches.
+    waiting: dict[int, BatchResult] = {}
     time, sums = np.empty(0), np.zeros(0)
     timings: list[BlockTiming] = []
-    for number, summed in executor.imap(work, enumerate(batches), describe=batch_label):
-        summed.timing.gathered()
-        early[number] = summed
-        while (ready := early.pop(len(timings), None)) is not None:
-            sums = ready.sums if not timings else sums + ready.sums
-            time = ready.time if not timings else time
+    for number, finished in executor.imap(work, enumerate(batches), describe=batch_label):
+        finished.timing.gathered()
+        waiting[number] = finished
+        while (result := waiting.pop(len(timings), None)) is not None:
+            sums = result.sums if not timings else sums + result.sums
+            time = result.time if not timings else time
             if progress is not None:
                 done = [n_frames * k // len(batches) for k in (len(timings), len(timings) + 1)]
-                progress(done[1] - done[0], ready.timing.nbytes_read)
-            timings.append(ready.timing)
+                progress(done[1] - done[0], result.timing.nbytes_read)
+            timings.append(result.timing)
     if timings:
         frame, time, values = kernel.rows(sums, time, len(atoms))
         plan.count(timings[0])
@@ -169,7 +167,7 @@ def _analyze(
     )
 
 
-def _told_of_batches(batches: Sequence[AtomIndices], info: TrajectoryInfo) -> tuple[str, ...]:
+def _batch_notes(batches: Sequence[AtomIndices], info: TrajectoryInfo) -> tuple[str, ...]:
     if len(batches) == 1 or (info.chunk_atoms or info.n_atoms) < info.n_atoms:
         return ()
     return (

@@ -1,9 +1,7 @@
-"""What a kernel can ask of the system that it will analyse.
+"""The system of an analysis: its topology, and frames in which the box cuts molecules.
 
-Molecules that the box cuts: frames in which neighbouring atoms lie on two sides of it.
-
-RMSD, radius of gyration and fluctuations take coordinates as they are. Of such frames they give
-numbers that may look right and are not.
+RMSD, radius of gyration and fluctuations take coordinates as they are: where neighbouring atoms lie
+on two sides of the box, their values may look right and are wrong.
 """
 
 from __future__ import annotations
@@ -34,15 +32,15 @@ if TYPE_CHECKING:
 
 
 MORE_WATERS = ("OPC", "OPC3", "SPC", "SPCE", "TIP5")
-"""What residues of water are called besides the names that MDAnalysis takes for water."""
+"""Names of residues of water besides those that MDAnalysis knows."""
 
 
 class System:
-    """A trajectory and, if one was given, its topology, which is only read when it is asked for.
+    """A trajectory and its topology, which is read when it is first needed.
 
     `layout`: the trajectory. `top`: topology file, or an MDAnalysis Universe. `group`: the stored
     atom group that `layout` reads; the topology may then be that of the group or that of the full
-    system. `stored`: what lies on disk, where `layout` changes its frames.
+    system. `stored`: the layout on disk, if `layout` transforms its frames.
     """
 
     def __init__(
@@ -57,15 +55,15 @@ class System:
         self._top = top
         self._group = group
         self.notes: list[str] = []
-        """What was guessed of the atoms."""
+        """Notes on guessed properties of atoms."""
         self._universe: Any = None
-        self._stored: AtomIndices | None = None
+        self._group_atoms: AtomIndices | None = None
 
     @property
     def universe(self) -> Universe:
         """The topology, as MDAnalysis has it.
 
-        Raises PlanError: None was given. SourceError: it cannot be read, or does not fit the
+        Raises PlanError: there is none. SourceError: it cannot be read, or does not fit the
         trajectory.
         """
         if self._universe is None and self._top is None and self.topology is not None:
@@ -78,14 +76,14 @@ class System:
                     f"{self.layout.path}: this analysis needs a topology; name one with -s/--top"
                 )
             self._universe = self._load(self._top)
-            self._stored = self._atoms_of_group(len(self._universe.atoms))
+            self._group_atoms = self._find_group_atoms(len(self._universe.atoms))
         return self._universe
 
     @cached_property
     def topology(self) -> Topology | None:
-        """What the trajectory itself holds of its atoms, or a topology file that was parsed before.
+        """The topology in the trajectory, or that of a file that was parsed before.
 
-        None where MDAnalysis has to be asked.
+        None where MDAnalysis has to parse a file.
         """
         if self._top is None:
             return self.stored.topology()
@@ -98,12 +96,12 @@ class System:
         return parsed if fits else None
 
     @property
-    def _known(self) -> Topology | None:
-        """The same, but no topology file is looked at for it."""
-        return self.topology if self._top is None or self.looked else None
+    def _read_already(self) -> Topology | None:
+        """`topology`, but None if a file would have to be read for it."""
+        return self.topology if self._top is None or self.topology_is_read else None
 
     def select(self, selection: str | None) -> AtomIndices | None:
-        """Return the atoms that a selection means, as indices into the layout's atoms.
+        """Return the selected atoms, as indices into the layout's atoms.
 
         `selection`: in MDAnalysis' selection language; None or ``all`` needs no topology.
         Returns (n,) int64, or None for all.
@@ -117,69 +115,68 @@ class System:
             )
         if selection is None or selection.strip() == "all":
             return None
-        found = None
-        if self.topology is not None:  # MDAnalysis takes longer to import than this
-            found = select_stored(self.topology, selection)
-        if found is None:
-            found = selected(self.universe.atoms, selection, notes=self.notes)
-        if not found.size:
+        atoms = None
+        if self.topology is not None:  # faster than importing MDAnalysis
+            atoms = select_stored(self.topology, selection)
+        if atoms is None:
+            atoms = selected(self.universe.atoms, selection, notes=self.notes)
+        if not atoms.size:
             raise PlanError(f"{selection!r} selects no atom of {self._top or self.layout.path}")
-        return self.to_layout(found, selection)
+        return self.to_layout(atoms, selection)
 
     def atoms(self, selection: str | None) -> AtomIndices:
-        """Return the same as `select`, with all atoms numbered too."""
-        found = self.select(selection)
-        return np.arange(self.layout.info.n_atoms) if found is None else found
+        """Return the selected atoms as `select` does, but all atoms as indices, too."""
+        atoms = self.select(selection)
+        return np.arange(self.layout.info.n_atoms) if atoms is None else atoms
 
-    def to_layout(self, atoms: AtomIndices, what: str) -> AtomIndices:
+    def to_layout(self, atoms: AtomIndices, selection: str) -> AtomIndices:
         """Turn indices into the topology's atoms into indices into the layout's atoms.
 
-        Raises PlanError: the stored group that the layout reads lacks some of them; `what` names
-        them.
+        Raises PlanError: the stored group that the layout reads lacks some of them.
         """
-        if self._stored is None:
+        if self._group_atoms is None:
             return atoms
-        order = np.argsort(self._stored, kind="stable")
-        members = self._stored[order]
-        at = np.minimum(np.searchsorted(members, atoms), members.size - 1)
-        n_missing = int(np.count_nonzero(members[at] != atoms))
+        order = np.argsort(self._group_atoms, kind="stable")
+        members = self._group_atoms[order]
+        positions = np.minimum(np.searchsorted(members, atoms), members.size - 1)
+        n_missing = int(np.count_nonzero(members[positions] != atoms))
         if n_missing:
             raise PlanError(
-                f"{self.layout.path}: {n_missing} of {len(atoms)} atoms of {what!r} are not in the "
-                f"stored group {self._group!r}; leave the group out, or select less"
+                f"{self.layout.path}: {n_missing} of {len(atoms)} atoms of {selection!r} are not "
+                f"in the stored group {self._group!r}; leave the group out, or select less"
             )
-        return order[at].astype(np.int64)
+        return order[positions].astype(np.int64)
 
     def masses(self, atoms: AtomIndices | None) -> NDArray[np.float64]:
         """Return the masses (u) of atoms of the layout.
 
-        Raises PlanError: there is no topology, or it has no masses and no elements to tell them
-        from.
+        Raises PlanError: there is no topology, or it has neither masses nor elements.
         """
-        known = None if self.topology is None else self.topology.numbers("masses")
-        if known is not None:
-            return known if atoms is None else known[atoms]
+        stored = None if self.topology is None else self.topology.numbers("masses")
+        if stored is not None:
+            return stored if atoms is None else stored[atoms]
         if self._top is None and self.topology is None:
             raise PlanError(
                 f"{self.layout.path}: weighting atoms by mass needs a topology; name one with "
                 "-s/--top, or weight all equally with --weights none (in Python: weights=None)"
             )
         universe = self.universe
-        named = self._top if isinstance(self._top, str | PathLike) else self.layout.path
-        picked = atoms if self._stored is None else self._stored[... if atoms is None else atoms]
+        path = self._top if isinstance(self._top, str | PathLike) else self.layout.path
+        group = self._group_atoms
+        own_atoms = atoms if group is None else group[... if atoms is None else atoms]
         try:
-            masses = masses_of(universe, picked, self.notes, named)
+            masses = masses_of(universe, own_atoms, self.notes, path)
         except (ValueError, AttributeError) as error:
             raise PlanError(
-                f"{named}: it has no masses, and they cannot be guessed ({error}); use a topology "
+                f"{path}: it has no masses, and they cannot be guessed ({error}); use a topology "
                 "that has them, or --weights none"
             ) from error
-        if self._stored is not None:
-            masses = masses[self._stored]
+        if group is not None:
+            masses = masses[group]
         return masses if atoms is None else masses[atoms]
 
     def atom_names(self, atoms: AtomIndices | None) -> list[str] | None:
-        """Return what atoms of the layout are called, ``4AKE:MET1:CA``; None without a topology."""
+        """Return names of atoms of the layout, ``4AKE:MET1:CA``; None without a topology."""
         n_atoms = self.layout.info.n_atoms if atoms is None else len(atoms)
         columns = ("segids", "resnames", "resids", "icodes", "names")
         parts = [self._texts(name, atoms) for name in columns]
@@ -198,9 +195,9 @@ class System:
             column = self.topology.per_atom(name)
             values = column.values() if isinstance(column, Texts) else column
         elif self._top is not None:
-            found = self.universe.atoms
-            found = found if self._stored is None else found[self._stored]
-            values = getattr(found, name, None)
+            every_atom = self.universe.atoms
+            group = self._group_atoms
+            values = getattr(every_atom if group is None else every_atom[group], name, None)
         else:
             return None
         if values is None:
@@ -209,23 +206,24 @@ class System:
 
     @property
     def waters(self) -> tuple[str, ...]:
-        """Names of the residues that are water, as far as a topology tells that has been read."""
-        if self._known is not None:
-            names, classes = self._known.texts("resnames"), self._known.classes
+        """Names of residues of water, if a topology has been read."""
+        topology = self._read_already
+        if topology is not None:
+            names, classes = topology.texts("resnames"), topology.classes
         else:
-            found = getattr(getattr(self._universe, "residues", None), "resnames", None)
-            names = None if found is None else Texts.of(found)
+            resnames = getattr(getattr(self._universe, "residues", None), "resnames", None)
+            names = None if resnames is None else Texts.of(resnames)
             classes = {} if names is None else classes_of(names)
-        known = {*classes.get("water", ()), *MORE_WATERS}
-        return () if names is None else tuple(name for name in names.table if name in known)
+        waters = {*classes.get("water", ()), *MORE_WATERS}
+        return () if names is None else tuple(name for name in names.table if name in waters)
 
     def neighbours(self, atoms: AtomIndices | None) -> NDArray[np.int64] | None:
-        """Return which of some atoms have the next one of them beside them in their molecule.
+        """Return positions in `atoms` of those that are in one molecule with the next, (n,) int64.
 
-        Those of one residue have, and of residues that follow each other in a chain of protein or
-        nucleic acid. Returns places in `atoms`, (n,) int64; None where no topology was read.
+        That is, in one residue, or in neighbouring residues of a chain of protein or nucleic acid.
+        Returns None if no topology was read.
         """
-        topology = self._known
+        topology = self._read_already
         if topology is None:
             if self._universe is None:
                 return None
@@ -234,33 +232,33 @@ class System:
             names = getattr(universe.residues, "resnames", None)
             texts = None if names is None else Texts.of(names)
             classes: Mapping[str, tuple[str, ...]] = {} if texts is None else classes_of(texts)
-            if self._stored is not None:
-                residues = residues[self._stored]
+            if self._group_atoms is not None:
+                residues = residues[self._group_atoms]
         else:
-            stored, of_residues = topology.numbers(RESINDEX), topology.numbers(SEGINDEX)
-            if stored is None:
+            resindices, segindices = topology.numbers(RESINDEX), topology.numbers(SEGINDEX)
+            if resindices is None:
                 return None
-            residues = stored
-            segments = np.zeros(len(residues), np.int64) if of_residues is None else of_residues
+            residues = resindices
+            segments = np.zeros(len(residues), np.int64) if segindices is None else segindices
             texts, classes = topology.texts("resnames"), topology.classes
         residues = residues if atoms is None else residues[atoms]
         step = np.diff(residues.astype(np.int64))
-        beside = step == 0
+        is_neighbour = step == 0
         if texts is not None:
             polymers = {*classes.get("protein", ()), *classes.get("nucleic", ())}
             in_chain = np.array([name in polymers for name in texts.table], bool)[texts.codes]
             ends = residues[:-1], residues[1:]
-            same = segments[ends[0]] == segments[ends[1]]
-            beside |= (step == 1) & same & in_chain[ends[0]] & in_chain[ends[1]]
-        return np.flatnonzero(beside)
+            same_segment = segments[ends[0]] == segments[ends[1]]
+            is_neighbour |= (step == 1) & same_segment & in_chain[ends[0]] & in_chain[ends[1]]
+        return np.flatnonzero(is_neighbour)
 
     @property
-    def looked(self) -> bool:
-        """Whether a topology that was given has been read."""
+    def topology_is_read(self) -> bool:
+        """Whether the topology has been read."""
         return self._universe is not None or self.__dict__.get("topology") is not None
 
-    def look(self) -> None:
-        """Read the topology that was given, if that was not done: it has to fit.
+    def read_topology(self) -> None:
+        """Read the topology that was given, unless that is done, to check that it fits.
 
         Raises SourceError: it cannot be read, or does not fit the trajectory.
         """
@@ -268,15 +266,15 @@ class System:
             _ = self.universe
 
     def frame(self, number: int, atoms: AtomIndices | None) -> FrameBlock:
-        """Return one frame; a negative number counts from the end."""
+        """Return a frame; a negative number counts from the end."""
         n_frames = self.layout.info.n_frames
-        at = number + n_frames if number < 0 else number
-        if not 0 <= at < n_frames:
+        start = number + n_frames if number < 0 else number
+        if not 0 <= start < n_frames:
             raise PlanError(
                 f"{self.layout.path}: reference frame {number} asked for, but it has {n_frames} "
                 f"frames; give -{n_frames} to {n_frames - 1}"
             )
-        return self.layout.read(at, at + 1, atoms=atoms)
+        return self.layout.read(start, start + 1, atoms=atoms)
 
     @property
     def _manifest(self) -> Mapping[str, Any] | None:
@@ -284,10 +282,7 @@ class System:
         return self.stored.kept[0][0].manifest
 
     def _load(self, top: Any) -> Any:
-        """Return the Universe, checked against the layout or against the system behind its group.
-
-        A group's topology has as many atoms as the group, a full one as many as the full system.
-        """
+        """Return the Universe, which has to fit the stored group or the full system."""
         if not isinstance(top, str | PathLike):
             return top
         from mdio.converters.selection import load_topology
@@ -295,8 +290,8 @@ class System:
 
         full = self.layout
         if self._group is not None and self._manifest is not None:
-            one = self.stored.kept[0][0]
-            full = open_layout(one.path, verify=one.verify, uuid=one.uuid)
+            stored = self.stored.kept[0][0]
+            full = open_layout(stored.path, verify=stored.verify, uuid=stored.uuid)
         state = state_of(path_of(top))
         try:
             universe = load_topology(top, full)
@@ -311,24 +306,24 @@ class System:
             store_parsed(path_of(top), state, topology_of(universe))
         return universe
 
-    def _atoms_of_group(self, n_atoms: int) -> AtomIndices | None:
+    def _find_group_atoms(self, n_atoms: int) -> AtomIndices | None:
         """Return the layout's atoms as indices into the topology; None if they are the same."""
-        n_here = self.layout.info.n_atoms
+        n_own_atoms = self.layout.info.n_atoms
         manifest = self._manifest
         if self._group is not None and manifest is not None and n_atoms == manifest["n_atoms"]:
             return indices_from_runs(manifest["group_atoms"][self._group])
-        if n_atoms != n_here:
+        if n_atoms != n_own_atoms:
             raise SourceError(
-                f"{self.layout.path} has {n_here} atoms, but the topology {self._top} has "
+                f"{self.layout.path} has {n_own_atoms} atoms, but the topology {self._top} has "
                 f"{n_atoms}; give the topology that belongs to the trajectory"
             )
         return None
 
 
 ALONG_CHAIN = 8.0
-"""Atoms that follow each other within a residue, or from one to the next, are nearer, angstrom."""
+"""Largest distance of successive atoms within a residue, or of neighbouring residues, angstrom."""
 BONDED = 1.7
-"""So are those that follow each other in a file and are bonded; those of two molecules are not."""
+"""Largest distance of successive atoms that are bonded, angstrom; used without a topology."""
 MOST_RUNS = 5
 """Runs of frames that a note names."""
 
@@ -338,13 +333,13 @@ class CutMolecules:
     """Finds the frames in which the box cuts molecules."""
 
     pairs: NDArray[np.int64]
-    """Which atoms, of those that are read, have the next one beside them in their molecule."""
+    """Atoms, as positions in those that are read, that are in one molecule with the next, (n,)."""
     near: float
-    """How near neighbours are, angstrom."""
+    """Largest distance of such neighbours, angstrom."""
 
     @classmethod
     def of(cls, system: System, atoms: NDArray[np.int64] | None) -> CutMolecules | None:
-        """Return what looks at the frames of some atoms; None if none of them are neighbours."""
+        """Return a finder for frames of some atoms; None if none of them are neighbours."""
         n_atoms = system.layout.info.n_atoms if atoms is None else len(atoms)
         pairs = system.neighbours(atoms)
         if pairs is None:
@@ -352,7 +347,7 @@ class CutMolecules:
         return cls(pairs, ALONG_CHAIN) if len(pairs) else None
 
     def frames(self, block: FrameBlock) -> NDArray[np.int64]:
-        """Return which frames of a block, (n,), have neighbours on two sides of the box."""
+        """Return numbers of the frames, (n,), that have neighbours on two sides of the box."""
         return np.flatnonzero(cut_frames(block.positions, block.box, self.pairs, self.near))
 
 

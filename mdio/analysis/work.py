@@ -1,7 +1,4 @@
-"""What one worker does with one block: read a little, compute it, read on.
-
-The rows of one block as they come: kept in one array, written to shared memory, or reduced.
-"""
+"""The work on one block: read some frames, compute them, and collect their rows."""
 
 from __future__ import annotations
 
@@ -26,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class RowCollector:
-    """What one block has given so far.
+    """Collects the rows of one block: stacks them, or reduces them as they come.
 
-    Rows that are kept lie in one array from the first on: what is computed piece by piece is never
-    joined, and a kernel can write where its rows shall stay.
+    Stacked rows lie in one array from the first on, so that nothing is joined later and a kernel
+    can write its rows in place.
 
-    `reducer`: what becomes of the rows. `n_frames`: of the block. `shared`: where rows that are
-    kept may go instead, if it accepts them. `first_row`: which of the shared rows is that of the
-    block's first frame.
+    `reducer`: how rows become the result. `n_frames`: of the block. `shared`: memory shared with
+    the parent for stacked rows, if it accepts their shape and type. `first_row`: the row of the
+    block's first frame there.
     """
 
     def __init__(
@@ -43,18 +40,18 @@ class RowCollector:
         self._n_frames = n_frames
         self._shared = shared
         self._first_row = first_row
-        self._keeps = type(reducer) is Stack
-        self._kept: _Kept | _Shared | None = None
+        self._stacks = type(reducer) is Stack
+        self._stack: _PrivateRows | _SharedRows | None = None
         self._state: State | None = None
         self.row_shape: tuple[int, ...] | None = None
-        """Of the rows that have come."""
+        """Shape of a row; None before the first one."""
 
-    def room(self, n_frames: int) -> NDArray[Any] | None:
-        """Return where to put the next rows; None as long as their shape is not known."""
-        return None if self._kept is None else self._kept.room(n_frames)
+    def buffer(self, n_frames: int) -> NDArray[Any] | None:
+        """Return an array for the next rows; None before their shape is known."""
+        return None if self._stack is None else self._stack.buffer(n_frames)
 
     def add(self, rows: NDArray[Any]) -> None:
-        """Take the next rows.
+        """Add the next rows.
 
         Raises BlockError: they have another shape than those before.
         """
@@ -63,84 +60,83 @@ class RowCollector:
             self.row_shape = shape
         elif shape != self.row_shape and self._reducer.of_one_shape:
             raise BlockError(f"rows of different shapes, {self.row_shape} and then {shape}")
-        if not self._keeps:
+        if not self._stacks:
             lifted = self._reducer.lift(np.array(rows) if self._reducer.keeps_rows else rows)
             self._state = (
                 lifted if self._state is None else self._reducer.merge(self._state, lifted)
             )
             return
-        if self._kept is None:
-            self._kept = self._start(rows)
-        if rows.dtype != self._kept.dtype:
-            self._kept = self._kept.widened(np.result_type(self._kept.dtype, rows))
-        self._kept.add(rows)
+        if self._stack is None:
+            self._stack = self._start(rows)
+        if rows.dtype != self._stack.dtype:
+            self._stack = self._stack.widen(np.result_type(self._stack.dtype, rows))
+        self._stack.add(rows)
 
-    def _start(self, rows: NDArray[Any]) -> _Kept | _Shared:
+    def _start(self, rows: NDArray[Any]) -> _PrivateRows | _SharedRows:
         shape, dtype = rows.shape[1:], rows.dtype
         if self._shared is not None and self._shared.accepts(shape, dtype):
-            return _Shared(self._shared, self._first_row, (self._n_frames, *shape), dtype)
-        return _Kept(np.empty((self._n_frames, *shape), dtype), 0)
+            return _SharedRows(self._shared, self._first_row, (self._n_frames, *shape), dtype)
+        return _PrivateRows(np.empty((self._n_frames, *shape), dtype), 0)
 
     @property
     def state(self) -> State | None:
         """The state of all rows; None if they are among the shared ones."""
-        return self._kept.state if self._kept is not None else self._state
+        return self._stack.state if self._stack is not None else self._state
 
 
-class _Kept:
+class _PrivateRows:
     """Rows in an array of this process."""
 
-    def __init__(self, rows: NDArray[Any], n_kept: int) -> None:
+    def __init__(self, rows: NDArray[Any], n_rows: int) -> None:
         self._rows = rows
-        self._n_kept = n_kept
-        self._room: NDArray[Any] | None = None
+        self._n_rows = n_rows
+        self._buffer: NDArray[Any] | None = None
         self.dtype = rows.dtype
 
-    def room(self, n_frames: int) -> NDArray[Any]:
-        self._room = self._rows[self._n_kept : self._n_kept + n_frames]
-        return self._room
+    def buffer(self, n_frames: int) -> NDArray[Any]:
+        self._buffer = self._rows[self._n_rows : self._n_rows + n_frames]
+        return self._buffer
 
     def add(self, rows: NDArray[Any]) -> None:
-        if rows is not self._room:
-            self._rows[self._n_kept : self._n_kept + len(rows)] = rows
-        self._n_kept += len(rows)
+        if rows is not self._buffer:
+            self._rows[self._n_rows : self._n_rows + len(rows)] = rows
+        self._n_rows += len(rows)
 
-    def widened(self, dtype: np.dtype[Any]) -> _Kept:
-        return _Kept(self._rows.astype(dtype, copy=False), self._n_kept)
+    def widen(self, dtype: np.dtype[Any]) -> _PrivateRows:
+        return _PrivateRows(self._rows.astype(dtype, copy=False), self._n_rows)
 
     @property
     def state(self) -> State:
         return ([self._rows],)
 
 
-class _Shared:
-    """Rows that are written to memory of the parent; those of one read are computed in a buffer."""
+class _SharedRows:
+    """Rows that are computed in a buffer, and written to memory shared with the parent."""
 
     def __init__(
         self, shared: SharedRows, first: int, shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> None:
         self._shared = shared
-        self._first = first
-        self._at = first
+        self._first = self._next = first
         self._shape = shape
-        self._room = np.empty((0, *shape[1:]), dtype)
+        self._buffer = np.empty((0, *shape[1:]), dtype)
         self.dtype = dtype
 
-    def room(self, n_frames: int) -> NDArray[Any]:
-        if len(self._room) < n_frames:
-            self._room = np.empty((n_frames, *self._shape[1:]), self.dtype)
-        return self._room[:n_frames]
+    def buffer(self, n_frames: int) -> NDArray[Any]:
+        if len(self._buffer) < n_frames:
+            self._buffer = np.empty((n_frames, *self._shape[1:]), self.dtype)
+        return self._buffer[:n_frames]
 
     def add(self, rows: NDArray[Any]) -> None:
-        self._shared.write(self._at, rows)
-        self._at += len(rows)
+        self._shared.write(self._next, rows)
+        self._next += len(rows)
 
-    def widened(self, dtype: np.dtype[Any]) -> _Kept:
-        """Take back what has been written: the parent's rows are all of one type."""
-        n_kept = self._at - self._first
+    def widen(self, dtype: np.dtype[Any]) -> _PrivateRows:
+        """Return private rows instead: shared rows are all of one type."""
+        n_rows = self._next - self._first
         rows = np.empty(self._shape, dtype)
-        rows[:n_kept] = self._shared.read(self._first, self._at)
-        return _Kept(rows, n_kept)
+        rows[:n_rows] = self._shared.read(self._first, self._next)
+        return _PrivateRows(rows, n_rows)
 
     @property
     def state(self) -> None:
@@ -161,21 +157,21 @@ RowShape = tuple[int, ...]
 
 
 def rank_name(rank: int) -> str:
-    """Return what records call this process, which is a rank of an MPI program."""
+    """Return the name of this process, a rank of an MPI program, in records of timings."""
     return f"rank {rank} ({worker_name()})"
 
 
 def block_label(item: NumberedBlock) -> str:
-    """Return how messages call a block."""
+    """Return the label of a block, for messages."""
     return f"block {item[0]} ({block_name(item[1])})"
 
 
 @dataclass(slots=True)
 class BlockResult:
-    """What a worker sends back."""
+    """The result of one block, as a worker sends it."""
 
     state: State | None
-    """None if the block's rows have gone to their `RowDestination`."""
+    """State of the rows; None if they are in a `RowDestination`."""
     time: NDArray[np.float64]
     timing: BlockTiming
     row_shape: RowShape | None
@@ -183,26 +179,28 @@ class BlockResult:
 
 @dataclass(frozen=True, slots=True)
 class RowDestination:
-    """Where the rows of all frames may go, instead of back with each block."""
+    """Shared memory for the rows of all frames, so that blocks need not send them."""
 
     rows: SharedRows
     frames: range
-    """Which frame each row is of."""
+    """Number of the frame of each row."""
 
 
 def check_shapes(
-    row_shapes: Sequence[tuple[NumberedBlock, RowShape | None]], layout: Layout, prepared: Prepared
+    blocks: Sequence[NumberedBlock],
+    row_shapes: Sequence[RowShape | None],
+    layout: Layout,
+    prepared: Prepared,
 ) -> None:
-    """Raise BlockError if rows that need one shape differ between blocks (in order)."""
+    """Raise BlockError if rows of blocks (in order) that need one shape have several."""
     if not prepared.reducer.of_one_shape:
         return
-    first, expected = row_shapes[0]
-    for block, shape in row_shapes:
-        if shape != expected:
+    for block, shape in zip(blocks, row_shapes, strict=True):
+        if shape != row_shapes[0]:
             raise BlockError(
                 f"{layout.path}: {block_label(block)}: {kernel_name(prepared.function)} returned "
-                f"rows of shape {shape}, but in {block_label(first)} rows of shape {expected}; "
-                "rows of different shapes cannot be joined"
+                f"rows of shape {shape}, but in {block_label(blocks[0])} rows of shape "
+                f"{row_shapes[0]}; rows of different shapes cannot be joined"
             )
 
 
@@ -211,10 +209,10 @@ class BlockWork:
 
     Memory stays bounded whatever the size of a block: a read fills one buffer, which is used again.
 
-    `layout`: the trajectory. `prepared`: what to compute. `opened_s`: how long opening took, if
-    `layout` is open already: the first block here accounts for it. `on_read`: called with (frames,
-    decoded bytes) after each read has been computed, in this process. `place`: where rows that are
-    kept may go. `rank`: this process', under MPI.
+    `layout`: the trajectory. `prepared`: the kernel. `opened_s`: seconds that opening took, if
+    `layout` is open already; counted with the first block. `on_read`: called after each read has
+    been computed, in this process. `destination`: for stacked rows. `rank`: of this process, under
+    MPI.
     """
 
     def __init__(
@@ -222,22 +220,23 @@ class BlockWork:
         layout: Layout,
         prepared: Prepared,
         opened_s: float = 0.0,
-        on_read: Callable[[int, int], None] | None = None,
-        place: RowDestination | None = None,
+        on_read: Progress | None = None,
+        destination: RowDestination | None = None,
         rank: int | None = None,
     ) -> None:
         self.rank = rank
         self.layout = layout
         self.prepared = prepared
-        self.place = place
+        self.destination = destination
         self._opened_s = opened_s
         self._on_read = on_read
         self._edges: NDArray[np.int64] | None = None
         self._buffer: FrameBlock | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave behind what belongs to this process."""
-        return {"layout": self.layout, "prepared": self.prepared, "place": self.place}
+        """Return the arguments that other processes need."""
+        names = ("layout", "prepared", "destination")
+        return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -245,7 +244,7 @@ class BlockWork:
     def __call__(self, item: NumberedBlock) -> BlockResult:
         """Compute one block.
 
-        Raises BlockError: the kernel failed, or its result has not one row a frame.
+        Raises BlockError: the kernel failed, or did not return one row for each frame.
         """
         number, block = item
         timing = BlockTiming(number, block, rank=self.rank)
@@ -259,9 +258,9 @@ class BlockWork:
             timing.began_unix_s -= self._opened_s  # as if it had been opened just now
         span = max(1, READ_NBYTES // max(1, 12 * info.n_atoms * len(self.prepared.fields)))
         loop = Stopwatch()
-        collected = self._collected(block)
+        collector = self._collector(block)
         times = np.empty(len(block))
-        at = 0
+        n_done = 0
         runs = list(sub_blocks(self._edges, block, span))
         if self._is_dense(block, info.chunk_frames):
             reads_to_come = ((run[0], run[-1] + 1) for run in runs)
@@ -279,58 +278,58 @@ class BlockWork:
                 timing.slowest_read_s, slowest = read_s, run
             timing.nbytes_source += reads.nbytes_source - source
             timing.nbytes_cache += reads.nbytes_cache - cached
-            self._compute(item, frames, run, collected)
+            self._compute(item, frames, run, collector)
             if self.prepared.cut is not None:
                 timing.cut_frames += [run[row] for row in self.prepared.cut.frames(frames)]
             timing.t_comp_s += watch.lap()
-            times[at : at + len(run)] = frames.time
-            at += len(run)
+            times[n_done : n_done + len(run)] = frames.time
+            n_done += len(run)
             timing.nbytes_read += frames.nbytes
             if self._on_read is not None:
                 self._on_read(len(run), frames.nbytes)
         timing.notes = cache_notes(self.layout)
-        if slowest is not None:  # of what the node has, no file of the source is looked at
+        if slowest is not None:  # no file of the source is opened for what a node's cache has
             from_source = timing.nbytes_source or not timing.nbytes_cache
             path = str(self.layout.path)
-            timing.slowest_file = self._file_of(slowest) if from_source else path
+            timing.slowest_file = self._first_file(slowest) if from_source else path
         timing.t_end_loop_s = watch.lap()
         timing.t_all_frame_s = loop.lap()
         timing.t_block_s = whole.lap()
-        if timing.t_open_s:  # what was opened before the call counts as part of it
+        if timing.t_open_s:  # opening counts as part of the first block
             timing.t_block_s += self._opened_s
-        return BlockResult(collected.state, times, timing, collected.row_shape)
+        return BlockResult(collector.state, times, timing, collector.row_shape)
 
-    def _file_of(self, run: range) -> str:
-        """Return the file in which some frames begin."""
+    def _first_file(self, run: range) -> str:
+        """Return the file in which a run of frames begins."""
         ranges = self.layout.byte_ranges(run[0], run[0] + 1, self.prepared.atoms)
-        return str(next((one.file.path for one in ranges), self.layout.path))
+        return str(next((part.file.path for part in ranges), self.layout.path))
 
-    def _collected(self, block: range) -> RowCollector:
-        reducer, place = self.prepared.reducer, self.place
-        if place is None:
+    def _collector(self, block: range) -> RowCollector:
+        reducer, shared = self.prepared.reducer, self.destination
+        if shared is None:
             return RowCollector(reducer, len(block))
-        return RowCollector(reducer, len(block), place.rows, place.frames.index(block.start))
+        return RowCollector(reducer, len(block), shared.rows, shared.frames.index(block.start))
 
     def _compute(
-        self, item: NumberedBlock, frames: FrameBlock, run: range, collected: RowCollector
+        self, item: NumberedBlock, frames: FrameBlock, run: range, collector: RowCollector
     ) -> None:
         """Compute the rows of one read and collect them."""
         function: Any = self.prepared.function
-        room = collected.room(len(run)) if self.prepared.fills else None
+        out = collector.buffer(len(run)) if self.prepared.fills else None
         block = f"{self.layout.path}: {block_label(item)}"
-        where = "" if run == item[1] else f" (in {block_name(run)})"
+        suffix = "" if run == item[1] else f" (in {block_name(run)})"
         try:
-            rows = function(frames) if room is None else function(frames, out=room)
+            rows = function(frames) if out is None else function(frames, out=out)
         except MdioError:
             raise
         except Exception as error:
-            raise BlockError(f"{block} failed: {error_text(error)}{where}") from error
-        checked = check_rows(rows, run, function, f"{block}{where}")
+            raise BlockError(f"{block} failed: {error_text(error)}{suffix}") from error
+        checked = check_rows(rows, run, function, f"{block}{suffix}")
         try:
-            collected.add(checked)
+            collector.add(checked)
         except BlockError as error:
             raise BlockError(
-                f"{block}{where}: {kernel_name(function)} returned {error}, which cannot be joined"
+                f"{block}{suffix}: {kernel_name(function)} returned {error}, which cannot be joined"
             ) from None
 
     @staticmethod
@@ -342,18 +341,18 @@ class BlockWork:
         first, beyond = run[0], run[-1] + 1
         if self._is_dense(run, chunk_frames):
             dense = self.layout.read(
-                first, beyond, atoms=self.prepared.atoms, out=self._room(beyond - first)
+                first, beyond, atoms=self.prepared.atoms, out=self._read_buffer(beyond - first)
             )
             return dense if run.step == 1 else dense.frames(slice(None, None, run.step))
-        out = self._room(len(run))
+        out = self._read_buffer(len(run))
         for row, frame in enumerate(run):
             self.layout.read(
                 frame, frame + 1, atoms=self.prepared.atoms, out=out.frames(slice(row, row + 1))
             )
         return out
 
-    def _room(self, n_frames: int) -> FrameBlock:
-        """Return a block of `n_frames` to read into."""
+    def _read_buffer(self, n_frames: int) -> FrameBlock:
+        """Return the first `n_frames` of the buffer that frames are read into."""
         if self._buffer is None or self._buffer.n_frames < n_frames:
             info, prepared = self.layout.info, self.prepared
             self._buffer = FrameBlock.empty(

@@ -88,9 +88,9 @@ def test_edges(edges):
 class TestCollected:
     def test_rows_are_written_where_they_stay(self):
         collected = RowCollector(Stack(), 5)
-        assert collected.room(2) is None
+        assert collected.buffer(2) is None
         collected.add(np.array([[1.0, 2], [3, 4]]))
-        room = collected.room(3)
+        room = collected.buffer(3)
         room[...] = [[5, 6], [7, 8], [9, 10]]
         collected.add(room)
         rows = Stack().finish(collected.state)
@@ -126,6 +126,6 @@ class TestCollected:
 
         collected = RowCollector(Doubled(), 2)
         collected.add(np.array([1.0]))
-        assert collected.room(1) is None
+        assert collected.buffer(1) is None
         collected.add(np.array([2.0]))
         assert Doubled().finish(collected.state).tolist() == [2, 4]
