@@ -1,4 +1,4 @@
-"""Pictures of results: a curve over time, a map of angles, a distribution, as the values are."""
+"""Pictures of results: curves over time, maps of angles, distributions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FITTED_LAGS = (0.1, 0.5)
 
 
 def draw(result: Any, ax: Axes) -> None:
-    """Draw an `AnalysisResult` as what its rows and columns are.
+    """Draw an `AnalysisResult` in a way that suits its rows and columns.
 
     Dihedrals are a Ramachandran map, or distributions where there is no pair of phi and psi;
     displacements lie over lags in log-log with their power; rows with names of atoms lie over
@@ -37,21 +37,22 @@ def draw(result: Any, ax: Axes) -> None:
     if angles:
         _draw_angles(angles, ax)
         return
-    over: NDArray[Any] = result.time if result.per_frame else np.arange(len(rows))
+    x: NDArray[Any] = result.time if result.per_frame else np.arange(len(rows))
     ax.set_xlabel({"frame": "time (ps)", "lag": "lag (ps)"}.get(result.over, "row"))
     numbers = [RESIDUE.search(name) for name in result.row_labels]
     if len(numbers) == len(rows) and all(numbers):
-        over = np.array([int(one[1]) for one in numbers if one])
+        x = np.array([int(match[1]) for match in numbers if match])
         ax.set_xlabel("residue")
     for part in result.runs:
-        for part_of_chain in _ascending(over[part], part.start):
-            ax.plot(over[part_of_chain], rows[part_of_chain], linewidth=1)
+        for part_of_chain in _ascending(x[part], part.start):
+            ax.plot(x[part_of_chain], rows[part_of_chain], linewidth=1)
     names = list(result.labels) if len(result.labels) == rows.shape[1] else []
     if result.label is not None:
-        of = [str(result.label[part.start]) for part in result.runs]
-        names = [f"{one} {name}" for one in of for name in names] if len(names) > 1 else of
+        labels = [str(result.label[part.start]) for part in result.runs]
+        several = len(names) > 1
+        names = [f"{label} {name}" for label in labels for name in names] if several else labels
     if result.over == "lag" and result.labels and result.labels[0].startswith("msd"):
-        _draw_power(over, rows, result.label, ax)
+        _draw_power(x, rows, result.label, ax)
     if result.label is None and len(names) == 1:
         ax.set_ylabel(axis_label(names[0]))
     elif 0 < len(names) <= MOST_LINES_NAMED:
@@ -59,7 +60,7 @@ def draw(result: Any, ax: Axes) -> None:
 
 
 def _ascending(over: NDArray[Any], first: int) -> list[slice]:
-    """Return rows between which `over` falls, as residues do where another chain begins."""
+    """Return runs of rows in which `over` does not fall: residues start anew with each chain."""
     edges = [0, *(np.flatnonzero(np.diff(over) < 0) + 1).tolist(), len(over)]
     return [slice(first + a, first + b) for a, b in pairwise(edges)]
 
@@ -92,20 +93,20 @@ def _angles(labels: Sequence[str], rows: NDArray[Any]) -> dict[str, dict[str, ND
         if match is None:
             return {}
         parts.setdefault((match["angle"], match["residue"]), {})[match["part"] or ""] = column
-    found: dict[str, dict[str, NDArray[Any]]] = {}
+    angles: dict[str, dict[str, NDArray[Any]]] = {}
     for (angle, residue), part in parts.items():
         degrees = part[""] if "" in part else np.degrees(np.arctan2(part["sin"], part["cos"]))
-        found.setdefault(angle, {})[residue] = degrees
-    return found
+        angles.setdefault(angle, {})[residue] = degrees
+    return angles
 
 
 def _draw_angles(angles: dict[str, dict[str, NDArray[Any]]], ax: Axes) -> None:
     limits = (-180.0, 180.0)
     ax.set_xlim(limits)
     ax.set_xticks(range(-180, 181, 60))
-    both = [one for one in angles.get("phi", ()) if one in angles.get("psi", ())]
-    if both:
-        phi, psi = (np.concatenate([angles[name][one] for one in both]) for name in ("phi", "psi"))
+    residues = [residue for residue in angles.get("phi", ()) if residue in angles.get("psi", ())]
+    if residues:
+        phi, psi = (np.concatenate([angles[name][k] for k in residues]) for name in ("phi", "psi"))
         finite = np.isfinite(phi) & np.isfinite(psi)
         ax.hist2d(
             *(phi[finite], psi[finite]), bins=90, range=(limits, limits), norm="log", cmap="viridis"
@@ -113,8 +114,8 @@ def _draw_angles(angles: dict[str, dict[str, NDArray[Any]]], ax: Axes) -> None:
         ax.set(xlabel="phi (°)", ylabel="psi (°)", aspect="equal", yticks=range(-180, 181, 60))
         return
     for name, of_residues in angles.items():
-        every = np.concatenate(list(of_residues.values()))
-        finite = every[np.isfinite(every)]
+        degrees = np.concatenate(list(of_residues.values()))
+        finite = degrees[np.isfinite(degrees)]
         ax.hist(finite, bins=90, range=limits, density=True, histtype="step", label=name)
     ax.set(xlabel="angle (°)", ylabel="share of all per degree")
     ax.legend()

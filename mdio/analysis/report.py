@@ -1,7 +1,4 @@
-"""``mdio analyze --report``: one page on where the time of an analysis went.
-
-One self-contained HTML page: numbers, tables and pictures, on a phone, a screen and paper.
-"""
+"""``mdio analyze --report``: a self-contained HTML page on where the time of an analysis went."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from mdio.core.words import axis_label, duration, human_nbytes, plural
 
 
 def check_plot(path: str | PathLike[str]) -> None:
-    """Find out before the work whether a picture can be written.
+    """Check before the work whether a picture can be written.
 
     Raises MissingExtraError: there is no matplotlib. PlanError, OutputError: another suffix, or a
     folder that is not there or not writable.
@@ -37,28 +34,28 @@ def check_plot(path: str | PathLike[str]) -> None:
 
 
 def save_plot(result: AnalysisResult, path: str | PathLike[str], title: str) -> None:
-    """Write a picture of a result; it appears when it is whole.
+    """Write a picture of a result; it appears when it is complete.
 
     Raises OutputError: it cannot be written.
     """
     target = check_output(path, PLOT_SUFFIXES)
-    with figure(3.2) as (made, axes), publish(target, force=True) as temporary:
+    with figure(3.2) as (fig, axes), publish(target, force=True) as temporary:
         draw(result, axes)
         axes.set_title(title)
-        made.savefig(temporary, format=target.suffix[1:].lower(), dpi=200)
+        fig.savefig(temporary, format=target.suffix[1:].lower(), dpi=200)
 
 
 def save_page(path: str | PathLike[str], title: str, sections: Sequence[str]) -> None:
-    """Write a page; it appears when it is whole.
+    """Write a page; it appears when it is complete.
 
     Raises OutputError: it cannot be written.
     """
-    with publish(check_output(path), force=True) as temporary:  # names of files may be no text
+    with publish(check_output(path), force=True) as temporary:  # file names may be no valid text
         temporary.write_text(page(title, sections), encoding="utf-8", errors="backslashreplace")
 
 
 WIDTH_IN = 5.2
-"""A phone shows it at about its own size; a wide screen enlarges it."""
+"""About the width of a phone; wide screens enlarge pictures."""
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 10,
@@ -78,7 +75,7 @@ PARTS = {
     "communication": ("", "#009E73"),
     "waiting": ("t_wait_s", "#DDDDDD"),
 }
-"""Colours that the colour-blind can tell apart (Okabe & Ito), and that differ in grey."""
+"""Colours that the colour-blind can distinguish (Okabe & Ito), and that differ in grey."""
 BLOCK_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
 DARK = ("#0072B2", "#009E73", "#D55E00")
 MAX_ROWS = 40
@@ -99,26 +96,26 @@ def need_matplotlib(what: str) -> None:
 def figure(height_in: float) -> Iterator[tuple[Any, Any]]:
     """Yield a matplotlib figure of the common width and style, and its axes.
 
-    It belongs to no window system: pyplot, which would keep it, plays no part.
+    It is independent of pyplot, which would keep it.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     with rc_context(STYLE):
-        made = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
-        yield made, made.subplots()
+        fig = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+        yield fig, fig.subplots()
 
 
-def figure_svg(made: Any, label: str) -> str:
-    """Return a figure as an SVG element that scales with the page; `label` is for those who hear.
+def figure_svg(fig: Any, label: str) -> str:
+    """Return a figure as an SVG element that scales with the page; `label` is for screen readers.
 
-    What would point outside of the page, or clash with another picture on it, is taken out.
+    Metadata, which refers to other pages and repeats identifiers, is removed.
     """
     from matplotlib import rc_context
 
     buffer = io.StringIO()
     with rc_context(STYLE):
-        made.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+        fig.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
@@ -139,28 +136,28 @@ def _parts(rank: dict[str, Any]) -> dict[str, float]:
 
 
 def rank_label(rank: dict[str, Any], number: int) -> str:
-    """Return what pictures call a worker: its rank, else its number."""
+    """Return the name of a worker in pictures: its rank, else its number."""
     return f"rank {rank['rank']}" if rank["rank"] is not None else f"worker {number}"
 
 
 def components(ranks: Sequence[dict[str, Any]], title: str = "Time of each rank") -> str:
-    """Stacked bars: what each rank spent its time on."""
+    """Draw stacked bars of the parts of each rank's time."""
     names = [rank_label(rank, number) for number, rank in enumerate(ranks)]
     parts = [_parts(rank) for rank in ranks]
     places = np.arange(len(ranks))
     height = min(1.3 + 0.24 * len(ranks), 1.3 + 0.24 * MAX_ROWS)
-    with figure(height) as (made, axes):
-        left = np.zeros(len(ranks))
+    with figure(height) as (fig, axes):
+        starts = np.zeros(len(ranks))
         for name, (_, colour) in PARTS.items():
             widths = np.array([part[name] for part in parts])
             if widths.any():
-                axes.barh(places, widths, 0.8, left=left, color=colour, label=name)
-            left += widths
+                axes.barh(places, widths, 0.8, left=starts, color=colour, label=name)
+            starts += widths
         _rows(axes, places, names)
         time_axis(axes.xaxis, "time")
-        made.suptitle(title, fontsize=10)
-        made.legend(loc="outside lower center", ncols=3)
-        return figure_svg(made, f"{title}: {', '.join(PARTS)}")
+        fig.suptitle(title, fontsize=10)
+        fig.legend(loc="outside lower center", ncols=3)
+        return figure_svg(fig, f"{title}: {', '.join(PARTS)}")
 
 
 def time_axis(axis: Any, name: str) -> None:
@@ -172,17 +169,17 @@ def time_axis(axis: Any, name: str) -> None:
 
 
 def _rows(axes: Any, places: NDArray[Any], names: Sequence[str]) -> None:
-    every = max(1, -(-len(names) // MAX_ROWS))
-    axes.set_yticks(places[::every], names[::every])
+    stride = max(1, -(-len(names) // MAX_ROWS))
+    axes.set_yticks(places[::stride], names[::stride])
     axes.set_ylim(len(names) - 0.4, -0.6)
 
 
 def communication(ranks: Sequence[dict[str, Any]]) -> str:
-    """Strip of every rank's t_comm, with the outline of their distribution if there are enough."""
+    """Draw every rank's t_comm, with the outline of their distribution if there are enough."""
     values = np.array([rank["t_comm_s"] for rank in ranks])
     who = "ranks" if ranks[0]["rank"] is not None else "workers"
     title = f"Distribution of t_comm over {who}"
-    with figure(2.3) as (made, axes):
+    with figure(2.3) as (fig, axes):
         if len(values) >= MIN_FOR_VIOLIN and np.ptp(values) > 0:
             body = axes.violinplot(values, orientation="horizontal", widths=0.9, showextrema=False)
             for part in body["bodies"]:
@@ -201,16 +198,16 @@ def communication(ranks: Sequence[dict[str, Any]]) -> str:
         axes.set(yticks=[], ylim=(0.3, 1.8), title=title)
         time_axis(axes.xaxis, "t_comm (dashed: median)")
         axes.set_xlim(0.0, 1.1 * float(values.max()) or 1.0)
-        return figure_svg(made, title)
+        return figure_svg(fig, title)
 
 
 def _block_s(timing: dict[str, Any]) -> float:
-    """Return the seconds of a block; older files have the papers' name of it."""
+    """Return the seconds of a block; older files have the papers' name for it."""
     return float(timing["t_block_s"] if "t_block_s" in timing else timing["t_RMSD_s"])
 
 
 def stream(record: dict[str, Any]) -> str:
-    """Which worker had which block when: one row a worker, one bar a block."""
+    """Draw the blocks over time: one row a worker, one bar a block."""
     tasks = record.get("tasks") or [
         {
             "block": timing["block"],
@@ -226,13 +223,13 @@ def stream(record: dict[str, Any]) -> str:
     ended = max(task["stop_unix_s"] for task in tasks) - begun
     title = "Blocks over time"
     height = 1.2 + 0.26 * min(len(lanes), MAX_ROWS)
-    with figure(height) as (made, axes):
+    with figure(height) as (fig, axes):
         for task, key in zip(tasks, keys, strict=True):
             start = task["start_unix_s"] - begun
             width = task["stop_unix_s"] - task["start_unix_s"]
-            before = task.get("transfer_s", 0.0) + task.get("deserialize_s", 0.0)
+            preparation_s = task.get("transfer_s", 0.0) + task.get("deserialize_s", 0.0)
             row = lanes.index(key)
-            axes.barh(row, before, 0.8, left=start - before, color="#DDDDDD")
+            axes.barh(row, preparation_s, 0.8, left=start - preparation_s, color="#DDDDDD")
             colour = BLOCK_COLOURS[task["block"] % len(BLOCK_COLOURS)]
             axes.barh(row, width, 0.8, left=start, color=colour, edgecolor="white", linewidth=0.5)
             if width > 0.06 * ended:
@@ -249,11 +246,11 @@ def stream(record: dict[str, Any]) -> str:
         _rows(axes, np.arange(len(lanes)), names)
         axes.set(title=title)
         time_axis(axes.xaxis, "time since the first block began (the numbers are blocks)")
-        return figure_svg(made, title)
+        return figure_svg(fig, title)
 
 
 def _lane(task: dict[str, Any]) -> tuple[int, str, int]:
-    """Return what a row of the task stream is sorted by: rank, worker, thread."""
+    """Return the sort key of a row of the task stream: rank, worker, thread."""
     match = re.match(r"rank (\d+) ", task["worker"])
     return int(match[1]) if match else -1, task["worker"], task.get("thread", 0)
 
@@ -264,21 +261,21 @@ def series(
     timings: Sequence[dict[str, Any]],
     label: str,
 ) -> str:
-    """Return the first column of a result over time, coloured by block."""
+    """Draw the first column of a result over time, coloured by block."""
     column = np.asarray(values).reshape(len(values), -1)[:, 0]
     title = f"{axis_label(label)} over time, one colour per block"
-    every = max(1, -(-len(column) // MAX_POINTS))
-    with figure(2.7) as (made, axes):
-        at = 0
+    stride = max(1, -(-len(column) // MAX_POINTS))
+    with figure(2.7) as (fig, axes):
+        first = 0
         for timing in timings:
-            part = slice(at, at + timing["n_frames"])
-            at = part.stop
+            part = slice(first, first + timing["n_frames"])
+            first = part.stop
             colour = BLOCK_COLOURS[timing["block"] % len(BLOCK_COLOURS)]
             axes.plot(
-                time_ps[part][::every], column[part][::every], ".-", color=colour, ms=2.5, lw=0.6
+                time_ps[part][::stride], column[part][::stride], ".-", color=colour, ms=2.5, lw=0.6
             )
         axes.set(xlabel="time (ps)", ylabel=axis_label(label), title=title)
-        return figure_svg(made, title)
+        return figure_svg(fig, title)
 
 
 COLUMNS = {
@@ -296,7 +293,7 @@ COLUMNS = {
 }
 """Times of a rank, as the papers define them (`mdio.core.timing`)."""
 MOST_BARS_ALONE = 3
-"""Ranks whose communication the bars show well enough, without a picture of its spread."""
+"""With more ranks, the spread of their communication gets a picture of its own."""
 SPENT = {
     "opening files": "t_opening_trajectory_s",
     "reading": "t_IO_s",
@@ -313,7 +310,7 @@ CAUSES = {
 
 
 def check_report(path: str | PathLike[str]) -> None:
-    """Find out before the work whether a report can be made.
+    """Check before the work whether a report can be made.
 
     Raises MissingExtraError: there is no matplotlib. PlanError: its name is not that of an HTML
     file. OutputError: the file cannot be written.
@@ -332,20 +329,20 @@ def save_report(result: AnalysisResult, path: str | PathLike[str], title: str) -
     parts = [_summary(times), _stragglers(times), _ranks(times), _blocks(times)]
     if result.per_frame and result.n_frames:
         name = result.labels[0] if len(result.labels) else "values"
-        drawn = series(result.time, result.values, times["timings"], name)
-        parts.insert(1, section("Result", picture(drawn)))
+        curve = series(result.time, result.values, times["timings"], name)
+        parts.insert(1, section("Result", picture(curve)))
     save_page(path, answer(times, title), parts)
 
 
-def answer(times: dict[str, Any], what: str) -> str:
-    """Return what the page says, in one sentence."""
+def answer(times: dict[str, Any], title: str) -> str:
+    """Return a summary in one sentence, the title of the page."""
     spent = {name: sum(rank[key] for rank in times["ranks"]) for name, key in SPENT.items()}
-    in_all = sum(rank["t_N_s"] for rank in times["ranks"])
-    spent["on other things"] = in_all - sum(spent.values())
+    total_s = sum(rank["t_N_s"] for rank in times["ranks"])
+    spent["on other things"] = total_s - sum(spent.values())
     most = max(spent, key=lambda name: spent[name])
-    share = spent[most] / max(in_all, 1e-12)
+    share = spent[most] / max(total_s, 1e-12)
     return (
-        f"{what}: {plural(times['n_frames'], 'frame')} in {duration(times['seconds'])}, "
+        f"{title}: {plural(times['n_frames'], 'frame')} in {duration(times['seconds'])}, "
         f"{share:.0%} of the time of {plural(len(times['ranks']), 'worker')} {most}"
     )
 
@@ -366,21 +363,20 @@ def _summary(times: dict[str, Any]) -> str:
 
 
 def _stragglers(times: dict[str, Any]) -> str:
-    found = times["stragglers"]
-    if not found:
+    if not times["stragglers"]:
         return section(
             "Stragglers", paragraph("No worker took much longer than the median worker.")
         )
     rows = [
         (
-            one["worker"],
-            duration(one["t_own_s"]),
-            one["times_median"],
-            duration(one["beyond_median_s"]),
-            f"{CAUSES[one['cause']]} ({duration(one['cause_beyond_s'])})"
-            + (f"; longest read: {one['slowest_file']}" if one["slowest_file"] else ""),
+            worker["worker"],
+            duration(worker["t_own_s"]),
+            worker["times_median"],
+            duration(worker["beyond_median_s"]),
+            f"{CAUSES[worker['cause']]} ({duration(worker['cause_beyond_s'])})"
+            + (f"; longest read: {worker['slowest_file']}" if worker["slowest_file"] else ""),
         )
-        for one in found
+        for worker in times["stragglers"]
     ]
     heads = ("worker", "own time", "x median", "longer by", "mostly by")
     return section("Stragglers", table(heads, rows))

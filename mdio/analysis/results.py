@@ -1,4 +1,4 @@
-"""What an analysis gives back, how it is saved, and how it is summarised."""
+"""The result of an analysis: saving, summaries, and combining results of several trajectories."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def _table(result: AnalysisResult) -> tuple[list[str], Iterator[Row]]:
         )
     if len(result.row_labels) == len(rows):
         return ["row", "name", *names], (
-            (at, name, *row.tolist())
-            for at, (name, row) in enumerate(zip(result.row_labels, rows, strict=True))
+            (number, name, *row.tolist())
+            for number, (name, row) in enumerate(zip(result.row_labels, rows, strict=True))
         )
-    return ["row", *names], ((at, *row.tolist()) for at, row in enumerate(rows))
+    return ["row", *names], ((number, *row.tolist()) for number, row in enumerate(rows))
 
 
 def dataframe(data: Any, index: Sequence[str], columns: Sequence[str] | None = None) -> Any:
@@ -103,9 +103,9 @@ def _dat(result: AnalysisResult, file: BinaryIO) -> None:
 
 
 def _xvg(result: AnalysisResult, file: BinaryIO) -> None:
-    """Write what Grace and GROMACS' tools read: time in ps (or the row), then values.
+    """Write the format of Grace and GROMACS' tools: time in ps (or the row), then values.
 
-    A set for each trajectory of an ensemble.
+    Each trajectory of an ensemble is a data set.
     """
     names, rows = _table(result)
     first = 1 if result.per_frame else 0
@@ -113,9 +113,9 @@ def _xvg(result: AnalysisResult, file: BinaryIO) -> None:
     over = {"frame": "Time (ps)", "lag": "Lag (ps)"}.get(result.over, "Row")
     lines = [f'@    xaxis  label "{over}"', "@TYPE xy"]
     runs = result.runs
-    of = [""] if result.label is None else [f"{result.label[run.start]} " for run in runs]
-    legends = [one + name for one in of for name in names[begin:]]
-    lines += [f'@ s{at} legend "{legend}"' for at, legend in enumerate(legends)]
+    labels = [""] if result.label is None else [f"{result.label[run.start]} " for run in runs]
+    legends = [label + name for label in labels for name in names[begin:]]
+    lines += [f'@ s{number} legend "{legend}"' for number, legend in enumerate(legends)]
     file.write(("\n".join(lines) + "\n").encode())
     for run in runs:
         for row in islice(rows, run.stop - run.start):
@@ -134,7 +134,7 @@ PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def write_result(suffix: str, result: AnalysisResult, file: BinaryIO) -> None:
-    """Write a result to an open file, the way one of `RESULT_SUFFIXES` names.
+    """Write a result to an open file, in the format of one of `RESULT_SUFFIXES`.
 
     Text has a line of names and one line a frame (or a row of values); its numbers read back
     exactly. The archive has the arrays ``frame``, ``time``, ``values``, and ``labels`` and
@@ -144,7 +144,7 @@ def write_result(suffix: str, result: AnalysisResult, file: BinaryIO) -> None:
 
 
 MOST_NAMED = 3
-"""Columns that a prompt names."""
+"""Most columns that are named in the representation of a result."""
 
 
 @dataclass(slots=True)
@@ -156,16 +156,16 @@ class AnalysisResult:
     time: NDArray[np.float64]
     """Their times, ps, (F,)."""
     values: NDArray[Any]
-    """What the kernel computed, in the order of frames: (F, ...); or what its reducer made."""
+    """Rows of the kernel in the order of frames, (F, ...); or the result of its reducer."""
     timings: list[BlockTiming]
-    """Of each block, in order."""
+    """Timings of each block, in order."""
     seconds: float
     """From opening the trajectory until all values were there, without imports and topology."""
     executor: str
     workers: int
-    """How many the executor had."""
+    """Number of workers of the executor."""
     prepare_s: float = 0.0
-    """Topology, selection and reference; imports too, if they were the first."""
+    """Seconds for topology, selection and reference; imports too, if they were the first."""
     labels: Sequence[str] = field(default_factory=tuple)
     """Names of the columns of `values`, where they have any."""
     row_labels: Sequence[str] = field(default_factory=tuple)
@@ -173,17 +173,17 @@ class AnalysisResult:
     per_frame: bool = True
     """Whether `values` has one row a frame."""
     label: NDArray[Any] | None = None
-    """Of an ensemble: which trajectory each row is of."""
+    """Label of the trajectory of each row, for an ensemble."""
     of_frames: int | None = None
-    """Where rows are lags, `frame` and `time` are these, and this many frames were analysed."""
+    """Number of frames analysed, if rows are lags; `frame` and `time` are then the lags."""
     ranks: list[WorkerTiming] = field(default_factory=list)
-    """Of each worker; under MPI also of ranks without any block."""
+    """Timings of each worker; under MPI also of ranks without any block."""
     gather: str | None = None
-    """How ranks brought their rows together, under MPI."""
+    """Method by which ranks gathered their rows, under MPI."""
     tasks: list[dict[str, Any]] = field(default_factory=list)
-    """With Dask: which worker had which block when; see `mdio.core.timing`."""
+    """Worker and times of each block, with Dask; see `mdio.core.timing`."""
     notes: tuple[str, ...] = ()
-    """What was dropped where files were joined, or put into another order."""
+    """Notes for the user, such as on frames dropped where files were joined."""
 
     def __post_init__(self) -> None:
         if not self.ranks:
@@ -196,7 +196,7 @@ class AnalysisResult:
 
     @property
     def over(self) -> str:
-        """What rows are of: frames, lags, or whatever has `row_labels`."""
+        """Kind of the rows: ``frame``, ``lag``, or ``row`` for anything else."""
         return "row" if not self.per_frame else "frame" if self.of_frames is None else "lag"
 
     @property
@@ -229,9 +229,9 @@ class AnalysisResult:
         }
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write frames, times and values as the suffix says; see `mdio.analysis.results`.
+        """Write frames, times and values; the suffix gives the format.
 
-        The file appears when it is whole, and replaces one of that name.
+        The file appears when it is complete, and replaces one of that name.
 
         Raises
         ------
@@ -256,14 +256,14 @@ class AnalysisResult:
         """
         names, rows = result_table(self)
         heads = (self.label is not None) + (2 if self.per_frame else 1)
-        found: DataFrame = dataframe(list(rows), names[:heads], names)
-        return found
+        frame: DataFrame = dataframe(list(rows), names[:heads], names)
+        return frame
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the values as what they are; needs matplotlib.
+        """Draw the values in a way that suits them; needs matplotlib.
 
-        Dihedrals are a Ramachandran map or distributions, displacements lie in log-log with the
-        power of their lag, fluctuations over residues, all others over time.
+        Dihedrals as a Ramachandran map or distributions, displacements in log-log with the power of
+        their lag, fluctuations over residues, all others over time.
         """
         from matplotlib import pyplot as plt
 
@@ -275,26 +275,26 @@ class AnalysisResult:
 
     def __repr__(self) -> str:
         shape = "x".join(map(str, self.values.shape))
-        told = [plural(self.n_frames, "frame"), f"{shape} {self.values.dtype}"]
+        parts = [plural(self.n_frames, "frame"), f"{shape} {self.values.dtype}"]
         if self.over != "row" and len(self.time):
             lags = "lags of " if self.over == "lag" else ""
-            told.append(f"{lags}{self.time[0]:g} to {self.time[-1]:g} ps")
-        told += self.labels[:MOST_NAMED] if len(self.labels) <= MOST_NAMED else ()
+            parts.append(f"{lags}{self.time[0]:g} to {self.time[-1]:g} ps")
+        parts += self.labels[:MOST_NAMED] if len(self.labels) <= MOST_NAMED else ()
         if self.label is not None:
-            told.append(plural(len(self.runs), "trajectory"))
+            parts.append(plural(len(self.runs), "trajectory"))
         return (
-            f"<AnalysisResult: {', '.join(told)}, "
+            f"<AnalysisResult: {', '.join(parts)}, "
             f"{duration(self.seconds)} with {plural(self.workers, 'worker')} ({self.executor})>"
         )
 
     def _repr_html_(self) -> str:
-        """Return what notebooks show: mean, least, greatest and course of the columns."""
+        """Return mean, least, greatest and course of the columns, for notebooks."""
         from mdio.core.pages import html_table
 
         return html_table(repr(self).strip("<>"), _columns(self), ("", "values", "course"))
 
     def save_timings(self, path: str | PathLike[str]) -> None:
-        """Write where the time went, as JSON; `mdio.core.timing` says what is in it.
+        """Write the timings as JSON; `mdio.core.timing` describes them.
 
         Raises
         ------
@@ -312,26 +312,26 @@ def side_by_side(results: Mapping[str, AnalysisResult]) -> AnalysisResult:
 
     Raises PlanError: their rows are of different shapes.
     """
-    every = list(results.values())
-    first = every[0]
-    values = [np.atleast_1d(one.values) for one in every]
-    if len({one.shape[1:] for one in values}) > 1:
+    members = list(results.values())
+    first = members[0]
+    values = [np.atleast_1d(member.values) for member in members]
+    if len({rows.shape[1:] for rows in values}) > 1:
         shapes = ", ".join(f"{k}: {v.shape[1:]}" for k, v in zip(results, values, strict=True))
         raise PlanError(f"rows of different shapes cannot be put side by side ({shapes})")
     return replace(
         first,
-        frame=np.concatenate([one.frame for one in every]),
-        time=np.concatenate([one.time for one in every]),
+        frame=np.concatenate([member.frame for member in members]),
+        time=np.concatenate([member.time for member in members]),
         values=np.concatenate(values),
-        timings=[timing for one in every for timing in one.timings],
-        seconds=sum(one.seconds for one in every),
-        prepare_s=sum(one.prepare_s for one in every),
-        row_labels=[name for one in every for name in one.row_labels],
+        timings=[timing for member in members for timing in member.timings],
+        seconds=sum(member.seconds for member in members),
+        prepare_s=sum(member.prepare_s for member in members),
+        row_labels=[name for member in members for name in member.row_labels],
         ranks=[],
-        label=np.repeat(list(results), [len(one) for one in values]),
-        of_frames=sum(one.n_frames for one in every) if first.over == "lag" else None,
-        tasks=[task for one in every for task in one.tasks],
-        notes=notes_by_label({label: one.notes for label, one in results.items()}),
+        label=np.repeat(list(results), [len(rows) for rows in values]),
+        of_frames=sum(member.n_frames for member in members) if first.over == "lag" else None,
+        tasks=[task for member in members for task in member.tasks],
+        notes=notes_by_label({label: member.notes for label, member in results.items()}),
     )
 
 
@@ -363,25 +363,25 @@ MOST_COLUMNS = 6
 
 
 def sparkline(values: NDArray[np.float64]) -> str:
-    """Return the course of `values` (F,) in bars, each the mean of a part; no number is blank."""
+    """Return the course of `values` (F,) as bars, each the mean of a part; NaN is blank."""
     parts = [part[np.isfinite(part)] for part in np.array_split(values, min(WIDTH, len(values)))]
     means = [float(part.mean()) if part.size else None for part in parts]
-    known = [mean for mean in means if mean is not None]
-    if not known or not (sys.stdout.encoding or "").lower().startswith("utf"):
+    numbers = [mean for mean in means if mean is not None]
+    if not numbers or not (sys.stdout.encoding or "").lower().startswith("utf"):
         return ""
-    low, span = min(known), (max(known) - min(known)) or 1.0
+    low, span = min(numbers), (max(numbers) - min(numbers)) or 1.0
     heights = [0 if mean is None else 1 + round((mean - low) / span * 7) for mean in means]
     return "".join(BARS[height] for height in heights)
 
 
 def _columns(result: AnalysisResult) -> list[tuple[str, str, str]]:
-    """Return of the first columns the name, what the numbers are, and their course."""
+    """Return name, statistics and course of the first columns."""
     if result.values.dtype.kind not in "biuf" or not result.values.size:
         return []
     columns = result.columns
     n = columns.shape[1]
     names = list(result.labels) if len(result.labels) == n else [f"value{k}" for k in range(n)]
-    found = []
+    rows = []
     for name, column in zip(names[:MOST_COLUMNS], columns.T, strict=False):
         finite = column[np.isfinite(column)]
         numbers = "no finite value"
@@ -392,14 +392,14 @@ def _columns(result: AnalysisResult) -> list[tuple[str, str, str]]:
                     f" (without {column.size - finite.size:,} of {column.size:,}: no numbers)"
                 )
         course = sparkline(column.astype(np.float64)) if len(column) > 1 else ""
-        found.append((name, numbers, course))
+        rows.append((name, numbers, course))
     if n > MOST_COLUMNS:
-        found.append((f"and {n - MOST_COLUMNS:,} more columns", "", ""))
-    return found
+        rows.append((f"and {n - MOST_COLUMNS:,} more columns", "", ""))
+    return rows
 
 
 def summary_lines(result: AnalysisResult) -> list[str]:
-    """Return lines that say what was computed: all columns if there are few, else some."""
+    """Return a summary: a line for each of the first columns."""
     columns = _columns(result)
     width = max((len(name) for name, numbers, _ in columns if numbers), default=0)
     lines = [

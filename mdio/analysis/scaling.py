@@ -1,7 +1,7 @@
 """Strong scaling: the same analysis on more and more workers, with the papers' components.
 
 A series is one trajectory (and so one layout), executor, gather and workload; its cases differ in
-the number of workers. Repeats go round all cases in turn, so that a drifting machine hits all.
+the number of workers. Each repeat runs all cases, so that a drifting machine affects all alike.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PACKAGES = ("mdio-layouts", "MDAnalysis", "numpy", "h5py", "zarr", "mpi4py", "di
 
 
 def provenance() -> dict[str, Any]:
-    """Return when, where and with what a figure was measured."""
+    """Return date, machine and versions, for the record of a measurement."""
     versions = {}
     for name in PACKAGES:
         try:
@@ -75,10 +75,10 @@ def make_folder(path: str | Path) -> Path:
 
 def append_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> None:
     """Append records, each with its provenance, to a file of JSON lines."""
-    where = provenance()
+    measured = provenance()
     with path.open("a", encoding="utf-8") as file:
         for record in records:
-            file.write(json.dumps({**record, "provenance": where}) + "\n")
+            file.write(json.dumps({**record, "provenance": measured}) + "\n")
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
@@ -89,28 +89,27 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
 def run_for_json(command: Sequence[str], file: Path | None = None) -> dict[str, Any]:
     """Run a program, and return the JSON object that it prints, or writes to `file`.
 
-    Raises BlockError: the program failed; the message has its own.
+    Raises BlockError: the program failed; the message has its stderr.
     """
-    done = subprocess.run(
+    process = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
     try:
-        found: dict[str, Any] = json.loads(done.stdout if file is None else file.read_text())
+        output: dict[str, Any] = json.loads(process.stdout if file is None else file.read_text())
     except (ValueError, OSError) as error:
-        stderr = " ".join(done.stderr.split()) or "without a word"
-        words = " ".join(command)
-        raise BlockError(f"{words} failed ({done.returncode}): {stderr}") from error
-    return found
+        stderr = " ".join(process.stderr.split()) or "no message"
+        raise BlockError(f"{' '.join(command)} failed ({process.returncode}): {stderr}") from error
+    return output
 
 
 MDIO = ("-m", "mdio.cli.main")
-"""What Python runs as ``mdio``."""
+"""Arguments with which Python runs ``mdio``."""
 
 
 def mpiexec_command(
-    mpiexec: str | None, n_ranks: int, *words: str, program: Sequence[str] = MDIO
+    mpiexec: str | None, n_ranks: int, *arguments: str, program: Sequence[str] = MDIO
 ) -> list[str]:
-    """Return the command line that runs a Python `program` with `words` on `n_ranks` ranks.
+    """Return the command line that runs a Python `program` with `arguments` on `n_ranks` ranks.
 
     `mpiexec`: the launcher with its options, such as ``srun --mpi=pmi2``; by default the
     ``mpiexec`` beside this Python, or else on PATH.
@@ -119,20 +118,18 @@ def mpiexec_command(
     launcher = mpiexec.split() if mpiexec else []
     if not launcher:
         beside = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
-        found = beside or shutil.which("mpiexec")
-        if found is None:
+        path = beside or shutil.which("mpiexec")
+        if path is None:
             raise MissingExtraError(
                 "this bench starts MPI programs and finds no mpiexec; make mpi builds an "
                 "environment that has one (.venv-mpi), or name it: --mpiexec"
             )
-        launcher = [found]
-    return [*launcher, "-n", str(n_ranks), sys.executable, *program, *words]
+        launcher = [path]
+    return [*launcher, "-n", str(n_ranks), sys.executable, *program, *arguments]
 
 
 EXECUTORS = ("serial", "processes", "dask", "mpi")
 KERNELS = ("rmsd", "dihedrals", "distances")
-
-Run = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +145,7 @@ class Case:
 
     @property
     def series(self) -> str:
-        """The curve that it is on, as pictures call it."""
+        """Label of its curve in pictures."""
         words = [self.layout, Path(self.trajectory).name, self.executor]
         words += [self.gather] if self.executor == "mpi" else []
         return ", ".join([*words, f"{self.workload_x}x"])
@@ -156,7 +153,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What all cases have in common."""
+    """The analysis that all cases run."""
 
     kernel: str = "rmsd"
     top: str | None = None
@@ -164,7 +161,7 @@ class Study:
     stop: int | None = None
     mpiexec: str | None = None
 
-    def run(self, case: Case) -> Run:
+    def run(self, case: Case) -> dict[str, Any]:
         """Run one case once; return its record of timings.
 
         Raises MdioError: as `mdio.analysis.driver.analyze`; BlockError if an MPI program fails.
@@ -189,7 +186,7 @@ class Study:
             return RMSD(**chosen, repeat=case.workload_x)
         return Dihedrals(**chosen) if self.kernel == "dihedrals" else ReferenceDistances(**chosen)
 
-    def _run_mpi(self, case: Case) -> Run:
+    def _run_mpi(self, case: Case) -> dict[str, Any]:
         words = ["analyze", self.kernel, case.trajectory, "--executor", "mpi", "--quiet"]
         words += ["--gather", case.gather, "--repeat", str(case.workload_x)]
         for option, value in (("-s", self.top), ("--select", self.select), ("--stop", self.stop)):
@@ -219,25 +216,25 @@ def list_cases(
 
     Raises SourceError, UnknownLayoutError: a trajectory that cannot be read.
     """
-    found = []
+    cases = []
     for path in trajectories:
         with open_source(path) as layout:
             name = layout.info.layout
         for executor, x in itertools.product(executors, workloads):
             counts = sorted(set(n_ranks)) if executor != "serial" else [1]
-            ways = gathers if executor == "mpi" else ["none"]
-            found += [Case(path, name, executor, way, x, n) for way in ways for n in counts]
-    return found
+            own_gathers = gathers if executor == "mpi" else ["none"]
+            cases += [Case(path, name, executor, g, x, n) for g in own_gathers for n in counts]
+    return cases
 
 
 def run_all(
-    study: Study, cases: Sequence[Case], repeats: int, tell: Callable[[str], None]
+    study: Study, cases: Sequence[Case], repeats: int, report: Callable[[str], None]
 ) -> Iterator[dict[str, Any]]:
     """Yield a record of each run: the case, the repeat, its timings."""
     for repeat in range(repeats):
         for case in cases:
             run = study.run(case)
-            tell(
+            report(
                 f"{repeat + 1}/{repeats}  {case.series}, {plural(case.n_ranks, 'worker')}: "
                 f"{run['t_total_s']:.4f} s"
             )
@@ -252,7 +249,7 @@ def run_all(
 
 
 def summarise(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return one row a case: means and standard deviations over repeats, speed-up, efficiency.
+    """Return a row for each case: means and standard deviations over repeats, speed-up, efficiency.
 
     Returns list of dict: ``t_total_max_s`` (the slowest rank, mean over repeats) with
     ``t_total_std_s``; ``t_comp_mean_s``, ``t_io_mean_s``, ``t_open_mean_s``, ``t_comm_mean_s``
@@ -306,14 +303,13 @@ def _row(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write the rows of `summarise`, with the columns that ``mdio model fit`` needs among them."""
+    """Write the rows of `summarise`, which have the columns that ``mdio model fit`` needs."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 
 
-Rows = Sequence[dict[str, Any]]
 LINES = {
     "t_total (slowest)": ("t_total_max_s", "t_total_std_s", "#000000"),
     "t_comp": ("t_comp_mean_s", "t_comp_std_s", "#E69F00"),
@@ -329,11 +325,14 @@ COLUMNS = (
     *(("speed-up", "speedup"), ("±", "speedup_std")),
     *(("efficiency", "efficiency"), ("±", "efficiency_std"), ("seconds", "seconds")),
 )
-"""Heads of the table, and where their numbers are."""
+"""Heads of the table, and the keys of their numbers."""
 
 
 def save_scaling_page(
-    path: str | PathLike[str], title: str, rows: Rows, runs: Sequence[dict[str, Any]]
+    path: str | PathLike[str],
+    title: str,
+    rows: Sequence[dict[str, Any]],
+    runs: Sequence[dict[str, Any]],
 ) -> None:
     """Write tables and pictures of a scaling bench as one HTML file.
 
@@ -354,9 +353,9 @@ def save_scaling_page(
         )
     ]
     for name, series in by_series.items():
-        mine = [run for run in runs if run["series"] == name]
+        own_runs = [run for run in runs if run["series"] == name]
         largest = series[-1]["n_ranks"]
-        last = next(run for run in reversed(mine) if run["n_ranks"] == largest)
+        last = next(run for run in reversed(own_runs) if run["n_ranks"] == largest)
         parts.append(
             section(
                 name,
@@ -366,7 +365,7 @@ def save_scaling_page(
                     components(last["run"]["ranks"], f"Each of {largest} workers"),
                     "The last repeat.",
                 ),
-                picture(_communication(mine), "All ranks of all repeats."),
+                picture(_communication(own_runs), "All ranks of all repeats."),
             )
         )
     save_page(path, title, parts)
@@ -381,9 +380,9 @@ def _axis_of_ranks(axes: Any, counts: Sequence[int]) -> None:
     axes.set_xlabel("workers")
 
 
-def _components(name: str, series: Rows) -> str:
+def _components(name: str, series: Sequence[dict[str, Any]]) -> str:
     counts = [row["n_ranks"] for row in series]
-    with figure(3.2) as (made, axes):
+    with figure(3.2) as (fig, axes):
         for (label, (key, std, colour)), marker in zip(LINES.items(), MARKERS, strict=False):
             values = np.array([row[key] for row in series])
             if values.any():
@@ -394,14 +393,14 @@ def _components(name: str, series: Rows) -> str:
         axes.set_yscale("log")
         axes.set(ylabel="seconds", title="Components over workers")
         _axis_of_ranks(axes, counts)
-        made.legend(loc="outside lower center", ncols=3)
-        return figure_svg(made, f"Components of the time over workers: {name}")
+        fig.legend(loc="outside lower center", ncols=3)
+        return figure_svg(fig, f"Components of the time over workers: {name}")
 
 
 def _curves(by_series: dict[str, list[dict[str, Any]]], key: str, title: str, ideal: bool) -> str:
     height = 2.6 + 0.17 * len(by_series)
     counts = [row["n_ranks"] for series in by_series.values() for row in series]
-    with figure(height) as (made, axes):
+    with figure(height) as (fig, axes):
         for number, (name, series) in enumerate(by_series.items()):
             axes.errorbar(
                 [row["n_ranks"] for row in series],
@@ -417,8 +416,8 @@ def _curves(by_series: dict[str, list[dict[str, Any]]], key: str, title: str, id
         axes.set(ylabel=key, title=title)
         axes.set_ylim(bottom=0)
         _axis_of_ranks(axes, counts)
-        made.legend(loc="outside lower center", fontsize=7)
-        return figure_svg(made, title)
+        fig.legend(loc="outside lower center", fontsize=7)
+        return figure_svg(fig, title)
 
 
 def _communication(runs: Sequence[dict[str, Any]]) -> str:
@@ -428,7 +427,7 @@ def _communication(runs: Sequence[dict[str, Any]]) -> str:
         for n in counts
     ]
     title = "t_comm of all ranks"
-    with figure(2.4) as (made, axes):
+    with figure(2.4) as (fig, axes):
         for place, values in enumerate(groups):
             if len(values) > 3 and np.ptp(values) > 0:
                 body = axes.violinplot(values, [place], widths=0.8, showextrema=False)
@@ -439,4 +438,4 @@ def _communication(runs: Sequence[dict[str, Any]]) -> str:
         axes.set_xticks(range(len(counts)), [str(n) for n in counts])
         axes.set(xlabel="workers", ylabel="t_comm, seconds", title=title)
         axes.set_ylim(bottom=0)
-        return figure_svg(made, f"{title}: {runs[0]['series']}")
+        return figure_svg(fig, f"{title}: {runs[0]['series']}")

@@ -22,17 +22,17 @@ from mdio.analysis.system import System
 from mdio.core.errors import BlockError, PlanError
 from mdio.core.frames import FrameBlock
 
-Series = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 TRANSFORM_NBYTES = 16 << 20
-"""Of a transform that is held at a time."""
+"""Bytes of a transform that are in memory at a time."""
 UNEVEN = 0.01
-"""Part of the time step that frames may lie beside their place."""
+"""Largest deviation from evenly spaced times, as a share of the time step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lags:
-    """Which lags there are between evenly spaced frames."""
+    """The lags between evenly spaced frames."""
 
     n_frames: int
     dt_ps: float
@@ -49,13 +49,13 @@ class Lags:
         if n_frames < 2:
             raise PlanError("one frame alone has no lags; choose two or more")
         dt_ps = float(time[-1] - time[0]) / (n_frames - 1)
-        beside = np.abs(time - time[0] - dt_ps * np.arange(n_frames))
-        slack = UNEVEN * dt_ps + 4 * float(np.spacing(np.float32(np.abs(time).max())))
-        if not dt_ps > 0 or beside.max() > slack:
-            at = int(beside.argmax())
+        deviation = np.abs(time - time[0] - dt_ps * np.arange(n_frames))
+        tolerance = UNEVEN * dt_ps + 4 * float(np.spacing(np.float32(np.abs(time).max())))
+        if not dt_ps > 0 or deviation.max() > tolerance:
+            frame = int(deviation.argmax())
             raise PlanError(
-                f"frames must be evenly spaced in time, but frame {at} of {n_frames} lies at "
-                f"{time[at]:g} ps, not {time[0] + at * dt_ps:g} ps; choose frames that are "
+                f"frames must be evenly spaced in time, but frame {frame} of {n_frames} lies at "
+                f"{time[frame]:g} ps, not {time[0] + frame * dt_ps:g} ps; choose frames that are "
                 "(--start, --step, --dt)"
             )
         if max_lag_ps is None:
@@ -68,13 +68,13 @@ class Lags:
         return int(next_fast_len(self.n_frames + self.n_lags - 1, real=True))
 
     @property
-    def time(self) -> Series:
+    def time(self) -> Floats:
         """The lags in ps, (n_lags,)."""
         return self.dt_ps * np.arange(self.n_lags, dtype=np.float64)
 
     def spectrum(
         self, vectors: NDArray[np.float32], axes: list[int], *, about_mean: bool = False
-    ) -> tuple[Series, Series]:
+    ) -> tuple[Floats, Floats]:
         """Return the squares of `vectors` (F, A, 3) at each frame, and their power spectrum.
 
         Both are summed over atoms and `axes`: (F,) and (padded // 2 + 1,). With `about_mean` each
@@ -83,23 +83,23 @@ class Lags:
         padded = self.padded
         squares, power = np.zeros(self.n_frames), np.zeros(padded // 2 + 1)
         batch = max(1, TRANSFORM_NBYTES // (8 * padded * len(axes)))
-        for at in range(0, vectors.shape[1], batch):
-            part = vectors[:, at : at + batch, axes].reshape(self.n_frames, -1)
+        for first in range(0, vectors.shape[1], batch):
+            part = vectors[:, first : first + batch, axes].reshape(self.n_frames, -1)
             series = np.ascontiguousarray(part.T, dtype=np.float64)
             if about_mean:
                 series -= series.mean(axis=1, keepdims=True)
             squares += np.einsum("sf,sf->f", series, series)
-            found = rfft(series, padded, axis=1, overwrite_x=True)
-            power += np.einsum("sk,sk->k", found.real, found.real)
-            power += np.einsum("sk,sk->k", found.imag, found.imag)
+            transform = rfft(series, padded, axis=1, overwrite_x=True)
+            power += np.einsum("sk,sk->k", transform.real, transform.real)
+            power += np.einsum("sk,sk->k", transform.imag, transform.imag)
         return squares, power
 
-    def products(self, power: Series) -> Series:
+    def products(self, power: Floats) -> Floats:
         """Return the sums of products of vectors a lag apart, (n_lags,)."""
         return np.asarray(irfft(power, self.padded)[: self.n_lags])
 
     @property
-    def n_pairs(self) -> Series:
+    def n_pairs(self) -> Floats:
         """Pairs of frames that lie each lag apart, (n_lags,)."""
         return self.n_frames - np.arange(self.n_lags, dtype=np.float64)
 
@@ -140,14 +140,14 @@ class Lagged(SeriesKernel):
         return Lags.of(time, self.max_lag_ps)
 
     def rows(
-        self, sums: Series, time: Series, n_atoms: int
-    ) -> tuple[NDArray[np.int64], Series, Series]:
+        self, sums: Floats, time: Floats, n_atoms: int
+    ) -> tuple[NDArray[np.int64], Floats, Floats]:
         """Return lags and the value at each."""
         lags = self.lags(time)
         return np.arange(lags.n_lags), lags.time, self.means(sums, lags, n_atoms)
 
     @abstractmethod
-    def means(self, sums: Series, lags: Lags, n_atoms: int) -> Series:
+    def means(self, sums: Floats, lags: Lags, n_atoms: int) -> Floats:
         """Return the value at each lag, (n_lags,), from the sums over all atoms."""
 
 
@@ -189,28 +189,28 @@ class MSD(Lagged):
             )
         return super().prepare(system)
 
-    def sums(self, block: FrameBlock) -> Series:
+    def sums(self, block: FrameBlock) -> Floats:
         """Return squares of positions and their spectrum."""
-        axes = ["xyz".index(one) for one in self.dims]
+        axes = ["xyz".index(axis) for axis in self.dims]
         lags = self.lags(block.time)
         return np.concatenate(lags.spectrum(block.positions, axes, about_mean=True))
 
-    def means(self, sums: Series, lags: Lags, n_atoms: int) -> Series:
+    def means(self, sums: Floats, lags: Lags, n_atoms: int) -> Floats:
         """Return the mean of (x(t + lag) - x(t))^2, of its three terms."""
         squares, power = np.split(sums, [lags.n_frames])
         before = np.concatenate([[0.0], np.cumsum(squares)])
-        at = np.arange(lags.n_lags)
-        both = before[lags.n_frames - at] + before[-1] - before[at]
-        values = np.maximum(both - 2 * lags.products(power), 0) / (lags.n_pairs * n_atoms)
+        lag = np.arange(lags.n_lags)
+        summed = before[lags.n_frames - lag] + before[-1] - before[lag]
+        values = np.maximum(summed - 2 * lags.products(power), 0) / (lags.n_pairs * n_atoms)
         values[0] *= 0  # without rounding; not a number if a position is none
         return np.asarray(values)
 
     def notes(self, block: FrameBlock) -> tuple[str, ...]:
-        """Tell of atoms that move by more than half of the box between two frames."""
+        """Return a note on atoms that move by more than half of the box between two frames."""
         edges = block.box[:, :3].min(axis=1)
-        for at in range(1, block.n_frames):
-            moved = np.abs(block.positions[at] - block.positions[at - 1]).max(initial=0)
-            if 0 < edges[at] < 2 * moved:
+        for frame in range(1, block.n_frames):
+            moved = np.abs(block.positions[frame] - block.positions[frame - 1]).max(initial=0)
+            if 0 < edges[frame] < 2 * moved:
                 return (
                     "atoms move by more than half of the box between two frames, so they seem to "
                     "be put back into the box, which makes displacements wrong; remove the jumps "
@@ -254,7 +254,7 @@ class VACF(Lagged):
             )
         return super().prepare(system)
 
-    def sums(self, block: FrameBlock) -> Series:
+    def sums(self, block: FrameBlock) -> Floats:
         """Return the spectrum of the velocities."""
         assert block.velocities is not None
         if np.isnan(block.velocities[:, :1]).any():
@@ -265,6 +265,6 @@ class VACF(Lagged):
             )
         return self.lags(block.time).spectrum(block.velocities, [0, 1, 2])[1]
 
-    def means(self, sums: Series, lags: Lags, n_atoms: int) -> Series:
+    def means(self, sums: Floats, lags: Lags, n_atoms: int) -> Floats:
         """Return the mean product."""
         return lags.products(sums) / (lags.n_pairs * n_atoms)

@@ -101,41 +101,50 @@ class _Chains:
     """The backbone of some residues: their own atoms, and those of their neighbours in the chain.
 
     A residue's neighbour is the next one of its segment that has the atom N or C, if its number is
-    the same (insertion codes) or the following one. Where numbers leave a gap, as in numbering
-    schemes of families, it is one if the bond between them is there in the first frame.
+    the same (insertion codes) or the following one. Where numbers have a gap, as in numbering
+    schemes of families, residues are neighbours if they are bonded in the first frame.
     """
 
     def __init__(self, system: System, residues: Any) -> None:
         universe = residues.universe
-        every = universe.residues
+        all_residues = universe.residues
         self._own = residues.ix
         self._atom = {name: _only_atoms(universe, name) for name in ("N", "CA", "C")}
-        icodes = getattr(every, "icodes", np.full(len(every), ""))
+        icodes = getattr(all_residues, "icodes", np.full(len(all_residues), ""))
         self.labels = [
             f"{residue.segid}:{residue.resname}{residue.resid}{str(icodes[residue.ix]).strip()}"
             for residue in residues
         ]
-        chain = np.flatnonzero((self._atom["N"] >= 0) | (self._atom["C"] >= 0))
-        one, other = chain[:-1], chain[1:]
-        in_segment = every.segindices[one] == every.segindices[other]
-        ours = np.isin(one, self._own) | np.isin(other, self._own)
-        bonded = (self._atom["C"][one] >= 0) & (self._atom["N"][other] >= 0) & in_segment & ours
-        one, other = one[bonded], other[bonded]
-        step = every.resids[other] - every.resids[one]
+        backbone = np.flatnonzero((self._atom["N"] >= 0) | (self._atom["C"] >= 0))
+        residue_before, residue_after = backbone[:-1], backbone[1:]
+        in_segment = (
+            all_residues.segindices[residue_before] == all_residues.segindices[residue_after]
+        )
+        is_selected = np.isin(residue_before, self._own) | np.isin(residue_after, self._own)
+        bonded = (
+            (self._atom["C"][residue_before] >= 0)
+            & (self._atom["N"][residue_after] >= 0)
+            & in_segment
+            & is_selected
+        )
+        residue_before, residue_after = residue_before[bonded], residue_after[bonded]
+        step = all_residues.resids[residue_after] - all_residues.resids[residue_before]
         neighbours = (step == 0) | (step == 1)
-        neighbours[~neighbours] = self._are_close(system, one[~neighbours], other[~neighbours])
-        self._before = np.full(len(every), -1)
-        self._after = np.full(len(every), -1)
-        self._before[other[neighbours]] = one[neighbours]
-        self._after[one[neighbours]] = other[neighbours]
+        neighbours[~neighbours] = self._are_close(
+            system, residue_before[~neighbours], residue_after[~neighbours]
+        )
+        self._before = np.full(len(all_residues), -1)
+        self._after = np.full(len(all_residues), -1)
+        self._before[residue_after[neighbours]] = residue_before[neighbours]
+        self._after[residue_before[neighbours]] = residue_after[neighbours]
 
     def _are_close(
-        self, system: System, one: NDArray[np.int64], other: NDArray[np.int64]
+        self, system: System, before: NDArray[np.int64], after: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
         """Return whether C and N of residues are at a bond's distance in the first frame."""
-        if not len(one) or not system.layout.info.n_frames:
-            return np.zeros(len(one), bool)
-        ends = np.concatenate([self._atom["C"][one], self._atom["N"][other]])
+        if not len(before) or not system.layout.info.n_frames:
+            return np.zeros(len(before), bool)
+        ends = np.concatenate([self._atom["C"][before], self._atom["N"][after]])
         frame = system.frame(0, system.to_layout(ends, "the backbone"))
         carbon, nitrogen = np.split(frame.positions[0], 2)
         box = frame.box[0] if frame.box[0].any() else None
@@ -144,13 +153,13 @@ class _Chains:
         )
 
     def phi(self) -> list[list[int] | None]:
-        """Return C of the residue before and N, CA, C of each residue; None where one lacks."""
+        """Return C of the residue before and N, CA, C of each residue; None if one is missing."""
         before = self._before[self._own]
         ends = np.where(before >= 0, self._atom["C"][before], -1)
         return self._quads(ends, *(self._atom[name][self._own] for name in ("N", "CA", "C")))
 
     def psi(self) -> list[list[int] | None]:
-        """Return N, CA, C of each residue and N of the one behind it; None where one lacks."""
+        """Return N, CA, C of each residue and N of the next; None if one is missing."""
         after = self._after[self._own]
         ends = np.where(after >= 0, self._atom["N"][after], -1)
         return self._quads(*(self._atom[name][self._own] for name in ("N", "CA", "C")), ends)
@@ -161,7 +170,7 @@ class _Chains:
 
 
 def _only_atoms(universe: Any, name: str) -> NDArray[np.int64]:
-    """Return of each residue the one atom that is called so, -1 where there is none, or several."""
+    """Return the atom of each residue with this name; -1 if there is none, or several."""
     atoms = np.flatnonzero(universe.atoms.names == name)
     residues = universe.atoms.resindices[atoms]
     only = np.full(len(universe.residues), -1)
@@ -202,7 +211,7 @@ def _to_nearest_images(
     for a, b, own in runs_of_boxes(block.box):
         flat = [corner[a:b].reshape(-1, 3) for corner in corners]
         if (cell := skewed.get(a)) is not None:
-            bonds = [shortest(to - at.astype(np.float64), cell) for at, to in pairwise(flat)]
+            bonds = [shortest(b - a.astype(np.float64), cell) for a, b in pairwise(flat)]
             ends = accumulate(bonds, initial=np.zeros_like(bonds[0]))
             flat, own = [corner.astype(np.float32) for corner in ends], None
         calc_dihedrals(*flat, box=own, result=theta[a:b].reshape(-1))

@@ -88,22 +88,22 @@ def rmsd_of_block(
 def reference_positions(
     system: System, reference: int | ArrayLike, atoms: AtomIndices | None
 ) -> NDArray[np.float64]:
-    """Return the reference coordinates: of a frame, or as they were given.
+    """Return the reference coordinates: those of a frame, or the given ones.
 
     Raises PlanError: no such frame, or coordinates of a wrong shape or that are not finite.
     """
     if isinstance(reference, int | np.integer):
         return np.asarray(system.frame(int(reference), atoms).positions[0], dtype=np.float64)
-    found = np.array(reference, dtype=np.float64)
+    positions = np.array(reference, dtype=np.float64)
     n_atoms = system.layout.info.n_atoms if atoms is None else len(atoms)
-    if found.shape != (n_atoms, 3):
+    if positions.shape != (n_atoms, 3):
         raise PlanError(
-            f"the reference has shape {found.shape}, but {n_atoms} atoms are selected; "
+            f"the reference has shape {positions.shape}, but {n_atoms} atoms are selected; "
             f"give ({n_atoms}, 3) coordinates or the number of a frame"
         )
-    if not np.isfinite(found).all():
+    if not np.isfinite(positions).all():
         raise PlanError("the reference has coordinates that are not finite")
-    return found
+    return positions
 
 
 def atom_weights(
@@ -119,25 +119,25 @@ def atom_weights(
     if isinstance(weights, str):
         if weights != "mass":
             raise PlanError(f"the weights are {weights!r}; give 'mass' or a number for each atom")
-        found = system.masses(atoms)
-        if not found.any():
+        values = system.masses(atoms)
+        if not values.any():
             raise PlanError(
                 f"{system.layout.path}: the selected atoms have no masses; use a topology that has "
                 "them, or weight all equally with --weights none (in Python: weights=None)"
             )
     else:
-        found = np.array(weights, dtype=np.float64)
-    if found.shape != (n_atoms,):
+        values = np.array(weights, dtype=np.float64)
+    if values.shape != (n_atoms,):
         raise PlanError(
-            f"weights of shape {found.shape} for {n_atoms} selected atoms; give one each"
+            f"weights of shape {values.shape} for {n_atoms} selected atoms; give one each"
         )
-    if not (np.isfinite(found).all() and found.min() >= 0 and found.sum() > 0):
+    if not (np.isfinite(values).all() and values.min() >= 0 and values.sum() > 0):
         raise PlanError("weights must be finite and not negative, and not all zero")
-    return found
+    return values
 
 
 MOST_PAIRS = 1 << 22
-"""Distances in a row: with more, a result of a few frames would fill the memory."""
+"""Largest number of distances in a row: with more, a few frames would fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -174,16 +174,16 @@ class Pairs(Kernel):
                     f"{n} atoms make {n * (n - 1) // 2:,} pairs; select 2 to "
                     f"{int((2 * MOST_PAIRS) ** 0.5):,} atoms"
                 )
-            one, other = (first[side] for side in np.triu_indices(n, 1))
+            first, second = (first[side] for side in np.triu_indices(n, 1))
         else:
-            one, other = first, system.atoms(self.to)
-            if len(one) != len(other):
+            second = system.atoms(self.to)
+            if len(first) != len(second):
                 raise PlanError(
-                    f"{len(one)} and {len(other)} atoms make no pairs; select as many of each"
+                    f"{len(first)} and {len(second)} atoms make no pairs; select as many of each"
                 )
-        names = system.atom_names(None) or [str(at) for at in range(system.layout.info.n_atoms)]
-        labels = [f"{names[a]}-{names[b]}" for a, b in zip(one, other, strict=True)]
-        atoms, local = np.unique(np.concatenate([one, other]), return_inverse=True)
+        names = system.atom_names(None) or range(system.layout.info.n_atoms)
+        labels = [f"{names[a]}-{names[b]}" for a, b in zip(first, second, strict=True)]
+        atoms, local = np.unique(np.concatenate([first, second]), return_inverse=True)
         from mdio.analysis.kernels.images import distances_of_pairs
 
         function = partial(distances_of_pairs, pairs=local.reshape(2, -1))

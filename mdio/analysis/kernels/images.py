@@ -1,11 +1,9 @@
 """Distances to the nearest image, in cells of all shapes.
 
-MDAnalysis finds it in cells whose vectors are as short as they can be, as simulations have them;
-in others it may take an image that is farther.
+MDAnalysis finds it in cells whose vectors are as short as they can be, as those of simulations; in
+others it may take an image that is farther.
 
-Distances by MDAnalysis' own functions, which workers import with this file, not as they compute.
-
-What is measured as computing would else be mostly the import of MDAnalysis.
+MDAnalysis' functions are imported with this file, so that their import is not timed as computing.
 """
 
 from __future__ import annotations
@@ -24,19 +22,19 @@ from mdio.core.frames import FrameBlock
 HALF = 0.5 + 1e-5
 """Boxes are rounded to float32."""
 BATCH = 1 << 15
-"""Distances at a time: each has 27 images that are looked at."""
+"""Distances at a time: 27 images of each are compared."""
 ROUNDING = 1e-9
 MANY = 100
 """More rounds than the reduction of any cell takes."""
 
 
 def skewed_cells(boxes: NDArray[np.float32]) -> dict[int, NDArray[np.float64]]:
-    """Return the vectors of the cells in which images have to be looked for, by frame.
+    """Return the vectors of cells in which MDAnalysis may miss the nearest image, by frame.
 
-    `boxes`: (F, 6), zeros where there is none. Those of simulations are rarely among them: each
-    vector goes no further along the ones before it than half of these.
+    `boxes`: (F, 6), zeros where there is none. Simulations rarely have such cells: there, a vector
+    extends along the ones before it by no more than half of them.
     """
-    found = {}
+    skewed = {}
     tilted = np.flatnonzero((boxes[:, 3:] != 90).any(axis=1))
     if len(tilted):
         cells = vectors_from_boxes(boxes[tilted]).astype(np.float64)
@@ -45,12 +43,12 @@ def skewed_cells(boxes: NDArray[np.float32]) -> dict[int, NDArray[np.float64]]:
         far = (along > HALF * lengths[:, (0, 0, 1)]).any(axis=1) & (lengths > 0).all(axis=1)
         if far.any():
             rows = np.flatnonzero(far).tolist()
-            found = {int(tilted[k]): cells[k] for k in rows if not is_reduced(cells[k])}
-    return found
+            skewed = {int(tilted[k]): cells[k] for k in rows if not is_reduced(cells[k])}
+    return skewed
 
 
 def shortest(apart: NDArray[Any], cell: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the shortest image of each of `apart`, (N, 3), in a cell."""
+    """Return the shortest image of each of the vectors `apart`, (N, 3), in a cell."""
     images = np.empty(apart.shape)
     for start in range(0, len(apart), BATCH):
         run = slice(start, start + BATCH)
@@ -59,8 +57,8 @@ def shortest(apart: NDArray[Any], cell: NDArray[np.float64]) -> NDArray[np.float
 
 
 def bond_lengths(
-    one: NDArray[np.float32],
-    other: NDArray[np.float32],
+    first: NDArray[np.float32],
+    second: NDArray[np.float32],
     box: NDArray[np.float32] | None,
     cell: NDArray[np.float64] | None,
 ) -> NDArray[np.float64]:
@@ -71,37 +69,37 @@ def bond_lengths(
     from MDAnalysis.lib.distances import calc_bonds
 
     if cell is None:
-        return np.asarray(calc_bonds(one, other, box=box))
-    return np.asarray(np.linalg.norm(shortest(one.astype(np.float64) - other, cell), axis=1))
+        return np.asarray(calc_bonds(first, second, box=box))
+    return np.asarray(np.linalg.norm(shortest(first.astype(np.float64) - second, cell), axis=1))
 
 
 def nearest(
     apart: NDArray[np.float64], cell: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return, of distances, what to subtract for the shortest image, and its square.
+    """Return the lattice vectors to subtract for the shortest images, and their squared lengths.
 
-    `apart`, (N, 3): of any length. `cell`, (3, 3): the vectors, of any shape: a lower triangle.
-    Returns (N, 3) numbers of vectors, and (N,) squares.
+    `apart`, (N, 3): vectors of any length. `cell`, (3, 3): a lower triangle.
+    Returns (N, 3) multiples of the cell's vectors, and (N,) squares.
     """
     images = np.zeros_like(apart)
     for axis in (2, 1, 0):
         images[:, axis] = np.rint((apart - images @ cell)[:, axis] / cell[axis, axis])
-    left = apart - images @ cell
-    squares = np.einsum("nc,nc->n", left, left)
+    vectors = apart - images @ cell
+    squares = np.einsum("nc,nc->n", vectors, vectors)
     # No vector of the lattice is shorter than the least of the three.
-    waiting = np.flatnonzero(squares > np.square(cell.diagonal().min() / 2))
-    if np.array_equal(cell, np.diag(cell.diagonal())) or not waiting.size:
+    unfinished = np.flatnonzero(squares > np.square(cell.diagonal().min() / 2))
+    if np.array_equal(cell, np.diag(cell.diagonal())) or not unfinished.size:
         return images, squares
     steps = np.array([*itertools.product((0, -1, 1), repeat=3)], np.float64) @ _reduced(cell)
-    while waiting.size:  # from any image to the nearest, always by one that is shorter
-        tried = left[waiting, None] - steps @ cell
-        lengths = np.einsum("nsc,nsc->ns", tried, tried)
+    while unfinished.size:  # from any image to the nearest, always by one that is shorter
+        candidates = vectors[unfinished, None] - steps @ cell
+        lengths = np.einsum("nsc,nsc->ns", candidates, candidates)
         best = lengths.argmin(axis=1)
-        shorter = lengths.min(axis=1) < squares[waiting] * (1 - ROUNDING)
-        waiting, best = waiting[shorter], best[shorter]
-        images[waiting] += steps[best]
-        left[waiting] = apart[waiting] - images[waiting] @ cell
-        squares[waiting] = np.einsum("nc,nc->n", left[waiting], left[waiting])
+        shorter = lengths.min(axis=1) < squares[unfinished] * (1 - ROUNDING)
+        unfinished, best = unfinished[shorter], best[shorter]
+        images[unfinished] += steps[best]
+        vectors[unfinished] = apart[unfinished] - images[unfinished] @ cell
+        squares[unfinished] = np.einsum("nc,nc->n", vectors[unfinished], vectors[unfinished])
     return images, squares
 
 
@@ -109,12 +107,12 @@ def is_reduced(cell: NDArray[np.float64]) -> bool:
     """Return whether the vectors of a cell are as short as those of its lattice can be."""
     if np.array_equal(cell, np.diag(cell.diagonal())):
         return True
-    before, after = (np.sort((one**2).sum(axis=1)) for one in (cell, _reduced(cell) @ cell))
+    before, after = (np.sort((c**2).sum(axis=1)) for c in (cell, _reduced(cell) @ cell))
     return bool((after >= before * (1 - 1e-5)).all())
 
 
 def _reduced(cell: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return numbers of vectors that give three as short as they can be (a row each).
+    """Return multiples of the vectors whose sums are as short as they can be (a row each).
 
     Semaev's reduction (10.1007/3-540-44670-2_13).
     """
@@ -126,15 +124,17 @@ def _reduced(cell: NDArray[np.float64]) -> NDArray[np.float64]:
     for _ in range(MANY):
         rows = rows[np.argsort([square(row) for row in range(3)], kind="stable")]
         for _ in range(MANY):
-            one, two, _ = rows @ cell
-            rows[1] -= np.rint(two @ one / (one @ one)) * rows[0]
+            u, v, _ = rows @ cell
+            rows[1] -= np.rint(v @ u / (u @ u)) * rows[0]
             if square(1) >= square(0) * (1 - ROUNDING):
                 break
             rows[:2] = rows[1::-1].copy()
         vectors = rows @ cell
-        by = np.rint(np.linalg.solve(vectors[:2] @ vectors[:2].T, vectors[:2] @ vectors[2]))
-        tried = rows[2] - (by + list(itertools.product((0, -1, 1), repeat=2))) @ rows[:2]
-        shortest = tried[np.square(tried @ cell).sum(axis=1).argmin()]
+        multiples = np.rint(np.linalg.solve(vectors[:2] @ vectors[:2].T, vectors[:2] @ vectors[2]))
+        candidates = (
+            rows[2] - (multiples + list(itertools.product((0, -1, 1), repeat=2))) @ rows[:2]
+        )
+        shortest = candidates[np.square(candidates @ cell).sum(axis=1).argmin()]
         if np.square(shortest @ cell).sum() < square(2) * (1 - ROUNDING):
             rows[2] = shortest
         if square(2) >= square(1) * (1 - ROUNDING):
@@ -143,16 +143,16 @@ def _reduced(cell: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 PAIRS_AT_ONCE = 1 << 20
-"""Distances that are held at a time (8 MiB)."""
+"""Distances in memory at a time (8 MiB)."""
 
 
 def distances_of_pairs(block: FrameBlock, pairs: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the distances between the atoms ``pairs[0]`` and ``pairs[1]`` in every frame."""
     values = np.empty((block.n_frames, pairs.shape[1]))
     skewed = skewed_cells(block.box)
-    for a, b, own in runs_of_boxes(block.box):
-        one, other = (block.positions[a:b, side].reshape(-1, 3) for side in pairs)
-        values[a:b] = bond_lengths(one, other, own, skewed.get(a)).reshape(b - a, -1)
+    for a, b, box in runs_of_boxes(block.box):
+        first, second = (block.positions[a:b, side].reshape(-1, 3) for side in pairs)
+        values[a:b] = bond_lengths(first, second, box, skewed.get(a)).reshape(b - a, -1)
     return values
 
 

@@ -49,7 +49,7 @@ class Prepared:
     """Indices into the layout's atoms, the only ones that are read; None = all."""
     reducer: Reducer = field(default_factory=Stack)
     fields: tuple[str, ...] = ("positions",)
-    """Which per-atom arrays it looks at."""
+    """Per-atom arrays that it reads."""
     labels: Sequence[str] = ()
     """Names of the columns of its rows, where they have any."""
     row_labels: Sequence[str] = ()
@@ -61,10 +61,10 @@ class Prepared:
 
 
 class Kernel(ABC):
-    """What to compute: a small value, without any data of the trajectory."""
+    """A computation: its parameters, without any data of the trajectory."""
 
     fields: tuple[str, ...] = ("positions",)
-    """Which per-atom arrays it looks at."""
+    """Per-atom arrays that it reads."""
     needs_whole: ClassVar[bool] = False
     """Whether molecules that the box cuts make its values wrong."""
 
@@ -80,9 +80,9 @@ class Kernel(ABC):
 
 
 class SeriesKernel(Kernel):
-    """A kernel that is given all frames of some atoms at a time, and adds up what they give.
+    """A kernel that gets all frames of some atoms at a time, and adds up their results.
 
-    What `prepare` returns says which atoms these are, and names the columns.
+    `prepare` chooses the atoms and names the columns.
     """
 
     @abstractmethod
@@ -99,7 +99,7 @@ class SeriesKernel(Kernel):
         """
 
     def notes(self, block: FrameBlock) -> tuple[str, ...]:  # noqa: ARG002
-        """Return what the user should know of the frames of a batch."""
+        """Return notes for the user on the frames of a batch."""
         return ()
 
 
@@ -141,9 +141,9 @@ def import_callable(address: str) -> Callable[..., Any]:
         raise PlanError(
             f"{address}: a module and a function in it are expected, as in {USUAL_ADDRESS}"
         )
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.append(folder)
     try:
         module = import_module(module_name)
     except ImportError as error:
@@ -163,17 +163,17 @@ def import_callable(address: str) -> Callable[..., Any]:
 
 
 def _lacking(module: ModuleType, name: str) -> str:
-    """Say that a module has no function `name`, which it has, and what may be wrong."""
-    where = getattr(module, "__file__", None)
-    own = [
-        one
-        for one, value in vars(module).items()
+    """Return a message on a function that a module lacks, with those that it has."""
+    path = getattr(module, "__file__", None)
+    names = [
+        attribute
+        for attribute, value in vars(module).items()
         if getattr(value, "__module__", None) == module.__name__ and callable(value)
     ]
-    said = f"no function {name!r} in {where or 'the built-in module ' + module.__name__}"
-    if where is not None and Path(where).parent == Path.cwd():
-        return f"{said}{did_you_mean(name, own)}; it has {', '.join(own) or 'none'}"
-    return f"{said}; if you mean a file in this folder, rename it: a library has the same name"
+    message = f"no function {name!r} in {path or 'the built-in module ' + module.__name__}"
+    if path is not None and Path(path).parent == Path.cwd():
+        return f"{message}{did_you_mean(name, names)}; it has {', '.join(names) or 'none'}"
+    return f"{message}; if you mean a file in this folder, rename it: a library has the same name"
 
 
 def runs_of_boxes(
@@ -186,7 +186,7 @@ def runs_of_boxes(
 
 
 def kernel_name(function: BlockFunction) -> str:
-    """Return how messages call a kernel's function."""
+    """Return the name of a kernel's function, for messages."""
     inner = function.func if isinstance(function, partial) else function
     return str(getattr(inner, "__name__", type(inner).__name__))
 
@@ -204,17 +204,19 @@ def check_rows(
             f"{label or block_name(run)}: {kernel_name(function)} returned an array with masked "
             "values, whose mask would be lost; return rows.filled(np.nan)"
         )
-    found = np.asarray(rows)
-    if found.ndim < 1 or len(found) != len(run) or found.dtype == object:
-        what = f"an array of shape {found.shape}"
-        if found.dtype == object:
-            what = "None" if rows is None else f"{type(rows).__name__}, which is not an array"
+    array = np.asarray(rows)
+    if array.ndim < 1 or len(array) != len(run) or array.dtype == object:
+        description = f"an array of shape {array.shape}"
+        if array.dtype == object:
+            description = (
+                "None" if rows is None else f"{type(rows).__name__}, which is not an array"
+            )
         raise BlockError(
-            f"{label or block_name(run)}: {kernel_name(function)} returned {what} for "
+            f"{label or block_name(run)}: {kernel_name(function)} returned {description} for "
             f"{len(run)} frames; expected one row per frame, that is shape ({len(run)}, ...), such "
             "as block.positions[:, 0]"
         )
-    return found
+    return array
 
 
 class _Kernels(Mapping[str, Callable[..., Kernel]]):
@@ -239,7 +241,7 @@ class _Kernels(Mapping[str, Callable[..., Kernel]]):
 
     @cached_property
     def others(self) -> Mapping[str, type[Kernel]]:
-        """Those of other distributions; looked for when a name is none of ours."""
+        """Kernels of other distributions; searched when a name is none of mdio."""
         return find_plug_ins("mdio.kernels", Kernel, self._homes)  # type: ignore[type-abstract]
 
     def __contains__(self, name: object) -> bool:
@@ -253,7 +255,7 @@ class _Kernels(Mapping[str, Callable[..., Kernel]]):
 
 
 KERNELS = _Kernels()
-"""What the command line calls each."""
+"""Kernels by name on the command line."""
 FORMER_NAMES = {"distances": "reference-distances"}
 """Still accepted, with a warning."""
 
@@ -265,10 +267,10 @@ def find_kernel(name: str) -> Callable[..., Kernel]:
     Raises PlanError: there is none.
     """
     if ":" in name:
-        found: Any = import_callable(name)
-        if isinstance(found, type) and issubclass(found, Kernel):
-            return found
-        return partial(UserKernel, found)
+        loaded: Any = import_callable(name)
+        if isinstance(loaded, type) and issubclass(loaded, Kernel):
+            return loaded
+        return partial(UserKernel, loaded)
     if name in FORMER_NAMES:
         former, name = name, FORMER_NAMES[name]
         warnings.warn(
