@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from mdio.advisor.forecast import Total, read_calibration
 from mdio.advisor.measure import Limits, StepProgress, measure
 from mdio.advisor.measurements import Measurements, load_measurements, save_measurements
-from mdio.advisor.probes import Share, ask_storage, total_bandwidth
+from mdio.advisor.probes import Share, read_share, total_bandwidth
 from mdio.advisor.profile import NAMES, Profile, load_profile
 from mdio.advisor.recommend import Decision, recommend
-from mdio.advisor.report import advice_html, headline, lines, save_page
+from mdio.advisor.report import advice_html, headline, lines, save_advice
 from mdio.core.errors import PlanError
 from mdio.core.files.store import path_of
 from mdio.core.options import made_of, option, takes_options
@@ -39,7 +39,7 @@ class Advice(Decision):
         OutputError
             The file cannot be written.
         """
-        save_page(self, path)
+        save_advice(self, path)
 
     def __repr__(self) -> str:
         return f"<Advice: {headline(self)}>"
@@ -53,12 +53,12 @@ class Advice(Decision):
 
 
 LOCAL = "local"
-"""The machine that this runs on."""
+"""Name of the machine that this process runs on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForecastOptions:
-    """What is assumed of the machine that will run the analysis."""
+    """The machine that will run the analysis."""
 
     machine: str | PathLike[str] | Profile = option(
         f"{LOCAL} (this one, from what is measured alone; default), {', '.join(NAMES)}, or a "
@@ -132,11 +132,11 @@ def advise(
         Also consider copying the source to such a folder, on a disk of each node, first; and
         weigh a cache there (``mdio analyze --cache``).
     replay, save
-        Decide from saved measurements instead of measuring; save those that were made.
+        Decide from saved measurements instead of measuring; save the measurements.
     limits
         How much time and room measuring may take.
     progress
-        Called with (what comes next, steps done, all steps).
+        Called with (the next step, steps done, all steps).
     executor
         Whose workers ask the source's storage all at once, before one process measures the rest:
         `mdio.MPI()`, on which all ranks call this, or Dask.
@@ -150,7 +150,7 @@ def advise(
     Raises
     ------
     PlanError, SourceError
-        What does not fit together or cannot be read.
+        Arguments that do not fit together; a trajectory or topology that cannot be read.
     BlockError
         The analysis itself fails.
     OutputError
@@ -169,27 +169,27 @@ def advise(
     reading, forecast = made_of((Reading, ForecastOptions), options)
     shares = [] if replay is not None else _shares(executor, trajectory)
     several = executor is not None and executor.n_workers > 1
-    usual = executor.n_workers if executor is not None and several else available_cores()
-    count = usual if ranks is None else ranks
-    if count < 1 or passes < 1:
-        raise PlanError(f"{count} ranks, {passes} passes: give 1 or more of each")
+    if ranks is None:
+        ranks = executor.n_workers if executor is not None and several else available_cores()
+    n_ranks = ranks
+    if n_ranks < 1 or passes < 1:
+        raise PlanError(f"{n_ranks} ranks, {passes} passes: give 1 or more of each")
 
     def decide() -> Advice:
         profile = _profile(forecast.machine)
-        calibrations = [read_calibration(str(one)) for one in forecast.calibrate]
-        n_nodes = forecast.nodes or max(1, len({share.node for share in shares}))
-
-        decided = partial(
+        calibrations = [read_calibration(str(path)) for path in forecast.calibrate]
+        decide_from = partial(
             recommend,
-            ranks=count,
+            ranks=n_ranks,
             passes=passes,
             profile=profile,
             cache=forecast.cache,
-            nodes=n_nodes,
+            nodes=forecast.nodes or max(1, len({share.node for share in shares})),
         )
 
-        def of_source(measurements: Measurements) -> Total:
-            total = decided(measurements).options[0].total  # calibrations may be of other layouts
+        def forecast_source(measurements: Measurements) -> Total:
+            """Forecast the source as it is, uncalibrated: calibrations may be of other layouts."""
+            total = decide_from(measurements).options[0].total
             assert total is not None
             return total
 
@@ -205,18 +205,18 @@ def advise(
                 select=select,
                 top=top,
                 target=target,
-                ranks=count,
+                ranks=n_ranks,
                 allow_lossy=allow_lossy,
                 local_folder=local_folder,
                 limits=replace(limits or Limits(), enough_s=0.0) if tries_all else limits,
                 progress=progress,
                 **vars(reading),
-                known=total_bandwidth(shares),
-                forecast=of_source,
+                shared_bandwidths=total_bandwidth(shares),
+                forecast=forecast_source,
             )
         if save is not None:
             save_measurements(measurements, save)
-        return Advice(**vars(decided(measurements, calibrations=calibrations)))
+        return Advice(**vars(decide_from(measurements, calibrations=calibrations)))
 
     return decide() if executor is None else executor.from_owner(decide)
 
@@ -225,12 +225,12 @@ def _shares(
     executor: Executor | None,
     trajectory: str | PathLike[str] | Sequence[str | PathLike[str]] | None,
 ) -> list[Share]:
-    """Return what the workers got of the storage while all of them asked; nothing for one."""
+    """Return the bandwidth of each worker while all of them read; nothing for a single worker."""
     if executor is None or executor.n_workers == 1 or trajectory is None:
         return []
-    given = [trajectory] if isinstance(trajectory, str | PathLike) else trajectory
-    ask = partial(ask_storage, [path_of(path) for path in given], executor.n_workers)
-    return executor.map(ask, range(executor.n_workers), describe=lambda n: f"worker {n}")
+    files = [trajectory] if isinstance(trajectory, str | PathLike) else trajectory
+    read = partial(read_share, [path_of(path) for path in files], executor.n_workers)
+    return executor.map(read, range(executor.n_workers), describe=lambda n: f"worker {n}")
 
 
 def _profile(machine: str | PathLike[str] | Profile) -> Profile | None:

@@ -1,4 +1,4 @@
-"""How long N ranks take: a closed form of few terms with a meaning. Numbers in, numbers out.
+"""The scaling model: a closed form for the time of N ranks. Pure: numbers in, numbers out.
 
 The slowest rank's time, which is what one waits for, is modelled as::
 
@@ -40,9 +40,8 @@ MAX_RANKS = 10_000_000
 NORMAL = NormalDist()
 Z90 = NORMAL.inv_cdf(0.9)
 UNSEEN_LOCKS = 1.6
-"""Standard deviation, as a share, of what contention costs where no row tells of this machine's
-locks: wide enough for locks that cost a quarter of those of the machine that is known, or three
-times as much."""
+"""Standard deviation, as a share, of the cost of contention on a machine without measurements of
+locks: wide enough for locks that cost a quarter, or three times, of those of the known machine."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Workload:
     t_rest_s: float = 0.0
     result_nbytes_per_frame: float = 16.0
     n_files: int | None = None
-    """Files of a chain that each rank opens; as many as there are ranks where it is None."""
+    """Files of a chain that each rank opens; None: one for each rank."""
 
     def __post_init__(self) -> None:
         """Check the figures."""
@@ -122,7 +121,7 @@ def max_quantile(n: int, p: float) -> float:
 def predict(
     profile: Profile, layout: str, gather: str, n_ranks: int, workload: Workload
 ) -> Prediction:
-    """Return what `n_ranks` ranks, on nodes that are filled in turn, take for a workload.
+    """Return the times of `n_ranks` ranks, on nodes that are filled one by one, for a workload.
 
     Raises PlanError: the layout or gather is unknown, or `n_ranks` is no whole number from 1 to
     `MAX_RANKS`.
@@ -165,17 +164,17 @@ def _io(profile: Profile, layout: str, n_ranks: int, workload: Workload) -> floa
     storage = profile.storage
     if n_ranks == 1:
         return workload.t_io_s
-    free = workload.t_io_s * storage.read_factor[layout] / n_ranks
+    unlimited_s = workload.t_io_s * storage.read_factor[layout] / n_ranks
     nodes = math.ceil(n_ranks / profile.cores_per_node)
     rates = [storage.aggregate_bytes_per_s, nodes * storage.node_bytes_per_s]
     if layout in ("xtc-shared", "hdf5"):
         rates.append(storage.file_bytes_per_s)
-    return _at_least(free, workload.nbytes / min(rates))
+    return _at_least(unlimited_s, workload.nbytes / min(rates))
 
 
-def _at_least(free: float, limit: float) -> float:
+def _at_least(time_s: float, limit_s: float) -> float:
     """Return the larger of two times, with a smooth change from one to the other (4-norm)."""
-    larger, smaller = max(free, limit), min(free, limit)
+    larger, smaller = max(time_s, limit_s), min(time_s, limit_s)
     return larger * (1 + (smaller / larger) ** 4) ** 0.25 if larger > 0 else 0.0
 
 
@@ -222,12 +221,12 @@ def _band(
 ) -> tuple[float, float]:
     """Return the 10 and 90% quantiles, about the mean, of independent errors of a lognormal."""
     noise = profile.noise
-    seen = f"{layout}/{gather}" in profile.measured
-    between = max_quantile(n_ranks, 0.9) - max_quantile(n_ranks, 0.1)
-    of_max = spread * between / (2 * Z90)
-    locks_seen = any(pair.startswith("xtc-shared/") for pair in profile.measured)
-    of_runs = (noise.straggler if locks_seen else UNSEEN_LOCKS) * contention
-    of_model = (noise.fit if seen else noise.carry) * total
-    sigma = math.hypot(of_max, of_runs, of_model) / total
+    is_measured = f"{layout}/{gather}" in profile.measured
+    width_max = max_quantile(n_ranks, 0.9) - max_quantile(n_ranks, 0.1)
+    sigma_max = spread * width_max / (2 * Z90)
+    locks_measured = any(pair.startswith("xtc-shared/") for pair in profile.measured)
+    sigma_runs = (noise.straggler if locks_measured else UNSEEN_LOCKS) * contention
+    sigma_model = (noise.fit if is_measured else noise.carry) * total
+    sigma = math.hypot(sigma_max, sigma_runs, sigma_model) / total
     width = Z90 * math.sqrt(math.log1p(sigma**2))
     return total * math.exp(-width), total * math.exp(width)

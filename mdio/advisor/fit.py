@@ -1,15 +1,15 @@
-"""From a table of measured timings to a machine profile: least squares from what is known already.
+"""From a table of measured timings to a machine profile: least squares with priors.
 
-A few rows cannot determine all of the model. Each parameter therefore is sought near its value on
-a machine that was measured well: the fit minimises, over the logarithms of the parameters,
+A few rows cannot determine all of the model. Each parameter therefore has a prior: its value on a
+machine that was measured well. The fit minimises, over the logarithms of the parameters,
 
-    sum_rows rho(ln(predicted/measured)/s_row) + sum_parameters (ln(value/known)/width)^2
+    sum_rows rho(ln(predicted/measured)/s_row) + sum_parameters (ln(value/prior)/width)^2
 
-(maximum a posteriori with lognormal priors; rho, the soft L1 of scipy.optimize.least_squares, keeps
-single runs that went astray from deciding). Widths say how much machines differ in a parameter.
-Parameters of a kind share a factor, so that one layout's rows also tell of the others'.
+(maximum a posteriori with lognormal priors; rho, the soft L1 of scipy.optimize.least_squares,
+bounds the influence of outliers). Widths are how much machines differ in a parameter. Parameters of
+a kind share a factor, so that rows of one layout inform those of the others.
 
-What measured rows say without a fit: one rank's times, the cores of a node, rates reached.
+Measured directly, without a fit: one rank's times, the cores of a node, rates reached.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from mdio.core.errors import PlanError, SourceError
 MAX_ROWS = 10_000
 MAX_SECONDS = 1e9
 MOST_PARTS = 1.5
-"""Times the total that its mean parts may be; more is a sum, or another unit."""
+"""Largest sum of the mean parts of a row, in units of its total; more is a sum, or another unit."""
 OPTIONAL_SECONDS = ("t_open_mean_s", "t_comm_mean_s", "t_comm_max_s", "t_total_std_s")
 REQUIRED_SECONDS = ("t_total_max_s", "t_comp_mean_s", "t_io_mean_s")
 TABLE_GATHERS = {**GATHER_NAMES, "none": "gather"}
@@ -78,7 +78,7 @@ class TimingRow:
 
 
 def read_timings(path: str | Path) -> list[TimingRow]:
-    """Read timings from a CSV file with the columns of `TimingRow`; others are passed over.
+    """Read timings from a CSV file with the columns of `TimingRow`; others are ignored.
 
     ``machine`` and the columns that may be None may be left out or empty.
 
@@ -110,79 +110,80 @@ def _read(file: TextIO, path: str) -> list[TimingRow]:
     if twice := {name for name in header if name and header.count(name) > 1}:
         raise SourceError(f"{path}: line 1: column {', '.join(sorted(twice))} is there twice")
     rows: list[TimingRow] = []
-    seen: dict[tuple[object, ...], int] = {}
+    line_numbers: dict[tuple[object, ...], int] = {}
     for cells in lines:
         if not any(cell.strip() for cell in cells):
             continue
-        where = f"{path}: line {lines.line_num}"
+        place = f"{path}: line {lines.line_num}"
         if len(cells) != len(header):
-            raise SourceError(f"{where}: {len(cells)} columns, expected {len(header)}")
-        row = _row(dict(zip(header, (cell.strip() for cell in cells), strict=True)), where)
+            raise SourceError(f"{place}: {len(cells)} columns, expected {len(header)}")
+        row = _row(dict(zip(header, (cell.strip() for cell in cells), strict=True)), place)
         key = (*row.pair, row.workload_x, row.n_ranks)
-        if key in seen:
+        if key in line_numbers:
             raise SourceError(
-                f"{where}: column n_ranks: {row.layout}, {row.gather}, workload {row.workload_x:g} "
-                f"at {row.n_ranks} ranks is in line {seen[key]} already; give the mean of repeats"
+                f"{place}: column n_ranks: {row.layout}, {row.gather}, workload {row.workload_x:g} "
+                f"at {row.n_ranks} ranks is in line {line_numbers[key]} already; give the mean of "
+                "repeats"
             )
         if rows and row.machine != rows[0].machine:
             raise SourceError(
-                f"{where}: column machine: {row.machine!r} after {rows[0].machine!r}; "
+                f"{place}: column machine: {row.machine!r} after {rows[0].machine!r}; "
                 f"fit one machine at a time"
             )
         if len(rows) == MAX_ROWS:
-            raise SourceError(f"{where}: more than {MAX_ROWS:,} rows; give the means of repeats")
-        seen[key] = lines.line_num
+            raise SourceError(f"{place}: more than {MAX_ROWS:,} rows; give the means of repeats")
+        line_numbers[key] = lines.line_num
         rows.append(row)
     if not rows:
         raise SourceError(f"{path}: no row after the header; expected at least one measured run")
     return rows
 
 
-def _row(cells: dict[str, str], where: str) -> TimingRow:
-    # What mdio itself measures (mdio bench scaling) has mdio's own names of layouts and gathers.
+def _row(cells: dict[str, str], place: str) -> TimingRow:
+    # Tables of `mdio bench scaling` have mdio's own names of layouts and gathers.
     cells["layout"] = BEHAVES_LIKE.get(cells["layout"], cells["layout"])
     cells["gather"] = TABLE_GATHERS.get(cells["gather"], cells["gather"])
-    for name, known in (("layout", LAYOUTS), ("gather", GATHERS)):
-        if cells[name] not in known:
+    for name, names in (("layout", LAYOUTS), ("gather", GATHERS)):
+        if cells[name] not in names:
             raise SourceError(
-                f"{where}: column {name}: {cells[name]!r}, expected one of {', '.join(known)}"
+                f"{place}: column {name}: {cells[name]!r}, expected one of {', '.join(names)}"
             )
-    ranks = _number(cells, "n_ranks", where)
+    ranks = _number(cells, "n_ranks", place)
     if not (ranks.is_integer() and 1 <= ranks <= MAX_RANKS):
         raise SourceError(
-            f"{where}: column n_ranks: {cells['n_ranks']!r}, "
+            f"{place}: column n_ranks: {cells['n_ranks']!r}, "
             f"expected a whole number from 1 to {MAX_RANKS:,}"
         )
     seconds: dict[str, float | None] = {}
     for name in REQUIRED_SECONDS:
-        seconds[name] = _above_zero(cells, name, where)
+        seconds[name] = _above_zero(cells, name, place)
     parts_s = (seconds["t_comp_mean_s"] or 0.0) + (seconds["t_io_mean_s"] or 0.0)
     if parts_s > MOST_PARTS * (seconds["t_total_max_s"] or 0.0):
         raise SourceError(
-            f"{where}: columns t_comp_mean_s and t_io_mean_s are {parts_s:g} together, "
+            f"{place}: columns t_comp_mean_s and t_io_mean_s are {parts_s:g} together, "
             f"t_total_max_s is {seconds['t_total_max_s']:g}; expected means over ranks, not sums, "
             "and seconds"
         )
     for name in OPTIONAL_SECONDS:
-        seconds[name] = _number(cells, name, where) if cells.get(name) else None
+        seconds[name] = _number(cells, name, place) if cells.get(name) else None
     return TimingRow(
         layout=cells["layout"],
         gather=cells["gather"],
-        workload_x=_above_zero(cells, "workload_x", where),
+        workload_x=_above_zero(cells, "workload_x", place),
         n_ranks=int(ranks),
         machine=cells.get("machine", ""),
         **seconds,  # type: ignore[arg-type]
     )
 
 
-def _above_zero(cells: dict[str, str], name: str, where: str) -> float:
-    value = _number(cells, name, where)
+def _above_zero(cells: dict[str, str], name: str, place: str) -> float:
+    value = _number(cells, name, place)
     if value == 0:
-        raise SourceError(f"{where}: column {name}: 0, expected a number above 0")
+        raise SourceError(f"{place}: column {name}: 0, expected a number above 0")
     return value
 
 
-def _number(cells: dict[str, str], name: str, where: str) -> float:
+def _number(cells: dict[str, str], name: str, place: str) -> float:
     text = cells[name]
     try:
         value = float(text)
@@ -190,7 +191,7 @@ def _number(cells: dict[str, str], name: str, where: str) -> float:
         value = math.nan
     if not (math.isfinite(value) and 0 <= value <= MAX_SECONDS):
         raise SourceError(
-            f"{where}: column {name}: {text!r}, expected a number from 0 to {MAX_SECONDS:.0e}"
+            f"{place}: column {name}: {text!r}, expected a number from 0 to {MAX_SECONDS:.0e}"
         )
     return value
 
@@ -201,63 +202,65 @@ KNOWN_CORES: Mapping[str, int] = {"comet": 24, "supermic": 20, "bridges": 28, "s
 USUAL_CORES = (16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 68, 72, 96, 128, 192)
 
 
-def guess_cores(rows: Sequence[TimingRow], otherwise: int) -> int:
+def guess_cores(rows: Sequence[TimingRow], default: int) -> int:
     """Return the cores of a node: by the machine's name, or else guessed from the numbers of ranks.
 
-    Ranks usually fill whole nodes: the usual number that divides most of the rank counts is taken,
-    the larger of several. It is `otherwise` if none divides half of them, or if `otherwise` divides
-    nearly as many.
+    Ranks usually fill whole nodes: the result is the usual number that divides most of the rank
+    counts, the largest of several; but `default` if none divides half of them, or if `default`
+    divides nearly as many.
     """
     name = rows[0].machine.lower()
-    for known, cores in KNOWN_CORES.items():
-        if known in name:
+    for machine, cores in KNOWN_CORES.items():
+        if machine in name:
             return cores
     counts = {row.n_ranks for row in rows if row.n_ranks >= 16}
     if not counts:
-        return otherwise
+        return default
 
-    divided = {cores: sum(n % cores == 0 for n in counts) for cores in (*USUAL_CORES, otherwise)}
+    divided = {cores: sum(n % cores == 0 for n in counts) for cores in (*USUAL_CORES, default)}
     best = max(USUAL_CORES, key=lambda cores: (divided[cores], cores))
-    if 2 * divided[best] < len(counts) or 4 * divided[otherwise] >= 3 * divided[best]:
-        return otherwise
+    if 2 * divided[best] < len(counts) or 4 * divided[default] >= 3 * divided[best]:
+        return default
     return best
 
 
 def measured_task(rows: Sequence[TimingRow], base: Profile) -> Task:
-    """Return one rank's times from the rows of fewest ranks; what no row tells, as in `base`.
+    """Return one rank's times from the rows of fewest ranks, and `base` for missing ones.
 
-    Rows of N ranks stand for one rank by N times their mean where no row of one rank is there. What
-    is not there at all keeps its ratio to what is, as in `base`.
+    Without rows of one rank, N times the mean of N ranks replaces it. Times without any row have
+    the ratio to the others that they have in `base`.
     """
     task = base.task
-    io = _by_family(rows, lambda row: row.t_io_mean_s * row.n_ranks / _read_factor(row, base))
-    opens = _by_family(
+    io_s = _by_family(rows, lambda row: row.t_io_mean_s * row.n_ranks / _read_factor(row, base))
+    opening_s = _by_family(
         (row for row in rows if row.t_open_mean_s and row.layout != "segments-chainreader"),
         lambda row: row.t_open_mean_s or 0.0,
     )
-    alone = [row for row in rows if row.n_ranks == 1]
-    rest = {
-        family: max(0.0, median(_rest(row) for row in alone if io_family(row.layout) == family))
-        for family in {io_family(row.layout) for row in alone}
+    single_rank = [row for row in rows if row.n_ranks == 1]
+    rest_s = {
+        family: max(
+            0.0, median(_rest(row) for row in single_rank if io_family(row.layout) == family)
+        )
+        for family in {io_family(row.layout) for row in single_rank}
     }
-    t_open_s = _completed(opens, task.t_open_s)
-    for family in rest.keys() - opens.keys():
+    t_open_s = _complete(opening_s, task.t_open_s)
+    for family in rest_s.keys() - opening_s.keys():
         # Opening was not timed: it is in the rest, and cannot have taken longer.
-        t_open_s[family] = min(t_open_s[family], rest[family])
-        rest[family] -= t_open_s[family]
+        t_open_s[family] = min(t_open_s[family], rest_s[family])
+        rest_s[family] -= t_open_s[family]
     fixed, repeat = _compute(rows, task.t_comp_fixed_s / task.t_comp_repeat_s)
     return replace(
         task,
-        t_io_s=_completed(io, task.t_io_s),
+        t_io_s=_complete(io_s, task.t_io_s),
         t_open_s=t_open_s,
-        t_rest_s={name: rest.get(name, 0.0) for name in task.t_rest_s},
+        t_rest_s={name: rest_s.get(name, 0.0) for name in task.t_rest_s},
         t_comp_fixed_s=fixed,
         t_comp_repeat_s=repeat,
     )
 
 
 def _rest(row: TimingRow) -> float:
-    """Return the seconds of a row that its parts do not tell."""
+    """Return the total of a row minus its parts, s."""
     parts = (row.t_comp_mean_s, row.t_io_mean_s, row.t_open_mean_s, row.t_comm_mean_s)
     return row.t_total_max_s - sum(part or 0.0 for part in parts)
 
@@ -286,18 +289,18 @@ def _by_family(rows: Iterable[TimingRow], value: Callable[[TimingRow], float]) -
     }
 
 
-def _completed(found: Mapping[str, float], known: Mapping[str, float]) -> dict[str, float]:
-    """Fill in families that were not measured by their ratio to those that were, in `known`."""
-    if not found:
-        return dict(known)
-    scale = geometric_mean(found[name] / known[name] for name in found)
-    return {name: found.get(name, known[name] * scale) for name in known}
+def _complete(measured: Mapping[str, float], base: Mapping[str, float]) -> dict[str, float]:
+    """Return times of all families: those that were not measured are scaled from `base`."""
+    if not measured:
+        return dict(base)
+    scale = geometric_mean(measured[name] / base[name] for name in measured)
+    return {name: measured.get(name, base[name] * scale) for name in base}
 
 
 def _compute(rows: Sequence[TimingRow], ratio: float) -> tuple[float, float]:
     """Return the fixed and the repeated seconds of compute, by relative least squares.
 
-    One workload alone cannot tell the two apart: they then keep their `ratio`, fixed to repeated.
+    With a single workload their `ratio`, fixed to repeated, is given.
     """
     by_x: dict[float, list[TimingRow]] = {}
     for row in rows:
@@ -332,20 +335,20 @@ def rates_reached(rows: Sequence[TimingRow], task: Task) -> tuple[float, float]:
 
 
 ROW_SCATTER = 0.07
-"""Relative error of a row that repeats would not tell, added to the measured one."""
+"""Relative error of a row that repeats do not show, added to the measured one."""
 
 LEAST_SLOWDOWN = 0.03
-"""Slow-down of a full node that a new machine is supposed to have, if the known one has less."""
+"""Least slow-down of a full node that is assumed of a new machine."""
 
 MOST_RANK_NOISE = 1.0
-"""How much ranks of one run may differ: by their mean. A row that asks for more went astray."""
+"""Largest noise between ranks of a run, as a share of their mean; beyond, a row is an outlier."""
 
 COMPUTE_SCATTER, READ_SCATTER, OPEN_SCATTER = 0.2, 0.15, 0.4
-"""How far the mean parts of a row, which matter less than its total, may be off."""
+"""Relative errors of the mean parts of a row, which matter less than its total."""
 
 SHRINK = 0.5
-"""How far the noise of a layout and gather moves, on a new machine, to the gather's mean: how much
-of what was seen on one machine is put down to that machine (half, for want of a second)."""
+"""Shrinkage of the noise of a layout and gather to the gather's mean on a new machine: the share of
+it that is attributed to the known machine (half, for want of a second one)."""
 
 
 @dataclass(frozen=True)
@@ -380,7 +383,7 @@ WIDTHS: Mapping[str, float] = {
     "file limit": 0.7,
     **{f"gather {kind}": 0.5 for kind in GATHERS},
 }
-"""What is fitted, as factors to the values of a profile, and the widths of their priors."""
+"""Fitted factors to the values of a profile, and the widths of their priors."""
 
 
 def _apply(base: Profile, logs: NDArray[np.float64]) -> Profile:
@@ -440,15 +443,14 @@ def fit_profile(
 
     `rows`: measured runs of one machine; a row of one rank is enough. `name`, `source`: put into
     the profile. `cores_per_node`: guessed from the machine's name or the numbers of ranks where it
-    is None. `base`: what is known already; without it the profile ``comet``, whose task it takes to
-    be the one measured. `loose`: trust `base` little: for a `base` that no measurement stands
-    behind.
+    is None. `base`: values of the priors; by default the profile ``comet``, whose task is assumed
+    to be the one measured. `loose`: use wide priors, for a `base` without measurements.
     Raises PlanError: there is no row.
     """
     if not rows:
         raise PlanError("no measured row to fit a profile to")
-    known = base or load_profile("comet")
-    start = _start(rows, known, cores_per_node, name, source, carried=not loose)
+    prior = base or load_profile("comet")
+    start = _start(rows, prior, cores_per_node, name, source, carried=not loose)
     widths = (2.0 if loose else 1.0) * np.array(list(WIDTHS.values()))
     from scipy.optimize import least_squares
 
@@ -458,59 +460,59 @@ def fit_profile(
         robust = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors**2) - 1))
         return np.concatenate([robust, logs / widths])
 
-    found = least_squares(cost, np.zeros(len(widths)), bounds=(-6.0, 6.0), max_nfev=100)
-    fitted = _apply(start, found.x)
-    return _with_scatter(fitted, rows, None if loose else known.noise)
+    solution = least_squares(cost, np.zeros(len(widths)), bounds=(-6.0, 6.0), max_nfev=100)
+    fitted = _apply(start, solution.x)
+    return _with_scatter(fitted, rows, None if loose else prior.noise)
 
 
 def _start(
     rows: Sequence[TimingRow],
-    known: Profile,
+    prior: Profile,
     cores_per_node: int | None,
     name: str,
     source: str,
     *,
     carried: bool,
 ) -> Profile:
-    """Return the known machine with this one's single-rank times, where the fit starts."""
-    cores = cores_per_node or guess_cores(rows, known.cores_per_node)
-    task = measured_task(rows, known)
-    slower = task.t_io_s["xtc"] / known.task.t_io_s["xtc"]
-    total, shared = rates_reached(rows, task)
+    """Return the start of the fit: the prior machine with this one's single-rank times."""
+    cores = cores_per_node or guess_cores(rows, prior.cores_per_node)
+    task = measured_task(rows, prior)
+    slowdown = task.t_io_s["xtc"] / prior.task.t_io_s["xtc"]
+    total_rate, file_rate = rates_reached(rows, task)
     rate = max(task.nbytes[family] / seconds for family, seconds in task.t_io_s.items())
     storage = replace(
-        known.storage,
-        lock_s=known.storage.lock_s * slower,
-        lock_gather_s=known.storage.lock_gather_s * slower,
-        client_lock_s=known.storage.client_lock_s * slower,
+        prior.storage,
+        lock_s=prior.storage.lock_s * slowdown,
+        lock_gather_s=prior.storage.lock_gather_s * slowdown,
+        client_lock_s=prior.storage.client_lock_s * slowdown,
         # Opens are partly slow for what makes reads slow: half of it, on the scale of logarithms.
-        open_file_s=known.storage.open_file_s * math.sqrt(slower),
-        aggregate_bytes_per_s=max(2 * total, known.storage.aggregate_bytes_per_s / slower),
+        open_file_s=prior.storage.open_file_s * math.sqrt(slowdown),
+        aggregate_bytes_per_s=max(2 * total_rate, prior.storage.aggregate_bytes_per_s / slowdown),
         stripe_bytes_per_s=max(
-            2 * shared / known.storage.stripe_count, known.storage.stripe_bytes_per_s / slower
+            2 * file_rate / prior.storage.stripe_count, prior.storage.stripe_bytes_per_s / slowdown
         ),
-        # A link is supposed to carry what the cores behind it read, each as if it were alone.
-        node_bytes_per_s=max(2 * cores * rate, known.storage.node_bytes_per_s),
+        # A link is assumed to carry the reads of all its cores, each as fast as if it were alone.
+        node_bytes_per_s=max(2 * cores * rate, prior.storage.node_bytes_per_s),
     )
     counts: dict[str, int] = {}
     for row in rows:
         key = f"{row.layout}/{row.gather}"
         counts[key] = counts.get(key, 0) + (row.n_ranks > 1)
     return replace(
-        known,
+        prior,
         name=name,
         source=source,
         cores_per_node=cores,
-        node_slowdown=max(known.node_slowdown, LEAST_SLOWDOWN) if carried else known.node_slowdown,
+        node_slowdown=max(prior.node_slowdown, LEAST_SLOWDOWN) if carried else prior.node_slowdown,
         task=task,
         storage=storage,
-        noise=_shrunk(known.noise) if carried else known.noise,
+        noise=_shrink(prior.noise) if carried else prior.noise,
         measured={key: count for key, count in counts.items() if count},
     )
 
 
-def _shrunk(noise: Noise) -> Noise:
-    """Return the noise of layouts moved towards their mean for each gather."""
+def _shrink(noise: Noise) -> Noise:
+    """Return the noise of layouts shrunk to their mean for each gather."""
     means = {g: geometric_mean(noise.io[layout][g] for layout in LAYOUTS) for g in GATHERS}
     io = {
         layout: {
@@ -523,48 +525,54 @@ def _shrunk(noise: Noise) -> Noise:
 
 
 def _errors(trial: Profile, rows: Sequence[TimingRow]) -> NDArray[np.float64]:
-    """Return what is wrong in the trial, in units of what one may expect to be wrong."""
+    """Return the errors of a trial profile, in units of their standard deviations."""
     errors: list[float] = []
     for row in rows:
         workload = reference_workload(trial, row.layout, row.workload_x)
-        guess = predict(trial, row.layout, row.gather, row.n_ranks, workload)
-        repeats = min((row.t_total_std_s or 0.0) / row.t_total_max_s, 1.0)
-        errors.append(_miss(guess.t_total_s, row.t_total_max_s, ROW_SCATTER, repeats))
+        predicted = predict(trial, row.layout, row.gather, row.n_ranks, workload)
+        repeat_error = min((row.t_total_std_s or 0.0) / row.t_total_max_s, 1.0)
+        errors.append(_log_error(predicted.t_total_s, row.t_total_max_s, ROW_SCATTER, repeat_error))
         if row.n_ranks == 1:
             continue
-        errors.append(_miss(guess.t_comp_s, row.t_comp_mean_s, COMPUTE_SCATTER, repeats))
+        errors.append(
+            _log_error(predicted.t_comp_s, row.t_comp_mean_s, COMPUTE_SCATTER, repeat_error)
+        )
         if row.layout != "xtc-shared":
-            errors.append(_miss(guess.t_io_s, row.t_io_mean_s, READ_SCATTER, repeats))
+            errors.append(_log_error(predicted.t_io_s, row.t_io_mean_s, READ_SCATTER, repeat_error))
         if row.layout == "segments-chainreader" and row.t_open_mean_s:
             # What is opened is closed again (t_end_loop, which the table lacks).
-            errors.append(_miss(guess.t_open_s, 2 * row.t_open_mean_s, OPEN_SCATTER, repeats))
+            errors.append(
+                _log_error(predicted.t_open_s, 2 * row.t_open_mean_s, OPEN_SCATTER, repeat_error)
+            )
     return np.array(errors)
 
 
-def _miss(predicted: float, measured: float, *scatters: float) -> float:
+def _log_error(predicted: float, measured: float, *scatters: float) -> float:
     return (math.log(predicted) - math.log(measured)) / math.hypot(*scatters)
 
 
 def residuals(profile: Profile, rows: Sequence[TimingRow]) -> list[Residual]:
     """Return the model's totals beside the measured ones."""
-    out = []
+    compared = []
     for row in rows:
         workload = reference_workload(profile, row.layout, row.workload_x)
-        guess = predict(profile, row.layout, row.gather, row.n_ranks, workload)
-        out.append(Residual(row, guess.t_total_s, guess.low_s, guess.high_s))
-    return out
+        predicted = predict(profile, row.layout, row.gather, row.n_ranks, workload)
+        compared.append(Residual(row, predicted.t_total_s, predicted.low_s, predicted.high_s))
+    return compared
 
 
-def _with_scatter(profile: Profile, rows: Sequence[TimingRow], known: Noise | None) -> Profile:
-    """Return the profile with the scatter of its fit; few rows count for less than known ones."""
+def _with_scatter(
+    profile: Profile, rows: Sequence[TimingRow], prior_noise: Noise | None
+) -> Profile:
+    """Return the profile with the scatter of its fit, averaged with that of the prior."""
     errors = [
         abs(math.log1p(item.relative)) for item in residuals(profile, rows) if item.row.n_ranks > 1
     ]
-    seen = 1.4826 * median(errors) if errors else 0.0
-    if known is None:
-        return replace(profile, noise=replace(profile.noise, fit=max(seen, 0.03)))
+    scatter = 1.4826 * median(errors) if errors else 0.0
+    if prior_noise is None:
+        return replace(profile, noise=replace(profile.noise, fit=max(scatter, 0.03)))
     prior_rows = 8
     mixed = math.sqrt(
-        (prior_rows * known.carry**2 + len(errors) * seen**2) / (prior_rows + len(errors))
+        (prior_rows * prior_noise.carry**2 + len(errors) * scatter**2) / (prior_rows + len(errors))
     )
-    return replace(profile, noise=replace(profile.noise, fit=max(mixed, known.fit)))
+    return replace(profile, noise=replace(profile.noise, fit=max(mixed, prior_noise.fit)))

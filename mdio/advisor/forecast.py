@@ -1,10 +1,10 @@
-"""From what a few frames took to what all will take: on this machine, or on one with a profile.
+"""Forecasts of whole runs from a sample of frames: on this machine, or on one with a profile.
 
-On this machine nothing is modelled that was measured: a run with N workers is start-up, opening,
-and the longest block's frames, each at the pace measured with N workers at work. With a machine
-profile the scaling model takes over, with one worker's measured times as its workload.
+On this machine, a run with N workers is start-up, opening, and the frames of the longest block at
+the pace that was measured with N workers. With a machine profile the scaling model is used, with
+one worker's measured times as its workload.
 
-Whole runs of the analysis, from ``mdio analyze --timings``: what they say of the forecasts.
+Whole runs of the analysis, from ``mdio analyze --timings``, calibrate the forecasts.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def read_calibration(text: str) -> Calibration:
     data = json_at(path, "give a file of --timings")
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise SourceError(f"{path}: no timings of schema {SCHEMA}; make them with --timings")
-    names = {one.name for one in fields(Calibration)}
+    names = {field.name for field in fields(Calibration)}
     plain = {name: value for name, value in data.items() if name in names}
     gather = GATHER_NAMES.get(str(data.get("gather") or "blocking"), "gather")
     return from_plain(Calibration, plain | {"layout": layout, "gather": gather}, path)
@@ -63,58 +63,56 @@ def read_calibration(text: str) -> Calibration:
 def calibrate(forecaster: Forecaster, calibrations: Sequence[Calibration]) -> Forecaster:
     """Return a forecaster that agrees better with these runs.
 
-    On this machine reading and computing are scaled by the mean ratio of what runs and forecasts
-    say; with a profile, the profile is fitted to the runs besides.
+    Reading and computing are scaled by the mean ratio of runs and forecasts; a profile is fitted to
+    the runs besides.
 
     Raises PlanError: a run is of a layout that was not measured.
     """
     measurements = forecaster.measurements
     io_factors, comp_factors = [], []
-    for one in calibrations:
-        trial = measurements.trial(one.layout)
+    for calibration in calibrations:
+        trial = measurements.trial(calibration.layout)
         if trial is None or not trial.runs:
-            known = ", ".join(trial.name for trial in measurements.trials if trial.runs)
+            names = ", ".join(trial.name for trial in measurements.trials if trial.runs)
             raise PlanError(
-                f"--calibrate: no layout {one.layout!r} was measured; there are {known}"
+                f"--calibrate: no layout {calibration.layout!r} was measured; there are {names}"
             )
         if forecaster.profile is None:
-            pace = forecaster.one_pass(trial, one.workers)
-            share = one.workers / measurements.source.n_frames
+            pace = forecaster.one_pass(trial, calibration.workers)
+            share = calibration.workers / measurements.source.n_frames
             io_s, comp_s = pace.t_io_s * share, pace.t_comp_s * share
         else:
             cold = [run for run in trial.runs if run.cache == forecaster.cache_state(trial)]
             run = (cold or list(trial.runs))[0]
             io_s, comp_s = run.t_io_frame_s.quartile, run.t_comp_frame_s.quartile
-        io_factors.append(one.t_io_s / one.n_frames / max(io_s, 1e-12))
-        comp_factors.append(one.t_comp_s / one.n_frames / max(comp_s, 1e-12))
+        io_factors.append(calibration.t_io_s / calibration.n_frames / max(io_s, 1e-12))
+        comp_factors.append(calibration.t_comp_s / calibration.n_frames / max(comp_s, 1e-12))
     scaled = replace(
         forecaster, io_factor=geometric_mean(io_factors), comp_factor=geometric_mean(comp_factors)
     )
     if forecaster.profile is None:
         return scaled
-    return replace(scaled, profile=_fitted(scaled, forecaster.profile, calibrations))
+    return replace(scaled, profile=_fit(scaled, forecaster.profile, calibrations))
 
 
-def _fitted(
-    forecaster: Forecaster, profile: Profile, calibrations: Sequence[Calibration]
-) -> Profile:
+def _fit(forecaster: Forecaster, profile: Profile, calibrations: Sequence[Calibration]) -> Profile:
     """Return the profile, fitted to runs of this very analysis."""
     measurements = forecaster.measurements
     n_frames = measurements.source.n_frames
     rows: dict[tuple[str, str, int], TimingRow] = {}
-    for one in calibrations:
-        trial = measurements.trial(one.layout)
+    for calibration in calibrations:
+        trial = measurements.trial(calibration.layout)
         assert trial is not None
-        scale = n_frames / one.n_frames
+        scale = n_frames / calibration.n_frames
         row = TimingRow(
             layout=trial.behaves_like,
-            gather=one.gather,
+            gather=calibration.gather,
             workload_x=1.0,
-            n_ranks=one.workers,
-            t_total_max_s=one.t_total_s * scale,
-            t_comp_mean_s=one.t_comp_s * scale / one.workers,
-            t_io_mean_s=one.t_io_s * scale / one.workers,
-            t_open_mean_s=one.t_open_s / one.workers,
+            n_ranks=calibration.workers,
+            t_total_max_s=calibration.t_total_s * scale,
+            t_comp_mean_s=calibration.t_comp_s * scale / calibration.workers,
+            t_io_mean_s=calibration.t_io_s * scale / calibration.workers,
+            t_open_mean_s=calibration.t_open_s / calibration.workers,
             machine=profile.name,
         )
         rows[row.layout, row.gather, row.n_ranks] = row
@@ -134,16 +132,16 @@ def _task(forecaster: Forecaster) -> Task:
     n_frames = measurements.source.n_frames
     source = measurements.trial("as-is")
     assert source is not None
-    other = measurements.trial("h5md")
-    if other is None or not other.runs:
-        other = source
-    pairs = {"xtc": source, "hdf5": other}
-    runs = {name: trial.runs[0] for name, trial in pairs.items()}
+    hdf5 = measurements.trial("h5md")
+    if hdf5 is None or not hdf5.runs:
+        hdf5 = source
+    trials = {"xtc": source, "hdf5": hdf5}
+    runs = {name: trial.runs[0] for name, trial in trials.items()}
     comp = runs["xtc"].t_comp_frame_s.quartile * forecaster.comp_factor * n_frames
     return Task(
         n_frames=n_frames,
         result_nbytes_per_frame=max(measurements.question.result_nbytes_frame, 1.0),
-        nbytes={n: max(1.0, trial.read_nbytes_frame * n_frames) for n, trial in pairs.items()},
+        nbytes={n: max(1.0, trial.read_nbytes_frame * n_frames) for n, trial in trials.items()},
         t_io_s={
             n: max(1e-9, run.t_io_frame_s.quartile * forecaster.io_factor * n_frames)
             for n, run in runs.items()
@@ -156,16 +154,16 @@ def _task(forecaster: Forecaster) -> Task:
 
 
 GATHER_OF = {"gather": "blocking", "global-array": "one-sided"}
-"""What the command line calls the gathers of the model."""
+"""Names of the model's gathers on the command line."""
 
 CACHES = ("auto", "cold", "warm")
-"""Where passes read: what fits into memory from there, all from storage, all from memory."""
+"""Passes read from storage (cold) or memory (warm); auto: from memory what fits into it."""
 EXTRAPOLATION = 0.05
-"""Error of a whole trajectory's time from a sample's, beyond what repeats show."""
+"""Relative error of extrapolating from a sample to the whole trajectory, besides its repeats."""
 FITS_MEMORY = 0.5
-"""What is at most this share of the free memory is read from there in all passes but the first."""
+"""Share of the free memory: what fits into it is read from there in all passes but the first."""
 MAX_BLOCKS = 4096
-"""Beyond, blocks are taken to be equal."""
+"""With more blocks, all are assumed to be equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,16 +197,16 @@ class Forecaster:
     measurements: Measurements
     profile: Profile | None = None
     io_factor: float = 1.0
-    """How much slower than in the sample frames are read, as calibration runs say."""
+    """Time of reading a frame in calibration runs, relative to the sample's."""
     comp_factor: float = 1.0
-    """The same of computing."""
+    """Time of computing a frame in calibration runs, relative to the sample's."""
     cache: str = "auto"
     """One of `CACHES`."""
     nodes: int = 1
     """Machines like this one over which ranks are spread."""
 
     def cache_state(self, trial: Trial) -> str:
-        """Return whether passes over a whole layout read it from memory or from storage."""
+        """Return ``warm`` if passes over a whole layout read it from memory, else ``cold``."""
         if self.cache != "auto":
             return self.cache
         memory = FITS_MEMORY * self.nodes * self.measurements.host.memory_free_nbytes
@@ -216,22 +214,21 @@ class Forecaster:
 
     @property
     def storage_nbytes_per_s(self) -> float | None:
-        """What all readers together got from the source's storage; None if that is not known."""
-        return max(
-            (one.nbytes_per_s for one in self.measurements.bandwidths if one.cache == "cold"),
-            default=None,
-        )
+        """Bandwidth of the source's storage for all readers together; None if unknown."""
+        bandwidths = self.measurements.bandwidths
+        cold = (bandwidth.nbytes_per_s for bandwidth in bandwidths if bandwidth.cache == "cold")
+        return max(cold, default=None)
 
     def one_pass(self, trial: Trial, n_ranks: int) -> Forecast:
-        """Return what one analysis of the whole trajectory takes."""
+        """Return the forecast of one analysis of the whole trajectory."""
         if self.profile is None:
-            return self._here(trial, n_ranks)
-        return self._there(trial, n_ranks, self.profile)
+            return self._measured_pass(trial, n_ranks)
+        return self._modelled_pass(trial, n_ranks, self.profile)
 
     def total(
         self, trial: Trial, n_ranks: int, passes: int, n_converting: int | None = None
     ) -> Total:
-        """Return what converting, on as many ranks if not on others, and `passes` analyses take."""
+        """Return the time of converting, on `n_converting` or else `n_ranks`, and of all passes."""
         run = self.one_pass(trial, n_ranks)
         convert, spread = self._convert(trial, n_converting or n_ranks)
         return Total(
@@ -246,92 +243,99 @@ class Forecaster:
         """Return the bytes that one pass reads."""
         return trial.read_nbytes_frame * self.measurements.source.n_frames
 
-    def _wires_s(self, trial: Trial) -> float:
-        """Return the least time in which storage gives what a cold pass reads; 0 if unknown.
+    def _least_io_s(self, trial: Trial) -> float:
+        """Return the time of a cold pass at the bandwidth of the storage; 0 if it is unknown.
 
-        Trials are too small to tell: a file system's client may have them in memory. Storage that
-        is shared gives all ranks together what it gave the requests that were tried.
+        Trials do not show it: they are small, so that a file system's client may have them in
+        memory. Shared storage is assumed to have the same bandwidth for all ranks together as for
+        the readers of the measurement.
         """
         host, rate = self.measurements.host, self.storage_nbytes_per_s
-        elsewhere = trial.layout == "local-copy" or (
+        is_elsewhere = trial.layout == "local-copy" or (
             trial.layout != "as-is" and host.target_file_system != host.source_file_system
         )
-        return 0.0 if rate is None or elsewhere else self._nbytes(trial) / rate
+        return 0.0 if rate is None or is_elsewhere else self._nbytes(trial) / rate
 
     def _runs(self, trial: Trial, cache: str) -> list[SampleRun]:
         runs = [run for run in trial.runs if run.cache == cache] or list(trial.runs)
         return sorted(runs, key=lambda run: run.workers)
 
-    def _beyond_sample(self) -> float:
+    def _extrapolation_error(self) -> float:
         source = self.measurements.source
         return 0.0 if source.sample_frames >= source.n_frames else EXTRAPOLATION
 
-    def _here(self, trial: Trial, n_ranks: int) -> Forecast:
+    def _measured_pass(self, trial: Trial, n_ranks: int) -> Forecast:
         cache = self.cache_state(trial)
         runs = self._runs(trial, cache)
-        here = -(-n_ranks // self.nodes)
-        below = max((run for run in runs if run.workers <= here), key=_workers, default=runs[0])
-        above = min((run for run in runs if run.workers >= here), key=_workers, default=runs[-1])
+        n_workers = -(-n_ranks // self.nodes)
+        below = max(
+            (run for run in runs if run.workers <= n_workers), key=_workers, default=runs[0]
+        )
+        above = min(
+            (run for run in runs if run.workers >= n_workers), key=_workers, default=runs[-1]
+        )
         span = above.workers - below.workers
-        weight = (here - below.workers) / span if span > 0 else 0.0
-        crowd = max(1.0, here / runs[-1].workers)  # more workers than cores take turns
+        weight = (n_workers - below.workers) / span if span > 0 else 0.0
+        slowdown = max(
+            1.0, n_workers / runs[-1].workers
+        )  # workers beyond those measured wait for cores
 
-        def between(name: str) -> float:
-            one, other = getattr(below, name).quartile, getattr(above, name).quartile
-            return float(one + weight * (other - one))
+        def interpolate(name: str) -> float:
+            low, high = getattr(below, name).quartile, getattr(above, name).quartile
+            return float(low + weight * (high - low))
 
         n_frames = self.measurements.source.n_frames
-        even = n_frames / n_ranks
+        frames_per_rank = n_frames / n_ranks
         longest = _longest_block(n_frames, n_ranks, trial.chunk_frames)
-        io = between("t_io_frame_s") * self.io_factor * crowd * even
+        io_s = interpolate("t_io_frame_s") * self.io_factor * slowdown * frames_per_rank
         if cache == "cold":
-            io = max(io, self._wires_s(trial))
-        comp = between("t_comp_frame_s") * self.comp_factor * crowd * even
-        rest = between("t_rest_frame_s") * crowd * even
-        startup = between("t_startup_s") * crowd + self.measurements.t_prepare_s
-        opening = between("t_open_s")
-        imbalance = (io + comp + rest) * (longest / even - 1)
-        total = startup + opening + io + comp + rest + imbalance
+            io_s = max(io_s, self._least_io_s(trial))
+        comp_s = interpolate("t_comp_frame_s") * self.comp_factor * slowdown * frames_per_rank
+        rest_s = interpolate("t_rest_frame_s") * slowdown * frames_per_rank
+        startup_s = interpolate("t_startup_s") * slowdown + self.measurements.t_prepare_s
+        open_s = interpolate("t_open_s")
+        imbalance_s = (io_s + comp_s + rest_s) * (longest / frames_per_rank - 1)
+        total_s = startup_s + open_s + io_s + comp_s + rest_s + imbalance_s
         relative = _relative(above) if weight > 0.5 else _relative(below)
-        relative = math.hypot(relative, self._beyond_sample())
+        relative = math.hypot(relative, self._extrapolation_error())
         return Forecast(
             n_ranks=n_ranks,
-            t_startup_s=startup,
-            t_open_s=opening,
-            t_io_s=io,
-            t_comp_s=comp,
-            t_rest_s=rest,
-            t_imbalance_s=imbalance,
+            t_startup_s=startup_s,
+            t_open_s=open_s,
+            t_io_s=io_s,
+            t_comp_s=comp_s,
+            t_rest_s=rest_s,
+            t_imbalance_s=imbalance_s,
             t_contention_s=0.0,
             t_gather_s=0.0,
-            t_total_s=total,
-            low_s=total * max(0.0, 1 - relative),
-            high_s=total * (1 + relative),
+            t_total_s=total_s,
+            low_s=total_s * max(0.0, 1 - relative),
+            high_s=total_s * (1 + relative),
         )
 
-    def _there(self, trial: Trial, n_ranks: int, profile: Profile) -> Forecast:
+    def _modelled_pass(self, trial: Trial, n_ranks: int, profile: Profile) -> Forecast:
         runs = self._runs(trial, "cold")
-        one = runs[0]
+        run = runs[0]
         source = self.measurements.source
         n_frames = source.n_frames
         result_nbytes = self.measurements.question.result_nbytes_frame
-        tiny = 1e-12  # the model wants work that takes time
+        least_s = 1e-12  # the model needs times above 0
         workload = Workload(
             n_frames=n_frames,
             nbytes=max(1.0, trial.read_nbytes_frame * n_frames),
-            t_comp_s=max(tiny, one.t_comp_frame_s.quartile * self.comp_factor * n_frames),
-            t_io_s=max(tiny, one.t_io_frame_s.quartile * self.io_factor * n_frames),
-            t_open_s=one.t_open_s.quartile,
-            t_rest_s=one.t_rest_frame_s.quartile * n_frames,
+            t_comp_s=max(least_s, run.t_comp_frame_s.quartile * self.comp_factor * n_frames),
+            t_io_s=max(least_s, run.t_io_frame_s.quartile * self.io_factor * n_frames),
+            t_open_s=run.t_open_s.quartile,
+            t_rest_s=run.t_rest_frame_s.quartile * n_frames,
             result_nbytes_per_frame=result_nbytes,
         )
-        found = {
+        predictions = {
             gather: predict(profile, trial.behaves_like, gather, n_ranks, workload)
             for gather in GATHER_OF
         }
-        gather = min(found, key=lambda name: found[name].t_total_s)
-        best = found[gather]
-        relative = math.hypot(_relative(one), self._beyond_sample())
+        gather = min(predictions, key=lambda name: predictions[name].t_total_s)
+        best = predictions[gather]
+        relative = math.hypot(_relative(run), self._extrapolation_error())
         prepare_s = self.measurements.t_prepare_s
         parts = {
             **asdict(best),
@@ -342,7 +346,7 @@ class Forecaster:
         return Forecast(**parts, t_startup_s=prepare_s, gather=GATHER_OF[gather])
 
     def _convert(self, trial: Trial, n_ranks: int) -> tuple[float, float]:
-        """Return the seconds to convert the whole, and their relative error."""
+        """Return the seconds to convert the whole trajectory, and their relative error."""
         if trial.layout == "as-is":
             return 0.0, 0.0
         n_frames = self.measurements.source.n_frames
@@ -350,15 +354,15 @@ class Forecaster:
         if trial.layout == "local-copy":
             seconds = max(seconds, self._copy_to_nodes(trial, n_ranks))
         elif not trial.one_writer or (self.profile and self.measurements.host.parallel_hdf5):
-            here = self.nodes * self.measurements.host.cores
-            cores = n_ranks if self.profile else min(n_ranks, here)
+            n_cores = self.nodes * self.measurements.host.cores
+            cores = n_ranks if self.profile else min(n_ranks, n_cores)
             seconds *= trial.convert_workers / cores
         if self.profile is not None:
-            both_ways = self.measurements.source.nbytes + trial.nbytes
-            seconds = max(seconds, both_ways / self.profile.storage.aggregate_bytes_per_s)
+            nbytes = self.measurements.source.nbytes + trial.nbytes
+            seconds = max(seconds, nbytes / self.profile.storage.aggregate_bytes_per_s)
         elif self.storage_nbytes_per_s is not None and self.cache == "cold":
             seconds = max(seconds, self.measurements.source.nbytes / self.storage_nbytes_per_s)
-        relative = math.hypot(trial.convert_frame_s.relative, 2 * self._beyond_sample())
+        relative = math.hypot(trial.convert_frame_s.relative, 2 * self._extrapolation_error())
         return trial.convert_fixed_s.quartile + seconds, min(relative, 1.0)
 
     def _copy_to_nodes(self, trial: Trial, n_ranks: int) -> float:
@@ -378,9 +382,9 @@ def _workers(run: SampleRun) -> int:
 def _relative(run: SampleRun) -> float:
     """Return the spread of a run's loop as a share of it."""
     parts: Sequence[Spread] = (run.t_io_frame_s, run.t_comp_frame_s, run.t_rest_frame_s)
-    whole = sum(part.quartile for part in parts)
-    half = math.hypot(*(part.median - part.low for part in parts))
-    return min(half / whole, 1.0) if whole > 0 else 0.0
+    loop_s = sum(part.quartile for part in parts)
+    spread_s = math.hypot(*(part.median - part.low for part in parts))
+    return min(spread_s / loop_s, 1.0) if loop_s > 0 else 0.0
 
 
 def _longest_block(n_frames: int, n_ranks: int, chunk_frames: int | None) -> float:

@@ -1,7 +1,4 @@
-"""Measuring: the user's analysis on a few frames of the source and of trial conversions.
-
-Nothing of them stays behind.
-"""
+"""Measuring the user's analysis on a sample of the source and of temporary trial conversions."""
 
 from __future__ import annotations
 
@@ -70,8 +67,8 @@ from mdio.parallel.executors import available_cores, running
 
 PREFIX = ".mdio-advise-"
 LEAST_SLOPE = 0.6
-"""Of the mean seconds of a frame: more than the rest is not put down to fixed costs, since the
-difference of two noisy times may be anything."""
+"""Least seconds of a frame, as a share of the mean: no more than the rest is attributed to fixed
+costs, since the difference of two noisy times may be anything."""
 
 
 def _is_running(pid: int) -> bool:
@@ -86,16 +83,16 @@ def _is_running(pid: int) -> bool:
 
 @contextmanager
 def scratch(target: Path) -> Iterator[Path]:
-    """Yield a new folder in `target` that is removed in the end, whatever ends the work.
+    """Yield a temporary folder in `target`, which is removed however the work ends.
 
-    What killed processes of this host left behind goes first.
+    Those of killed processes of this host are removed first.
 
     Raises OutputError: it cannot be made.
     """
     host = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())[:40]
     for old in target.glob(f"{PREFIX}{host}-*"):
         pid = old.name.removeprefix(f"{PREFIX}{host}-").partition("-")[0]
-        # Ours only: another user may have given some folder such a name.
+        # Only folders of this user.
         if old.lstat().st_uid == os.geteuid() and pid.isdigit() and not _is_running(int(pid)):
             shutil.rmtree(old, ignore_errors=True)
     with terminations_raised():
@@ -159,16 +156,16 @@ def fit_conversion(
     """Return the fixed seconds and those of each frame from conversions of two lengths.
 
     `large`, `small`: seconds of the repeats. `n_large`, `n_small`: frames of each. `whole`: whether
-    the longer one is all there is: then nothing needs to be extrapolated.
+    the longer one has all frames, so that nothing is extrapolated.
     """
-    long = Spread.of(large)
+    large_s = Spread.of(large)
     if whole or not small or n_small >= n_large:
-        return Spread.of([0.0]), long.scaled(1 / n_large)
-    slope = (long.quartile - Spread.of(small).quartile) / (n_large - n_small)
-    mean = long.quartile / n_large
+        return Spread.of([0.0]), large_s.scaled(1 / n_large)
+    slope = (large_s.quartile - Spread.of(small).quartile) / (n_large - n_small)
+    mean = large_s.quartile / n_large
     slope = min(max(slope, LEAST_SLOPE * mean), mean)
     relative = slope / mean if mean > 0 else 1.0
-    return Spread.of([long.quartile - slope * n_large]), long.scaled(relative / n_large)
+    return Spread.of([large_s.quartile - slope * n_large]), large_s.scaled(relative / n_large)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,83 +204,84 @@ def timed_run(
             verify=verify,
         )
     n_frames = result.n_frames
-    io = sum(rank.t_io_s for rank in result.ranks)
-    comp = sum(rank.t_comp_s for rank in result.ranks)
-    opening = [rank.t_open_s for rank in result.ranks]
-    whole = sum(rank.t_block_s for rank in result.ranks)
-    slowest = max(rank.t_block_s for rank in result.ranks)
+    io_s = sum(rank.t_io_s for rank in result.ranks)
+    comp_s = sum(rank.t_comp_s for rank in result.ranks)
+    opening_s = [rank.t_open_s for rank in result.ranks]
+    blocks_s = sum(rank.t_block_s for rank in result.ranks)
+    slowest_s = max(rank.t_block_s for rank in result.ranks)
     return RunTimes(
         n_frames=n_frames,
-        startup_s=max(0.0, result.seconds - slowest),
-        open_s=sum(opening) / len(opening),
-        io_frame_s=io / n_frames,
-        comp_frame_s=comp / n_frames,
-        rest_frame_s=max(0.0, whole - io - comp - sum(opening)) / n_frames,
+        startup_s=max(0.0, result.seconds - slowest_s),
+        open_s=sum(opening_s) / len(opening_s),
+        io_frame_s=io_s / n_frames,
+        comp_frame_s=comp_s / n_frames,
+        rest_frame_s=max(0.0, blocks_s - io_s - comp_s - sum(opening_s)) / n_frames,
     )
 
 
 StepProgress = Callable[[str, int, int], None]
-"""Called with what comes next, the steps done, and all steps."""
+"""Called with the next step, the number of steps done, and that of all steps."""
 
 LIGHT_S = 0.5
-"""An analysis that computes the sample in this time is run whole on every candidate."""
+"""An analysis that computes the sample in this time is run on every candidate; others only read."""
 MOST_TRIAL_SEGMENTS = 64
 TRIALS = "trial conversions and runs"
 CONVERTING, RUNNING = 0.35, 0.65
 COLD_REPEATS = 0.15
 """Share of the time that must be left for another repeat from disk."""
 LEAST_S, PASSES = 7.0, 7.0
-"""Measuring takes no longer than so many passes over the source as it is, but at least so long."""
+"""Measuring takes at most `PASSES` passes over the source, or `LEAST_S` seconds if that is more."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much measuring may take."""
+    """Limits of time and room for measurements."""
 
     seconds: float = 18.0
-    """Nothing begins later than this, or earlier where passes are short; but what nobody has tried
-    yet may, until half as long again."""
+    """Nothing is started later; but candidates that were not tried yet are, until half as long
+    again."""
     sample_nbytes: int = 64 << 20
     """Decoded bytes of the sample."""
     sample_s: float = 0.75
-    """Reading the sample should take no longer than this."""
+    """Seconds that reading the sample should take at most."""
     scratch_nbytes: int = 3 << 29
-    """Of all trial conversions together."""
+    """Bytes of all trial conversions together."""
     enough_s: float = 5.0
     """If all passes over the source as it is take less, nothing else is tried."""
     frame_s: float = 20.0
-    """How long the analysis may take over a frame until it is left at that."""
+    """Time limit of the analysis of one frame."""
     repeats: int = 3
-    """Of everything, at least, ..."""
+    """Least number of repeats."""
     most_repeats: int = 9
-    """... and at most, while no more than `CONVERTING`, then `RUNNING`, of the time is used."""
+    """Most repeats, while no more than `CONVERTING`, then `RUNNING`, of the time is used."""
 
 
 @dataclass
 class CandidateRuns:
-    """A candidate, and what was seen of it so far."""
+    """A candidate and the times of its trial conversions and runs."""
 
     candidate: Candidate
     paths: list[str]
-    """What the analysis reads."""
+    """Files that the analysis reads."""
     frames: range
-    """The sample in it."""
+    """The sample in these files."""
     out: Path | None = None
-    """Where trial conversions go."""
+    """Output of trial conversions."""
     large_s: list[float] = field(default_factory=list)
     small_s: list[float] = field(default_factory=list)
     nbytes_frame: float = 0.0
-    raws: dict[tuple[int, str], list[RunTimes]] = field(default_factory=dict)
+    times: dict[tuple[int, str], list[RunTimes]] = field(default_factory=dict)
+    """Times of repeats, by number of workers and state of the cache."""
     problem: str | None = None
 
 
 class InterleavedRepeats:
     """Trial conversions and runs over one sample of frames.
 
-    What disturbs the machine for a while disturbs all candidates alike, since they take turns.
+    Each repeat runs all candidates, so that disturbances of the machine affect all alike.
 
-    `paths`: the source. `frames`: the sample in it. `ranks`: as many as will analyse; here no more
-    than there are cores. `overlap`, `verify`: as for `mdio.analyze`.
+    `paths`: the source. `frames`: the sample in it. `ranks`: workers of the analysis, limited to
+    the cores of this machine. `overlap`, `verify`: as for `mdio.analyze`.
     """
 
     def __init__(
@@ -300,7 +298,7 @@ class InterleavedRepeats:
         self._overlap = overlap
         self._timed = partial(timed_run, overlap=overlap, verify=verify)
         self.frames = frames
-        self.few = frames[: max(1, len(frames) // 4)]
+        self.small_sample = frames[: max(1, len(frames) // 4)]
         self.limits = limits
         self.workers = min(ranks, available_cores())
         self.counts = sorted({1, self.workers})
@@ -311,81 +309,79 @@ class InterleavedRepeats:
         self._begun = time.monotonic()
         self._n_done = 0
 
-    def look(self, source: CandidateRuns, prepared: Prepared, found: Probe) -> None:
+    def run_source(self, source: CandidateRuns, prepared: Prepared, cost: Probe) -> None:
         """Run the analysis on the source alone, once from memory and once from disk."""
         self._step("the source as it is")
-        light = found.finished and found.t_comp_frame_s * len(self.frames) <= LIGHT_S
+        light = cost.finished and cost.t_comp_frame_s * len(self.frames) <= LIGHT_S
         self._analysis = prepared if light else read_only(prepared)
         self._run(source, first=True)
         self._run_cold(source, first=True)
         self.startup = self._pooled([source], "startup_s")
         self.comp = (
-            self._pooled([source], "comp_frame_s")
-            if light
-            else self._heavy(source, prepared, found)
+            self._pooled([source], "comp_frame_s") if light else self._heavy(source, prepared, cost)
         )
         self._light = light
 
-    def shorten(self, pass_s: float) -> None:
-        """Take no longer than it is worth, where one pass takes so long."""
+    def limit_time(self, pass_s: float) -> None:
+        """Limit the time of all measurements, given that of one pass."""
         seconds = min(self.limits.seconds, max(LEAST_S, PASSES * pass_s))
         self.limits = replace(self.limits, seconds=seconds)
         self._step(f"{TRIALS}, for some {duration(seconds)}")
 
     def measure(self, tried: list[CandidateRuns]) -> None:
-        """Convert, run from memory, run from disk; leave what was seen in `tried` and `comp`.
+        """Convert, run from memory, run from disk; the times go to `tried` and `comp`.
 
-        `look` comes first.
+        Call `run_source` before.
         """
         for repeat in self._repeats(CONVERTING):
             self._step("trial conversions")
-            for one in tried:
-                self._convert(one, first=repeat == 0)
+            for candidate in tried:
+                self._convert(candidate, first=repeat == 0)
         self._n_done = self.limits.most_repeats
         for repeat in self._repeats(RUNNING):
             self._step("the analysis on each")
-            for one in tried:
-                self._run(one, first=repeat == 0)
+            for candidate in tried:
+                self._run(candidate, first=repeat == 0)
         self._n_done = 2 * self.limits.most_repeats
         self._step("the analysis from disk")
         for repeat in range(self.limits.repeats):
-            for one in tried:
-                self._run_cold(one, first=repeat == 0)
+            for candidate in tried:
+                self._run_cold(candidate, first=repeat == 0)
         self.startup = self._pooled(tried, "startup_s")
         if self._light:
             self.comp = self._pooled(tried, "comp_frame_s")
 
     def ratio(self, source: CandidateRuns) -> float | None:
         """Return t_comp/t_IO of one worker; None if reading took no time."""
-        raws = source.raws.get((1, "warm"), [])
-        io = Spread.of([raw.io_frame_s for raw in raws]).quartile if raws else 0.0
-        return self.comp[1].quartile / io if io > 0 else None
+        repeats = source.times.get((1, "warm"), [])
+        io_s = Spread.of([repeat.io_frame_s for repeat in repeats]).quartile if repeats else 0.0
+        return self.comp[1].quartile / io_s if io_s > 0 else None
 
-    def trial(self, one: CandidateRuns, info: TrajectoryInfo, free: int) -> Trial:
-        """Return what was seen of one candidate."""
-        candidate, group = one.candidate, one.candidate.group
+    def trial(self, tried: CandidateRuns, info: TrajectoryInfo, free: int) -> Trial:
+        """Return the measurements of one candidate."""
+        candidate, group = tried.candidate, tried.candidate.group
         runs: list[SampleRun] = []
         fixed = frame = Spread.of([0.0])
-        if one.problem is None:
+        if tried.problem is None:
             runs = [
                 SampleRun(
                     workers,
                     cache,
-                    n_frames=raws[0].n_frames,
-                    # Start-up and computing are known from all layouts together.
+                    n_frames=repeats[0].n_frames,
+                    # Start-up and computing are measured on all layouts together.
                     t_startup_s=self.startup[workers],
-                    t_open_s=Spread.of([raw.open_s for raw in raws]),
-                    t_io_frame_s=Spread.of([raw.io_frame_s for raw in raws]),
+                    t_open_s=Spread.of([repeat.open_s for repeat in repeats]),
+                    t_io_frame_s=Spread.of([repeat.io_frame_s for repeat in repeats]),
                     t_comp_frame_s=self.comp[workers],
-                    t_rest_frame_s=Spread.of([raw.rest_frame_s for raw in raws]),
+                    t_rest_frame_s=Spread.of([repeat.rest_frame_s for repeat in repeats]),
                 )
-                for (workers, cache), raws in sorted(one.raws.items())
+                for (workers, cache), repeats in sorted(tried.times.items())
             ]
-            if one.large_s:
-                whole = len(self.frames) == info.n_frames
-                lengths = len(self.frames), len(self.few)
-                fixed, frame = fit_conversion(one.large_s, one.small_s, *lengths, whole)
-        per_frame = info.nbytes / info.n_frames if candidate.to is None else one.nbytes_frame
+            if tried.large_s:
+                is_whole = len(self.frames) == info.n_frames
+                lengths = len(self.frames), len(self.small_sample)
+                fixed, frame = fit_conversion(tried.large_s, tried.small_s, *lengths, is_whole)
+        per_frame = info.nbytes / info.n_frames if candidate.to is None else tried.nbytes_frame
         n_group = info.n_atoms if group is None else len(group.indices)
         read = per_frame
         if group is not None:  # positions alone, in as few bytes as those of all atoms
@@ -407,7 +403,7 @@ class InterleavedRepeats:
             convert_fixed_s=fixed,
             convert_frame_s=frame,
             runs=tuple(runs),
-            problem=one.problem,
+            problem=tried.problem,
         )
 
     def _left_s(self) -> float:
@@ -429,15 +425,15 @@ class InterleavedRepeats:
     def _writers(self, candidate: Candidate) -> int:
         return 1 if candidate.layout == "local-copy" else self.workers
 
-    def _convert(self, one: CandidateRuns, first: bool) -> None:
-        candidate = one.candidate
-        if candidate.to is None or one.problem or one.out is None:
+    def _convert(self, tried: CandidateRuns, first: bool) -> None:
+        candidate = tried.candidate
+        if candidate.to is None or tried.problem or tried.out is None:
             return
         if self._left_s() < self.limits.seconds * (-0.5 if first else 1 / 3):
             if first:
-                one.problem = "there was no time left to try it"
+                tried.problem = "there was no time left to try it"
             return
-        for part, took_s in ((self.few, one.small_s), (self.frames, one.large_s)):
+        for part, durations in ((self.small_sample, tried.small_s), (self.frames, tried.large_s)):
             n_segments = candidate.segments
             if n_segments is not None and n_segments > 1:
                 share = n_segments * len(part) // max(1, len(self.frames))
@@ -447,83 +443,83 @@ class InterleavedRepeats:
                     candidate,
                     self.paths,
                     part,
-                    one.out,
+                    tried.out,
                     self._writers(candidate),
                     n_segments,
                     self._overlap,
                 )
             except (MdioError, OSError) as error:
-                one.problem = " ".join(str(error).split())
+                tried.problem = " ".join(str(error).split())
                 return
-            took_s.append(seconds)
-            one.nbytes_frame = nbytes / len(part)
+            durations.append(seconds)
+            tried.nbytes_frame = nbytes / len(part)
 
-    def _run(self, one: CandidateRuns, first: bool) -> None:
+    def _run(self, tried: CandidateRuns, first: bool) -> None:
         for workers in self.counts:
-            if one.problem or (not first and self._left_s() < 0):
+            if tried.problem or (not first and self._left_s() < 0):
                 return
             try:
                 if first:  # brings the bytes into memory
-                    self._timed(one.paths, self._analysis, workers, one.frames)
-                raw = self._timed(one.paths, self._analysis, workers, one.frames)
+                    self._timed(tried.paths, self._analysis, workers, tried.frames)
+                times = self._timed(tried.paths, self._analysis, workers, tried.frames)
             except (MdioError, OSError) as error:
-                if one.candidate.to is None:
+                if tried.candidate.to is None:
                     raise
-                one.problem = " ".join(str(error).split())
+                tried.problem = " ".join(str(error).split())
                 return
-            one.raws.setdefault((workers, "warm"), []).append(raw)
+            tried.times.setdefault((workers, "warm"), []).append(times)
 
-    def _run_cold(self, one: CandidateRuns, first: bool) -> None:
+    def _run_cold(self, tried: CandidateRuns, first: bool) -> None:
         needed_s = 0.0 if first else COLD_REPEATS * self.limits.seconds
         for workers in self.counts:
-            if one.problem or self.cold_problem or self._left_s() < needed_s:
+            if tried.problem or self.cold_problem or self._left_s() < needed_s:
                 return
-            problems = [drop_cache(path_of(path)) for path in one.paths]
+            problems = [drop_cache(path_of(path)) for path in tried.paths]
             problem = next((text for text in problems if text), None)
             if problem is not None:
                 self.cold_problem = problem
                 return
-            raw = self._timed(one.paths, self._analysis, workers, one.frames)
-            one.raws.setdefault((workers, "cold"), []).append(raw)
+            times = self._timed(tried.paths, self._analysis, workers, tried.frames)
+            tried.times.setdefault((workers, "cold"), []).append(times)
 
     def _pooled(self, tried: list[CandidateRuns], name: str) -> dict[int, Spread]:
-        """Return what starting workers or computing takes: on all layouts alike, so all repeat."""
-        found: dict[int, list[float]] = {workers: [] for workers in self.counts}
-        for one in tried:
-            for (workers, _), raws in one.raws.items():
-                found[workers] += [float(getattr(raw, name)) for raw in raws]
-        return {workers: Spread.of(values) for workers, values in found.items()}
+        """Return the spread over all layouts of a time that is the same on each of them."""
+        values: dict[int, list[float]] = {workers: [] for workers in self.counts}
+        for candidate in tried:
+            for (workers, _), repeats in candidate.times.items():
+                values[workers] += [float(getattr(repeat, name)) for repeat in repeats]
+        return {workers: Spread.of(times) for workers, times in values.items()}
 
-    def _heavy(self, source: CandidateRuns, prepared: Prepared, found: Probe) -> dict[int, Spread]:
-        """Return what computing a frame takes, from few frames: it takes long."""
-        took_s = found.t_comp_frame_s
-        spreads = {workers: Spread.of([took_s]) for workers in self.counts}
-        if not found.finished:
+    def _heavy(self, source: CandidateRuns, prepared: Prepared, cost: Probe) -> dict[int, Spread]:
+        """Return the time of computing a frame, from few frames, of an analysis that takes long."""
+        frame_s = cost.t_comp_frame_s
+        spreads = {workers: Spread.of([frame_s]) for workers in self.counts}
+        if not cost.finished:
             return spreads
         for workers in self.counts:
-            frames = source.frames[: workers * max(1, int(LIGHT_S / took_s))]
-            if len(frames) * took_s / workers > max(2 * LIGHT_S, self._left_s() / 4):
+            frames = source.frames[: workers * max(1, int(LIGHT_S / frame_s))]
+            if len(frames) * frame_s / workers > max(2 * LIGHT_S, self._left_s() / 4):
                 continue
-            raws = [self._timed(source.paths, prepared, workers, frames) for _ in range(2)]
-            spreads[workers] = Spread.of([raw.comp_frame_s for raw in raws])
+            repeats = [self._timed(source.paths, prepared, workers, frames) for _ in range(2)]
+            spreads[workers] = Spread.of([repeat.comp_frame_s for repeat in repeats])
         return spreads
 
 
 NARROWER = ("backbone and not name O", "backbone")
-"""What analyses of a selection may need of it: dihedrals of the backbone."""
+"""Parts of a selection that suffice for some analyses, such as dihedrals of the backbone."""
 
 
 def find_group(kernel: Kernel, system: System, prepared: Prepared) -> Group | None:
     """Return the atoms of an analysis as a selection and indices; None if it reads all atoms.
 
-    The selection is the kernel's own, or a narrower one that still covers what is read.
+    The selection is the kernel's, or a narrower one that still has all atoms that are read.
     """
-    own = getattr(kernel, "select", None)
-    if prepared.atoms is None or not isinstance(own, str):
+    select = getattr(kernel, "select", None)
+    if prepared.atoms is None or not isinstance(select, str):
         return None
     n_read = len(np.unique(prepared.atoms))
     best: Group | None = None
-    for text in (own, *(f"({own}) and {narrower}" for narrower in NARROWER)):
+    for text in (select, *(f"({select}) and {narrower}" for narrower in NARROWER)):
         if best is not None and len(best.indices) == n_read:
             break
         try:
@@ -538,11 +534,11 @@ def find_group(kernel: Kernel, system: System, prepared: Prepared) -> Group | No
 
 
 WARM_NBYTES = 4 << 20
-"""Decoded bytes that are read to learn how long the sample may be."""
+"""Decoded bytes that are read to choose the length of the sample."""
 FEW_FRAMES = 16
-"""Frames of the source that are analysed where there is no room for trial conversions."""
+"""Frames of the sample where there is no room for trial conversions."""
 COPIES = 12
-"""Trial conversions that may lie in the target folder at once, groups and retries included."""
+"""Most trial conversions in the target folder at a time, groups and retries included."""
 
 
 def measure(
@@ -559,14 +555,14 @@ def measure(
     progress: StepProgress | None = None,
     overlap: str | None = None,
     verify: bool = True,
-    known: Sequence[Bandwidth] = (),
+    shared_bandwidths: Sequence[Bandwidth] = (),
     forecast: Callable[[Measurements], Total] | None = None,
 ) -> Measurements:
-    """Measure how an analysis behaves on a source and on what it could be converted into.
+    """Measure an analysis on a source and on candidates for its conversion.
 
-    Parameters are those of `mdio.advisor.advise.advise`. `known`: what several machines got.
-    `forecast`: of all passes over the source as it is, from what was measured of it alone; by it,
-    measuring ends there, or takes no longer than it is worth.
+    Parameters are those of `mdio.advisor.advise.advise`. `shared_bandwidths`: of several machines
+    together. `forecast`: forecasts all passes from measurements of the source alone; the result
+    limits the time of further measurements.
 
     Raises PlanError, SourceError: what cannot be opened, selected or imported. BlockError: the
     analysis itself fails. OutputError: the target folder is missing or cannot be written to.
@@ -594,27 +590,30 @@ def measure(
         kernel.prepare(System(layout, None if top is None else str(top)))
         prepare_s = watch.lap()
         group = find_group(kernel, system, prepared)
-        found = probe(layout, prepared, limits.frame_s)
+        cost = probe(layout, prepared, limits.frame_s)
         frames = _sample(layout, free, limits)
-    if not found.finished:
+    if not cost.finished:
         notes.append(
             f"the analysis did not finish one frame in {limits.frame_s:g} s: computing is taken "
             "to last that long at least, and times are lower bounds"
         )
     if len(frames) == info.n_frames:
         notes.append("the sample is the whole trajectory")
-    wanted = candidates(info, container, group, ranks, allow_lossy) if frames else []
+    chosen = candidates(info, container, group, ranks, allow_lossy) if frames else []
     if not frames:
         notes.append(
             f"{folder}: {free:,} bytes are free, too few for trial conversions; nothing but the "
             "source as it is could be measured"
         )
         frames = range(min(info.n_frames, FEW_FRAMES))
-    repeats = InterleavedRepeats(paths, frames, ranks, limits, progress, overlap, verify)
+    runs = InterleavedRepeats(paths, frames, ranks, limits, progress, overlap, verify)
     source = CandidateRuns(source_candidate(info), paths, frames)
-    repeats.look(source, prepared, found)
+    runs.run_source(source, prepared, cost)
     files = [path_of(path) for path in paths]
-    got = (*bandwidths(files, sorted({1, 2, *repeats.counts, REQUESTS})), *known)
+    bandwidths_found = (
+        *bandwidths(files, sorted({1, 2, *runs.counts, REQUESTS})),
+        *shared_bandwidths,
+    )
     repeat = getattr(kernel, "repeat", 1)
     measurements = Measurements(
         version=__version__,
@@ -632,7 +631,7 @@ def measure(
             top=None if top is None else str(path_of(top).absolute()),
             target=str(folder.absolute()),
             n_selected=info.n_atoms if prepared.atoms is None else len(prepared.atoms),
-            result_nbytes_frame=found.result_nbytes_frame,
+            result_nbytes_frame=cost.result_nbytes_frame,
             options={} if repeat == 1 else {"--repeat": str(repeat)},
             local_folder=None if local_folder is None else str(Path(local_folder).absolute()),
         ),
@@ -644,17 +643,17 @@ def measure(
             target_file_system=file_system_type(folder),
             target_stripe=stripe_layout(folder),
             target_free_nbytes=free,
-            cold_problem=repeats.cold_problem,
+            cold_problem=runs.cold_problem,
             parallel_hdf5=_parallel_hdf5(),
         ),
-        ratio_comp_io=repeats.ratio(source),
-        trials=(repeats.trial(source, info, free),),
-        bandwidths=got,
+        ratio_comp_io=runs.ratio(source),
+        trials=(runs.trial(source, info, free),),
+        bandwidths=bandwidths_found,
         notes=tuple(notes),
         seconds=time.monotonic() - begun,
         t_prepare_s=prepare_s,
     )
-    if forecast is not None and wanted:
+    if forecast is not None and chosen:
         total = forecast(measurements)
         if total.total_s < limits.enough_s:
             note = (
@@ -662,27 +661,28 @@ def measure(
                 "enough, and nothing else was tried (--passes says how many there will be)"
             )
             return replace(measurements, notes=(*notes, note))
-        repeats.shorten(total.run.t_total_s)
+        runs.limit_time(total.run.t_total_s)
     tried = [source]
     with ExitStack() as stack:
-        if wanted:
-            place = stack.enter_context(scratch(folder))
-            tried += [_tried(one, place, number, frames) for number, one in enumerate(wanted)]
+        if chosen:
+            scratch_folder = stack.enter_context(scratch(folder))
+            for number, candidate in enumerate(chosen):
+                tried.append(_start_trials(candidate, scratch_folder, number, frames))
             if local_folder is not None and info.layout == container:  # one native file
-                place = stack.enter_context(scratch(Path(local_folder)))
-                tried.append(_tried(local_copy(), place, len(tried), frames))
-        repeats.measure(tried)
+                scratch_folder = stack.enter_context(scratch(Path(local_folder)))
+                tried.append(_start_trials(local_copy(), scratch_folder, len(tried), frames))
+        runs.measure(tried)
     return replace(
         measurements,
-        host=replace(measurements.host, cold_problem=repeats.cold_problem),
-        ratio_comp_io=repeats.ratio(source),
-        trials=tuple(repeats.trial(one, info, free) for one in tried),
+        host=replace(measurements.host, cold_problem=runs.cold_problem),
+        ratio_comp_io=runs.ratio(source),
+        trials=tuple(runs.trial(candidate, info, free) for candidate in tried),
         seconds=time.monotonic() - begun,
         local=None if local_folder is None else local_disk(Path(local_folder)),
     )
 
 
-def _tried(candidate: Candidate, folder: Path, number: int, frames: range) -> CandidateRuns:
+def _start_trials(candidate: Candidate, folder: Path, number: int, frames: range) -> CandidateRuns:
     out = folder / f"{number}.{candidate.to}"
     return CandidateRuns(candidate, [str(out)], range(len(frames)), out)
 
@@ -690,17 +690,17 @@ def _tried(candidate: Candidate, folder: Path, number: int, frames: range) -> Ca
 def _sample(layout: Layout, free: int, limits: Limits) -> range:
     """Choose frames in the middle: few enough for time and room; none if there is no room."""
     info = layout.info
-    few = max(1, min(info.n_frames, WARM_NBYTES // info.frame_nbytes))
-    layout.read(0, few)
+    n_first = max(1, min(info.n_frames, WARM_NBYTES // info.frame_nbytes))
+    layout.read(0, n_first)
     begun = time.perf_counter()
-    layout.read(0, few)
-    frames_per_s = few / max(time.perf_counter() - begun, 1e-9)
-    room = min(limits.scratch_nbytes, free // 2) // (COPIES * info.frame_nbytes)
+    layout.read(0, n_first)
+    frames_per_s = n_first / max(time.perf_counter() - begun, 1e-9)
+    n_fitting = min(limits.scratch_nbytes, free // 2) // (COPIES * info.frame_nbytes)
     n_frames = min(
         info.n_frames,
         max(2, limits.sample_nbytes // info.frame_nbytes),
         max(2, int(frames_per_s * limits.sample_s)),
-        room,
+        n_fitting,
     )
     if n_frames < min(2, info.n_frames):
         return range(0)

@@ -1,6 +1,6 @@
-"""What the advisor measures, as plain values: they save, load and decide again without any data.
+"""Measurements of the advisor as plain values, which are saved and loaded; layouts worth a trial.
 
-Which layouts are worth a trial for a source and an analysis. Pure: no disk, no clock.
+Pure: no disk, no clock.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, WriteOptions
 from mdio.layouts.registry import writer_class
 
 GROUP = "selection"
-"""What the stored group of the analysed atoms is called."""
+"""Name of the stored group of the analysed atoms."""
 
 WORTH_A_GROUP = 0.5
 """A group is stored if it has at most this share of the atoms."""
 
 PLAIN_CONTAINER = "dcd"
-"""Floats as they are in memory, in frames of one size."""
+"""Container with floats as they are in memory, in frames of one size."""
 SEGMENT_NBYTES = 64 << 20
 """Decoded bytes of a segment, unless there are as many segments as ranks anyway."""
 
@@ -51,9 +51,9 @@ class Candidate:
     layout: str
     behaves_like: str
     to: str | None = None
-    """What to convert into; None: nothing is converted."""
+    """Layout to convert to; None: nothing is converted."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of `mdio.convert`, but groups."""
+    """Options of `mdio.convert`, without groups."""
     group: Group | None = None
     chunk_frames: int | None = None
     segments: int | None = None
@@ -62,16 +62,16 @@ class Candidate:
     @property
     def command_options(self) -> dict[str, str]:
         """Options of ``mdio convert``."""
-        words = {f"--{name}": str(value) for name, value in self.options.items()}
+        options = {f"--{name}": str(value) for name, value in self.options.items()}
         if self.group is not None:
-            words["--group"] = f"{GROUP}={self.group.selection}"
-        return words
+            options["--group"] = f"{GROUP}={self.group.selection}"
+        return options
 
 
 def source_candidate(info: TrajectoryInfo) -> Candidate:
     """Return the source as it is, read with mdio's own reader."""
-    alike = {**BEHAVES_LIKE, "segments": "segments", "chain": "segments"}
-    return Candidate("as-is", "as-is", alike.get(info.layout, "xtc-shared"))
+    models = {**BEHAVES_LIKE, "segments": "segments", "chain": "segments"}
+    return Candidate("as-is", "as-is", models.get(info.layout, "xtc-shared"))
 
 
 def local_copy() -> Candidate:
@@ -89,36 +89,36 @@ def candidates(
     ranks: int,
     allow_lossy: float | None = None,
 ) -> list[Candidate]:
-    """Return what the source could be converted into, the simpler first.
+    """Return candidates for conversions, simple ones first.
 
-    `info`, `container`: the source, and the format of its files, if frames of them can be copied
-    as bytes. `group`: the atoms that the analysis reads, if they are fewer than all.
-    `ranks`: segments are one a rank, or more of them if they would be large. `allow_lossy`: a step
-    in angstrom that positions may be rounded to; None = nothing may be lost.
+    `info`, `container`: the source, and the format of its files, if its frames can be copied as
+    bytes. `group`: the atoms that the analysis reads, if they are fewer than all. `ranks`: least
+    number of segments. `allow_lossy`: step to which positions may be rounded, angstrom; None:
+    nothing may be lost.
     """
     if group is not None and len(group.indices) > WORTH_A_GROUP * info.n_atoms:
         group = None
     n_segments = segments_for(info.n_frames, info.frame_nbytes, ranks)
-    found = []
+    chosen = []
     if container is not None:
-        found.append(_segments("segments", n_segments, {}))
+        chosen.append(_segments("segments", n_segments, {}))
     if container != PLAIN_CONTAINER:
         plain = {"container": PLAIN_CONTAINER}
-        found.append(_segments(f"segments of {PLAIN_CONTAINER}", n_segments, plain))
-    found.append(_chunked(info, "h5md", "h5md", group, {}))
-    found.append(_chunked(info, "zarr", "zarr", group, {}))
+        chosen.append(_segments(f"segments of {PLAIN_CONTAINER}", n_segments, plain))
+    chosen.append(_chunked(info, "h5md", "h5md", group, {}))
+    chosen.append(_chunked(info, "zarr", "zarr", group, {}))
     if info.xtc_integers:
-        found.append(_chunked(info, "zarr raw floats", "zarr", group, {"precision": "none"}))
+        chosen.append(_chunked(info, "zarr raw floats", "zarr", group, {"precision": "none"}))
     if allow_lossy is not None:
         name = f"zarr precision {allow_lossy:g}"
-        found.append(_chunked(info, name, "zarr", group, {"precision": allow_lossy}))
-    return found
+        chosen.append(_chunked(info, name, "zarr", group, {"precision": allow_lossy}))
+    return chosen
 
 
 def segments_for(n_frames: int, frame_nbytes: int, ranks: int) -> int:
-    """Return how many segments: one a rank, or more of them if they would be large."""
-    wanted = max(ranks, round(frame_nbytes * n_frames / SEGMENT_NBYTES))
-    return max(1, min(wanted, n_frames))
+    """Return a number of segments: one for each rank, or more if they would be large."""
+    n_segments = max(ranks, round(frame_nbytes * n_frames / SEGMENT_NBYTES))
+    return max(1, min(n_segments, n_frames))
 
 
 def _segments(name: str, n_segments: int, options: Mapping[str, Any]) -> Candidate:
@@ -131,15 +131,15 @@ def _chunked(
     info: TrajectoryInfo, name: str, layout: str, group: Group | None, options: Mapping[str, Any]
 ) -> Candidate:
     """Plan the whole output, so that a trial of a few frames has the same chunks."""
-    wanted = WriteOptions(
+    write_options = WriteOptions(
         precision=options.get("precision"),
         groups={} if group is None else {GROUP: len(group.indices)},
     )
     try:
-        plan = writer_class(layout).plan_for(info, wanted)
+        plan = writer_class(layout).plan_for(info, write_options)
         chunk_frames: int | None = plan.array("trajectory", "positions").chunk_frames
         stripe = plan.stripes.stripe_nbytes
-    except (PlanError, KeyError):  # the trial will tell what is wrong
+    except (PlanError, KeyError):  # the trial will raise it, too
         chunk_frames, stripe = None, DEFAULT_STRIPE_NBYTES
     return Candidate(
         name,
@@ -164,8 +164,8 @@ class Spread:
     low: float
     high: float
     quartile: float
-    """The lower quartile, which forecasts go by: what disturbs a run only ever adds time, so this
-    is nearer to the undisturbed time than the median is, and steadier than the smallest."""
+    """The lower quartile, which forecasts use: disturbances only add time, so that it is nearer to
+    the undisturbed time than the median is, and less variable than the minimum."""
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
@@ -175,24 +175,26 @@ class Spread:
 
     @property
     def relative(self) -> float:
-        """From the smallest to the median, as a share of the median; 0 where that is 0."""
+        """(median - low) / median; 0 if the median is 0."""
         return (self.median - self.low) / self.median if self.median > 0 else 0.0
 
     def scaled(self, factor: float) -> Spread:
-        """Return all of it, multiplied."""
-        return Spread(*(factor * one for one in (self.median, self.low, self.high, self.quartile)))
+        """Return the spread of `factor` times the values."""
+        return Spread(
+            factor * self.median, factor * self.low, factor * self.high, factor * self.quartile
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class SampleRun:
-    """The analysis over the sample, by so many workers at once; seconds.
+    """Times of the analysis of the sample with some workers; seconds.
 
-    Times of a frame are those of one worker among the others.
+    Times per frame are those of one worker while the others work.
     """
 
     workers: int
     cache: str
-    """``warm``: the bytes were in memory; ``cold``: they had been dropped from it."""
+    """``warm``: the bytes were in memory; ``cold``: they were read from disk."""
     n_frames: int
     t_startup_s: Spread
     """Starting workers and gathering."""
@@ -204,16 +206,16 @@ class SampleRun:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One candidate layout: what it would be, what making it takes, how it reads."""
+    """Measurements of one candidate: size, conversion, analysis."""
 
     name: str
     """Unique: ``as-is``, ``zarr``, ``zarr precision 0.01``, ..."""
     layout: str
     """``as-is``, ``local-copy`` or a writable layout."""
     behaves_like: str
-    """In the scaling model."""
+    """Layout of the scaling model."""
     nbytes: float
-    """Of the whole output."""
+    """Size of the whole output."""
     read_nbytes_frame: float
     """Bytes on disk that hold what the analysis reads of one frame."""
     convert_options: dict[str, str]
@@ -223,7 +225,7 @@ class Trial:
     groups: dict[str, str]
     precision: float | str | None
     one_writer: bool
-    """Whether one process stores what the others encode: of records made before 2026-11."""
+    """Whether one process stores what the others encode; True only in records before 2026-11."""
     fits: bool
     """Whether the target folder has room for it."""
     convert_workers: int
@@ -231,7 +233,7 @@ class Trial:
     convert_frame_s: Spread
     runs: tuple[SampleRun, ...]
     problem: str | None
-    """Why it could not be measured."""
+    """Reason why it could not be measured; None if it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,30 +248,30 @@ class Source:
     sample_frames: int
 
     def density(self, nbytes: float) -> float:
-        """Return how many of `nbytes`, which hold all frames, an atom takes in a frame."""
+        """Return bytes per atom and frame, if all frames take `nbytes`."""
         return nbytes / (self.n_frames * self.n_atoms)
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be computed, in the words of the command line."""
+    """The analysis, as arguments of the command line."""
 
     analysis: str
     select: str | None
     top: str | None
     target: str
     n_selected: int
-    """Atoms that the analysis reads."""
+    """Number of atoms that the analysis reads."""
     result_nbytes_frame: float
     options: dict[str, str]
     """Further options of ``mdio analyze``."""
     local_folder: str | None
-    """On a disk of each node, for copies of the source."""
+    """Folder on a disk of each node, for copies of the source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """Bytes/s that some readers got together."""
+    """Bytes/s of simultaneous readers together."""
 
     readers: int
     cache: str
@@ -278,7 +280,7 @@ class Bandwidth:
 
 @dataclass(frozen=True, slots=True)
 class LocalDisk:
-    """What the disk of a node gives to one process, bytes/s."""
+    """Bandwidths of a node's disk for one process."""
 
     read_nbytes_per_s: float
     write_nbytes_per_s: float
@@ -296,13 +298,13 @@ class Host:
     target_stripe: str | None
     target_free_nbytes: int
     cold_problem: str | None
-    """Why nothing could be measured cold; None if it could."""
+    """Reason why nothing could be measured cold; None if it could."""
     parallel_hdf5: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """Everything that advice follows from, but numbers of ranks and passes."""
+    """All inputs of advice but the numbers of ranks and passes."""
 
     version: str
     source: Source
@@ -314,11 +316,11 @@ class Measurements:
     bandwidths: tuple[Bandwidth, ...]
     notes: tuple[str, ...]
     seconds: float
-    """How long measuring took."""
+    """Duration of the measurements."""
     local: LocalDisk | None = None
-    """Of the folder for local copies and caches; None if it was not measured from disk."""
+    """Disk of the folder for local copies and caches; None if it was not measured."""
     t_prepare_s: float = 0.0
-    """What comes before a pass over any layout: the topology, selections."""
+    """Seconds before a pass over any layout, for topology and selections."""
 
     def trial(self, name: str) -> Trial | None:
         """Return a trial by name, or None."""
@@ -347,7 +349,7 @@ def load_measurements(path: str | PathLike[str]) -> Measurements:
     return measurements_from(json_at(path, "expected saved measurements"), str(path))
 
 
-def measurements_from(data: Any, where: str) -> Measurements:
+def measurements_from(data: Any, source: str) -> Measurements:
     """Return measurements from plain values.
 
     Raises SourceError: they are no measurements, or one of them cannot be; the message names it.
@@ -356,11 +358,11 @@ def measurements_from(data: Any, where: str) -> Measurements:
         data = data["measurements"]
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise SourceError(
-            f"{where}: no measurements of schema {SCHEMA}; make them with "
+            f"{source}: no measurements of schema {SCHEMA}; make them with "
             "mdio advise --save-measurements"
         )
-    plain = {key: value for key, value in data.items() if key != "schema"}
-    found = from_plain(Measurements, plain, where)
-    if found.source.n_frames < 1 or found.trial("as-is") is None:
-        raise SourceError(f"{where}: no frames, or no measurement of the source as it is")
-    return found
+    fields = {key: value for key, value in data.items() if key != "schema"}
+    loaded = from_plain(Measurements, fields, source)
+    if loaded.source.n_frames < 1 or loaded.trial("as-is") is None:
+        raise SourceError(f"{source}: no frames, or no measurement of the source as it is")
+    return loaded

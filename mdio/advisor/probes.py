@@ -1,7 +1,7 @@
-"""Probes: what storage gives, from memory and disk; the user's own analysis on a few frames.
+"""Probes: bandwidths of storage, from memory and disk; the user's analysis on a few frames.
 
-A function that nobody here has seen may fail, return the wrong thing, or take a minute for one
-frame. So it first runs in a process of its own that can be stopped, on one frame, then on more.
+A user's function may fail, return the wrong thing, or take a minute for a frame. So it first runs
+in a process of its own that can be stopped, on one frame, then on more.
 """
 
 from __future__ import annotations
@@ -41,28 +41,26 @@ from mdio.layouts.base import Layout
 from mdio.layouts.striping.file_systems import get_stripe
 from mdio.parallel.pool import start_method
 
-Part = tuple[Path, int, int]
-"""A file, the first byte, and how many."""
+FilePart = tuple[Path, int, int]
+"""A file, the first byte, and the number of bytes."""
 REQUESTS = 16
-"""Readers at once with which shared storage is asked for all it gives: as many requests as one
-process keeps under way there (`mdio.core.files.in_flight`)."""
+"""Simultaneous readers that saturate shared storage: as many as the requests that one process has
+in flight there (`mdio.core.files.in_flight`)."""
 READ_NBYTES = 1 << 20
-MOST_NBYTES = 64 << 20
-"""Bytes that each reader of a bandwidth test reads at most ..."""
+MOST_NBYTES, MOST_S = 64 << 20, 2.0
+"""Limits of each reader of a bandwidth test: bytes, and seconds."""
 PROBE_NBYTES = 64 << 20
-"""Bytes that are written and read to try a local disk."""
-MOST_S = 2.0
-"""... and for how long, s."""
+"""Bytes that are written to and read from a local disk to measure it."""
 
 
 def stripe_layout(path: Path) -> str | None:
-    """Return how the file system stripes a file or folder; None where it does not."""
-    found = get_stripe(path)
-    return None if found is None else found.layout
+    """Return the stripes of a file or folder; None where the file system has none."""
+    stripe = get_stripe(path)
+    return None if stripe is None else stripe.layout
 
 
 def check_target(folder: Path) -> int:
-    """Return the bytes that are free in a folder that can be written to.
+    """Return the free bytes of a writable folder.
 
     Raises OutputError: it is missing, or not writable.
     """
@@ -74,31 +72,33 @@ def check_target(folder: Path) -> int:
 
 
 def bandwidths(paths: Sequence[Path], readers: Sequence[int]) -> list[Bandwidth]:
-    """Return bytes/s of 1 and more readers at once, each with its own part of the largest file.
+    """Return bytes/s of simultaneous readers, each with its own part of the largest file.
 
-    Cold reads are of another region each time: what a client of a file system over a network has
-    in memory is its own affair, and no byte that was never read can be there.
+    Each cold read is of another region: a client of a network file system may have the others in
+    memory, whatever this process drops.
     """
     largest, size = _largest(paths)
-    found = []
+    measured = []
     region = size // max(1, len(readers))
     for number, count in enumerate(readers):
-        share = min(region // count, MOST_NBYTES)
-        if share < 1:
+        nbytes_each = min(region // count, MOST_NBYTES)
+        if nbytes_each < 1:
             continue
         first = number * region
-        parts = [(largest, first + one * (region // count), share) for one in range(count)]
+        parts = [
+            (largest, first + reader * (region // count), nbytes_each) for reader in range(count)
+        ]
         cold = drop_cache(largest) is None
         for cache in ("cold", "warm") if cold else ("warm",):
             if not cold:
                 _at_once(parts)
             nbytes, seconds = _at_once(parts)
-            found.append(Bandwidth(count, cache, nbytes / seconds))
-    return found
+            measured.append(Bandwidth(count, cache, nbytes / seconds))
+    return measured
 
 
 class Share(NamedTuple):
-    """What one worker got while all of them asked."""
+    """The bytes that one worker read while all of them did."""
 
     node: str
     cold: bool
@@ -106,20 +106,19 @@ class Share(NamedTuple):
     seconds: float
 
 
-def ask_storage(paths: Sequence[Path], n_workers: int, number: int) -> Share:
-    """Read worker `number`'s part of the largest file, in as many requests as one process keeps."""
+def read_share(paths: Sequence[Path], n_workers: int, number: int) -> Share:
+    """Read worker `number`'s part of the largest file, with `REQUESTS` simultaneous readers."""
     largest, size = _largest(paths)
     region = size // n_workers // REQUESTS
     first = number * REQUESTS
-    parts = [
-        (largest, one * region, min(region, MOST_NBYTES)) for one in range(first, first + REQUESTS)
-    ]
+    nbytes = min(region, MOST_NBYTES)
+    parts = [(largest, k * region, nbytes) for k in range(first, first + REQUESTS)]
     cold = drop_cache(largest) is None
     return Share(platform.node(), cold, *_at_once(parts))
 
 
 def total_bandwidth(shares: Sequence[Share]) -> list[Bandwidth]:
-    """Return what all workers got together; nothing of a file that is too small to tell."""
+    """Return the bandwidth of all workers together; nothing if the file is too small."""
     nbytes = sum(share.nbytes for share in shares)
     cache = "cold" if all(share.cold for share in shares) else "warm"
     seconds = max((share.seconds for share in shares), default=0.0)
@@ -127,7 +126,7 @@ def total_bandwidth(shares: Sequence[Share]) -> list[Bandwidth]:
 
 
 def local_disk(folder: Path) -> LocalDisk | None:
-    """Return what a disk gives to one process; None where nothing is read from it cold."""
+    """Return the bandwidth of a disk for one process; None where it cannot be read cold."""
     path = folder / f".mdio-probe-{secrets.token_hex(8)}"
     data = os.urandom(READ_NBYTES)
     try:
@@ -137,7 +136,7 @@ def local_disk(folder: Path) -> LocalDisk | None:
                 file.write(data)
             os.fsync(file.fileno())
             seconds = max(time.perf_counter() - begun, 1e-9)
-        cold = [one.nbytes_per_s for one in bandwidths([path], [1]) if one.cache == "cold"]
+        cold = [found.nbytes_per_s for found in bandwidths([path], [1]) if found.cache == "cold"]
     except OSError:  # it is full
         return None
     finally:
@@ -155,7 +154,7 @@ def _largest(paths: Sequence[Path]) -> tuple[Path, int]:
     return max(files, key=lambda file: file[1])
 
 
-def _at_once(parts: Sequence[Part]) -> tuple[int, float]:
+def _at_once(parts: Sequence[FilePart]) -> tuple[int, float]:
     """Read parts of files at the same time; return the bytes, and the seconds they took."""
     with ThreadPoolExecutor(len(parts)) as pool:
         begun = time.perf_counter()
@@ -163,31 +162,31 @@ def _at_once(parts: Sequence[Part]) -> tuple[int, float]:
         return nbytes, max(time.perf_counter() - begun, 1e-9)
 
 
-def _read_part(part: Part) -> int:
+def _read_part(part: FilePart) -> int:
     path, offset, nbytes = part
-    room = memoryview(bytearray(min(READ_NBYTES, nbytes)))
-    done = 0
+    buffer = memoryview(bytearray(min(READ_NBYTES, nbytes)))
+    n_done = 0
     end = time.perf_counter() + MOST_S
     with path.open("rb", buffering=0) as file:
         file.seek(offset)
-        while done < nbytes and time.perf_counter() < end:
-            got = file.readinto(room[: nbytes - done])
-            if not got:
+        while n_done < nbytes and time.perf_counter() < end:
+            n_read = file.readinto(buffer[: nbytes - n_done])
+            if not n_read:
                 break
-            done += got
-    return done
+            n_done += n_read
+    return n_done
 
 
 START_S = 60.0
-"""How long a process may take to start, which imports anew where it cannot be forked."""
+"""Time limit for a process to start; where it cannot be forked, it imports everything."""
 END_S = 2.0
-"""How long it may take to end: what it has of the system it gives back by itself."""
+"""Time limit for it to end; then it is killed."""
 TRIAL_S = 0.25
-"""Computing goes on with more frames until it has taken this long."""
+"""More frames are computed until computing has taken this long."""
 
 
 def analysis_name(analysis: str | Kernel | BlockFunction) -> str:
-    """Return what the command line calls an analysis."""
+    """Return the name of an analysis on the command line."""
     if isinstance(analysis, str):
         return analysis
     for name, kernel in KERNELS.items():
@@ -200,32 +199,32 @@ def analysis_name(analysis: str | Kernel | BlockFunction) -> str:
 
 @dataclass(frozen=True)
 class PreparedKernel(Kernel):
-    """A kernel that was made ready before, for the same atoms in another layout."""
+    """A kernel that was prepared before, for the same atoms in another layout."""
 
-    ready: Prepared
+    prepared: Prepared
 
     def prepare(self, system: System) -> Prepared:  # noqa: ARG002
-        """Return what was prepared."""
-        return self.ready
+        """Return the prepared kernel."""
+        return self.prepared
 
 
 def read_only(prepared: Prepared) -> Prepared:
-    """Return a kernel that reads what `prepared` reads and computes nothing."""
-    return Prepared(_nothing, prepared.atoms, Stack(), prepared.fields)
+    """Return a kernel that reads the atoms and fields of `prepared` and computes nothing."""
+    return Prepared(_zeros, prepared.atoms, Stack(), prepared.fields)
 
 
-def _nothing(block: FrameBlock) -> Any:
+def _zeros(block: FrameBlock) -> Any:
     return np.zeros((block.n_frames, 1))
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What computing takes."""
+    """Cost of the analysis for a frame."""
 
     t_comp_frame_s: float
     result_nbytes_frame: float
     finished: bool
-    """Whether one frame was computed in the time allowed; if not, it takes longer than that."""
+    """Whether a frame was computed within the time limit; if not, `t_comp_frame_s` is the limit."""
 
 
 def probe(layout: Layout, prepared: Prepared, cap_s: float) -> Probe:
@@ -234,26 +233,26 @@ def probe(layout: Layout, prepared: Prepared, cap_s: float) -> Probe:
     Raises BlockError: the function failed, or did not return one row a frame, or its process died.
     """
     context: Any = multiprocessing.get_context(start_method())
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_compute, args=(theirs, layout, prepared, cap_s), daemon=True)
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_compute, args=(sender, layout, prepared, cap_s), daemon=True)
     with ending_signals_held():
         process.start()
-    theirs.close()
-    last: Probe | None = None
+    sender.close()
+    latest: Probe | None = None
     try:
-        if ours.poll(START_S):
-            ours.recv()
+        if receiver.poll(START_S):
+            receiver.recv()
         deadline = time.monotonic() + cap_s
-        while ours.poll(max(0.0, deadline - time.monotonic())):
-            message = ours.recv()
+        while receiver.poll(max(0.0, deadline - time.monotonic())):
+            message = receiver.recv()
             if isinstance(message, BaseException):
                 raise message
             if message is None:
                 process.join(END_S)
                 break
-            last = message
+            latest = message
     except EOFError:
-        if last is None:
+        if latest is None:
             process.join()
             raise BlockError(
                 "the analysis ended its process at the first frame "
@@ -262,18 +261,18 @@ def probe(layout: Layout, prepared: Prepared, cap_s: float) -> Probe:
     finally:
         process.kill()
         process.join()
-        ours.close()
-    return last or Probe(cap_s, 0.0, finished=False)
+        receiver.close()
+    return latest or Probe(cap_s, 0.0, finished=False)
 
 
 def _compute(pipe: Connection, layout: Layout, prepared: Prepared, cap_s: float) -> None:
     let_ending_signals_in()
-    pipe.send(None)  # it is there
+    pipe.send(None)  # it has started
     try:
-        # Pickled, a layout leaves the parent's open files behind.
-        own = pickle.loads(pickle.dumps(layout))
-        for found in _trials(own, prepared, cap_s):
-            pipe.send(found)
+        # A pickled layout has none of the parent's open files.
+        own_layout = pickle.loads(pickle.dumps(layout))
+        for measured in _trials(own_layout, prepared, cap_s):
+            pipe.send(measured)
         pipe.send(None)
     except MdioError as error:
         pipe.send(error)
@@ -283,7 +282,7 @@ def _compute(pipe: Connection, layout: Layout, prepared: Prepared, cap_s: float)
 
 
 def _trials(layout: Layout, prepared: Prepared, cap_s: float) -> Iterator[Probe]:
-    """Yield what more and more frames give; each one is read first, untimed."""
+    """Yield the cost of more and more frames, which are read before, untimed."""
     function, n_frames, spent_s = prepared.function, 1, 0.0
     while spent_s < min(TRIAL_S, cap_s / 4):
         n_frames = min(n_frames, layout.info.n_frames)

@@ -1,4 +1,4 @@
-"""A machine as the scaling model sees it, and the TOML file that keeps it."""
+"""A machine's profile for the scaling model, and its TOML file."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from mdio.core.files.marks import read_regular
 from mdio.core.typed import Count, Positive, from_plain
 
 LAYOUTS = ("xtc-shared", "segments", "segments-chainreader", "hdf5")
-"""One file that all ranks read frame by frame; a file a rank; those files, each opened by each
-rank; one HDF5 file read independently through MPI-IO."""
+"""One file that all ranks read frame by frame; a file for each rank; these files, all opened by
+each rank; one HDF5 file read independently through MPI-IO."""
 
 GATHERS = ("gather", "global-array")
 """Blocking collective gather; one-sided puts into an array that rank 0 fetches at the end."""
@@ -55,47 +55,47 @@ def check_gather(gather: str) -> str:
     return _modelled("gather", gather, GATHERS, GATHER_NAMES)
 
 
-def _modelled(what: str, name: str, modelled: Sequence[str], others: Mapping[str, str]) -> str:
-    found = others.get(name, name)
-    if found not in modelled:
-        known = ", ".join((*modelled, *others))
-        raise PlanError(f"{what} {name!r} is not in the scaling model; choose one of {known}")
-    return found
+def _modelled(kind: str, name: str, modelled: Sequence[str], aliases: Mapping[str, str]) -> str:
+    model = aliases.get(name, name)
+    if model not in modelled:
+        names = ", ".join((*modelled, *aliases))
+        raise PlanError(f"{kind} {name!r} is not in the scaling model; choose one of {names}")
+    return model
 
 
 def io_family(layout: str) -> str:
-    """Return which layouts hold the same bytes: ``hdf5`` holds the selection, the rest is XTC."""
+    """Return the family of layouts with the same bytes: ``hdf5`` has the selection, others XTC."""
     return "hdf5" if layout == "hdf5" else "xtc"
 
 
 FORMAT = 1
 NAMES = ("comet", "generic")
-"""Profiles that come with mdio; ``local`` is for the machine one sits at, measured on the spot."""
+"""Profiles that come with mdio; ``local`` stands for this machine, without a profile."""
 
 
 ByFamily = Annotated[Mapping[str, float], {"xtc", "hdf5"}]
-"""By family of layouts."""
+"""Numbers by family of layouts."""
 PositiveByFamily = Annotated[Mapping[str, Positive], {"xtc", "hdf5"}]
 
 
 @dataclass(frozen=True)
 class Task:
-    """What one rank needs for the whole task that the profile was fitted to."""
+    """The task that the profile was fitted to, as one rank does it alone."""
 
     n_frames: Count
     result_nbytes_per_frame: Positive
     nbytes: PositiveByFamily
     """Bytes that are read."""
     t_io_s: PositiveByFamily
-    """Seconds one rank reads."""
+    """Seconds for reading."""
     t_open_s: ByFamily
-    """Seconds one rank opens."""
+    """Seconds for opening."""
     t_rest_s: ByFamily
-    """Seconds of one rank's loop over the frames that are neither."""
+    """Seconds of the loop over frames for anything else."""
     t_comp_fixed_s: float
-    """Seconds one rank computes whatever the workload factor X is ..."""
+    """Seconds for computing, independent of the workload factor X."""
     t_comp_repeat_s: Positive
-    """... and for each of the X repeats."""
+    """Seconds for computing each of the X repeats."""
 
     def t_comp_s(self, workload_x: float) -> float:
         """Return the seconds that one rank computes at the X-fold workload."""
@@ -126,7 +126,7 @@ class StorageModel:
     metadata_ops_per_s: Positive
     """Opens and closes that the metadata server does."""
     read_factor: Annotated[Mapping[str, Positive], {*LAYOUTS}]
-    """How much slower a rank reads among others than alone, by layout."""
+    """Time of a rank's reads among others, relative to alone, by layout."""
 
     @property
     def file_bytes_per_s(self) -> float:
@@ -137,17 +137,18 @@ class StorageModel:
 
 @dataclass(frozen=True)
 class Noise:
-    """How ranks and runs differ, as shares of the mean (standard deviation / mean)."""
+    """Variation of times, as standard deviation / mean."""
 
     compute: float
+    """Computing, between the ranks of a run."""
     io: Annotated[Mapping[str, Annotated[Mapping[str, float], {*GATHERS}]], {*LAYOUTS}]
-    """Between the ranks of a run, by layout and gather."""
+    """Reading, between the ranks of a run, by layout and gather."""
     straggler: float
-    """Between runs, of the time that contention costs."""
+    """Contention, between runs."""
     fit: float
-    """Of the model's totals against the rows it was fitted to."""
+    """Error of the model's totals for the layouts and gathers that it was fitted to."""
     carry: float
-    """The same for layouts and gathers of which the machine has no row."""
+    """Error of the model's totals for other layouts and gathers."""
 
 
 @dataclass(frozen=True)
@@ -166,13 +167,13 @@ class Profile:
     source: str
     cores_per_node: Count
     node_slowdown: float
-    """How much slower a core is on a full node than alone, as a share."""
+    """Slow-down of a core on a full node, as a share."""
     task: Task
     storage: StorageModel
     noise: Noise
     gather: Annotated[Mapping[str, Gather], {*GATHERS}]
     measured: Mapping[str, int]
-    """Rows the fit used, by ``layout/gather``."""
+    """Number of rows that the fit used, by ``layout/gather``."""
 
 
 def load_profile(name: str | Path) -> Profile:
@@ -182,25 +183,25 @@ def load_profile(name: str | Path) -> Profile:
     positive.
     """
     if str(name) in NAMES:
-        where = f"profile {name}"
+        path = f"profile {name}"
         text = resources.files(__package__).joinpath("profiles", f"{name}.toml").read_text("utf-8")
     else:
-        where = str(name)
+        path = str(name)
         try:
             text = read_regular(Path(name)).decode()
         except (OSError, UnicodeDecodeError) as error:
             raise SourceError(
-                f"{where}: no machine profile can be read ({error}); "
+                f"{path}: no machine profile can be read ({error}); "
                 f"give a TOML file or one of {', '.join(NAMES)}"
             ) from None
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise SourceError(f"{where}: this is not TOML ({error})") from None
+        raise SourceError(f"{path}: this is not TOML ({error})") from None
     if data.pop("format", None) != FORMAT:
-        raise SourceError(f"{where}: no machine profile of format {FORMAT}; fit it again")
+        raise SourceError(f"{path}: no machine profile of format {FORMAT}; fit it again")
     data.pop("convert", None)  # older files have this table
-    return from_plain(Profile, data, where)
+    return from_plain(Profile, data, path)
 
 
 def save_profile(profile: Profile, path: str | Path) -> None:

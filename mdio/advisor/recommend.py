@@ -1,9 +1,9 @@
 """From measurements to advice. Pure: numbers in, a `Decision` out; no disk, no clock.
 
-A cache on each node (``mdio analyze --cache``) is weighed with nodes missing, too. A pass whose
+A cache on each node (``mdio analyze --cache``) is assessed with nodes missing, too. A pass whose
 frames lie on the nodes takes T. With a fraction delta of the nodes missing, their share is read
-from the storage: T (1 + delta B / b) at most, where B is what all local disks give together and b
-what the storage does (Tu et al. 2010).
+from the storage: T (1 + delta B / b) at most, where B is the bandwidth of all local disks together
+and b that of the storage (Tu et al. 2010).
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ MISSING = (0.1, 0.25, 0.5)
 
 @dataclass(frozen=True, slots=True)
 class NodeCache:
-    """What was weighed."""
+    """A cache on each node beside reading the source from shared storage."""
 
     local_nbytes_per_s: float
-    """B: what the disk of one node gives."""
+    """B: bandwidth of the disk of one node."""
     storage_nbytes_per_s: float
-    """b: what the storage gives to all."""
+    """b: bandwidth of the storage for all nodes together."""
     nodes: int
     pays_from_pass: int | None
-    """With so many passes in all, the cache has paid; None if it never does."""
+    """Number of passes from which on the cache saves time; None if it never does."""
     source_pass_s: float
     first_pass_s: float
-    """Reading from the source and keeping it."""
+    """A pass that reads from the source and fills the cache."""
     cached_pass_s: float
-    """T: all of it kept."""
+    """T: a pass that reads from the cache alone."""
     missing_pass_s: dict[str, float]
-    """T (1 + delta B / b) by delta."""
+    """T (1 + delta B / b), a pass with a fraction of the nodes missing, by delta."""
 
     def __str__(self) -> str:
         rates = (
@@ -64,33 +64,33 @@ class NodeCache:
 
 
 def node_cache(forecaster: Forecaster, total: Total, ranks: int) -> NodeCache | None:
-    """Weigh a cache against reading the source as it is; None if nothing is known of local disks.
+    """Compare a cache with reading the source as it is; None if local disks were not measured.
 
-    `forecaster`: with the measurements. `total`: of the source as it is. `ranks`: that analyse.
+    `total`: forecast for the source as it is. `ranks`: number of ranks of the analysis.
     """
     measurements, profile = forecaster.measurements, forecaster.profile
-    local, storage, nodes = (measurements.local, forecaster.storage_nbytes_per_s, forecaster.nodes)
+    disk, storage, nodes = (measurements.local, forecaster.storage_nbytes_per_s, forecaster.nodes)
     if profile is not None:
         storage = profile.storage.aggregate_bytes_per_s
         nodes = math.ceil(ranks / profile.cores_per_node)
     trial = measurements.trial("as-is")
-    if local is None or storage is None or trial is None:
+    if disk is None or storage is None or trial is None:
         return None
     nbytes, source_s = measurements.source.nbytes, total.run.t_total_s
-    here_s = nbytes / (nodes * local.read_nbytes_per_s)
+    cached_io_s = nbytes / (nodes * disk.read_nbytes_per_s)
     saved_s = 0.0
     if forecaster.cache_state(trial) == "cold" or profile is not None:
-        saved_s = min(max(0.0, nbytes / storage - here_s), max(0.0, source_s - here_s))
-    keeping_s = nbytes / (nodes * local.write_nbytes_per_s)
+        saved_s = min(max(0.0, nbytes / storage - cached_io_s), max(0.0, source_s - cached_io_s))
+    filling_s = nbytes / (nodes * disk.write_nbytes_per_s)
     cached_s = source_s - saved_s
-    ratio = nodes * local.read_nbytes_per_s / storage
+    ratio = nodes * disk.read_nbytes_per_s / storage
     return NodeCache(
-        local.read_nbytes_per_s,
+        disk.read_nbytes_per_s,
         storage,
         nodes,
-        1 + math.ceil(keeping_s / saved_s) if saved_s > 0 else None,
+        1 + math.ceil(filling_s / saved_s) if saved_s > 0 else None,
         source_s,
-        source_s + keeping_s,
+        source_s + filling_s,
         cached_s,
         {f"{share:g}": cached_s * (1 + share * ratio) for share in MISSING},
     )
@@ -98,10 +98,10 @@ def node_cache(forecaster: Forecaster, total: Total, ranks: int) -> NodeCache | 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """What to do."""
+    """A recommended layout and how to read it."""
 
     name: str
-    """Of the option."""
+    """Name of the option."""
     layout: str
     """``as-is`` = read the source as it is, with mdio's own reader."""
     chunk_frames: int | None
@@ -109,27 +109,27 @@ class Recommendation:
     """Stored groups of atoms, as selections."""
     precision: float | str | None
     segments: int | None
-    """How many, where the layout is segments."""
+    """Number of segments, if the layout is segments."""
     stripe: dict[str, int | None]
     """``nbytes`` and ``count``; no count where the file system has no stripes."""
     ranks: int
-    """As many as asked for, or fewer if more do not help."""
+    """The requested number, or fewer if more do not help."""
     useful_ranks: int
-    """Beyond these, more do not help."""
+    """Number beyond which more ranks do not help."""
     blocks_per_worker: int
     gather: str
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What the guidelines of Khoshlessan et al. would have one do."""
+    """The guidelines of Khoshlessan et al. for this analysis."""
 
     layout: str
     gather: str
     text: str
     agrees: bool
     why_not: str
-    """Why the advice differs, where it does."""
+    """Reason why the advice differs, if it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +162,12 @@ class Option:
 
 @dataclass(frozen=True)
 class Decision:
-    """A recommendation, with all that it follows from."""
+    """A recommendation, and everything that it is based on."""
 
     measurements: Measurements
     machine: str
     ranks: int
-    """As many as asked for, or fewer if more do not help: those of all passes."""
+    """Ranks of all passes: the requested number, or fewer if more do not help."""
     ranks_asked: int
     passes: int
     ratio: float | None
@@ -179,17 +179,17 @@ class Decision:
     break_even_passes: int | None
     """Passes after which converting pays; None if it never does."""
     break_even_layout: str | None
-    """Into what."""
+    """Layout to convert to for that."""
     rule: Rule
     commands: tuple[str, ...]
     reasons: tuple[str, ...]
     curves: Mapping[str, tuple[Forecast, ...]]
-    """One pass with other numbers of ranks, by option."""
+    """Forecasts of one pass with other numbers of ranks, by option."""
     node_cache: NodeCache | None = None
-    """What a cache on each node would give, where local disks were measured."""
+    """Effect of a cache on each node, if local disks were measured."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return what ``mdio advise --json`` prints."""
+        """Return the output of ``mdio advise --json``."""
         return {
             "ratio": self.ratio,
             "bound": self.bound,
@@ -222,20 +222,20 @@ class Decision:
 
 
 IO_BOUND, COMPUTE_BOUND = 1.0, 10.0
-"""Below one, reading takes most of the time; above the other, no layout can save a tenth."""
+"""Limits of t_comp/t_IO: up to 1, reading takes most of the time; from 10 on, no layout can save a
+tenth."""
 
 LEAST_NOISE, MOST_NOISE = 0.02, 0.05
-"""Options whose totals differ by less than the first share are alike; by more than the second they
-are not, however noisy their measurements were: noise errs both ways, what is given away does not.
-"""
+"""Options whose totals differ by less than the first share are as good; by more than the second,
+never, however noisy their measurements are."""
 
 UNWRITTEN = ("as-is", "local-copy")
 SIMPLER = (*UNWRITTEN, "segments")
-"""What is taken of options that are alike: the first of these, which keep the source's own bytes,
-or else the one that is faster."""
+"""Preference among options that are as good: the first of these, which keep the source's bytes, or
+else the fastest."""
 
 ENOUGH = 1.05
-"""More ranks do not help if this many times the shortest time is reached."""
+"""More ranks do not help once the time is within this factor of the shortest."""
 MAX_RANKS = 10_000
 RANKS_A_STRIPE = 24
 """Three stripes kept t_IO flat up to 72 cores in the study of 2017."""
@@ -253,12 +253,11 @@ def recommend(
 ) -> Decision:
     """Decide which layout serves best.
 
-    `measurements`: as `mdio.advisor.measure` makes them. `ranks`: how many processes will
-    analyse at once. `passes`: how often the trajectory will be analysed. `profile`: the machine it
-    will be done on; None = the one that was measured. `calibrations`: runs of this analysis on that
-    machine. `cache`: whether passes read from storage (``cold``), from memory (``warm``), or from
-    memory if what they read fits into it (``auto``). `nodes`: machines like the one that was
-    measured, over which the ranks are spread.
+    `measurements`: from `mdio.advisor.measure`. `ranks`: number of processes of the analysis.
+    `passes`: number of analyses of the trajectory. `profile`: machine of the analysis; None: the
+    one that was measured. `calibrations`: runs of this analysis on that machine. `cache`: passes
+    read from storage (``cold``), from memory (``warm``), or from memory if it is large enough
+    (``auto``). `nodes`: machines like the one that was measured, over which ranks are spread.
     Raises PlanError: numbers below 1, calibrations that do not fit the measurements.
     """
     for name, value in (("ranks", ranks), ("passes", passes), ("nodes", nodes)):
@@ -269,23 +268,25 @@ def recommend(
     forecaster = Forecaster(measurements, profile, cache=cache, nodes=nodes)
     if calibrations:
         forecaster = calibrate(forecaster, calibrations)
-    asked = Setting(measurements, forecaster, ranks, passes)
-    usable = [trial for trial in measurements.trials if trial.problem is None and trial.runs]
-    source = next((trial for trial in usable if trial.name == "as-is"), None)
+    requested = Setting(measurements, forecaster, ranks, passes)
+    measured = [trial for trial in measurements.trials if trial.problem is None and trial.runs]
+    source = next((trial for trial in measured if trial.name == "as-is"), None)
     if source is None:
         raise PlanError("the source as it is was not measured; measure again")
-    fitting = [trial for trial in usable if trial.fits]
-    totals = {trial.name: forecaster.total(trial, ranks, passes) for trial in usable}
-    useful = _useful_ranks(asked, _choose(fitting, totals)[0])
-    setting = replace(asked, ranks=min(ranks, useful))  # all passes are as is advised
-    totals = {trial.name: forecaster.total(trial, setting.ranks, passes, ranks) for trial in usable}
-    chosen, alike = _choose(fitting, totals)
-    break_even, towards = _break_even(fitting, totals, chosen)
-    recommended = _recommended(setting, chosen, totals[chosen.name], useful)
-    weighed = node_cache(forecaster, totals["as-is"], setting.ranks)
+    fitting = [trial for trial in measured if trial.fits]
+    totals = {trial.name: forecaster.total(trial, ranks, passes) for trial in measured}
+    useful_ranks = _useful_ranks(requested, _choose(fitting, totals)[0])
+    setting = replace(requested, ranks=min(ranks, useful_ranks))  # as advised, for all passes
+    totals = {
+        trial.name: forecaster.total(trial, setting.ranks, passes, ranks) for trial in measured
+    }
+    chosen, equivalent = _choose(fitting, totals)
+    break_even, break_even_layout = _break_even(fitting, totals, chosen)
+    recommended = _recommended(setting, chosen, totals[chosen.name], useful_ranks)
+    cache_effect = node_cache(forecaster, totals["as-is"], setting.ranks)
     ratio = math.inf if measurements.ratio_comp_io is None else measurements.ratio_comp_io
     bound = "compute" if ratio >= COMPUTE_BOUND else "io" if ratio <= IO_BOUND else "balanced"
-    said = reasons(asked, chosen, totals, alike, useful)
+    sentences = reasons(requested, chosen, totals, equivalent, useful_ranks)
     return Decision(
         measurements=measurements,
         machine="local" if profile is None else forecaster.profile.name,  # type: ignore[union-attr]
@@ -299,7 +300,7 @@ def recommend(
             _option(trial, totals.get(trial.name), trial is chosen) for trial in measurements.trials
         ),
         break_even_passes=break_even,
-        break_even_layout=towards,
+        break_even_layout=break_even_layout,
         rule=papers_rule(setting, chosen, totals),
         commands=tuple(
             commands_for(
@@ -311,42 +312,43 @@ def recommend(
                 n_nodes=nodes if profile is None else math.ceil(ranks / profile.cores_per_node),
             )
         ),
-        reasons=tuple(said if weighed is None else [*said, str(weighed)]),
-        node_cache=weighed,
+        reasons=tuple(sentences if cache_effect is None else [*sentences, str(cache_effect)]),
+        node_cache=cache_effect,
         curves={
-            trial.name: tuple(forecaster.one_pass(trial, n) for n in _rank_counts(asked))
-            for trial in usable
+            trial.name: tuple(forecaster.one_pass(trial, n) for n in _rank_counts(requested))
+            for trial in measured
         },
     )
 
 
 def _choose(trials: Sequence[Trial], totals: dict[str, Total]) -> tuple[Trial, list[str]]:
-    """Return the best option, or the simplest of those that are as good; and all of those."""
+    """Return the simplest of the best options, and the names of all that are as good."""
     best = min(trials, key=lambda trial: totals[trial.name].total_s)
     least = totals[best.name]
-    alike = []
+    equivalent = []
     for trial in trials:
         total = totals[trial.name]
         noise = math.hypot(least.relative, total.relative) / 2
         margin = min(max(LEAST_NOISE, noise), MOST_NOISE)
         if total.total_s <= least.total_s * (1 + margin):
-            alike.append(trial)
-    order = {name: place for place, name in enumerate(SIMPLER)}
+            equivalent.append(trial)
+    preference = {name: place for place, name in enumerate(SIMPLER)}
     chosen = min(
-        alike, key=lambda trial: (order.get(trial.name, len(order)), totals[trial.name].total_s)
+        equivalent,
+        key=lambda trial: (preference.get(trial.name, len(preference)), totals[trial.name].total_s),
     )
-    return chosen, [trial.name for trial in alike]
+    return chosen, [trial.name for trial in equivalent]
 
 
 def _rank_counts(setting: Setting) -> list[int]:
-    """Return for how many ranks curves are drawn."""
+    """Return the numbers of ranks of curves."""
     counts, profile = {setting.ranks}, setting.forecaster.profile
     if profile is None:
-        top = max(_cores(setting), setting.ranks)
+        largest = max(_cores(setting), setting.ranks)
     else:
-        top = min(MAX_RANKS, max(4 * setting.ranks, 4 * profile.cores_per_node))
+        largest = min(MAX_RANKS, max(4 * setting.ranks, 4 * profile.cores_per_node))
         counts.add(profile.cores_per_node)
-    return sorted({*counts, *(1 << power for power in range(top.bit_length())), top})
+    return sorted({*counts, *(1 << power for power in range(largest.bit_length())), largest})
 
 
 def _cores(setting: Setting) -> int:
@@ -367,33 +369,35 @@ def _useful_ranks(setting: Setting, chosen: Trial) -> int:
 def _break_even(
     trials: Sequence[Trial], totals: dict[str, Total], chosen: Trial
 ) -> tuple[int | None, str | None]:
-    """Return after how many passes converting pays: into what is advised, or into the next best."""
-    stay = totals["as-is"].run.t_total_s
-    found: list[tuple[int, str]] = []
+    """Return the passes after which converting pays, and to which layout: the advised or best one."""
+    source_s = totals["as-is"].run.t_total_s
+    candidates: list[tuple[int, str]] = []
     for trial in trials:
         if trial.name == "as-is" or chosen.name not in ("as-is", trial.name):
             continue
-        saved = stay - totals[trial.name].run.t_total_s
+        saved = source_s - totals[trial.name].run.t_total_s
         if saved > 0:
             passes = max(1, math.ceil(totals[trial.name].convert_s / saved))
-            found.append((passes, trial.name))
-    return min(found, default=(None, None))
+            candidates.append((passes, trial.name))
+    return min(candidates, default=(None, None))
 
 
-def _recommended(setting: Setting, chosen: Trial, total: Total, useful: int) -> Recommendation:
+def _recommended(
+    setting: Setting, chosen: Trial, total: Total, useful_ranks: int
+) -> Recommendation:
     measurements = setting.measurements
     host, source = measurements.host, measurements.source
     ranks = setting.ranks
     count = None
     if host.target_file_system == "lustre" and chosen.layout not in UNWRITTEN:
-        in_files = layout_class(chosen.layout).facts.is_folder
-        count = 1 if in_files else math.ceil(ranks / RANKS_A_STRIPE)
+        is_folder = layout_class(chosen.layout).facts.is_folder
+        count = 1 if is_folder else math.ceil(ranks / RANKS_A_STRIPE)
     n_segments = None
     if chosen.layout not in UNWRITTEN and layout_class(chosen.layout).facts.in_segments:
         n_segments = segments_for(source.n_frames, 12 * source.n_atoms, setting.ranks)
     run = next((run for run in chosen.runs if run.cache == "warm"), chosen.runs[0])
-    uneven = max(run.t_io_frame_s.relative, run.t_comp_frame_s.relative) > 0.25
-    long = total.run.t_io_s + total.run.t_comp_s > 10.0
+    is_uneven = max(run.t_io_frame_s.relative, run.t_comp_frame_s.relative) > 0.25
+    is_long = total.run.t_io_s + total.run.t_comp_s > 10.0
     return Recommendation(
         name=chosen.name,
         layout=chosen.layout,
@@ -403,8 +407,8 @@ def _recommended(setting: Setting, chosen: Trial, total: Total, useful: int) -> 
         segments=n_segments,
         stripe={"nbytes": chosen.stripe_nbytes, "count": count},
         ranks=ranks,
-        useful_ranks=useful,
-        blocks_per_worker=4 if uneven and long and ranks > 1 else 1,
+        useful_ranks=useful_ranks,
+        blocks_per_worker=4 if is_uneven and is_long and ranks > 1 else 1,
         gather=total.run.gather,
     )
 
@@ -423,7 +427,7 @@ SMALL_RESULT_NBYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Setting:
-    """What is decided upon."""
+    """The inputs of a decision."""
 
     measurements: Measurements
     forecaster: Forecaster
@@ -432,7 +436,7 @@ class Setting:
 
 
 def papers_rule(setting: Setting, chosen: Trial, totals: dict[str, Total]) -> Rule:
-    """Return what the guidelines of Khoshlessan et al. say, and why ours may differ."""
+    """Return the guidelines of Khoshlessan et al., and the reason if the advice differs."""
     measurements = setting.measurements
     ratio = measurements.ratio_comp_io
     small = (
@@ -459,8 +463,10 @@ def papers_rule(setting: Setting, chosen: Trial, totals: dict[str, Total]) -> Ru
     if theirs is None:
         problem = next((trial.problem for trial in tried if trial.problem), "it was not tried")
         return Rule(layout, gather, text, False, f"{layout} could not be measured: {problem}")
-    ours = totals[chosen.name]
-    times = f"{duration(theirs.total_s)} with {layout}, {duration(ours.total_s)} with {chosen.name}"
+    advised = totals[chosen.name]
+    times = (
+        f"{duration(theirs.total_s)} with {layout}, {duration(advised.total_s)} with {chosen.name}"
+    )
     passes = plural(setting.passes, "pass")
     why = f"the rule looks at the ratio alone; the time for {passes} is {times}"
     if chosen.name == "as-is":
@@ -475,62 +481,69 @@ def _text(ratio: float | None) -> str:
 
 
 def reasons(
-    setting: Setting, chosen: Trial, totals: dict[str, Total], alike: Sequence[str], useful: int
+    setting: Setting,
+    chosen: Trial,
+    totals: dict[str, Total],
+    equivalent: Sequence[str],
+    useful_ranks: int,
 ) -> list[str]:
-    """Return what should be known of this advice, as sentences."""
-    found = []
+    """Return remarks on this advice, as sentences."""
+    sentences = []
     measurements = setting.measurements
-    if len(alike) > 1:
-        others = ", ".join(name for name in alike if name != chosen.name)
-        least = min(alike, key=lambda name: totals[name].total_s)
-        taken = "either will do" if least == chosen.name else "the simpler one is recommended"
-        found.append(f"{chosen.name} and {others} differ by less than the noise: {taken}")
-    if useful < setting.ranks:
-        fewer = totals[chosen.name].run.t_total_s
-        asked = setting.forecaster.one_pass(chosen, setting.ranks).t_total_s
-        found.append(
-            f"more ranks than {useful} do not help: one pass takes {duration(fewer)} with "
-            f"{useful}, {duration(asked)} with {setting.ranks}"
+    if len(equivalent) > 1:
+        names = ", ".join(name for name in equivalent if name != chosen.name)
+        least = min(equivalent, key=lambda name: totals[name].total_s)
+        choice = "either will do" if least == chosen.name else "the simpler one is recommended"
+        sentences.append(f"{chosen.name} and {names} differ by less than the noise: {choice}")
+    if useful_ranks < setting.ranks:
+        useful_s = totals[chosen.name].run.t_total_s
+        requested_s = setting.forecaster.one_pass(chosen, setting.ranks).t_total_s
+        sentences.append(
+            f"more ranks than {useful_ranks} do not help: one pass takes {duration(useful_s)} with "
+            f"{useful_ranks}, {duration(requested_s)} with {setting.ranks}"
         )
     forecaster = setting.forecaster
     cores = forecaster.nodes * measurements.host.cores
     if forecaster.profile is None and setting.ranks > cores:
-        where = "this machine's" if forecaster.nodes == 1 else f"{forecaster.nodes} nodes'"
-        found.append(
-            f"{setting.ranks} ranks take turns on {where} {plural(cores, 'core')}; use --nodes N "
+        owner = "this machine's" if forecaster.nodes == 1 else f"{forecaster.nodes} nodes'"
+        sentences.append(
+            f"{setting.ranks} ranks take turns on {owner} {plural(cores, 'core')}; use --nodes N "
             "if there are more nodes, or --machine to forecast for a cluster"
         )
     cold = forecaster.profile is None and forecaster.cache_state(chosen) == "cold"
     if cold and forecaster.storage_nbytes_per_s is not None:
         rate = forecaster.storage_nbytes_per_s / 1e6
-        found.append(
+        sentences.append(
             f"passes are assumed to read from storage, which gave {rate:,.0f} MB/s to all readers "
             "together (--warm: from memory)"
         )
     if measurements.host.cold_problem:
-        found.append(
+        sentences.append(
             f"nothing was measured from disk ({measurements.host.cold_problem}); "
             "reads are assumed to come from memory"
         )
     if measurements.ratio_comp_io is not None and measurements.ratio_comp_io >= PAPERS_RATIO:
-        found.append("computing takes at least 100 times as long as reading: no layout can help")
-    found += [
+        sentences.append(
+            "computing takes at least 100 times as long as reading: no layout can help"
+        )
+    sentences += [
         f"{trial.name}: {trial.problem}"
         for trial in measurements.trials
         if trial.problem is not None
     ]
-    total, stay = totals[chosen.name], totals["as-is"]
-    if chosen.name != "as-is" and total.high_s > stay.low_s and "as-is" not in alike:
-        found.append(
+    total, source_total = totals[chosen.name], totals["as-is"]
+    if chosen.name != "as-is" and total.high_s > source_total.low_s and "as-is" not in equivalent:
+        sentences.append(
             f"what repeats allow for {chosen.name} and for the source as it is overlaps: "
-            f"{duration(total.low_s)} to {duration(total.high_s)}, {duration(stay.low_s)} to "
-            f"{duration(stay.high_s)}; measured again, it may be the source"
+            f"{duration(total.low_s)} to {duration(total.high_s)}, "
+            f"{duration(source_total.low_s)} to {duration(source_total.high_s)}; "
+            "measured again, it may be the source"
         )
     if total.relative > 0.3:
-        found.append(
+        sentences.append(
             f"measurements vary a lot ({100 * total.relative:.0f}%): repeat them on a quiet machine"
         )
-    return [*found, *measurements.notes]
+    return [*sentences, *measurements.notes]
 
 
 def commands_for(
@@ -544,22 +557,22 @@ def commands_for(
 ) -> list[str]:
     """Return the conversion or the copies, where there are any, and the analysis."""
     sources = list(measurements.source.paths)
-    found = []
+    commands = []
     if chosen.layout == "local-copy":
         folder = Path(measurements.question.local_folder or "/tmp")
         words = ["cp", *sources, str(folder)]
         if n_nodes > 1:
             words = ["mpiexec", "-n", str(n_nodes), "-ppn", "1", *words]
-        found.append(shlex.join(words))
+        commands.append(shlex.join(words))
         sources = [str(folder / Path(path).name) for path in sources]
     elif chosen.layout != "as-is":
         stem = Path(sources[0]).name.split(".")[0] or "trajectory"
         out = str(Path(measurements.question.target) / f"{stem}.{chosen.layout}")
-        found.append(_convert(measurements, chosen, recommended, sources, out, is_local, ranks))
+        commands.append(_convert(measurements, chosen, recommended, sources, out, is_local, ranks))
         sources = [out]
     top = None if _keeps_topology(chosen) else measurements.question.top
-    found.append(_analyze(measurements, recommended, sources, is_local, top))
-    return found
+    commands.append(_analyze(measurements, recommended, sources, is_local, top))
+    return commands
 
 
 def _keeps_topology(chosen: Trial) -> bool:

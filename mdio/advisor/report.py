@@ -1,9 +1,4 @@
-"""``mdio advise --report``: one page on which layout serves, what it costs, and why.
-
-A decision as text: the headline, why, a table of the options, and what to run.
-
-Pictures of a decision, as SVG: totals, parts, scaling, and where the analysis stands.
-"""
+"""Reports of ``mdio advise``: as text, and as an HTML page with pictures."""
 
 from __future__ import annotations
 
@@ -15,23 +10,22 @@ from typing import Any
 from mdio.advisor.forecast import Forecast
 from mdio.advisor.measurements import Source
 from mdio.advisor.recommend import Decision, Option
-from mdio.analysis import report
-from mdio.analysis.report import check_report, figure, figure_svg, time_axis
+from mdio.analysis.report import check_report, figure, figure_svg, save_page, time_axis
 from mdio.core.pages import commands, paragraph, picture, section, table
 from mdio.core.words import aligned, duration, plural
 
 
-def save_page(decision: Decision, path: str | PathLike[str]) -> None:
+def save_advice(decision: Decision, path: str | PathLike[str]) -> None:
     """Write the report as one HTML file that needs nothing else.
 
     Raises MissingExtraError, OutputError: no matplotlib, or the file cannot be written.
     """
     check_report(path)
-    report.save_page(path, _capital(headline(decision)), _sections(decision))
+    save_page(path, _capital(headline(decision)), _sections(decision))
 
 
 def advice_html(decision: Decision) -> str:
-    """Return the sections alone, for a notebook; without matplotlib, without pictures."""
+    """Return the sections for a notebook; without pictures if matplotlib is missing."""
     if find_spec("matplotlib") is None:
         return "".join([_summary(decision), _options(decision), _commands(decision)])
     return "".join(_sections(decision))
@@ -171,7 +165,8 @@ def _measured(decision: Decision) -> str:
     if host.target_stripe:
         place += f" Stripes of the target: {host.target_stripe}."
     bands = [
-        (one.readers, one.cache, one.nbytes_per_s / 1e6) for one in decision.measurements.bandwidths
+        (bandwidth.readers, bandwidth.cache, bandwidth.nbytes_per_s / 1e6)
+        for bandwidth in decision.measurements.bandwidths
     ]
     return section(
         "Measurements",
@@ -188,46 +183,46 @@ def headline(decision: Decision) -> str:
     """Return the recommendation in one line."""
     best = decision.recommended
     ratio = "beyond measure" if decision.ratio is None else f"{decision.ratio:.2g}"
-    what = "read the source as it is" if best.layout == "as-is" else f"use {best.name}"
+    action = "read the source as it is" if best.layout == "as-is" else f"use {best.name}"
     ranks = plural(best.ranks, "rank")
     if best.ranks < decision.ranks_asked:
         ranks += f" instead of {decision.ranks_asked:,}"
     return (
-        f"{what}, with {ranks}: t_comp/t_IO is {ratio} "
+        f"{action}, with {ranks}: t_comp/t_IO is {ratio} "
         f"({BOUND[decision.bound]}), {plural(decision.passes, 'pass')}"
     )
 
 
 def why(decision: Decision) -> str:
-    """Return what the recommendation gains, as a sentence with its figures."""
+    """Return the gain of the recommendation, as a sentence with its figures."""
     passes = plural(decision.passes, "pass")
     totals = {
         option.name: option.total
         for option in decision.options
         if option.total is not None and option.problem is None
     }
-    ours, stay = totals[decision.recommended.name], totals["as-is"]
-    if ours is not stay:
+    advised, source = totals[decision.recommended.name], totals["as-is"]
+    if advised is not source:
         verb = "copying" if decision.recommended.layout == "local-copy" else "converting"
         return (
-            f"{verb} takes {duration(ours.convert_s)} once; a pass then takes "
-            f"{duration(ours.run.t_total_s)} instead of {duration(stay.run.t_total_s)}; "
-            f"in all, {passes}: {duration(ours.total_s)} instead of {duration(stay.total_s)}"
+            f"{verb} takes {duration(advised.convert_s)} once; a pass then takes "
+            f"{duration(advised.run.t_total_s)} instead of {duration(source.run.t_total_s)}; "
+            f"in all, {passes}: {duration(advised.total_s)} instead of {duration(source.total_s)}"
         )
-    others = {name: total for name, total in totals.items() if name != "as-is"}
-    if not others:
-        return f"{passes}: {duration(stay.total_s)}; nothing else was measured"
-    name = min(others, key=lambda name: others[name].total_s)
-    least = others[name]
+    alternatives = {name: total for name, total in totals.items() if name != "as-is"}
+    if not alternatives:
+        return f"{passes}: {duration(source.total_s)}; nothing else was measured"
+    name = min(alternatives, key=lambda name: alternatives[name].total_s)
+    least = alternatives[name]
     return (
-        f"{passes}: {duration(stay.total_s)} without converting; with {name}, the next best, "
+        f"{passes}: {duration(source.total_s)} without converting; with {name}, the next best, "
         f"{duration(least.total_s)}, including {duration(least.convert_s)} to convert"
     )
 
 
 def break_even(decision: Decision) -> str:
     """Return when converting pays, as a sentence."""
-    if not any(one.total for one in decision.options if one.name != "as-is"):
+    if not any(option.total for option in decision.options if option.name != "as-is"):
         return "whether converting pays was not measured"
     if decision.break_even_passes is None:
         return "converting never pays, however many passes there are"
@@ -236,19 +231,19 @@ def break_even(decision: Decision) -> str:
 
 
 def lines(decision: Decision) -> list[str]:
-    """Return all of it, line by line."""
+    """Return the report as lines of text."""
     source = decision.measurements.source
     rows = [
         ("", "layout", "bytes/atom", "convert", "one pass", "total", "from", "to"),
         *(_row(option, source) for option in decision.options if option.total is not None),
     ]
     rule = decision.rule
-    found = [headline(decision), why(decision), "", *aligned(rows, 2), "", break_even(decision)]
-    found.append(f"published rule: {rule.layout}, {rule.gather} gather ({rule.text})")
+    text = [headline(decision), why(decision), "", *aligned(rows, 2), "", break_even(decision)]
+    text.append(f"published rule: {rule.layout}, {rule.gather} gather ({rule.text})")
     if not rule.agrees:
-        found.append(f"  why the advice differs: {rule.why_not}")
-    found += [f"note: {reason}" for reason in decision.reasons]
-    return [*found, "", *(f"  $ {command}" for command in decision.commands)]
+        text.append(f"  why the advice differs: {rule.why_not}")
+    text += [f"note: {reason}" for reason in decision.reasons]
+    return [*text, "", *(f"  $ {command}" for command in decision.commands)]
 
 
 def _row(option: Option, source: Source) -> tuple[str, ...]:
@@ -274,7 +269,7 @@ PARTS = {
 }
 """The colours of the report of `mdio analyze`, and two more."""
 RATIOS = (1.0, 10.0, 100.0)
-"""Where an analysis stops being I/O-bound, becomes compute-bound, and so by the papers' rule."""
+"""Limits of t_comp/t_IO: I/O-bound, compute-bound, and compute-bound by the papers' rule."""
 
 
 def _shown(decision: Decision) -> list[Option]:
@@ -282,9 +277,9 @@ def _shown(decision: Decision) -> list[Option]:
 
 
 def totals(decision: Decision) -> str:
-    """Bars: converting and all passes of each option, with the band of their sum."""
+    """Draw bars of converting and all passes of each option, with the band of their sum."""
     shown = _shown(decision)
-    with figure(1.2 + 0.3 * len(shown)) as (made, axes):
+    with figure(1.2 + 0.3 * len(shown)) as (fig, axes):
         for place, option in enumerate(shown):
             total = option.total
             assert total is not None
@@ -303,25 +298,25 @@ def totals(decision: Decision) -> str:
             axes.errorbar(total.total_s, place, xerr=error, color="black", capsize=3, fmt="none")
         _names(axes, shown)
         time_axis(axes.xaxis, "time")
-        made.legend(loc="outside lower center", ncols=2)
-        return figure_svg(made, "Predicted total of each layout: converting and all passes")
+        fig.legend(loc="outside lower center", ncols=2)
+        return figure_svg(fig, "Predicted total of each layout: converting and all passes")
 
 
 def breakdown(decision: Decision) -> str:
-    """Stacked bars: the parts of one pass with the ranks asked for."""
+    """Draw stacked bars of the parts of one pass with the requested ranks."""
     shown = _shown(decision)
     runs = [option.total.run for option in shown if option.total is not None]
-    with figure(1.4 + 0.3 * len(shown)) as (made, axes):
-        left = [0.0] * len(runs)
+    with figure(1.4 + 0.3 * len(shown)) as (fig, axes):
+        starts = [0.0] * len(runs)
         for name, (field, colour) in PARTS.items():
             widths = [float(getattr(run, field)) for run in runs]
             if max(widths) > 0.002 * max(run.t_total_s for run in runs):
-                axes.barh(range(len(runs)), widths, 0.7, left=left, color=colour, label=name)
-            left = [a + b for a, b in zip(left, widths, strict=True)]
+                axes.barh(range(len(runs)), widths, 0.7, left=starts, color=colour, label=name)
+            starts = [a + b for a, b in zip(starts, widths, strict=True)]
         _names(axes, shown)
         time_axis(axes.xaxis, "time of the slowest rank")
-        made.legend(loc="outside lower center", ncols=4)
-        return figure_svg(made, "Parts of one pass on each layout")
+        fig.legend(loc="outside lower center", ncols=4)
+        return figure_svg(fig, "Parts of one pass on each layout")
 
 
 def _names(axes: Any, shown: list[Option]) -> None:
@@ -333,8 +328,8 @@ def _names(axes: Any, shown: list[Option]) -> None:
 
 
 def times(decision: Decision) -> str:
-    """Lines: t_total of one pass against the ranks, with bands."""
-    with figure(3.4) as (made, axes):
+    """Draw t_total of one pass against the ranks, with bands."""
+    with figure(3.4) as (fig, axes):
         for number, points in enumerate(decision.curves.values()):
             axes.fill_between(
                 [point.n_ranks for point in points],
@@ -347,30 +342,30 @@ def times(decision: Decision) -> str:
         _lines(axes, decision, lambda points: [point.t_total_s for point in points])
         axes.set(yscale="log")
         time_axis(axes.yaxis, "t_total")
-        made.legend(loc="outside lower center", ncols=3)
-        return figure_svg(made, "Predicted t_total of one pass against ranks, for each layout")
+        fig.legend(loc="outside lower center", ncols=3)
+        return figure_svg(fig, "Predicted t_total of one pass against ranks, for each layout")
 
 
 def efficiencies(decision: Decision) -> str:
-    """Lines: parallel efficiency against the ranks."""
+    """Draw the parallel efficiency against the ranks."""
 
     def efficiency(points: tuple[Forecast, ...]) -> list[float]:
         alone = next((point for point in points if point.n_ranks == 1), points[0])
         work = alone.t_total_s * alone.n_ranks
         return [work / (point.n_ranks * max(point.t_total_s, 1e-12)) for point in points]
 
-    with figure(3.2) as (made, axes):
+    with figure(3.2) as (fig, axes):
         _lines(axes, decision, efficiency)
         axes.set(ylabel="efficiency")
         axes.set_ylim(bottom=0)
-        made.legend(loc="outside lower center", ncols=3)
-        return figure_svg(made, "Predicted parallel efficiency against ranks, for each layout")
+        fig.legend(loc="outside lower center", ncols=3)
+        return figure_svg(fig, "Predicted parallel efficiency against ranks, for each layout")
 
 
 def _lines(
     axes: Any, decision: Decision, values: Callable[[tuple[Forecast, ...]], list[float]]
 ) -> None:
-    """Draw what each option gives over the ranks."""
+    """Draw a curve of each option against the ranks."""
     for number, (name, points) in enumerate(decision.curves.items()):
         axes.plot(
             [point.n_ranks for point in points],
@@ -384,17 +379,17 @@ def _lines(
     axes.axvline(decision.ranks_asked, color="black", linewidth=0.8, linestyle=":")
     counts = [point.n_ranks for point in next(iter(decision.curves.values()))]
     axes.set_xscale("log", base=2)
-    every = max(1, -(-len(counts) // 8))
-    ticks = counts[::-1][::every][::-1]
+    stride = max(1, -(-len(counts) // 8))
+    ticks = counts[::-1][::stride][::-1]
     axes.set_xticks(ticks, [f"{count:,}" for count in ticks])
     axes.minorticks_off()
     axes.set_xlabel("ranks (dotted: asked for)")
 
 
 def ratio_line(decision: Decision) -> str:
-    """Scale from I/O-bound to compute-bound, and where this analysis stands on it."""
+    """Draw the scale from I/O-bound to compute-bound, with this analysis on it."""
     ratio = 1e4 if decision.ratio is None else min(max(decision.ratio, 1e-3), 1e4)
-    with figure(1.5) as (made, axes):
+    with figure(1.5) as (fig, axes):
         edges = (1e-3, *RATIOS, 1e4)
         colours = ("#0072B2", "#56B4E9", "#F0C15A", "#E69F00")
         words = ("I/O-bound", "balanced", "compute", "just run")
@@ -406,4 +401,4 @@ def ratio_line(decision: Decision) -> str:
         axes.text(ratio, 0.72, text, ha="center", fontsize=9)
         axes.set(xscale="log", xlim=(1e-3, 1e4), ylim=(0, 1), yticks=[])
         axes.set_xlabel("t_comp / t_IO of one worker on the source as it is")
-        return figure_svg(made, "Where the analysis lies between I/O-bound and compute-bound")
+        return figure_svg(fig, "Where the analysis lies between I/O-bound and compute-bound")
