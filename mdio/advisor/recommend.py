@@ -369,7 +369,7 @@ def _useful_ranks(setting: Setting, chosen: Trial) -> int:
 def _break_even(
     trials: Sequence[Trial], totals: dict[str, Total], chosen: Trial
 ) -> tuple[int | None, str | None]:
-    """Return the passes after which converting pays, and to which layout: the advised or best one."""
+    """Return the passes after which converting pays, and the layout to convert to."""
     source_s = totals["as-is"].run.t_total_s
     candidates: list[tuple[int, str]] = []
     for trial in trials:
