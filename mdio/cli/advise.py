@@ -28,7 +28,7 @@ from mdio.layouts.views.options import Reading
 from mdio.parallel.executors import Serial
 
 COMMON = ("-s", "--analysis", "--select", "--ranks", "--passes", "--target", "--mpi", "--report")
-"""What ``--help`` shows; ``--help-all`` has the rest."""
+"""Options that ``--help`` shows; ``--help-all`` shows all."""
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +86,7 @@ def _step(text: str) -> float:
 
 
 def _log(text: str, done: int, n_steps: int) -> None:
-    """Say how long it will take."""
+    """Print the step that names the time of the trials."""
     del done, n_steps
     if text.startswith(TRIALS):
         print(f"mdio advise: {text}", file=sys.stderr)
@@ -94,7 +94,7 @@ def _log(text: str, done: int, n_steps: int) -> None:
 
 @contextmanager
 def _bar(quiet: bool) -> Iterator[StepProgress | None]:
-    """Yield what shows the steps on a terminal, and elsewhere says how long they will take."""
+    """Yield a callback that draws a bar on a terminal, and elsewhere prints the expected time."""
     if quiet:
         yield None
         return
@@ -126,14 +126,14 @@ def run(args: argparse.Namespace) -> int:
         if args.save is not None:
             check_output(args.save)
         with _bar(args.quiet or not executor.is_owner) as progress:
-            given = arguments_for(advise, args) | {"trajectory": args.trajectory or None}
-            advice = advise(**given, progress=progress, executor=executor)
+            arguments = arguments_for(advise, args) | {"trajectory": args.trajectory or None}
+            advice = advise(**arguments, progress=progress, executor=executor)
         if executor.is_owner:
-            _tell(advice, args)
+            _print_advice(advice, args)
     return 0
 
 
-def _tell(advice: Advice, args: argparse.Namespace) -> None:
+def _print_advice(advice: Advice, args: argparse.Namespace) -> None:
     if args.report is not None:
         advice.save_report(args.report)
     if args.json:

@@ -59,9 +59,9 @@ COMMON = (
     "--plot",
     "--report",
 )
-"""What ``--help`` shows; ``--help-all`` has the rest."""
+"""Options that ``--help`` shows; ``--help-all`` shows all."""
 
-OF_KERNELS: dict[str, tuple[str, str, dict[str, Any]]] = {
+KERNEL_OPTIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "--ref-frame N": (
         "reference",
         "reference frame (default: 0)",
@@ -106,7 +106,7 @@ OF_KERNELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "--dims XYZ": ("dims", "msd: along which axes (default: xyz)", {"default": "xyz"}),
 }
-"""Options of some kernels: what these call them, help, and how they are read."""
+"""Options of some kernels: name of the argument, help, and arguments of `add`."""
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -125,10 +125,10 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(atoms, "--select SEL", "atoms to analyse (default: all; dihedrals: protein)")
     add(atoms, "--group NAME", "read this stored group, or this trajectory of an ensemble")
     add_options(parser, FrameChoice)
-    what = parser.add_argument_group("what is computed")
-    for spelled, (_, text, more) in OF_KERNELS.items():
-        add(what, spelled, text, **more)
-    add_settings(what, "an argument of your own kernel's class (repeatable)")
+    computation = parser.add_argument_group("what is computed")
+    for spelling, (_, text, more) in KERNEL_OPTIONS.items():
+        add(computation, spelling, text, **more)
+    add_settings(computation, "an argument of your own kernel's class (repeatable)")
     workers = parser.add_argument_group("workers")
     add_workers(workers)
     add(
@@ -158,25 +158,27 @@ def setup(parser: argparse.ArgumentParser) -> None:
 
 
 def _own_options(args: argparse.Namespace) -> dict[str, object]:
-    """Return those of `OF_KERNELS` that were given, as kernels call them."""
-    given = {}
-    for spelled, (name, _, more) in OF_KERNELS.items():
-        option = spelled.partition(" ")[0]
+    """Return the given `KERNEL_OPTIONS`, as arguments of the kernel."""
+    arguments = {}
+    for spelling, (name, _, more) in KERNEL_OPTIONS.items():
+        option = spelling.partition(" ")[0]
         value = getattr(args, option[2:].replace("-", "_"))
         if value == more.get("default"):
             continue
-        given[name] = value
+        arguments[name] = value
         if name not in signature(find_kernel(args.kernel)).parameters:
-            having = [one for one in KERNELS if name in signature(KERNELS[one]).parameters]
+            kernels = [
+                kernel for kernel in KERNELS if name in signature(KERNELS[kernel]).parameters
+            ]
             value_text = "" if value is True else f" {value}"
             raise PlanError(
-                f"{option}{value_text} is for {' and '.join(having)}, not for {args.kernel}; "
+                f"{option}{value_text} is for {' and '.join(kernels)}, not for {args.kernel}; "
                 "leave it out"
             )
-    return given
+    return arguments
 
 
-def _refuse_what_would_be_ignored(args: argparse.Namespace) -> None:
+def _check_options(args: argparse.Namespace) -> None:
     if args.gather != "blocking" and executor_name(args) != "mpi":
         raise PlanError(f"--gather {args.gather} is for ranks of MPI; add --mpi")
     if args.top is not None and not is_remote(args.top) and not Path(args.top).exists():
@@ -199,7 +201,7 @@ def _kernel(args: argparse.Namespace) -> Kernel:
 
 
 def _n_frames(args: argparse.Namespace) -> int:
-    """Return how many frames progress will show; 0 of an ensemble."""
+    """Return the number of frames for the progress bar; 0 for an ensemble."""
     if ensemble_at(args.trajectory):
         return 0
     with open_source(args.trajectory, overlap=args.overlap) as layout:
@@ -207,13 +209,13 @@ def _n_frames(args: argparse.Namespace) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Analyse, save, print a summary; under MPI, rank 0 does all but the analysis alone."""
+    """Analyse, save, print a summary; under MPI, only rank 0 saves and prints."""
     with chosen_executor(args) as executor:
         return _run(args, executor)
 
 
 def _run(args: argparse.Namespace, executor: Executor) -> int:
-    _refuse_what_would_be_ignored(args)
+    _check_options(args)
     kernel = _kernel(args)
     trajectory: Trajectory = args.trajectory
     if opening := source_options(args):
@@ -237,12 +239,12 @@ def _run(args: argparse.Namespace, executor: Executor) -> int:
         given |= {"workers": None, "executor": executor, "progress": progress}
         result = analyze(**given)
     if executor.is_owner:
-        _tell(args, result)
+        _output(args, result)
     return 0
 
 
 def _check_outputs(args: argparse.Namespace) -> None:
-    """Find out before the work what could not be written after it."""
+    """Check before the work whether all outputs can be written."""
     if args.out not in (None, "-"):
         if Path(args.out).suffix.lower() in PLOT_SUFFIXES:
             raise PlanError(f"{args.out}: -o saves numbers; give pictures as --plot {args.out}")
@@ -261,7 +263,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
         check_report(args.report)
 
 
-def _tell(args: argparse.Namespace, result: AnalysisResult) -> None:
+def _output(args: argparse.Namespace, result: AnalysisResult) -> None:
     if args.out == "-":
         write_result(".dat", result, sys.stdout.buffer)
     elif args.out is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from mdio.cli.common import add, add_options, add_resume, arguments_for
-from mdio.cli.convert import add_running, run_with
+from mdio.cli.convert import add_run_options, run_conversion
 from mdio.cli.workers import chosen_executor
 from mdio.converters.options import Sources
 from mdio.core.options import declared
@@ -13,11 +13,11 @@ from mdio.core.options import declared
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    add(parser, "source SRC", "what continues the trajectory", nargs="+")
+    add(parser, "source SRC", "continuation of the trajectory", nargs="+")
     add(parser, "out OUT", "zarr, segments or h5md of mdio, to add to")
     top = "topology, for outputs made with --pbc or --center"
     add_options(parser, Sources, overlap="", top=top, salvage="", verify="")
-    add_running(parser)
+    add_run_options(parser)
     add(parser, "--force", "start again where an earlier run has left something")
     add_resume(parser)
     add(
@@ -29,7 +29,8 @@ def setup(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Add the frames, and say so; under MPI, rank 0 owns the output and speaks for all."""
-    given = arguments_for(declared(Sources), args) | {"append": True, "compare_all": args.compared}
+    """Add the frames and print a summary; under MPI, rank 0 owns the output and prints."""
+    options = arguments_for(declared(Sources), args)
+    options |= {"append": True, "compare_all": args.compared}
     with chosen_executor(args) as executor:
-        return run_with(given, args, executor)
+        return run_conversion(options, args, executor)

@@ -95,12 +95,12 @@ def _run_scaling(args: argparse.Namespace) -> int:
     cases = list_cases(args.trajectory, args.executor, args.gather, args.repeat, args.workers)
     silent = args.quiet or args.json
 
-    def tell(line: str) -> None:
+    def report(line: str) -> None:
         if not silent:
             print(line, file=sys.stderr, flush=True)
 
     runs = []
-    for record in run_all(study, cases, args.repeats, tell):
+    for record in run_all(study, cases, args.repeats, report):
         append_jsonl(folder / "scaling.jsonl", [record])
         runs.append(record)
     rows = summarise(runs)
@@ -136,16 +136,16 @@ def _setup_darshan(parser: argparse.ArgumentParser) -> None:
 def _run_darshan(args: argparse.Namespace) -> int:
     """Read both, print."""
     modules = counters(args.log, args.files)
-    ours = None
+    own_nbytes = None
     if args.timings:
         try:
-            ours = int(json.loads(Path(args.timings).read_text())["nbytes_source"])
+            own_nbytes = int(json.loads(Path(args.timings).read_text())["nbytes_source"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SourceError(
                 f"{args.timings}: no timings of `mdio analyze --timings` ({error})"
             ) from error
     if args.json:
-        print_json({"modules": modules, "nbytes_source": ours})
+        print_json({"modules": modules, "nbytes_source": own_nbytes})
         return 0
     print(
         f"{'':<8}{'opens':>9}{'reads':>11}{'read':>13}{'writes':>11}{'written':>13}{'reading':>11}"
@@ -156,13 +156,13 @@ def _run_darshan(args: argparse.Namespace) -> int:
             f"{row['writes']:>11,}{human_nbytes(row['nbytes_written']):>13}"
             f"{duration(row['t_read_s']):>11}"
         )
-    if ours is not None:
-        rest = modules.get("POSIX", {}).get("nbytes_read", 0) - ours
+    if own_nbytes is not None:
+        other_nbytes = modules.get("POSIX", {}).get("nbytes_read", 0) - own_nbytes
         print(
-            f"mdio counted {human_nbytes(ours)} read of files by its blocks; "
+            f"mdio counted {human_nbytes(own_nbytes)} read of files by its blocks; "
             + (
-                f"the other {human_nbytes(rest)} were read to open, index and prepare"
-                if rest >= 0
+                f"the other {human_nbytes(other_nbytes)} were read to open, index and prepare"
+                if other_nbytes >= 0
                 else "more than Darshan saw: give the log of the same run, and a wider --files"
             )
         )
@@ -184,7 +184,7 @@ def counters(log: str, files: str = "") -> dict[str, dict[str, Any]]:
         report = darshan.DarshanReport(log, read_all=False)
     except (OSError, RuntimeError) as error:
         raise SourceError(f"{log}: no log of Darshan ({error})") from error
-    found = {}
+    sums = {}
     for module, prefix in PREFIXES.items():
         if module not in report.modules:
             continue
@@ -192,13 +192,13 @@ def counters(log: str, files: str = "") -> dict[str, dict[str, Any]]:
         names = report.name_records
         frames = report.records[module].to_df()
         counts, times = (frames[kind] for kind in ("counters", "fcounters"))
-        kept = [files in names.get(int(number), "") for number in counts["id"]]
-        counts, times = counts[kept], times[kept]
+        chosen = [files in names.get(int(number), "") for number in counts["id"]]
+        counts, times = counts[chosen], times[chosen]
 
-        def total(*names: str, of: Any = counts, prefix: str = prefix) -> int:
-            return sum(int(of[f"{prefix}_{n}"].sum()) for n in names if f"{prefix}_{n}" in of)
+        def total(*names: str, table: Any = counts, prefix: str = prefix) -> int:
+            return sum(int(table[f"{prefix}_{n}"].sum()) for n in names if f"{prefix}_{n}" in table)
 
-        found[module] = {
+        sums[module] = {
             "opens": total(*OPENS),
             "reads": total(*READS),
             "nbytes_read": total("BYTES_READ"),
@@ -206,7 +206,7 @@ def counters(log: str, files: str = "") -> dict[str, dict[str, Any]]:
             "nbytes_written": total("BYTES_WRITTEN"),
             "t_read_s": float(times[f"{prefix}_F_READ_TIME"].sum()),
         }
-    return found
+    return sums
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -234,4 +234,4 @@ BENCHES = {
         _run_darshan,
     ),
 }
-"""What each does, and the functions that add its options and run it."""
+"""Description of each, and the functions that add its options and run it."""

@@ -1,4 +1,4 @@
-"""``mdio cache``: what is kept on this node, and keeping what a simulation writes."""
+"""``mdio cache``: the cache of this node, and filling it while a simulation writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mdio.parallel.assignment import CacheFollower, follow_into_cache
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    follow = actions.add_parser("follow", help="keep what a simulation writes, as it is written")
+    follow = actions.add_parser("follow", help="cache trajectories while a simulation writes them")
     add(follow, "pattern PATTERN", "of trajectories, quoted: 'run/*.xtc'")
     add(follow, "--dir DIR", "folder on a disk of this node", required=True)
     add(follow, "--cache-size SIZE", "as for analyze", parse_nbytes)
@@ -31,11 +31,11 @@ def setup(parser: argparse.ArgumentParser) -> None:
     )
     add(follow, "--every TIME", "between looks (default: 60s)", seconds, default=60.0)
     add(follow, "--until-idle TIME", "end when nothing grows: 10m", seconds)
-    status = actions.add_parser("status", help="what is kept, by trajectory")
-    evict = actions.add_parser("evict", help="remove what was not used for the longest time")
-    add(evict, "--keep SIZE", "leave so much (default: none)", parse_nbytes, default=0)
-    add(evict, "--trajectory TRAJ", "of this one alone")
-    verify = actions.add_parser("verify", help="compare all that is kept with its checksums")
+    status = actions.add_parser("status", help="show the contents, by trajectory")
+    evict = actions.add_parser("evict", help="remove units that were not used for longest")
+    add(evict, "--keep SIZE", "size to leave (default: nothing)", parse_nbytes, default=0)
+    add(evict, "--trajectory TRAJ", "remove units of this trajectory only")
+    verify = actions.add_parser("verify", help="compare all units with their checksums")
     for action in (status, evict, verify):
         add(action, "dir DIR", "the folder given as --cache")
     for action in (follow, status, evict, verify):
@@ -43,51 +43,50 @@ def setup(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what was chosen; return 1 if what is kept is damaged."""
-    code, found, lines = ACTIONS[args.action](args)
+    """Run the chosen action; return 1 if the cache is damaged."""
+    code, output, lines = ACTIONS[args.action](args)
     if args.json:
-        print_json(found)
+        print_json(output)
     elif not args.quiet:
         print("\n".join(lines))
     return code
 
 
-Told = tuple[int, dict[str, Any], list[str]]
+Outcome = tuple[int, dict[str, Any], list[str]]
+"""Exit code, output for ``--json``, lines of text."""
 
 
-def _status(args: argparse.Namespace) -> Told:
-    every = list(cached_trajectories(args.dir))
-    nbytes = sum(one["nbytes"] for one in every)
-    lines = [f"{args.dir}: {human_nbytes(nbytes)} of {len(every)} trajectories"]
-    for one in every:
-        what = "".join(f" ({one[name]})" for name in ("label", "node") if one[name])
-        lines.append(
-            f"  {one['path']}{what}: {one['units_cached']:,} of {plural(one['units'], 'unit')}, "
-            f"{human_nbytes(one['nbytes'])}"
-        )
-    return 0, {"folder": args.dir, "nbytes": nbytes, "trajectories": every}, lines
+def _status(args: argparse.Namespace) -> Outcome:
+    cached = list(cached_trajectories(args.dir))
+    nbytes = sum(entry["nbytes"] for entry in cached)
+    lines = [f"{args.dir}: {human_nbytes(nbytes)} of {len(cached)} trajectories"]
+    for entry in cached:
+        names = "".join(f" ({entry[name]})" for name in ("label", "node") if entry[name])
+        units = f"{entry['units_cached']:,} of {plural(entry['units'], 'unit')}"
+        lines.append(f"  {entry['path']}{names}: {units}, {human_nbytes(entry['nbytes'])}")
+    return 0, {"folder": args.dir, "nbytes": nbytes, "trajectories": cached}, lines
 
 
-def _evict(args: argparse.Namespace) -> Told:
+def _evict(args: argparse.Namespace) -> Outcome:
     n_files, nbytes = evict_units(args.dir, args.keep, args.trajectory)
     line = f"{args.dir}: {plural(n_files, 'file')} removed, {human_nbytes(nbytes)}"
     return 0, {"folder": args.dir, "files": n_files, "nbytes": nbytes}, [line]
 
 
-def _verify(args: argparse.Namespace) -> Told:
+def _verify(args: argparse.Namespace) -> Outcome:
     checked = list(verify_units(args.dir))
     bad = [f"{path}: {problem}" for path, problem in checked if problem is not None]
-    found = {"ok": not bad, "folder": args.dir, "units_checked": len(checked), "bad": bad}
+    output = {"ok": not bad, "folder": args.dir, "units_checked": len(checked), "bad": bad}
     lines = [f"bad: {problem}; it will be read from the source again" for problem in bad]
     lines.append(f"{args.dir}: {plural(len(checked), 'unit')} checked, {len(bad):,} damaged")
-    return int(bool(bad)), found, lines
+    return int(bool(bad)), output, lines
 
 
-def _follow(args: argparse.Namespace) -> Told:
+def _follow(args: argparse.Namespace) -> Outcome:
     n_shown = [0]
     need_disk(args.pattern, f"following what is written needs it on a disk; {COPY_IT}")
 
-    def tell(follower: CacheFollower) -> None:
+    def report(follower: CacheFollower) -> None:
         if follower.n_units > n_shown[0] and not args.quiet:
             n_shown[0] = follower.n_units
             print(
@@ -104,9 +103,9 @@ def _follow(args: argparse.Namespace) -> Told:
             every_s=args.every,
             until_idle_s=args.until_idle,
             stopped=stopped,
-            report=tell,
+            report=report,
         )
-    found = {
+    output = {
         "folder": args.dir,
         "units": follower.n_units,
         "nbytes": follower.nbytes,
@@ -114,7 +113,7 @@ def _follow(args: argparse.Namespace) -> Told:
     }
     size = human_nbytes(follower.nbytes)
     lines = [f"{args.dir}: {plural(follower.n_units, 'unit')} kept, {size}", *follower.notes]
-    return 0, found, lines
+    return 0, output, lines
 
 
 ACTIONS = {"follow": _follow, "status": _status, "evict": _evict, "verify": _verify}

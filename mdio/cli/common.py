@@ -1,4 +1,4 @@
-"""What several subcommands share: sizes, progress bars, JSON."""
+"""Options, parsers of values and output that several subcommands share."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def add(
     offered: Mapping[str, Any] = MappingProxyType({}),
     **more: Any,
 ) -> None:
-    """Add an option or a place to `parser`, or to a group of one.
+    """Add an option or a positional argument to `parser`, or to a group of one.
 
-    `names`: of it and, last, of its value: ``-w --workers N``; an option without one is a flag.
-    `text`: its help. `kind`: makes the value of a text. `offered`: what shells complete, where
-    other values are allowed, too: names of classes. `more`: as `add_argument` takes it.
+    `names`: its names and the name of its value, ``-w --workers N``; an option without one is a
+    flag. `text`: its help. `kind`: parses its value. `offered`: classes by name that shells
+    complete, if other values are allowed, too. `more`: arguments of `add_argument`.
     """
     *names_, last = names.split()
     if last.startswith("-"):
@@ -44,10 +44,10 @@ def add(
     more |= {} if kind is None else {"type": kind}
     action = parser.add_argument(*names_, help=text, **more)
     if offered:
-        # argcomplete asks for it; zsh and fish show what the classes say of themselves.
+        # argcomplete calls it; zsh and fish show the descriptions of the classes.
         action.completer = lambda **_: {
-            name: (one.__doc__ or "").partition("\n")[0].partition(":")[0]
-            for name, one in offered.items()
+            name: (offer.__doc__ or "").partition("\n")[0].partition(":")[0]
+            for name, offer in offered.items()
         }
 
 
@@ -55,40 +55,46 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def arguments_for(target: Callable[..., Any] | Mapping[str, Any], args: argparse.Namespace) -> Any:
-    """Return what `args` has under the names of `target`, or of the arguments of a function."""
+    """Return the values of `args` for the names in `target`, or for the arguments of a function."""
     names = getattr(target, "option_names", target)
     names = signature(names).parameters if callable(names) else names
     return {name: vars(args)[name] for name in names if name in args}
 
 
 def add_options(parser: argparse.ArgumentParser, *parts: type, **texts: str) -> None:
-    """Add the options that `parts` declare, under a heading each.
+    """Add the options that `parts` declare, each part under a heading.
 
-    `texts`: add these alone; what help says of them, where it is not what is declared.
+    `texts`: if any, names of the only options that are added; texts replace the declared help.
     """
     for part in parts:
         heading = (part.__doc__ or "").partition(".\n")[0].rstrip(".")
         group = parser.add_argument_group(heading[0].lower() + heading[1:])
-        together: dict[str, Any] = {}
-        for one in fields(part):
-            about = one.metadata
-            if not about["spelled"] or (texts and one.name not in texts):
+        exclusive_groups: dict[str, Any] = {}
+        for declaration in fields(part):
+            metadata = declaration.metadata
+            if not metadata["spelled"] or (texts and declaration.name not in texts):
                 continue
-            more: dict[str, Any] = {"dest": one.name}
-            if (choices := about.get("choices")) is not None:
-                more["choices"] = choices() if callable(choices) else choices
-            if one.default is not MISSING:
-                more["default"] = one.default
-            more |= {"action": "store_false"} if one.default is True else {}
-            more |= KINDS.get(about.get("kind", one.type), {})
-            place: Any = group
-            if (alone := about.get("alone")) is not None:
-                place = together[alone] = (
-                    together.get(alone) or group.add_mutually_exclusive_group()
+            arguments: dict[str, Any] = {"dest": declaration.name}
+            if (choices := metadata.get("choices")) is not None:
+                arguments["choices"] = choices() if callable(choices) else choices
+            if declaration.default is not MISSING:
+                arguments["default"] = declaration.default
+            arguments |= {"action": "store_false"} if declaration.default is True else {}
+            arguments |= KINDS.get(metadata.get("kind", declaration.type), {})
+            parent: Any = group
+            if (exclusive_group := metadata.get("alone")) is not None:
+                parent = exclusive_groups[exclusive_group] = (
+                    exclusive_groups.get(exclusive_group) or group.add_mutually_exclusive_group()
                 )
-            for value, spelled in about.get("values", {None: about["spelled"]}).items():
+            for value, spelling in metadata.get("values", {None: metadata["spelled"]}).items():
                 const = {} if value is None else {"action": "store_const", "const": value}
-                add(place, spelled, texts.get(one.name) or about["text"], **more, **const)
+                add(
+                    parent,
+                    spelling,
+                    texts.get(declaration.name) or metadata["text"],
+                    **arguments,
+                    **const,
+                )
 
 
 def add_trajectory(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
@@ -97,7 +103,7 @@ def add_trajectory(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
 
 
 def add_output_options(parser: Any, quiet: str = "no progress bar, no summary") -> None:
-    """Add how much is printed."""
+    """Add the options on what is printed."""
     add(parser, "--json", "print one JSON object")
     add(parser, "-q --quiet", quiet)
 
@@ -112,7 +118,7 @@ def with_settings(
 ) -> Any:
     """Call `make` with `arguments` and those of ``--set``; raises PlanError if it lacks them.
 
-    Values are read as Python's literals; what is none is text.
+    Values are Python's literals; others are text.
     """
     from ast import literal_eval  # most commands have no use for it
 
@@ -131,7 +137,7 @@ def with_settings(
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
-    """Add what a trajectory may not say of itself."""
+    """Add options for metadata that a trajectory may lack."""
     source = parser.add_argument_group("missing metadata")
     add(source, "--format NAME", "its format, if it cannot be recognised")
     add(
@@ -148,13 +154,13 @@ def add_source(parser: argparse.ArgumentParser) -> None:
 
 
 def source_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return them, as options of `open_source`."""
-    given = {"format": args.format, "dt": args.timestep, "length_unit": args.length_unit}
-    return {name: value for name, value in given.items() if value is not None}
+    """Return the options for missing metadata, as `open_source` takes them."""
+    options = {"format": args.format, "dt": args.timestep, "length_unit": args.length_unit}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def print_notes(command: str, notes: Sequence[str]) -> None:
-    """Tell on stderr how files were joined."""
+    """Print notes on stderr."""
     for note in notes:
         print(f"mdio {command}: {without_passwords(note)}", file=sys.stderr)
 
@@ -177,14 +183,14 @@ def parse_precision(text: str) -> float | Literal["auto", "none"]:
     return parse_step(text, "give a step in angstrom (0.01), auto or none")
 
 
-def parse_step(text: str, wanted: str = "give a positive number") -> float:
-    """Return a step of stored numbers; an error says what is `wanted`."""
+def parse_step(text: str, hint: str = "give a positive number") -> float:
+    """Return a step of stored numbers; `hint` is the end of error messages."""
     try:
         step = float(text)
     except ValueError:
         step = 0.0
     if not 0.0 < step < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r}: {wanted}")
+        raise argparse.ArgumentTypeError(f"{text!r}: {hint}")
     return step
 
 
@@ -229,7 +235,7 @@ def parse_group(text: str) -> tuple[str, str]:
 
 
 def _renamed(option: str, names: Mapping[str, str]) -> Callable[[str], str]:
-    """Return what reads the value of `option`, and tells what former names of values are now."""
+    """Return a parser for values of `option` that prints the new names of old values."""
 
     def parse(text: str) -> str:
         if text in names:
@@ -260,7 +266,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "step": {"type": parse_step},
     "stripes": {"type": parse_stripes},
 }
-"""How the texts of declared options are read, by kind or by type."""
+"""Arguments of `add_argument` for declared options, by kind or by type."""
 
 
 def print_json(value: dict[str, Any]) -> None:
@@ -281,12 +287,8 @@ def _plain(value: Any) -> Any:
 
 
 def add_resume(parser: argparse.ArgumentParser) -> None:
-    """Add the option that goes on with what an earlier run left."""
-    add(
-        parser,
-        "--resume",
-        "go on with what an earlier run of the same conversion left; begin if it left nothing",
-    )
+    """Add the option to resume an unfinished conversion."""
+    add(parser, "--resume", "resume an unfinished run of the same conversion, if there is one")
 
 
 def positives(text: str) -> list[int]:
@@ -309,7 +311,7 @@ def names_among(names: tuple[str, ...]) -> Callable[[str], list[str]]:
 
 
 def add_bench_output(parser: argparse.ArgumentParser, name: str, files: str) -> None:
-    """Add where the bench `name` keeps its `files`, and what it prints."""
+    """Add the options of bench `name` on its output `files`, and on what is printed."""
     add(
         parser,
         "-o --out FOLDER",
@@ -326,7 +328,7 @@ def progress_bar(
     """Yield a callback for (frames, bytes) done; None if it is to be `quiet`.
 
     It draws a bar, or writes a line now and then where stderr is no terminal: under mpiexec, and in
-    the logs of jobs. `total`: frames in all, or what tells them; 0 if they are not known.
+    the logs of jobs. `total`: number of frames, or a function that returns it; 0 if it is unknown.
     """
     n_frames = total if callable(total) else partial(int, total)
     if quiet:

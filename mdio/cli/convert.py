@@ -58,13 +58,13 @@ def seconds(text: str) -> float:
 
 
 def add_follow(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a conversion that goes on as its source grows."""
+    """Add the options of a conversion that follows a growing source."""
     following = parser.add_argument_group("a source that is still being written")
     add(
         following,
         "--follow",
-        "convert what is complete, a full shard or segment at a time, until told to end "
-        "(Ctrl-C and SIGTERM end it with all complete frames)",
+        "convert complete frames, a full shard or segment at a time, until Ctrl-C or SIGTERM, "
+        "which end it with all complete frames",
     )
     add(following, "--until-idle TIME", "end when SRC stops growing: 10m", seconds)
     add(following, "--frames N", "stop after N frames", positive)
@@ -77,16 +77,16 @@ def add_follow(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def follow_with(given: Mapping[str, Any], args: argparse.Namespace, executor: Executor) -> int:
-    """Follow the source; say so now and then, and in the end."""
+def run_follow(given: Mapping[str, Any], args: argparse.Namespace, executor: Executor) -> int:
+    """Follow the source, and print how many frames are converted."""
     live = is_stream(args.source[0])
-    what = args.source[0] if live else "--follow"
+    name = args.source[0] if live else "--follow"
     if len(args.source) != 1 or executor.ranks or args.dry_run or args.compared:
-        raise PlanError(f"{what} is for one source, without --mpi, --dry-run and --verify")
+        raise PlanError(f"{name} is for one source, without --mpi, --dry-run and --verify")
     if live and executor.n_workers > 1:
-        raise PlanError(f"{what}: a stream is read by one process; leave out -w and --executor")
+        raise PlanError(f"{name}: a stream is read by one process; leave out -w and --executor")
 
-    def tell(n_frames: int) -> None:
+    def report(n_frames: int) -> None:
         if not args.quiet:
             print(f"mdio convert: {args.out}: {plural(n_frames, 'frame')} so far", file=sys.stderr)
 
@@ -94,7 +94,7 @@ def follow_with(given: Mapping[str, Any], args: argparse.Namespace, executor: Ex
         "every_s": args.every,
         "until_idle_s": args.until_idle,
         "n_frames": args.frames,
-        "published": tell,
+        "published": report,
         "force": args.force,
         **ConversionOptions.of(**given).words(),
     }
@@ -104,7 +104,7 @@ def follow_with(given: Mapping[str, Any], args: argparse.Namespace, executor: Ex
             from mdio.converters.stream import record
 
             with warnings.catch_warnings(action="always", category=UserWarning):
-                warnings.showwarning = _tell_warning
+                warnings.showwarning = _print_warning
                 result = record(args.source[0], args.out, stopped=stopped, **options)
         else:
             result = follow(args.source[0], args.out, stopped=stopped, executor=executor, **options)
@@ -117,7 +117,7 @@ def follow_with(given: Mapping[str, Any], args: argparse.Namespace, executor: Ex
     return 0
 
 
-def _tell_warning(message: Warning | str, *_: Any, **_more: Any) -> None:
+def _print_warning(message: Warning | str, *_: Any, **_more: Any) -> None:
     print(f"mdio convert: {message}", file=sys.stderr)
 
 
@@ -125,8 +125,7 @@ COMMON = (
     *("-s", "--select", "--group", "-b", "-e", "--dt", "--precision", "--compression", "-w"),
     *("--mpi", "--dry-run", "--verify", "--force", "--resume"),
 )
-"""What ``--help`` shows; ``--help-all`` has the rest."""
-
+"""Options that ``--help`` shows; ``--help-all`` shows all."""
 
 NOT_TOGETHER = {
     "dry_run": "--dry-run",
@@ -157,11 +156,11 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(
         parser,
         "--recipe FILE|OUTPUT",
-        "make OUT as this output was made, or as FILE.json of --dry-run --json says; options that "
-        "are given beside it come first",
+        "make OUT like this output, or by FILE.json of --dry-run --json; options given beside it "
+        "replace its own",
     )
     add_options(parser, *OPTIONS)
-    add_running(parser)
+    add_run_options(parser)
     add(
         parser,
         "--force",
@@ -172,8 +171,8 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_follow(parser)
 
 
-def add_running(parser: argparse.ArgumentParser) -> None:
-    """Add what conversions of all kinds have: workers, and what is printed."""
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of all kinds of conversions on workers and output."""
     add_workers(parser)
     add(parser, "--dry-run", "print the plan, write nothing")
     add_output_options(parser)
@@ -188,24 +187,27 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     if args.hints and not args.mpio:
         raise PlanError("--hint is for MPI-IO; add --mpio or --collective")
     *progressive, (_, stripe_count) = args.progressive or [(-1, args.stripe_count)]
-    given: dict[str, Any] = {"groups": dict(args.groups), "source_options": source_options(args)}
-    given |= {"progressive": progressive, "stripe_count": stripe_count}
-    given |= {"compare_all": args.append and args.compared}
-    given = arguments_for(declared(*OPTIONS), args) | given
+    options: dict[str, Any] = arguments_for(declared(*OPTIONS), args) | {
+        "groups": dict(args.groups),
+        "source_options": source_options(args),
+        "progressive": progressive,
+        "stripe_count": stripe_count,
+        "compare_all": args.append and args.compared,
+    }
     if args.recipe is None:
-        return dict(given)
-    asked_here = ConversionOptions.of(**given).asked_for()
-    return recipe_at(args.recipe) | {one.name: value for one, value in asked_here}
+        return options
+    given = ConversionOptions.of(**options).asked_for()
+    return recipe_at(args.recipe) | {declaration.name: value for declaration, value in given}
 
 
 def run(args: argparse.Namespace) -> int:
-    """Convert, or print the plan; under MPI, rank 0 owns the output and speaks for all."""
+    """Convert, or print the plan; under MPI, rank 0 owns the output and prints."""
     with chosen_executor(args) as executor, salvage_offered(args.salvage):
         if args.ensemble:
             return _run_ensemble(args, executor)
         if args.follow or is_stream(args.source[0]):
-            return follow_with(_options(args), args, executor)
-        return run_with(_options(args), args, executor)
+            return run_follow(_options(args), args, executor)
+        return run_conversion(_options(args), args, executor)
 
 
 def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
@@ -213,34 +215,33 @@ def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
     for name, option in NOT_TOGETHER.items():
         if getattr(args, name):
             raise PlanError(f"{option} is not for --ensemble; leave it out")
-    given = ConversionOptions.of(**_options(args)).words()
-    running: dict[str, Any] = {"executor": executor, "force": args.force}
-    running |= {"resume": args.resume}
+    arguments: dict[str, Any] = {"executor": executor, "force": args.force, "resume": args.resume}
+    arguments |= ConversionOptions.of(**_options(args)).words()
     with progress_bar(0, "convert", quiet=args.quiet) as progress:
         if "{label}" in args.out and len(args.source) == 1:
-            done = convert_members(args.source[0], args.out, progress=progress, **running, **given)
+            results = convert_members(args.source[0], args.out, progress=progress, **arguments)
         else:
             sources = labelled(args.source)
-            done = convert_ensemble(sources, args.out, progress=progress, **running, **given)
-    notes = notes_by_label({label: result.plan.notes for label, result in done.items()})
+            results = convert_ensemble(sources, args.out, progress=progress, **arguments)
+    notes = notes_by_label({label: result.plan.notes for label, result in results.items()})
     if args.json:
-        print_json({"members": {label: result.to_json() for label, result in done.items()}})
+        print_json({"members": {label: result.to_json() for label, result in results.items()}})
     elif args.quiet:
         print_notes("convert", notes)
     else:
-        for result in done.values():
+        for result in results.values():
             _print_summary(replace(result, plan=result.plan.replace(notes=())))
         for note in notes:
             print(f"  note: {note}")
     return 0
 
 
-def run_with(given: Mapping[str, Any], args: argparse.Namespace, executor: Executor) -> int:
-    """Convert with the options that are given; of `args`: the files, and how it is told."""
+def run_conversion(given: Mapping[str, Any], args: argparse.Namespace, executor: Executor) -> int:
+    """Convert with the options `given`; `args` has the files and the options on output."""
     options = ConversionOptions.of(**given)
     if args.compared and is_structure(Path(args.out), options.storage.to):
         raise PlanError(f"{args.out}: --verify is not for a structure file; leave it out")
-    # Prepared once: the others get the opened source and the plan, and find the index stored.
+    # Prepared by rank 0; others get the opened source and the plan, and read the stored index.
     conversion = executor.from_owner(lambda: prepare(args.source, args.out, options, executor))
     if args.dry_run:
         if executor.is_owner:
@@ -251,24 +252,24 @@ def run_with(given: Mapping[str, Any], args: argparse.Namespace, executor: Execu
     quiet = args.quiet or not executor.is_owner
     with progress_bar(conversion.plan.n_frames, "convert", quiet=quiet) as progress:
         result = conversion.run(executor, force=args.force, resume=args.resume, progress=progress)
-    checked = _verified(args, conversion, executor) if args.compared else None
+    verified = _verify(args, conversion, executor) if args.compared else None
     if executor.is_owner:
-        report = result.to_json()
-        if checked is not None:
-            report["verify"] = checked.to_json()
+        output = result.to_json()
+        if verified is not None:
+            output["verify"] = verified.to_json()
         if args.json:
-            print_json(report)
+            print_json(output)
         elif args.quiet:
             print_notes("convert", result.plan.notes)
         else:
             _print_summary(result)
-            if checked is not None and checked.ok:
+            if verified is not None and verified.ok:
                 print(
-                    f"  verified: {checked.frames_compared:,} frames compared with the source, "
-                    f"largest difference {checked.max_abs_diff_angstrom:g} angstrom"
+                    f"  verified: {verified.frames_compared:,} frames compared with the source, "
+                    f"largest difference {verified.max_abs_diff_angstrom:g} angstrom"
                 )
-    if checked is not None and not checked.ok:
-        raise CorruptLayoutError(f"{args.out}: verify failed: {checked.bad[0]}")
+    if verified is not None and not verified.ok:
+        raise CorruptLayoutError(f"{args.out}: verify failed: {verified.bad[0]}")
     return 0
 
 
@@ -281,7 +282,7 @@ def _print_plan(args: argparse.Namespace, plan: LayoutPlan, recipe: dict[str, An
             print(f"recipe: {json.dumps(recipe)}")
 
 
-def _verified(args: argparse.Namespace, conversion: Conversion, executor: Executor) -> VerifyResult:
+def _verify(args: argparse.Namespace, conversion: Conversion, executor: Executor) -> VerifyResult:
     quiet = args.quiet or not executor.is_owner
     with progress_bar(conversion.plan.n_frames, "verify", quiet=quiet) as progress:
         try:

@@ -31,7 +31,8 @@ from mdio.layouts.views.opening import ensemble_at
 from mdio.layouts.views.options import Reading
 
 HAS = ("has_velocities", "has_forces", "has_box")
-LOOKED_AT = 100  # frames, for how often a field comes
+N_PROBED = 100
+"""Frames that are read to find the interval of sparse fields."""
 TIMES = ("time_first_ps", "time_last_ps", "dt_ps")
 
 
@@ -46,8 +47,8 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(parser, "--version", text, action="version", version=f"mdio {__version__}")
 
 
-def _made_of(source: Mapping[str, Any]) -> str:
-    """Return the first of the files that an output was made of, and how many more there are."""
+def _source_files(source: Mapping[str, Any]) -> str:
+    """Return the first source file of an output, and the number of further ones."""
     n_more = len(source.get("files", ())) - 1
     path = str(source.get("path", ""))
     return f"{path} and {plural(n_more, 'more file')}" if n_more > 0 else path
@@ -59,63 +60,63 @@ def _times(facts: dict[str, Any]) -> str:
 
 def _fields(facts: dict[str, Any]) -> str:
     fields = [name for name in ("velocities", "forces", "box") if facts[f"has_{name}"]]
-    lacking = (
-        f"; {name} {f'every {every} frames' if every else 'not in all frames'}"
-        for name, every in facts["field_every"].items()
+    sparse = (
+        f"; {name} {f'every {interval} frames' if interval else 'not in all frames'}"
+        for name, interval in facts["field_every"].items()
     )
-    return ", ".join(["positions", *fields]) + "".join(lacking)
+    return ", ".join(["positions", *fields]) + "".join(sparse)
 
 
-def _every(layout: Layout) -> dict[str, int | None]:
-    """Return after how many frames each field comes again that some frames lack.
+def _field_intervals(layout: Layout) -> dict[str, int | None]:
+    """Return the interval in frames of each field that some frames lack.
 
-    None where the first frames have no even interval, or do not tell one.
+    None where the first frames have no even interval, or too few of them have the field.
     """
     names = layout.info.sparse
     if not names:
         return {}
-    block = layout.read(0, min(layout.info.n_frames, LOOKED_AT), atoms=[0])
-    found = {}
+    block = layout.read(0, min(layout.info.n_frames, N_PROBED), atoms=[0])
+    intervals = {}
     for name in names:
         values = getattr(block, name)
         if block.n_frames == layout.info.n_frames and not absent(values).any():
-            continue  # a format may know of some field only that it is not in all frames
+            continue  # the format does not record whether all frames have the field
         gaps = set() if values is None else set(np.diff(np.flatnonzero(~absent(values))).tolist())
-        found[name] = gaps.pop() if len(gaps) == 1 and gaps != {1} else None
-    return found
+        intervals[name] = gaps.pop() if len(gaps) == 1 and gaps != {1} else None
+    return intervals
 
 
-def _first(layout: Layout) -> dict[str, Any]:
-    """Return cell and step of the first frame, and how often fields come."""
+def _first_frame_facts(layout: Layout) -> dict[str, Any]:
+    """Return cell and step of the first frame, and intervals of sparse fields."""
     first = layout.read(0, 1, atoms=[]) if layout.info.n_frames else None
     box = None if first is None or not first.box.any() else first.box[0].tolist()
     step = None if first is None or first.step is None else int(first.step[0])
-    return {"box_angstrom": box, "step_first": step, "field_every": _every(layout)}
+    return {"box_angstrom": box, "step_first": step, "field_every": _field_intervals(layout)}
 
 
-def _file(path: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Return what one of several files has by itself."""
-    kept = ("path", "n_frames", "n_atoms", *TIMES, *HAS, "sparse")
+def _file_facts(path: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Return facts of one of several files."""
+    names = ("path", "n_frames", "n_atoms", *TIMES, *HAS, "sparse")
     with open_with_topology([path], args.top, **source_options(args)) as layout:
-        return {name: getattr(layout.info, name) for name in kept} | _first(layout)
+        return {name: getattr(layout.info, name) for name in names} | _first_frame_facts(layout)
 
 
-def _tell_each(args: argparse.Namespace, refusal: SourceError) -> int:
-    """List files that are no parts of one trajectory, as replicas are not; say why not."""
-    files = [_file(path, args) for path in args.path]
+def _print_files(args: argparse.Namespace, refusal: SourceError) -> int:
+    """Print facts of files that cannot be joined, such as replicas, and the reason."""
+    files = [_file_facts(path, args) for path in args.path]
     if args.json:
         print_json({"layout": None, "files": files, "notes": [str(refusal)]})
         return 0
-    for one in files:
+    for facts in files:
         rows = {
-            "frames": f"{one['n_frames']:,}",
-            "atoms": f"{one['n_atoms']:,}",
-            "time": _times(one),
-            "first step": "" if one["step_first"] is None else f"{one['step_first']:,}",
-            "has": _fields(one),
-            "box": box_text(one["box_angstrom"]),
+            "frames": f"{facts['n_frames']:,}",
+            "atoms": f"{facts['n_atoms']:,}",
+            "time": _times(facts),
+            "first step": "" if facts["step_first"] is None else f"{facts['step_first']:,}",
+            "has": _fields(facts),
+            "box": box_text(facts["box_angstrom"]),
         }
-        _print_rows(one["path"], rows)
+        _print_rows(facts["path"], rows)
     print(f"mdio info: not joined: {refusal}", file=sys.stderr)
     return 0
 
@@ -127,29 +128,29 @@ def _print_rows(title: str, rows: dict[str, str]) -> None:
             print(f"  {name:<12} {value}")
 
 
-def _tell_ensemble(args: argparse.Namespace, members: dict[str, Path]) -> int:
-    facts = {label: _file(str(path), args) for label, path in members.items()}
+def _print_ensemble(args: argparse.Namespace, members: dict[str, Path]) -> int:
+    members_facts = {label: _file_facts(str(path), args) for label, path in members.items()}
     if args.json:
-        print_json({"layout": "ensemble", "path": args.path[0], "members": facts})
+        print_json({"layout": "ensemble", "path": args.path[0], "members": members_facts})
         return 0
     print(f"{args.path[0]}: an ensemble of {plural(len(members), 'trajectory')}")
-    for label, one in facts.items():
-        held = f"{plural(one['n_frames'], 'frame')} of {plural(one['n_atoms'], 'atom')}"
-        print(f"  {label:<12} {held}, {_times(one)}")
+    for label, facts in members_facts.items():
+        size = f"{plural(facts['n_frames'], 'frame')} of {plural(facts['n_atoms'], 'atom')}"
+        print(f"  {label:<12} {size}, {_times(facts)}")
     return 0
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what is known of the trajectory."""
-    how = source_options(args)
+    """Print facts of the trajectory."""
+    options = source_options(args)
     if members := ensemble_at(args.path):
-        return _tell_ensemble(args, members)
+        return _print_ensemble(args, members)
     try:
-        opened = open_with_topology(args.path, args.top, overlap=args.overlap, **how)
+        opened = open_with_topology(args.path, args.top, overlap=args.overlap, **options)
     except SourceError as refusal:
         if len(args.path) == 1 or args.overlap is not None:
             raise
-        return _tell_each(args, refusal)
+        return _print_files(args, refusal)
     with opened as layout:
         if not args.json:
             print_notes("info", layout.notes)
@@ -158,10 +159,10 @@ def run(args: argparse.Namespace) -> int:
         requested = (layout.manifest or {}).get("stripe") or {}
         if requested.get("asked") and requested.get("reason"):
             facts["not_striped_as_asked"] = requested["reason"]
-        facts |= _first(layout) | {"frame_data": described(layout.frame_data())}
-    facts["files"] = [_file(path, args) for path in args.path] if len(args.path) > 1 else []
-    found = get_stripe(args.path[0])
-    facts["striping"] = None if found is None else asdict(found)
+        facts |= _first_frame_facts(layout) | {"frame_data": described(layout.frame_data())}
+    facts["files"] = [_file_facts(path, args) for path in args.path] if len(args.path) > 1 else []
+    stripe = get_stripe(args.path[0])
+    facts["striping"] = None if stripe is None else asdict(stripe)
     facts["no_striping"] = unstriped(args.path[0])
     if args.json:
         print_json(facts)
@@ -192,9 +193,9 @@ def run(args: argparse.Namespace) -> int:
         "stripes asked": f"not applied: {facts['not_striped_as_asked']}"
         if "not_striped_as_asked" in facts
         else "",
-        "source": _made_of(facts["source"] or {}),
+        "source": _source_files(facts["source"] or {}),
     }
-    for one in facts["files"]:
-        print(f"{one['path']}: {one['n_frames']:,} frames, {_times(one)}")
+    for file_facts in facts["files"]:
+        print(f"{file_facts['path']}: {file_facts['n_frames']:,} frames, {_times(file_facts)}")
     _print_rows("together:" if facts["files"] else args.path[0], rows)
     return 0

@@ -1,16 +1,14 @@
-"""``mdio``: finds the subcommand, runs it, turns errors into one line and an exit code.
+"""``mdio``: runs a subcommand, and turns errors into one line and an exit code.
 
 Exit codes: 0 done; 1 the work failed (bad data, full disk, failed verify); 2 the command line is
 wrong.
 
-How a process under MPI ends: all ranks together, with one exit code, and at once.
+Under MPI all ranks end together, with one exit code. MPI_Finalize of MPICH 4 with UCX over TCP
+sometimes hangs. Ranks that Hydra (MPICH's mpiexec) has started therefore report their end to it
+themselves (PMI-1, the wire protocol of MPICH's process managers: `cmd=barrier_in`, `cmd=finalize`),
+and exit without MPI_Finalize. Under other launchers it is called, with a time limit.
 
-MPI_Finalize of MPICH 4 with UCX over TCP waits for ever now and then, once ranks have talked to
-each other. Where Hydra (MPICH's mpiexec) has started the ranks, they take leave of it themselves,
-in its own words (PMI-1, the wire protocol of MPICH's process managers: `cmd=barrier_in`,
-`cmd=finalize`), and end without MPI_Finalize. Under other launchers it is called, and watched.
-
-Help that fits a screen: what is used most comes first, ``--help-all`` has the rest.
+Help fits a screen: ``--help`` shows common options, ``--help-all`` all of them.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ EXAMPLES = (
 )
 
 
-MEANT = {
+OTHER_NAMES = {
     "--layout": "--to",
     "--topology": "--top",
     "-o": "--out",
@@ -66,23 +64,22 @@ MEANT = {
     "--source": "--against",
     "--reference": "--ref-frame",
 }
-"""What other programs call an option, which spelling alone would not find."""
+"""Options of mdio by their names in other programs, if the spelling does not suggest them."""
+
+OTHER_VALUES = {"multiprocessing": "processes", "distributed": "dask", "none": "serial"}
+BENCH_SCRIPTS = ("layouts", "gather", "scheduler")
+"""Benches that are scripts in the sources, and were commands in earlier versions."""
 
 
-MEANT_VALUES = {"multiprocessing": "processes", "distributed": "dask", "none": "serial"}
-SCRIPTS = ("layouts", "gather", "scheduler")
-"""Benches that were commands once."""
-
-
-def hint_for(word: str, parser: argparse.ArgumentParser) -> str:
-    """Return which option of `parser` may be meant by one that it does not have."""
-    word = word.partition("=")[0]
-    known, meant = parser._option_string_actions, MEANT.get(word, word)
-    if meant == "--out" != word and meant not in known:
+def hint_for(option: str, parser: argparse.ArgumentParser) -> str:
+    """Return a hint at the option of `parser` that is meant by an unknown one."""
+    option = option.partition("=")[0]
+    known, suggestion = parser._option_string_actions, OTHER_NAMES.get(option, option)
+    if suggestion == "--out" != option and suggestion not in known:
         return " (give the output last, without an option)"
-    if meant in known:
-        return f" (did you mean {meant!r}?)"
-    return "" if word in MEANT or len(word) == 2 else did_you_mean(word, known)
+    if suggestion in known:
+        return f" (did you mean {suggestion!r}?)"
+    return "" if option in OTHER_NAMES or len(option) == 2 else did_you_mean(option, known)
 
 
 def examples() -> str:
@@ -95,7 +92,7 @@ def examples() -> str:
 
 
 class FriendlyParser(argparse.ArgumentParser):
-    """Tells what is wrong in one line; its help begins with what people use."""
+    """A parser with errors of one line, and a help that can hide options."""
 
     def error(self, message: str) -> NoReturn:
         """End with exit code 2 and one line."""
@@ -111,12 +108,14 @@ class FriendlyParser(argparse.ArgumentParser):
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
-            choices = [str(one) for one in action.choices or ()]
-            meant = MEANT_VALUES.get(value)
+            choices = [str(choice) for choice in action.choices or ()]
+            suggestion = OTHER_VALUES.get(value)
             hint = (
-                f" (did you mean {meant!r}?)" if meant in choices else did_you_mean(value, choices)
+                f" (did you mean {suggestion!r}?)"
+                if suggestion in choices
+                else did_you_mean(value, choices)
             )
-            if action.dest == "bench" and value in SCRIPTS:
+            if action.dest == "bench" and value in BENCH_SCRIPTS:
                 hint = f" (in the sources: python bench/{value}.py)"
             error.message += hint
             raise
@@ -140,7 +139,7 @@ class FriendlyParser(argparse.ArgumentParser):
         """Return the help with the common options only."""
         if not self._hidden:
             return super().format_help()
-        kept = {action: action.help for action in self._hidden}
+        texts = {action: action.help for action in self._hidden}
         places = map(_place, self._get_positional_actions())
         self.usage = " ".join([self.prog, *places, "[options]"])
         for action in self._hidden:
@@ -149,7 +148,7 @@ class FriendlyParser(argparse.ArgumentParser):
             return super().format_help()
         finally:
             self.usage = None
-            for action, text in kept.items():
+            for action, text in texts.items():
                 action.help = text
 
     def format_all(self) -> str:
@@ -171,18 +170,18 @@ class _HelpAll(argparse.Action):
 
 
 FAILED_ALONE_S = 10.0
-"""A rank that has failed waits so long for the others to come to their end."""
+"""A rank that has failed waits this long for the others to end."""
 FINALIZE_S = 2.0
-"""MPI_Finalize has so long; afterwards the process ends without it."""
+"""Time limit of MPI_Finalize; then the process exits without it."""
 LAUNCHER_S = 5.0
-"""Hydra has so long to answer."""
+"""Time limit of an answer of Hydra."""
 FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
 def end_mpi(code: int) -> int:
-    """End MPI after the work, if it was begun, with one exit code: the largest of all ranks.
+    """End MPI, if it was started, and return the largest exit code of all ranks.
 
-    Does not return where the process has ended without MPI_Finalize. Otherwise returns the code.
+    Does not return if the process exits without MPI_Finalize.
     """
     MPI: Any = sys.modules.get("mpi4py.MPI")  # noqa: N806
     if MPI is None or not MPI.Is_initialized() or MPI.Is_finalized():
@@ -191,9 +190,9 @@ def end_mpi(code: int) -> int:
 
     from mdio.parallel.sleeping import Nap
 
-    _end_python()  # before the others are met: then all leave at one moment
-    # All leave with one code: that of rank 0 alone is lost now and then on its way to the launcher.
-    # Ranks sleep meanwhile, as rank 0 may still write. Who has failed alone ends the others.
+    _flush_python()  # before the reduction, so that all ranks exit at the same time
+    # All exit with one code, since the launcher sometimes loses that of rank 0. Ranks sleep
+    # meanwhile, as rank 0 may still write. A rank that has failed alone ends the others.
     largest = np.array([code], np.int32)
     all_here = MPI.COMM_WORLD.Iallreduce(np.array([code], np.int32), largest, MPI.MAX)
     deadline = time.monotonic() + FAILED_ALONE_S if code else math.inf
@@ -202,7 +201,7 @@ def end_mpi(code: int) -> int:
         os._exit(code)
     code = int(largest[0])
     launcher = _hydra(MPI)
-    if launcher is not None and _take_leave(launcher, MPI.COMM_WORLD):
+    if launcher is not None and _report_end(launcher, MPI.COMM_WORLD):
         os._exit(code)
     timer = Timer(FINALIZE_S, os._exit, (code,))
     timer.daemon = True
@@ -223,19 +222,19 @@ def _hydra(MPI: Any) -> int | None:  # noqa: N803
     return None
 
 
-def _take_leave(launcher: int, comm: Any) -> bool:
-    """Meet all ranks at the launcher and say that this one is done; return whether it agreed."""
+def _report_end(launcher: int, comm: Any) -> bool:
+    """Report the end of this rank to the launcher with all others; return whether it agreed."""
     try:
-        # The last message of a rank may still be on its way when it has what it waited for: all go
-        # on serving MPI until the launcher says that every one has come.
-        return _ask(launcher, b"barrier_in", b"barrier_out", math.inf, comm.Iprobe) and _ask(
-            launcher, b"finalize", b"finalize_ack", LAUNCHER_S
-        )
+        # Messages of other ranks may still be in flight: all ranks serve MPI until the launcher
+        # reports that all have reached the barrier.
+        return _send_command(
+            launcher, b"barrier_in", b"barrier_out", math.inf, comm.Iprobe
+        ) and _send_command(launcher, b"finalize", b"finalize_ack", LAUNCHER_S)
     except OSError:
         return False
 
 
-def _ask(
+def _send_command(
     launcher: int, command: bytes, answer: bytes, timeout_s: float, meanwhile: Any = None
 ) -> bool:
     """Send a command to the launcher; return whether `answer` came back within `timeout_s`."""
@@ -252,8 +251,8 @@ def _ask(
     return b"cmd=" + answer in line
 
 
-def _end_python() -> None:
-    """Do what Python would at its end, but for what calls MPI: its own exit and HDF5's."""
+def _flush_python() -> None:
+    """Run exit functions and flush files as Python does at exit, without those that call MPI."""
     atexit._run_exitfuncs()
     gc.unfreeze()
     for file in gc.get_objects():  # what a user's function has left open
@@ -321,7 +320,7 @@ def _parser(command: str | None, *, alone: bool = False) -> FriendlyParser:
 
 
 def command_help(name: str) -> str:
-    """Return what ``mdio NAME --help-all`` prints."""
+    """Return the output of ``mdio NAME --help-all``."""
     return _command(_parser(name), name).format_all()
 
 
@@ -331,8 +330,8 @@ def _command(parser: FriendlyParser, name: str) -> FriendlyParser:
 
 
 @contextmanager
-def _stalls_told(args: argparse.Namespace) -> Iterator[None]:
-    """Watch for storage that does not answer, for as long as a command runs."""
+def _stall_watch(args: argparse.Namespace) -> Iterator[None]:
+    """Watch for storage that does not answer while a command runs."""
     timeout_s, abort_s = args.stall_timeout, args.stall_abort
     if timeout_s <= 0 and abort_s is None:
         yield
@@ -373,7 +372,7 @@ def _runs_code_of_user(words: Sequence[str]) -> bool:
 
 
 def _notes(end: BaseException) -> str:
-    """Return what was added to an exception: what of the work is kept."""
+    """Return the notes of an exception, on parts of the work that are kept."""
     return "; ".join(getattr(end, "__notes__", ()))
 
 
@@ -437,7 +436,7 @@ def _run(words: list[str]) -> int:
                 "--mpi, or start mdio without mpiexec"
             )
     try:
-        with _stalls_told(args):
+        with _stall_watch(args):
             return int(import_module(f"mdio.cli.{args.command}").run(args))
     except MdioError as error:
         if args.debug:
@@ -448,33 +447,33 @@ def _run(words: list[str]) -> int:
         print(f"mdio {args.command}: {text}", file=sys.stderr)
         return 2 if isinstance(error, PlanError) else 1
     except KeyboardInterrupt as end:
-        left = _notes(end) or "nothing half-written is left"
-        print(f"mdio {args.command}: interrupted; {left}", file=sys.stderr)
+        note = _notes(end) or "nothing half-written is left"
+        print(f"mdio {args.command}: interrupted; {note}", file=sys.stderr)
         return 130
     except SystemExit as end:
         if _notes(end):
             print(f"mdio {args.command}: ended by a signal; {_notes(end)}", file=sys.stderr)
         raise
     except BrokenPipeError:
-        # The reader of our output has gone (``mdio info x | head -1``): nothing more to say to it.
+        # The reader of our output has closed it (``mdio info x | head -1``).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (OSError, MemoryError, ImportError) as error:
         if args.debug or (isinstance(error, ImportError) and not _lacks_memory(error)):
             raise
         if isinstance(error, MemoryError | ImportError):
-            said = f"mdio {args.command}: {out_of_memory(error)}"
+            message = f"mdio {args.command}: {out_of_memory(error)}"
         else:
             from mdio.core.stalls import lost_on
 
             text = without_passwords(str(error)) or type(error).__name__
-            said = f"mdio {args.command}{lost_on(error)}: {text}"
-        print(said, file=sys.stderr)
+            message = f"mdio {args.command}{lost_on(error)}: {text}"
+        print(message, file=sys.stderr)
         return 1
 
 
 def _lacks_memory(error: ImportError) -> bool:
-    """Return whether a library could not be loaded since there was no room for it."""
+    """Return whether a library could not be loaded for lack of memory."""
     return any(text in str(error) for text in ("Cannot allocate memory", "failed to map segment"))
 
 
@@ -482,11 +481,11 @@ WHILE_READING = {
     "topology": ("parse", "_read_topology", "topology_of", "universe_of"),
     "trajectory": ("_read_into", "read", "_open", "read_frame"),
 }
-"""What is read, by functions that do."""
+"""Functions that read a topology or trajectory, to recognise them in a traceback."""
 
 
 def out_of_memory(error: BaseException) -> str:
-    """Return what to tell of a MemoryError, or a library that memory was too short for."""
+    """Return the message for a MemoryError, or for a library that did not fit into memory."""
     if isinstance(error, ImportError):
         doing = f"loading {error.name or 'a library'}"
     else:
@@ -494,8 +493,8 @@ def out_of_memory(error: BaseException) -> str:
         while trace is not None:
             names.add(trace.tb_frame.f_code.co_name)
             trace = trace.tb_next
-        found = (what for what, functions in WHILE_READING.items() if names & set(functions))
-        doing = f"reading the {what}" if (what := next(found, None)) else "working"
+        parts = (part for part, functions in WHILE_READING.items() if names & set(functions))
+        doing = f"reading the {part}" if (part := next(parts, None)) else "working"
     detail = f" ({error})" if str(error) and isinstance(error, MemoryError) else ""
     return (
         f"out of memory while {doing}{detail}; select fewer atoms, take fewer workers (-w), or a "

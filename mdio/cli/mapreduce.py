@@ -1,4 +1,4 @@
-"""``mdio mapreduce``: what happens across frames, key by key."""
+"""``mdio mapreduce``: map frames to keys and values, and reduce the values of each key."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from mdio.mapreduce.results import TABLE_SUFFIXES, MapReduceResult
 from mdio.parallel.executors import Executor
 
 COMMON = ("--set", "-s", "-b", "-e", "-w", "--mpi", "--memory", "--local-dir", "-o")
-"""What ``--help`` shows; ``--help-all`` has the rest."""
+"""Options that ``--help`` shows; ``--help-all`` shows all."""
 
 MOST_SHOWN = 10
-"""Failed keys that are told of one by one."""
+"""Most failed keys that are printed."""
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -56,13 +56,13 @@ def setup(parser: argparse.ArgumentParser) -> None:
 
 
 def _program(args: argparse.Namespace) -> Any:
-    """Return an object of the class that is named."""
-    made: Any = import_callable(args.program)
-    if not isinstance(made, type):
+    """Return an object of the program's class, or its method `map`."""
+    program_class: Any = import_callable(args.program)
+    if not isinstance(program_class, type):
         raise PlanError(
             f"{args.program}: not a class; a map-reduce needs one with the methods map and reduce"
         )
-    program = with_settings(made, args.program, args.settings)
+    program = with_settings(program_class, args.program, args.settings)
     if not isinstance(program, Kernel) and not callable(getattr(program, "map", None)):
         raise PlanError(
             f"{args.program}: no method map; give a class with the methods map and reduce"
@@ -72,7 +72,7 @@ def _program(args: argparse.Namespace) -> Any:
 
 def _frames(args: argparse.Namespace) -> FrameSelector | None:
     numbers, times = (args.start, args.stop, args.step), (args.begin_ps, args.end_ps, args.dt_ps)
-    by_number, by_time = ({*one} != {None} for one in (numbers, times))
+    by_number, by_time = ({*bounds} != {None} for bounds in (numbers, times))
     if by_number and by_time:
         raise PlanError("choose frames by number (--start --stop --step) or time (-b -e --dt)")
     if by_time:
@@ -88,23 +88,28 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace, executor: Executor) -> int:
     trajectory = labelled(args.trajectory) if args.replicas else args.trajectory
-    given = {"trajectory": trajectory, "map": _program(args), "frames": _frames(args)}
-    given = arguments_for(map_reduce, args) | given | {"workers": None, "executor": executor}
+    arguments = arguments_for(map_reduce, args) | {
+        "trajectory": trajectory,
+        "map": _program(args),
+        "frames": _frames(args),
+        "workers": None,
+        "executor": executor,
+    }
     if args.out is not None:
         check_output(args.out, TABLE_SUFFIXES)
     with progress_bar(0, "map", quiet=args.quiet or not executor.is_owner) as progress:
-        result = map_reduce(**given, progress=progress)
+        result = map_reduce(**arguments, progress=progress)
     if executor.is_owner:
-        _tell(args, result)
+        _output(args, result)
     return 1 if result.failures else 0
 
 
-def _tell(args: argparse.Namespace, result: MapReduceResult) -> None:
+def _output(args: argparse.Namespace, result: MapReduceResult) -> None:
     if args.out is not None:
         result.save(args.out)
     for key, label, error in result.failures[:MOST_SHOWN]:
-        of = "" if label is None else f" of {label}"
-        print(f"mdio mapreduce: the key {key!r}{of} is left out: {error}", file=sys.stderr)
+        suffix = "" if label is None else f" of {label}"
+        print(f"mdio mapreduce: the key {key!r}{suffix} is left out: {error}", file=sys.stderr)
     if len(result.failures) > MOST_SHOWN:
         more = plural(len(result.failures) - MOST_SHOWN, "more key")
         print(f"mdio mapreduce: and {more}; --json has all", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""``mdio model``: a machine profile from timings, and what it says of other runs."""
+"""``mdio model``: fit a machine profile to timings, and predict other runs from it."""
 
 from __future__ import annotations
 

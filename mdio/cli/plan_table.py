@@ -5,19 +5,8 @@ from __future__ import annotations
 import math
 
 from mdio.core.units import FIELD_UNITS
-from mdio.core.words import aligned, plural
+from mdio.core.words import aligned, human_nbytes, plural
 from mdio.layouts.plan import LayoutPlan
-
-UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-
-
-def _size(nbytes: float) -> str:
-    """Return `nbytes` with three digits and a binary unit."""
-    power = 0
-    while nbytes >= 1000 and power < len(UNITS) - 1:
-        nbytes, power = nbytes / 1024, power + 1
-    digits = 0 if power == 0 else max(0, 2 - int(math.log10(max(nbytes, 1))))
-    return f"{nbytes:.{digits}f} {UNITS[power]}"
 
 
 def _packs(plan: LayoutPlan) -> bool:
@@ -56,22 +45,24 @@ def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
         targets = {None: "the default number of", -1: "all"}.get(
             plan.stripes.stripe_count, str(plan.stripes.stripe_count)
         )
-        rows.append(("stripes", f"{_size(plan.stripes.stripe_nbytes)} over {targets} targets"))
+        rows.append(
+            ("stripes", f"{human_nbytes(plan.stripes.stripe_nbytes)} over {targets} targets")
+        )
+        aligned_parts = "arrays" if plan.arrays[0].contiguous else "chunks"
         if not plan.writing.writes_chunks:
             shard = plan.arrays[0].n_atom_chunks * plan.arrays[0].chunk_atoms * plan.piece_frames
             rows.append(
-                ("shards", f"one per piece, {_size(12 * shard)} of the full system before encoding")
+                (
+                    "shards",
+                    f"one per piece, {human_nbytes(12 * shard)} of the full system before encoding",
+                )
             )
         elif plan.stripes.alignment_nbytes > 1:
-            what = "arrays" if plan.arrays[0].contiguous else "chunks"
-            rows.append(
-                ("alignment", f"{what} begin on stripes, {100 * plan.stripes.padding:.1f}% padding")
-            )
-        elif plan.arrays[0].contiguous:
-            rows.append(("alignment", "none: arrays follow each other without padding"))
+            padding = f"{100 * plan.stripes.padding:.1f}% padding"
+            rows.append(("alignment", f"{aligned_parts} begin on stripes, {padding}"))
         else:
-            rows.append(("alignment", "none: chunks follow each other without padding"))
-    size = _size(plan.nbytes)
+            rows.append(("alignment", f"none: {aligned_parts} follow each other without padding"))
+    size = human_nbytes(plan.nbytes)
     estimate = plan.compression is not None or plan.is_rounded
     rows.append(("size", f"at most {size}" if estimate else size))
     if plan.source_density is not None:
@@ -79,19 +70,19 @@ def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
     if plan.writing.by_owner:
         rows.append(("writing", "rank 0 writes; the other ranks encode"))
     if plan.writing.direct:
-        where = " if the disk is fast" if plan.writing.direct == "auto" else ""
-        rows.append(("direct", f"large writes bypass the page cache{where}"))
+        condition = " if the disk is fast" if plan.writing.direct == "auto" else ""
+        rows.append(("direct", f"large writes bypass the page cache{condition}"))
     return rows
 
 
 def _density(plan: LayoutPlan, estimate: bool) -> str:
-    """Return what an atom takes in a frame, beside what it takes in the source."""
+    """Return bytes per atom and frame, beside those of the source."""
     density = plan.nbytes / (plan.n_frames * plan.n_atoms)
-    kept = _packs(plan) and plan.keeps_integers
+    is_similar = _packs(plan) and plan.keeps_integers
     return (
         f"{'at most ' if estimate else ''}{density:.2f} bytes per atom and frame, "
         + f"source: {plan.source_density:.2f}"
-        + (" (usually about the same)" if kept else "")
+        + (" (usually about the same)" if is_similar else "")
     )
 
 
@@ -99,11 +90,11 @@ def _arrays(plan: LayoutPlan) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("group", "array", "atoms", "chunk", "bytes", "chunks")]
     for array in plan.arrays:
         if array.contiguous:
-            cells = ("in one piece", _size(12 * plan.n_frames * array.n_atoms), "none")
+            cells = ("in one piece", human_nbytes(12 * plan.n_frames * array.n_atoms), "none")
         else:
             n_chunks = math.ceil(plan.n_frames / array.chunk_frames) * array.n_atom_chunks
             shape = f"{array.chunk_frames:,} x {array.chunk_atoms:,}"
-            cells = (shape, _size(array.chunk_nbytes), f"{n_chunks:,}")
+            cells = (shape, human_nbytes(array.chunk_nbytes), f"{n_chunks:,}")
         rows.append((array.group, array.field, f"{array.n_atoms:,}", *cells))
     return rows
 
@@ -111,9 +102,8 @@ def _arrays(plan: LayoutPlan) -> list[tuple[str, ...]]:
 def plan_table(plan: LayoutPlan) -> str:
     """Return `plan` as lines of text, without a newline at the end.
 
-    `plan`: of any layout.
-    Returns str: what will be written, in two columns; then, for layouts with chunks, a table with
-    the chunks (frames x atoms) of every array; then what the user should know.
+    Two columns of names and values; then, for layouts with chunks, a table of the chunks (frames x
+    atoms) of every array; then notes.
     """
     overview = _overview(plan)
     width = max(len(name) for name, _ in overview)

@@ -16,17 +16,17 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(
         parser,
         "--against SRC",
-        "what it was made from; without it, only say what is lost",
+        "source of the output; without it, only list what is lost",
         nargs="+",
     )
     add(parser, "-s --top FILE", "topology (after --pbc/--center, or if SRC needs one)")
     add(parser, "-w --workers N", "worker processes", positive, default=1)
-    add(parser, "--force", "start again where a run has left something in a store")
+    add(parser, "--force", "start again where an earlier run has left files in a store")
     add_output_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Repair, or look; return 1 if damage remains."""
+    """Repair, or list what is lost; return 1 if damage remains."""
     with open_layout(args.out, verify=False) as layout:
         n_frames = layout.info.n_frames
     with progress_bar(n_frames if args.against else 0, "repair", quiet=args.quiet) as progress:
@@ -41,11 +41,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(result.to_json())
     elif not args.quiet:
-        _tell(result)
+        _print_result(result)
     return 1 if result.bad and not result.repaired else 0
 
 
-def _tell(result: RepairResult) -> None:
+def _print_result(result: RepairResult) -> None:
     for problem in result.bad:
         print(f"bad: {problem}")
     if not result.bad:
@@ -56,17 +56,17 @@ def _tell(result: RepairResult) -> None:
             "not have their checksums, the rest is as it was"
         )
     else:
-        _tell_lost(result)
+        _print_lost(result)
 
 
-def _tell_lost(result: RepairResult) -> None:
+def _print_lost(result: RepairResult) -> None:
     for group, runs in result.lost_frames.items():
         n_lost = sum(len(range(*run)) for run in runs)
-        where = runs_text(runs, 5)
-        whole = "the full system" if group == "trajectory" else f"group {group}"
+        lost_runs = runs_text(runs, 5)
+        system = "the full system" if group == "trajectory" else f"group {group}"
         print(
-            f"lost: {n_lost:,} of {plural(result.n_frames, 'frame')} of {whole} ({where}); the "
-            f"other {result.n_frames - n_lost:,} can be read"
+            f"lost: {n_lost:,} of {plural(result.n_frames, 'frame')} of {system} ({lost_runs}); "
+            f"the other {result.n_frames - n_lost:,} can be read"
         )
     if not result.lost_frames:
         print(f"lost: no frame; all {result.n_frames:,} can be read")

@@ -36,7 +36,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Split and say what was written; under MPI, rank 0 speaks for all."""
+    """Split, and print a summary; under MPI, rank 0 prints."""
     with chosen_executor(args) as executor, salvage_offered(args.salvage):
         check_suffix(args.out)
         options = ConversionOptions.of(to="segments", **arguments_for(declared(*OPTIONS), args))
@@ -47,11 +47,11 @@ def run(args: argparse.Namespace) -> int:
                 executor, force=args.force, resume=args.resume, progress=progress
             )
         if executor.is_owner:
-            _tell(args, result)
+            _print_result(args, result)
     return 0
 
 
-def _tell(args: argparse.Namespace, result: ConvertResult) -> None:
+def _print_result(args: argparse.Namespace, result: ConvertResult) -> None:
     if args.json:
         print_json(result.to_json())
     elif args.quiet:

@@ -1,4 +1,4 @@
-"""Where the program ``mdio`` begins: Ctrl-C ends it with one line, while it is imported too."""
+"""Entry point of the program ``mdio``: Ctrl-C ends it with one line, also during imports."""
 
 import sys
 

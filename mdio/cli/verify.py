@@ -1,4 +1,4 @@
-"""``mdio verify``: is an output whole, and equal to its source?"""
+"""``mdio verify``: check an output's checksums, or compare it with its source."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(parser, "out OUT", "trajectory to check")
     add(parser, "--against SRC", "compare every frame with this source", nargs="+")
     add(parser, "-s --top FILE", "topology (after --pbc/--center, or if SRC needs one)")
-    some = parser.add_mutually_exclusive_group()
+    amount = parser.add_mutually_exclusive_group()
     add(
-        some,
+        amount,
         "--sample P%",
         "check this share of all units (chunks, segments, files of numbers), evenly spread",
         _sample,
@@ -41,14 +41,14 @@ def setup(parser: argparse.ArgumentParser) -> None:
         default=everything,
     )
     add(
-        some,
+        amount,
         "--part K/N",
         "check the K-th of N parts of all units; the N parts together are all of them",
         _part,
         dest="wanted",
     )
     add(
-        some,
+        amount,
         "--deep",
         "check all of them (default)",
         dest="wanted",
@@ -60,7 +60,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check, print what was found, and return 1 if anything is bad."""
+    """Check, print the result, and return 1 if anything is bad."""
     with chosen_executor(args) as executor:
         quiet = args.quiet or not executor.is_owner
         n_frames = 0
@@ -68,14 +68,14 @@ def run(args: argparse.Namespace) -> int:
             with open_damaged(args.out) as layout:
                 n_frames = layout.info.n_frames
         with progress_bar(n_frames, "verify", quiet=quiet) as progress:
-            given = arguments_for(verify, args) | {"executor": executor, "progress": progress}
-            result = verify(**given)
+            arguments = arguments_for(verify, args)
+            result = verify(**arguments | {"executor": executor, "progress": progress})
         if executor.is_owner:
-            _tell(args, result)
+            _print_result(args, result)
     return 0 if result.ok else 1
 
 
-def _tell(args: argparse.Namespace, result: VerifyResult) -> None:
+def _print_result(args: argparse.Namespace, result: VerifyResult) -> None:
     if args.json:
         print_json(result.to_json())
     else:
@@ -91,5 +91,5 @@ def _tell(args: argparse.Namespace, result: VerifyResult) -> None:
             else ""
         )
         verdict = "ok" if result.ok else f"NOT ok ({len(result.bad)} bad)"
-        some = "" if result.chunks_checked == result.units else f" of {result.units:,}"
-        print(f"{args.out}: {verdict}, {result.chunks_checked:,}{some} chunks checked{compared}")
+        total = "" if result.chunks_checked == result.units else f" of {result.units:,}"
+        print(f"{args.out}: {verdict}, {result.chunks_checked:,}{total} chunks checked{compared}")

@@ -1,7 +1,4 @@
-"""Who shares the work: ``--executor``, ``-w``, ``--scheduler`` and ``--mpi`` in all commands.
-
-Under MPI: where COMM_WORLD comes from, and that one rank speaks for all.
-"""
+"""Options ``--executor``, ``-w``, ``--scheduler`` and ``--mpi``; COMM_WORLD; output of rank 0."""
 
 from __future__ import annotations
 
@@ -22,15 +19,15 @@ if TYPE_CHECKING:
 
 
 SLURM_RANK_NAME = "SLURM_PROCID"
-"""The same of srun, which also starts programs that have nothing to do with each other."""
+"""The variable of srun, which also starts programs that do not use MPI."""
 SIZE_NAMES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
-"""In which they tell how many ranks there are."""
-ROOT_SPEAKS_S = 0.5
-"""Some launchers end all ranks when the first one fails; rank 0 has to be heard before."""
+"""Environment variables in which launchers tell a process the number of ranks."""
+ROOT_PRINTS_S = 0.5
+"""Other ranks wait before they exit: some launchers end all ranks with the first that fails."""
 
 
 def _launched_rank(words: Sequence[str]) -> int:
-    """Return what the launcher says is this process' rank; 0 where there is none, or no MPI."""
+    """Return this process' rank from the launcher's environment; 0 without MPI."""
     names = RANK_NAMES + ((SLURM_RANK_NAME,) if {"--mpi", "mpi"} & set(words) else ())
     for name in names:
         value = os.environ.get(name, "")
@@ -40,16 +37,16 @@ def _launched_rank(words: Sequence[str]) -> int:
 
 
 def launched_ranks() -> int:
-    """Return how many ranks the launcher of an MPI program says it started; 1 without one."""
-    found = (os.environ.get(name, "") for name in SIZE_NAMES)
-    return max([1, *(int(size) for size in found if size.isdecimal())])
+    """Return the number of ranks from the launcher's environment; 1 without MPI."""
+    sizes = (os.environ.get(name, "") for name in SIZE_NAMES)
+    return max([1, *(int(size) for size in sizes if size.isdecimal())])
 
 
 @contextmanager
 def parse_once(words: Sequence[str]) -> Iterator[None]:
-    """Let rank 0 alone print what argparse has to say of `words`; the exit code stays.
+    """Let rank 0 alone print messages of argparse on `words`; all have its exit code.
 
-    That comes before mpi4py is imported, so that the launcher has to be asked.
+    mpi4py is not imported yet, so that the rank comes from the launcher's environment.
     """
     if _launched_rank(words) == 0:
         yield
@@ -58,17 +55,17 @@ def parse_once(words: Sequence[str]) -> Iterator[None]:
         try:
             yield
         except SystemExit as end:
-            _leave_quietly(end.code)
+            _exit_quietly(end.code)
 
 
-def _leave_quietly(code: Any) -> None:
+def _exit_quietly(code: Any) -> None:
     if code:
-        time.sleep(ROOT_SPEAKS_S)
+        time.sleep(ROOT_PRINTS_S)
     raise SystemExit(code)
 
 
 def world(option: str) -> Any:
-    """Return COMM_WORLD for the option that asks for MPI.
+    """Return COMM_WORLD for the option that needs MPI.
 
     Raises MissingExtraError: mpi4py is not installed, or finds no MPI (on rank 0; other ranks leave
     with its exit code).
@@ -77,7 +74,7 @@ def world(option: str) -> Any:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         if _launched_rank(["mpi"]) > 0:
-            _leave_quietly(1)
+            _exit_quietly(1)
         raise MissingExtraError(
             f"{option} needs mpi4py and an MPI ({error}); make mpi builds an environment with both "
             '(.venv-mpi), or, with an MPI installed: pip install "mdio-layouts[mpi]"; then start '
@@ -88,7 +85,7 @@ def world(option: str) -> Any:
 
 @contextmanager
 def root_speaks(comm: Any) -> Iterator[None]:
-    """Let rank 0 alone tell of an error that all ranks have; the others end with its exit code."""
+    """Let rank 0 alone raise an error that all ranks have; the others end with its exit code."""
     try:
         yield
     except MdioError as error:
@@ -133,7 +130,7 @@ def executor_name(args: argparse.Namespace) -> str:
 
 @contextmanager
 def chosen_executor(args: argparse.Namespace) -> Iterator[Executor]:
-    """Yield what shares the work; under MPI that is all ranks of COMM_WORLD, and rank 0 speaks."""
+    """Yield the executor; under MPI all ranks of COMM_WORLD, of which rank 0 prints."""
     name = executor_name(args)
     if name == "mpi":
         with all_ranks("--mpi" if args.mpi else "--executor mpi") as ranks:
@@ -145,7 +142,7 @@ def chosen_executor(args: argparse.Namespace) -> Iterator[Executor]:
 
 @contextmanager
 def all_ranks(option: str) -> Iterator[Executor]:
-    """Yield the ranks of COMM_WORLD, of which rank 0 speaks; `option` asks for them."""
+    """Yield the ranks of COMM_WORLD, of which rank 0 prints; `option` is the one that needs MPI."""
     from mdio.parallel.mpi_executor import MPIExecutor
 
     comm = world(option)
@@ -160,6 +157,6 @@ def _local_or_dask(name: str, args: argparse.Namespace) -> Executor:
         if args.scheduler:
             return DaskExecutor.at(args.scheduler)
         return DaskExecutor(n_workers=args.workers)
-    from mdio.parallel.executors import Processes, Serial  # most commands load them by themselves
+    from mdio.parallel.executors import Processes, Serial
 
     return Processes(args.workers) if name == "processes" else Serial()

@@ -17,7 +17,7 @@ leave = os._exit
 
 def leave_announced(code):
     """End as another launcher allows: Hydra, which is there, ends all once one left unannounced."""
-    ending._ask(int(os.environ["PMI_FD"]), b"finalize", b"finalize_ack", ending.LAUNCHER_S)
+    ending._send_command(int(os.environ["PMI_FD"]), b"finalize", b"finalize_ack", ending.LAUNCHER_S)
     leave(code)
 
 
