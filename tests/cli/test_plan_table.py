@@ -111,4 +111,4 @@ def test_a_table_of_any_plan_has_a_row_an_array():
     assert "shards       one per piece, 4.9 MiB of the full system before encoding" in lines
     assert "size         at most 172.0 MiB" in lines
     cells = " ".join(lines[-1].split())
-    assert cells == "trajectory positions 3,341 64 x 3,341 2.5 MiB 66"
+    assert cells == "trajectory positions 3,341 64 x 3,341 2.4 MiB 66"
