@@ -108,9 +108,9 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'mdio' has no attribute {name!r}")
-    found = getattr(import_module(_HOMES[name]), "open_source" if name == "open" else name)
-    globals()[name] = found  # which is looked at before this function is called
-    return found
+    attribute = getattr(import_module(_HOMES[name]), "open_source" if name == "open" else name)
+    globals()[name] = attribute  # found there from now on, without this function
+    return attribute
 
 
 def __dir__() -> list[str]:

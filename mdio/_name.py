@@ -1,4 +1,4 @@
-"""Whether another distribution has put its files into the package ``mdio``.
+"""Detects files of another distribution in the package ``mdio``.
 
 Two others that have nothing to do with molecular-dynamics layouts install a package of that name.
 pip lets each overwrite the other's files without a word.
@@ -9,20 +9,20 @@ from __future__ import annotations
 from pathlib import Path
 
 FILES_OF_OTHERS = {"segy": "multidimio", "xtcutils.pyx": "mdio", "mdioio.py": "mdio"}
-"""What only they have, and the name of the distribution."""
+"""Files that only they have, and the name of the distribution."""
 
 
 def clash_with() -> str | None:
-    """Return what to do about another distribution in this package's folder; None if it is alone.
+    """Return a message on another distribution in this package's folder; None if there is none.
 
-    It imports nothing of this package, which may be theirs by now.
+    It imports nothing of this package, which may have files of the other one.
     """
     folder = Path(__file__).absolute().parent
     names = {path.name for path in folder.iterdir()}
-    others = {FILES_OF_OTHERS[name] for name in FILES_OF_OTHERS.keys() & names}
-    if not others:
+    names_of_others = {FILES_OF_OTHERS[name] for name in FILES_OF_OTHERS.keys() & names}
+    if not names_of_others:
         return None
-    name = min(others)
+    name = min(names_of_others)
     return (
         f"{folder}: holds files of another distribution, {name}, which installs a package of the "
         "same name; one overwrites the other. Uninstall it (pip uninstall "

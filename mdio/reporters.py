@@ -1,6 +1,6 @@
-"""Reporters: what simulation programs call while they run, to have their frames stored.
+"""Reporters: simulation programs call them while they run, to store frames.
 
-They import no simulation program themselves: what they are called with comes from one.
+They import no simulation program: their arguments come from one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ ANGSTROM_PER_NM = 10.0
 class OpenMMReporter:
     """Stores frames of a simulation of OpenMM, in the background, by whole shards.
 
-    It follows OpenMM's protocol: append it to ``simulation.reporters``. What the topology of the
-    simulation says of the atoms is stored, too.
+    It follows OpenMM's protocol: append it to ``simulation.reporters``. The topology of the
+    simulation is stored, too.
 
     Parameters
     ----------
@@ -38,8 +38,8 @@ class OpenMMReporter:
         Whether molecules are put into the box (OpenMM's ``enforcePeriodicBox``); by default, as
         OpenMM does it itself.
     append
-        Go on with an output that is there, or begin one: frames that a simulation repeats, since it
-        was restarted from a checkpoint, are replaced. False refuses an output that is there.
+        Append to an existing output, or create one: frames that a simulation repeats, since it was
+        restarted from a checkpoint, are replaced. False refuses an existing output.
     **options
         Those of `mdio.Writer`: ``precision``, ``storage``, ``groups``, ``every_s``, ``force``.
 
@@ -83,7 +83,7 @@ class OpenMMReporter:
     def describeNextReport(self, simulation: Any) -> dict[str, Any]:  # noqa: N802 - OpenMM's name
         """Return when the next frame is due, and what it needs; OpenMM calls it."""
         if self._has_box is None:
-            self._look_at(simulation)
+            self._set_up(simulation)
         steps = self.interval - simulation.currentStep % self.interval
         include = ["positions", *self._fields]
         return {"steps": steps, "periodic": self._periodic, "include": include}
@@ -94,50 +94,52 @@ class OpenMMReporter:
         Parameters
         ----------
         simulation : openmm.app.Simulation
-            Of which the present step is taken.
+            Its current step is stored.
         state : openmm.State
-            Positions, box and time; velocities and forces as they were asked for.
+            Positions, box and time; velocities and forces if they are stored.
         """
         # Plain numbers in OpenMM's own units: nm, ps, kJ/(mol nm).
-        positions = self._picked(state.getPositions(asNumpy=True)) * ANGSTROM_PER_NM
-        held = {}
+        positions = self._choose_atoms(state.getPositions(asNumpy=True)) * ANGSTROM_PER_NM
+        fields = {}
         if "velocities" in self._fields:
-            held["velocities"] = self._picked(state.getVelocities(asNumpy=True)) * ANGSTROM_PER_NM
+            fields["velocities"] = (
+                self._choose_atoms(state.getVelocities(asNumpy=True)) * ANGSTROM_PER_NM
+            )
         if "forces" in self._fields:
-            held["forces"] = self._picked(state.getForces(asNumpy=True)) / ANGSTROM_PER_NM
+            fields["forces"] = self._choose_atoms(state.getForces(asNumpy=True)) / ANGSTROM_PER_NM
         box = None
         if self._has_box:
             vectors = np.array(state.getPeriodicBoxVectors(asNumpy=True)._value, np.float64)
             box = boxes_from_vectors(vectors[np.newaxis], ANGSTROM_PER_NM)[0]
         self.writer.write_block(
-            positions, box=box, time=state.getTime()._value, step=simulation.currentStep, **held
+            positions, box=box, time=state.getTime()._value, step=simulation.currentStep, **fields
         )
 
     def close(self) -> None:
         """Store the last frames; otherwise done when the program ends."""
         self.writer.close()
 
-    def _picked(self, quantity: Any) -> NDArray[np.float64]:
+    def _choose_atoms(self, quantity: Any) -> NDArray[np.float64]:
         values: NDArray[np.float64] = quantity._value
         return values if self._atoms is None else values[self._atoms]
 
-    def _look_at(self, simulation: Any) -> None:
-        """Take from the simulation what its atoms are, and which are stored."""
+    def _set_up(self, simulation: Any) -> None:
+        """Take topology, selected atoms and box from the simulation."""
         from MDAnalysis import Universe
         from MDAnalysis.converters.OpenMMParser import OpenMMTopologyParser
 
         from mdio.layouts.foreign.universe import selected
 
         topology = OpenMMTopologyParser(simulation.topology).parse()
-        everyone = Universe(topology, to_guess=()).atoms
-        asked, group = self._selection, everyone
-        if asked is not None:
-            indices = asked
-            if isinstance(asked, str):
-                indices = selected(everyone, asked, f"{self.writer.out}: atoms")
+        every_atom = Universe(topology, to_guess=()).atoms
+        selection, group = self._selection, every_atom
+        if selection is not None:
+            indices = selection
+            if isinstance(selection, str):
+                indices = selected(every_atom, selection, f"{self.writer.out}: atoms")
             self._atoms = np.asarray(indices, np.int64)
             if not self._atoms.size:
-                raise PlanError(f"{self.writer.out}: atoms={asked!r} selects none")
-            group = everyone[self._atoms]
+                raise PlanError(f"{self.writer.out}: atoms={selection!r} selects none")
+            group = every_atom[self._atoms]
         self.writer.set_atoms(group)
         self._has_box = bool(simulation.system.usesPeriodicBoundaryConditions())

@@ -1,9 +1,9 @@
-"""Frames of many trajectories in random order, as training a model takes them.
+"""Frames of many trajectories in random order, for training a model.
 
-A frame fetched alone costs the chunk that it is in. So runs of whole chunks are read, in an order
-drawn at random over all trajectories, into a pool of frames in memory, from which batches are drawn
-at random: each frame comes once an epoch, and each byte is read once. What is drawn depends on seed
-and epoch alone: workers read runs in any order, which go into the pool in the order drawn.
+Reading a single frame costs its whole chunk. So runs of whole chunks are read, in random order over
+all trajectories, into a pool of frames in memory, from which batches are drawn at random: each
+frame comes once an epoch, and each byte is read once. The order depends on seed and epoch alone:
+workers read runs in any order, but they go into the pool in the drawn one.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ POOL_NBYTES = 256 << 20
 RUN_NBYTES = 4 << 20
 """Decoded bytes of a run, unless a chunk has more: a long read, and few of a pool."""
 RUNS_IN_POOL, RUNS_IN_ALL = 16, 256
-"""At least, of small pools and of few frames too: frames of one run are alike."""
+"""Least numbers of runs in a pool and in all: frames of one run are alike."""
 MAX_OPEN = 16
-"""Trajectories that a worker holds open; each may hold some thirty files."""
+"""Trajectories that a worker has open at a time; each may have some thirty files."""
 PAUSE_S = 0.005
 
 
@@ -48,9 +48,9 @@ class Batch(FrameBlock):
     Attributes
     ----------
     trajectory : (F,) int64
-        Of which trajectory each frame is, as a number in `Sample.paths`.
+        Trajectory of each frame, as an index in `Sample.paths`.
     frame : (F,) int64
-        Its number there.
+        Number of each frame in its trajectory.
     """
 
     trajectory: NDArray[np.int64] = field(kw_only=True)
@@ -61,12 +61,12 @@ class Batch(FrameBlock):
 
 
 class _Source(NamedTuple):
-    """A trajectory, closed, and what was found out while it was open."""
+    """A closed trajectory, and its facts."""
 
     layout: Layout
     atoms: AtomIndices | None
-    n_taken: int
-    """Atoms that are taken of it."""
+    n_atoms: int
+    """Number of chosen atoms."""
     info: TrajectoryInfo
     edges: NDArray[np.int64]
     notes: tuple[str, ...]
@@ -88,7 +88,7 @@ class _Reader(Closing):
 
     def __init__(self, sources: Sequence[_Source], longest: int, shape: dict[str, Any]) -> None:
         self._sources, self._longest, self._shape = sources, longest, shape
-        self._room: FrameBlock | None = None
+        self._buffer: FrameBlock | None = None
         self._layouts = Handles[int, Layout](self._layout, MAX_OPEN)
 
     def _layout(self, number: int) -> Layout:
@@ -99,28 +99,28 @@ class _Reader(Closing):
         if run is None:
             time.sleep(PAUSE_S)
             return None
-        if self._room is None:  # one for all: memory is slow when it is new
-            self._room = FrameBlock.empty(self._longest, **self._shape)
-        block = self._room.frames(slice(run.stop - run.start))
+        if self._buffer is None:  # reused, since new memory is slow
+            self._buffer = FrameBlock.empty(self._longest, **self._shape)
+        block = self._buffer.frames(slice(run.stop - run.start))
         atoms = self._sources[run.trajectory].atoms
         return self._layouts[run.trajectory].read(run.start, run.stop, atoms, block)
 
     def close(self) -> None:
         """Close what is open."""
         self._layouts.close()
-        self._room = None
+        self._buffer = None
 
 
 class _Pool:
     """Frames in memory, of which batches are drawn; at random if there is a generator.
 
-    `n_rows`: frames that there is room for.
+    `n_rows`: most frames in the pool.
     """
 
     def __init__(self, n_rows: int, random: np.random.Generator | None) -> None:
         self._random, self._arrays = random, dict[str, NDArray[Any]]()
         self._rows = np.arange(n_rows)
-        """Where frames are: first those that are held, and then room for others."""
+        """Rows of `_arrays`: first those with frames, then the free ones."""
         self.n_held = 0
 
     @property
@@ -129,7 +129,7 @@ class _Pool:
         return len(self._rows) - self.n_held
 
     def add(self, run: _Run, block: FrameBlock) -> None:
-        """Take the frames of a run, for which there is room."""
+        """Add the frames of a run; there have to be as many free rows."""
         frame = np.arange(run.start, run.stop)
         columns: dict[str, NDArray[Any]] = {
             "box": block.box,
@@ -147,24 +147,24 @@ class _Pool:
         self.n_held += len(frame)
 
     def draw(self, n_frames: int) -> Batch:
-        """Return so many of the frames, or all if there are fewer, which leave the pool."""
+        """Remove and return `n_frames`, or all if there are fewer."""
         n_held, rows = self.n_held, self._rows
-        self.n_held = stays = max(0, n_held - n_frames)
+        self.n_held = n_left = max(0, n_held - n_frames)
         if self._random is None:
-            rows[:n_held] = np.roll(rows[:n_held], stays)
+            rows[:n_held] = np.roll(rows[:n_held], n_left)
         else:
-            drawn = self._random.choice(n_held, n_held - stays, replace=False)
+            drawn = self._random.choice(n_held, n_held - n_left, replace=False)
             picked = rows[drawn]
-            rows[drawn[drawn < stays]] = rows[np.setdiff1d(np.arange(stays, n_held), drawn)]
-            rows[stays:n_held] = picked
-        picked = rows[stays:n_held]
+            rows[drawn[drawn < n_left]] = rows[np.setdiff1d(np.arange(n_left, n_held), drawn)]
+            rows[n_left:n_held] = picked
+        picked = rows[n_left:n_held]
         return Batch(**{name: values[picked] for name, values in self._arrays.items()})
 
 
 class Sample:
-    """Batches of frames of many trajectories, epoch by epoch; `mdio.sample` makes it.
+    """Batches of frames of many trajectories; `mdio.sample` makes it.
 
-    Each time that it is gone through is an epoch. It pickles, and takes no open file along.
+    Each iteration over it is an epoch. It pickles, without open files.
 
     Attributes
     ----------
@@ -173,9 +173,9 @@ class Sample:
     n_frames, n_atoms : int
         Frames of all of them; atoms of each frame of a batch.
     epoch : int
-        The next one; may be set.
+        Number of the next epoch; may be set.
     notes : tuple of str
-        What to know of the trajectories, such as where a file is cut.
+        Notes on the trajectories, such as on a truncated file.
     """
 
     def __init__(
@@ -189,16 +189,16 @@ class Sample:
         fields: Sequence[str],
         pool_nbytes: int,
     ) -> None:
-        self.paths = [str(one.layout.path) for one in sources]
-        self.n_frames = sum(one.info.n_frames for one in sources)
+        self.paths = [str(source.layout.path) for source in sources]
+        self.n_frames = sum(source.info.n_frames for source in sources)
         if not self.n_frames:
             raise PlanError(f"{', '.join(self.paths) or 'no trajectory is given'}: no frames")
-        self.n_atoms, self.epoch = sources[0].n_taken, 0
-        self.notes = tuple(note for one in sources for note in one.notes)
+        self.n_atoms, self.epoch = sources[0].n_atoms, 0
+        self.notes = tuple(note for source in sources for note in source.notes)
         self._batch, self._shuffle, self._seed, self._n_workers = batch, shuffle, seed, n_workers
         row_nbytes = 12 * self.n_atoms * len(fields)
-        wanted = pool_nbytes // RUNS_IN_POOL, self.n_frames * row_nbytes // RUNS_IN_ALL
-        most = min(RUN_NBYTES, *wanted) // row_nbytes
+        limits = pool_nbytes // RUNS_IN_POOL, self.n_frames * row_nbytes // RUNS_IN_ALL
+        most = min(RUN_NBYTES, *limits) // row_nbytes
         self._runs = [
             _Run(number, run.start, run.stop)
             for number, (*_, info, edges, _) in enumerate(sources)
@@ -208,8 +208,8 @@ class Sample:
         self._pool_frames = batch + longest
         if shuffle:
             self._pool_frames = max(pool_nbytes // row_nbytes, self._pool_frames)
-        more = {name: name in fields for name in FIELDS[1:]}
-        self._reader = _Reader(sources, longest, {"n_atoms": self.n_atoms} | more)
+        other_fields = {name: name in fields for name in FIELDS[1:]}
+        self._reader = _Reader(sources, longest, {"n_atoms": self.n_atoms} | other_fields)
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""
@@ -231,7 +231,7 @@ class Sample:
         epoch
             0 or more; each has another order.
         shard
-            Which of how many, the first being 0: together they have each frame once.
+            Number of the shard, from 0, and of all shards, which together have each frame once.
 
         Raises
         ------
@@ -242,18 +242,18 @@ class Sample:
         WorkerDiedError
             A worker was killed.
         """
-        which, n_shards = shard
-        if epoch < 0 or not 0 <= which < n_shards:
-            raise PlanError(f"epoch {epoch}, shard {which} of {n_shards}; both begin with 0")
+        shard_number, n_shards = shard
+        if epoch < 0 or not 0 <= shard_number < n_shards:
+            raise PlanError(f"epoch {epoch}, shard {shard_number} of {n_shards}; both begin with 0")
         order = np.arange(len(self._runs))
         if self._shuffle:
             np.random.default_rng([self._seed, epoch]).shuffle(order)
-        runs = [self._runs[number] for number in order[which::n_shards]]
+        runs = [self._runs[number] for number in order[shard_number::n_shards]]
         n_frames = sum(run.stop - run.start for run in runs)
-        random = np.random.default_rng([self._seed, epoch, which]) if self._shuffle else None
-        return self._drawn(runs, _Pool(min(self._pool_frames, n_frames), random))
+        random = np.random.default_rng([self._seed, epoch, shard_number]) if self._shuffle else None
+        return self._draw_batches(runs, _Pool(min(self._pool_frames, n_frames), random))
 
-    def _drawn(self, runs: list[_Run], pool: _Pool) -> Iterator[Batch]:
+    def _draw_batches(self, runs: list[_Run], pool: _Pool) -> Iterator[Batch]:
         with closing(self._read(runs)) as blocks:
             for run, block in zip(runs, blocks, strict=True):
                 while pool.n_free < block.n_frames:
@@ -263,26 +263,28 @@ class Sample:
             yield pool.draw(self._batch)
 
     def _read(self, runs: list[_Run]) -> Generator[FrameBlock]:
-        """Yield the frames of runs in their order, in whichever they are read."""
+        """Yield the frames of runs in their order; they may be read in another."""
         waiting: dict[int, FrameBlock | None] = {}
-        following = 0
+        next_number = 0
 
         def items() -> Iterator[_Run | None]:
             for run in runs:
-                while len(waiting) > executor.n_workers:  # one worker is slow: the others pause
+                while len(waiting) > executor.n_workers:  # others wait for a slow worker
                     yield None
                 yield run
 
         with self._reader, executor_of(None, self._n_workers) as executor:
-            for number, found in executor.imap(self._reader, items(), describe=self._name_of):
-                waiting[number] = found
-                while following in waiting:
-                    block = waiting.pop(following)
-                    following += 1
+            for number, block_read in executor.imap(
+                self._reader, items(), describe=self._run_label
+            ):
+                waiting[number] = block_read
+                while next_number in waiting:
+                    block = waiting.pop(next_number)
+                    next_number += 1
                     if block is not None:
                         yield block
 
-    def _name_of(self, run: _Run | None) -> str:
+    def _run_label(self, run: _Run | None) -> str:
         return "a pause" if run is None else f"{self.paths[run.trajectory]}, {run.start}:{run.stop}"
 
 
@@ -334,7 +336,7 @@ def sample(
     Returns
     -------
     Sample
-        To be gone through, once for each epoch.
+        An iterable; each iteration is an epoch.
 
     Raises
     ------
@@ -366,21 +368,22 @@ def sample(
     if unknown := {*fields} - {*FIELDS}:
         raise PlanError(f"there is no field {unknown.pop()!r}; there are {', '.join(FIELDS)}")
     fields = [name for name in FIELDS if name in {FIELDS[0], *fields}]
-    given: Any = trajectories
     sources: list[_Source] = []
-    of_top: dict[int, AtomIndices | None] = {}
-    for one in [given] if isinstance(given, str | PathLike | Layout) else given:
-        opened: Iterable[Any] = [one]
-        if not isinstance(one, Layout):
-            paths = ensemble_at(one).values() or [one]
+    indices_by_size: dict[int, AtomIndices | None] = {}
+    single = isinstance(trajectories, str | PathLike | Layout)
+    members: Any = [trajectories] if single else trajectories
+    for member in members:
+        opened: Iterable[Any] = [member]
+        if not isinstance(member, Layout):
+            paths = ensemble_at(member).values() or [member]
             opened = (open_with_topology(path, top, fields=fields, **options) for path in paths)
-        for layout in opened:  # closed before the next one is opened: there may be thousands
+        for layout in opened:  # each is closed before the next is opened: there may be thousands
             with layout:
-                indices = _atoms_of(layout, atoms, top, of_top)
-                n_taken = layout.read(0, 0, indices).n_atoms  # refuses those that it has not
+                indices = _choose_indices(layout, atoms, top, indices_by_size)
+                n_atoms = layout.read(0, 0, indices).n_atoms  # raises for missing atoms
                 edges, notes = layout.boundaries(), layout.notes
                 closed = layout.preopened()
-                sources.append(_Source(closed, indices, n_taken, layout.info, edges, notes))
+                sources.append(_Source(closed, indices, n_atoms, layout.info, edges, notes))
             _check(sources, fields)
     return Sample(
         sources,
@@ -393,15 +396,15 @@ def sample(
     )
 
 
-def _atoms_of(
+def _choose_indices(
     layout: Layout,
     atoms: Any,
     top: str | PathLike[str] | None,
-    of_top: dict[int, AtomIndices | None],
+    by_size: dict[int, AtomIndices | None],
 ) -> AtomIndices | None:
-    """Return which atoms of a trajectory are wanted; None for all.
+    """Return indices of the chosen atoms of a trajectory; None for all.
 
-    `of_top`: what `top` says, by number of atoms of a trajectory, so that it is read once.
+    `by_size`: indices chosen with `top`, by number of atoms, so that it is read once.
     """
     if atoms is None:
         return None
@@ -416,17 +419,17 @@ def _atoms_of(
     n_atoms = layout.info.n_atoms
     if top is None:
         return choose_atoms(layout, None, atoms, {}).kept
-    if n_atoms not in of_top:
-        of_top[n_atoms] = choose_atoms(layout, top, atoms, {}).kept
-    return of_top[n_atoms]
+    if n_atoms not in by_size:
+        by_size[n_atoms] = choose_atoms(layout, top, atoms, {}).kept
+    return by_size[n_atoms]
 
 
 def _check(sources: Sequence[_Source], fields: Sequence[str]) -> None:
-    """Raise PlanError if the last trajectory does not go with the first one."""
+    """Raise PlanError if the last trajectory does not fit the first one."""
     first, last = sources[0], sources[-1]
-    if last.n_taken != first.n_taken:
+    if last.n_atoms != first.n_atoms:
         raise PlanError(
-            f"{last.layout.path}: {last.n_taken} atoms are taken of it, but {first.n_taken} of "
+            f"{last.layout.path}: {last.n_atoms} atoms are taken of it, but {first.n_atoms} of "
             f"{first.layout.path}; choose as many of each with atoms="
         )
     for name in fields[1:]:

@@ -1,1 +1,1 @@
-"""What every layout must do, as classes of tests: for those who write one, here or elsewhere."""
+"""Test classes for the contracts of layouts and writers, also those of other packages."""

@@ -1,4 +1,4 @@
-"""What the tests of all writers share: frames, what is known of them, a worker's part."""
+"""Helpers of the tests of all writers: frames, their oracles, and storing a piece."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def dt_of(block: FrameBlock) -> float:
 
 
 def info_of(block: FrameBlock, **changes: Any) -> TrajectoryInfo:
-    """Return what a source that holds `block` says of itself."""
+    """Return the info of a source that holds `block`."""
     return TrajectoryInfo(
         layout="generic",
         path="source",
@@ -49,7 +49,7 @@ def info_of(block: FrameBlock, **changes: Any) -> TrajectoryInfo:
 
 
 def oracle_of(block: FrameBlock, atoms: Any = None) -> Oracle:
-    """Return what a reader of the output should find."""
+    """Return the frames that a reader of the output has to return."""
     block = block if atoms is None else block.take(np.asarray(atoms))
     return Oracle(
         positions=block.positions,
@@ -68,7 +68,7 @@ def store_piece(
     piece: tuple[int, int],
     owner: LayoutWriter | None = None,
 ) -> PieceRecord:
-    """Do a worker's part of one piece; the owner, where there is another one, stores it."""
+    """Encode one piece as a worker does, and store it with `owner`, or with `writer`."""
     start, stop = int(piece[0]), int(piece[1])
     part = block.frames(slice(start, stop))
     items = writer.encode(start, part)
@@ -99,7 +99,7 @@ class Oracle:
     velocities: Floats | None = None
     forces: Floats | None = None
     dt_ps: float | None = None
-    """Where known."""
+    """Time between frames, ps, if known."""
 
     @property
     def n_frames(self) -> int:

@@ -1,4 +1,4 @@
-"""What every readable layout must do; each layout's tests subclass it and bring a case.
+"""Tests of every readable layout; each layout's tests subclass them and provide a case.
 
 ::
 
@@ -7,7 +7,7 @@
         def case(self):
             return ReadingCase(DCDLayout, Path(DCD), oracle_from_mdanalysis(PSF, DCD))
 
-The oracle is made without mdio; make what is expensive in a fixture of the module. Layouts that
+The oracle is made without mdio; expensive ones belong in a fixture of the module. Layouts that
 round positions on purpose override `check_positions`.
 """
 
@@ -50,7 +50,7 @@ HYPOTHESIS = settings(
 
 @dataclass(frozen=True)
 class ReadingCase:
-    """One trajectory on disk and what is in it."""
+    """One trajectory on disk and its contents."""
 
     layout_class: type[Layout]
     path: Path
@@ -77,7 +77,7 @@ class LayoutReadingTests:
     """The contract of `mdio.layouts.base.Layout`, for reading."""
 
     def check_positions(self, actual: Floats, expected: Floats) -> None:
-        """Compare positions; bit for bit unless a subclass says otherwise."""
+        """Compare positions; bit for bit by default."""
         assert_array_equal(actual, expected)
 
     def check(
@@ -233,28 +233,28 @@ class LayoutReadingTests:
             layout.close()
 
     def test_whatever_is_asked_first(self, case: ReadingCase) -> None:
-        """Workers get layouts that have not looked at their files."""
+        """Any method may be called first: workers get layouts whose files are not open."""
         n_frames = case.oracle.n_frames
 
-        def asked(name: str, *words: Any) -> None:
+        def call(name: str, *arguments: Any) -> None:
             with pickle.loads(pickle.dumps(case.open())) as layout:
                 for _ in range(2):
-                    answer = getattr(layout, name)(*words)
-                    if answer is not None:
-                        list(answer)
+                    result = getattr(layout, name)(*arguments)
+                    if result is not None:
+                        list(result)
                     layout.close()
 
-        asked("boundaries")
-        asked("byte_ranges", 0, n_frames, None)
-        asked("prefetch", [(0, n_frames)])
-        asked("prefetch", ())
-        asked("files")
-        asked("units")
+        call("boundaries")
+        call("byte_ranges", 0, n_frames, None)
+        call("prefetch", [(0, n_frames)])
+        call("prefetch", ())
+        call("files")
+        call("units")
         with case.open() as layout:
             edges = layout.boundaries()
             is_output = layout.manifest is not None
         if is_output:
-            # Some leave that to the files that they are of.
+            # Some outputs consist of files that are checked by themselves.
             with suppress(NotImplementedError, CorruptLayoutError), case.open() as layout:
                 stored(layout, int(edges[0]), int(edges[1]))
 

@@ -1,4 +1,4 @@
-"""What every writable layout must do; each layout's tests subclass it and bring a case.
+"""Tests of every writable layout; each layout's tests subclass them and provide a case.
 
 ::
 
@@ -38,15 +38,15 @@ N_FRAMES, N_ATOMS = 13, 23
 
 @dataclass(frozen=True)
 class WritingCase:
-    """A writer, what reads its outputs, and what is written."""
+    """A writer, the layout that reads its outputs, and the frames that are written."""
 
     writer_class: type[LayoutWriter]
     layout_class: type[Layout]
     name: str
-    """Of the output, with its suffix."""
+    """Name of the output, with its suffix."""
     options: WriteOptions = field(default_factory=WriteOptions)
     piece_frames: int | None = None
-    """Frames of a piece, for layouts whose plan leaves them open; None = as planned."""
+    """Frames of a piece, for layouts whose plan does not fix them; None = as planned."""
     velocities: bool = False
     forces: bool = False
 
@@ -78,11 +78,11 @@ class LayoutWriterTests:
     """The contract of `mdio.layouts.writer.LayoutWriter`."""
 
     def check_positions(self, actual: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
-        """Compare positions; bit for bit unless a subclass says otherwise."""
+        """Compare positions; bit for bit by default."""
         assert_array_equal(actual, expected)
 
     def check_column(self, name: str, actual: NDArray[Any], expected: NDArray[Any]) -> None:
-        """Compare box, time or step; bit for bit unless a subclass says otherwise."""
+        """Compare box, time or step; bit for bit by default."""
         assert_array_equal(actual, expected, name)
 
     def check(self, case: WritingCase, path: Path) -> None:
@@ -90,15 +90,15 @@ class LayoutWriterTests:
         expected = case.block()
         with case.layout_class(path) as layout:
             assert layout.info.n_atoms == N_ATOMS
-            found = layout.read(0, layout.info.n_frames)
-        self.check_positions(found.positions, expected.positions)
+            block = layout.read(0, layout.info.n_frames)
+        self.check_positions(block.positions, expected.positions)
         for name in ("box", "time", "step"):
-            self.check_column(name, getattr(found, name), getattr(expected, name))
+            self.check_column(name, getattr(block, name), getattr(expected, name))
         for name in ("velocities", "forces"):
-            mine, theirs = getattr(found, name), getattr(expected, name)
-            assert (mine is None) == (theirs is None), name
-            if mine is not None:
-                assert_array_equal(mine, theirs, name)
+            actual_field, expected_field = getattr(block, name), getattr(expected, name)
+            assert (actual_field is None) == (expected_field is None), name
+            if actual_field is not None:
+                assert_array_equal(actual_field, expected_field, name)
 
     def write(
         self, case: WritingCase, writer: LayoutWriter, pieces: Iterable[tuple[int, int]]
