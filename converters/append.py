@@ -26,8 +26,8 @@ from mdio.converters.strategies.job import Appended, Job
 from mdio.converters.verify import compare_blocks
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import SourceStates, file_state, fingerprint
-from mdio.core.files.publish import changed_at, settle
-from mdio.core.files.store import path_of
+from mdio.core.files.publish import link_target, settle
+from mdio.core.files.store import to_path
 from mdio.core.files.turns import State, state_at
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.base import Layout
@@ -65,7 +65,7 @@ Numbers = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
-def is_unchanged(path: Path, source: Mapping[str, Any]) -> bool:
+def is_unchanged_source(path: Path, source: Mapping[str, Any]) -> bool:
     """Return whether a file still begins as it did when an output was made of it.
 
     `source`: what the manifest of the output says of its source.
@@ -153,7 +153,9 @@ class Comparison:
         return not problems and bool(boxes.all())
 
 
-def refuse_another(source: Path, out: Path, same: Bools, times_ps: NDArray[np.float64]) -> None:
+def check_same_trajectory(
+    source: Path, out: Path, same: Bools, times_ps: NDArray[np.float64]
+) -> None:
     """Refuse a source whose frames are not those that an output has of it; raises SourceError."""
     if same.all():
         return
@@ -165,7 +167,7 @@ def refuse_another(source: Path, out: Path, same: Bools, times_ps: NDArray[np.fl
     )
 
 
-def frames_of(layout: Layout) -> Frames:
+def read_frame_table(layout: Layout) -> Frames:
     """Return times and steps of all frames; coordinates are not read."""
     n_frames = layout.info.n_frames
     runs = [(at, min(at + RUN_FRAMES, n_frames)) for at in range(0, n_frames, RUN_FRAMES)]
@@ -191,7 +193,7 @@ class Timeline:
 
     def __init__(self, old: Layout) -> None:
         self.members: list[Layout] = [old]
-        self._frames = frames_of(old)
+        self._frames = read_frame_table(old)
         n_frames = old.info.n_frames
         self.member = np.zeros(n_frames, np.int64)
         self.frame = np.arange(n_frames)
@@ -207,7 +209,7 @@ class Timeline:
         `nbytes`: how much to compare, of frames that are there; None = all. `overlap`: see `merge`.
         Raises SourceError: they cannot be put there.
         """
-        new = frames_of(source)
+        new = read_frame_table(source)
 
         def same(there: Numbers, here: Numbers) -> NDArray[np.bool_]:
             return comparison.same(self._read, self._follows, source, there, here, nbytes)
@@ -301,14 +303,14 @@ def prepare_append(
             f"{out}: frames are added as those that are there were written, so leave out {name}; "
             "to change it, convert all sources together again"
         )
-    out = changed_at(out)
+    out = link_target(out)
     settle(out)
     former = state_at(out)
     old = open_layout(out, verify=options.sources.verify)
     try:
         continuation_of(old, 0)
         files = [sources] if isinstance(sources, str | PathLike) else list(sources)
-        return _Plan(old, former, [path_of(file) for file in files], options).make()
+        return _Plan(old, former, [to_path(file) for file in files], options).make()
     except BaseException:
         old.close()
         raise
@@ -330,7 +332,7 @@ def prepare_continuation(
         raise
 
 
-def check_it_goes_on(source: Path, out: Path, options: ConversionOptions) -> None:
+def check_continues(source: Path, out: Path, options: ConversionOptions) -> None:
     """See that a source still holds the frames that `out` has of it, every nth of one file.
 
     Raises SourceError: it does not.
@@ -452,7 +454,10 @@ class _Plan:
         timeline = Timeline(old)
         for source in sorted(filter(lambda one: one.info.n_frames, sources), key=_begin):
             path = sources[source]
-            known = is_unchanged(path, self.manifest["source"]) and not options.running.compare_all
+            known = (
+                is_unchanged_source(path, self.manifest["source"])
+                and not options.running.compare_all
+            )
             nbytes = COMPARED_NBYTES if known else None
             timeline.add(source, Comparison(old, source), nbytes, options.sources.overlap)
             if timeline.n_equal == source.info.n_frames:
@@ -548,7 +553,7 @@ class _Plan:
                 f"number {int(before.max()):,}; give the file of which it was made"
             )
         view = ViewLayout(path, source=whole, frames=before, atoms=self._atoms)
-        known = is_unchanged(path, self.manifest["source"])
+        known = is_unchanged_source(path, self.manifest["source"])
         there = np.arange(len(before))
         same = Comparison(self.old, view).same(
             lambda first, n: self.old.read(first, first + n),
@@ -558,7 +563,7 @@ class _Plan:
             there,
             FOLLOWED_NBYTES if known else COMPARED_NBYTES,
         )
-        refuse_another(path, self.old.path, same, times_of(view))
+        check_same_trajectory(path, self.old.path, same, times_of(view))
 
     def _not_finite(self, taken: int) -> NotFinite | None:
         """Return what is known of coordinates before frame `taken` that are no numbers."""

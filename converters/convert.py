@@ -47,7 +47,7 @@ from mdio.converters.strategies.structure import (
 )
 from mdio.core.errors import PlanError
 from mdio.core.files.fingerprint import SourceStates
-from mdio.core.files.store import path_of
+from mdio.core.files.store import to_path
 from mdio.core.files.turns import State
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.options import takes_options
@@ -63,7 +63,7 @@ from mdio.layouts.registry import (
 )
 from mdio.layouts.striping.file_systems import unstriped
 from mdio.layouts.views.view import Frames, ViewLayout, note_on_dt, select_frames
-from mdio.parallel.executors import Executor, Serial, running
+from mdio.parallel.executors import Executor, Serial, pool_or_serial
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
@@ -81,7 +81,7 @@ def prepare(
     """
     if options.running.append:
         return prepare_append(source, out, options)
-    target = path_of(out)
+    target = to_path(out)
     structure = is_structure(target, options.storage.to)
     if structure:
         check_structure(target, options)
@@ -94,7 +94,7 @@ def prepare(
     opening |= options.sources.source_options
     origin = open_with_topology(source, options.sources.top, **opening)
     try:
-        made = planned(origin, source, target, layout_name, options, executor or Serial())
+        made = plan_conversion(origin, source, target, layout_name, options, executor or Serial())
         if options.running.growing:
             paths = [source] if isinstance(source, str | PathLike) else source
             made.states = SourceStates(paths, may_grow=True)
@@ -104,9 +104,7 @@ def prepare(
         raise
 
 
-def with_what_is_dropped(
-    plan: LayoutPlan, info: TrajectoryInfo, wanted: WriteOptions
-) -> LayoutPlan:
+def note_dropped(plan: LayoutPlan, info: TrajectoryInfo, wanted: WriteOptions) -> LayoutPlan:
     """Return a writer's plan with a note on fields that it leaves out, if it has none itself.
 
     Writers may be those of other packages, and forget what they were asked for.
@@ -134,7 +132,7 @@ def with_what_is_dropped(
     return plan.replace(notes=(*plan.notes, note))
 
 
-def planned(
+def plan_conversion(
     origin: Layout,
     source: Paths,
     target: Path,
@@ -212,7 +210,7 @@ def planned(
         else {},
     )
     paths = [source] if isinstance(source, str | PathLike) else list(source)
-    plan = with_what_is_dropped(writer.plan_for(view.info, wanted), view.info, wanted)
+    plan = note_dropped(writer.plan_for(view.info, wanted), view.info, wanted)
     meaning = unstriped(target)
     notes = notes if meaning is None else (*notes, meaning)
     plan = plan.replace(notes=(*plan.notes, *notes), source_density=origin.info.density)
@@ -225,7 +223,7 @@ def planned(
         plan = plan.replace(by_owner=True) if writer.facts.writes_files_once else for_owner(plan)
     job = Job(
         out=target,
-        files=[path_of(path) for path in paths],
+        files=[to_path(path) for path in paths],
         view=view,
         choice=choice,
         plan=plan,
@@ -303,7 +301,7 @@ def convert(
     {'ca': 214}
     """
     wanted = ConversionOptions.of(**options)
-    with running(executor, workers) as chosen:
+    with pool_or_serial(executor, workers) as chosen:
         conversion = prepare(source, out, wanted, chosen)
         return conversion.run(chosen, force=force, resume=resume, progress=progress)
 

@@ -19,7 +19,7 @@ from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import fingerprint
 from mdio.core.files.journal import Journal, Record
 from mdio.core.files.publish import publish
-from mdio.core.files.store import need_disk, path_of
+from mdio.core.files.store import need_disk, to_path
 from mdio.core.options import takes_options
 from mdio.layouts.chunked.own import Ensemble
 from mdio.layouts.registry import layout_name_for_output, load_class, parts_at, writer_class
@@ -147,7 +147,7 @@ def _begun(
         "version of mdio": __version__,
         "layout": layout,
         "sources": {
-            label: [fingerprint(path_of(path)) for path in paths] for label, paths in files.items()
+            label: [fingerprint(to_path(path)) for path in paths] for label, paths in files.items()
         },
         "topology": fingerprint(Path(top)) if isinstance(top, str | PathLike) else None,
         "options": options.recipe(),

@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from mdio.converters.append import check_it_goes_on
+from mdio.converters.append import check_continues
 from mdio.converters.convert import prepare
 from mdio.converters.options import (
     APART,
@@ -23,9 +23,9 @@ from mdio.converters.options import (
 )
 from mdio.converters.selection import open_with_topology
 from mdio.core.errors import PlanError, SourceError, UnknownLayoutError
-from mdio.core.files.publish import changed_at
-from mdio.core.files.store import COPY_IT, need_disk, path_of
-from mdio.core.files.turns import changed
+from mdio.core.files.publish import link_target
+from mdio.core.files.store import COPY_IT, need_disk, to_path
+from mdio.core.files.turns import concurrent_change_error
 from mdio.core.options import takes_options
 from mdio.layouts.backend import made_as
 from mdio.layouts.registry import open_layout
@@ -74,7 +74,7 @@ def follow(
     for name in wanted.out_of_place("follow"):
         raise PlanError(f"{name} does not go with --follow; leave it out")
     need_disk(source, f"following a source needs it on a disk; {COPY_IT}")
-    where = changed_at(out) if append else path_of(out)
+    where = link_target(out) if append else to_path(out)
     follower = _Follower(Path(source), where, wanted, executor or Serial(), force)
     if append:
         follower.resume()
@@ -163,7 +163,7 @@ class _Follower:
             return self._n_there
         if not self._known:
             with self._out_is_ours():
-                check_it_goes_on(self.source, self.out, self.options)
+                check_continues(self.source, self.out, self.options)
             self._known = True
         self._n_there = len(range(self.begin, n_source, self.step))
         return self._n_there
@@ -192,7 +192,7 @@ class _Follower:
         appended = conversion.appended
         if appended is not None and appended.continuation.manifest["uuid"] != self._uuid:
             conversion.close()
-            raise changed(self.out)
+            raise concurrent_change_error(self.out)
         self._result = conversion.run(self.executor, force=self.force and not self.n_done)
         self.n_done, self._uuid = n_wanted, conversion.uuid
         return True
@@ -206,7 +206,7 @@ class _Follower:
             if self._uuid is not None:
                 with open_layout(self.out, verify=False) as now:
                     if now.info and now.uuid != self._uuid:
-                        raise changed(self.out) from error
+                        raise concurrent_change_error(self.out) from error
             raise
 
     def _only(self, options: ConversionOptions, n_frames: int) -> ConversionOptions:

@@ -22,7 +22,7 @@ from mdio.layouts.views.joining import ROUNDING, Joining
 from mdio.layouts.views.view import ViewLayout
 
 
-def opening_of(layout: Layout) -> dict[str, Any]:
+def source_reader(layout: Layout) -> dict[str, Any]:
     """Return how the files of the source are opened and joined, to be what `layout` holds."""
     if layout.manifest is None:
         return {}

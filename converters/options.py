@@ -13,8 +13,8 @@ import numpy as np
 
 from mdio.converters import selection
 from mdio.core.errors import PlanError, SourceError
-from mdio.core.files.store import path_of
-from mdio.core.options import asked_for, belongs_to, declared, flag, option
+from mdio.core.files.store import to_path
+from mdio.core.options import allowed_with, declared_fields, non_defaults, option, spell_option
 from mdio.core.words import without_passwords
 from mdio.layouts.manifest import indices_from_runs, runs_from_indices
 from mdio.layouts.plan import PATTERNS, LayoutPlan, Pattern, StoredAs
@@ -193,29 +193,31 @@ class ConversionOptions:
 
     def words(self) -> dict[str, Any]:
         """Return them as `mdio.convert` takes them."""
-        others = (*asked_for(self.sources), *asked_for(self.running))
+        others = (*non_defaults(self.sources), *non_defaults(self.running))
         apart = {name: getattr(self, name) for name in APART}
-        apart = {name: part for name, part in apart.items() if any(asked_for(part))}
+        apart = {name: part for name, part in apart.items() if any(non_defaults(part))}
         return {one.name: value for one, value in others} | apart
 
     def but(self, **options: Any) -> ConversionOptions:
         """Return a copy in which some, by name, are others."""
         parts = {
-            name: replace(part, **{key: options[key] for key in declared(part) if key in options})
+            name: replace(
+                part, **{key: options[key] for key in declared_fields(part) if key in options}
+            )
             for name, part in vars(self).items()
         }
         return ConversionOptions(**parts)
 
     def asked_for(self) -> list[tuple[Field[Any], Any]]:
         """Return the options that are not as they are by themselves, and their values."""
-        return [pair for part in vars(self).values() for pair in asked_for(part)]
+        return [pair for part in vars(self).values() for pair in non_defaults(part)]
 
     def out_of_place(self, way: str) -> list[str]:
         """Return how options are spelled that were asked for and do not go with `way`."""
         return [
-            flag(one, value)
+            spell_option(one, value)
             for one, value in self.asked_for()
-            if value is not False and not belongs_to(one, way)
+            if value is not False and not allowed_with(one, way)
         ]
 
     def recipe(self) -> dict[str, Any]:
@@ -239,12 +241,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, PathLike):
-        value = path_of(value).absolute()
+        value = to_path(value).absolute()
         return without_passwords(str(value))
     return value
 
 
-def recipe_at(path: str | PathLike[str]) -> dict[str, Any]:
+def read_recipe(path: str | PathLike[str]) -> dict[str, Any]:
     """Return the options by name that an output was made with, or that a file of JSON has.
 
     The file: such an object, or what ``mdio convert --dry-run --json`` prints.
@@ -252,7 +254,7 @@ def recipe_at(path: str | PathLike[str]) -> dict[str, Any]:
     """
     if str(path).endswith(".json"):
         try:
-            read = json.loads(path_of(path).read_text())
+            read = json.loads(to_path(path).read_text())
         except (OSError, ValueError) as error:
             raise SourceError(f"{path}: no recipe as JSON ({error})") from error
     else:
@@ -266,7 +268,7 @@ def recipe_at(path: str | PathLike[str]) -> dict[str, Any]:
     recipe = read.get("recipe", {} if "format" in read or "plan" in read else read)
     if not isinstance(recipe, dict):
         raise SourceError(f"{path}: its recipe is {recipe!r}, not options by name; give another")
-    for name in recipe.keys() - declared(Sources, Selection, Storage).keys():
+    for name in recipe.keys() - declared_fields(Sources, Selection, Storage).keys():
         raise PlanError(f"{path}: its recipe has {name!r}, which this version of mdio has not")
     return {name: _read(value) for name, value in recipe.items()}
 

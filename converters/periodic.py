@@ -22,7 +22,7 @@ from mdio.core import kernels
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import PlanError
 from mdio.core.frames import AtomIndices, FrameBlock, FrameData, Rounding, TrajectoryInfo
-from mdio.core.topology import molecules_of
+from mdio.core.topology import find_molecules
 from mdio.core.words import plural
 from mdio.layouts.base import FormatFacts, Layout
 from mdio.layouts.plan import LayoutPlan
@@ -95,7 +95,7 @@ class Steps:
             self.fit.apply(part)
 
 
-def steps_for(
+def plan_steps(
     source: Layout,
     atoms: AtomIndices | None,
     pbc: str | None,
@@ -130,7 +130,7 @@ def steps_for(
     notes = []
     if pbc in NEED_BONDS:
         everyone = universe().atoms
-        labels, order, parents = molecules_of(_bonds(everyone, pbc, named), n_atoms)
+        labels, order, parents = find_molecules(_bonds(everyone, pbc, named), n_atoms)
         needed = np.isin(labels, labels[needed])
         place = np.cumsum(needed) - 1
         bound = (parents >= 0) & needed[order]
@@ -361,7 +361,7 @@ class TransformedLayout(Layout):
 
         named = self.options["top"] or self.path
         prepare = partial(
-            steps_for,
+            plan_steps,
             self.source,
             pbc=self.pbc,
             center=self.center,
@@ -469,7 +469,7 @@ class TransformedLayout(Layout):
         if now is None or not base <= now.frame <= start:
             now = self._followed = self._unmoved(base, steps)
             if base:
-                now.counts[:] = unpacked(counts[base]).reshape(-1, 3)
+                now.counts[:] = unpack_counts(counts[base]).reshape(-1, 3)
         return self._advance(now, start, steps)
 
     def _unmoved(self, frame: int, steps: Steps) -> _Followed:
@@ -487,7 +487,7 @@ class TransformedLayout(Layout):
         """Return how often atoms cross boundaries from one frame to another, packed."""
         start, stop = run
         steps: Steps = self.options["steps"]
-        return packed(self._advance(self._unmoved(start, steps), stop + 1, steps).counts)
+        return pack_counts(self._advance(self._unmoved(start, steps), stop + 1, steps).counts)
 
 
 def _reference_in(file: str, picked: AtomIndices, n_atoms: int) -> NDArray[np.float64]:
@@ -511,12 +511,12 @@ def _follow(now: _Followed, part: FrameBlock, *, apply: bool = True) -> None:
     now.frame, now.known = now.frame + part.n_frames, True
 
 
-def packed(counts: Counts) -> bytes:
+def pack_counts(counts: Counts) -> bytes:
     """Return counts as bytes, most of which are zeros."""
     return zlib.compress(counts.tobytes(), 1)
 
 
-def unpacked(counts: bytes) -> Counts:
+def unpack_counts(counts: bytes) -> Counts:
     """Return what was packed, in one dimension."""
     return np.frombuffer(zlib.decompress(counts), np.int32)
 
@@ -548,8 +548,8 @@ def count_images(view: Any, plan: LayoutPlan, executor: Executor) -> None:
     now = np.zeros(3 * n_atoms, np.int32)
     counts = {}
     for (_, frame), crossed in zip(runs, found, strict=True):
-        now += unpacked(crossed)
-        counts[frame] = packed(now)
+        now += unpack_counts(crossed)
+        counts[frame] = pack_counts(now)
     whole.options["steps"] = replace(steps, counts=counts)
 
 
@@ -569,7 +569,7 @@ def notes_on_steps(whole: TransformedLayout, kept: AtomIndices | None, n_workers
     return notes
 
 
-def with_cost(plan: LayoutPlan, view: Any) -> LayoutPlan:
+def with_measured_cost(plan: LayoutPlan, view: Any) -> LayoutPlan:
     """Return the plan with what the steps of a `TransformedLayout` take, if `view` is of one."""
     whole = _transformed(view)
     if whole is None:

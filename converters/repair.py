@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from mdio.converters.convert import planned
-from mdio.converters.opening import opening_of, source_view
+from mdio.converters.convert import plan_conversion
+from mdio.converters.opening import source_reader, source_view
 from mdio.converters.options import ConversionOptions, Progress
 from mdio.converters.selection import open_with_topology
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import SUMS, Repairs
 from mdio.core.errors import CorruptLayoutError, SourceError
-from mdio.core.files.publish import changed_at, settle
+from mdio.core.files.publish import link_target, settle
 from mdio.core.files.turns import State, state_at
-from mdio.core.stalls import is_gone
+from mdio.core.stalls import is_mount_gone
 from mdio.layouts.backend import made_as
 from mdio.layouts.base import Layout
 from mdio.layouts.continuation import options_of
@@ -36,7 +36,7 @@ from mdio.layouts.registry import open_layout
 from mdio.layouts.units import named
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import NotFinite, OutputMeta
-from mdio.parallel.executors import Executor, running
+from mdio.parallel.executors import Executor, pool_or_serial
 
 AnyPath = str | PathLike[str]
 Paths = AnyPath | Sequence[AnyPath]
@@ -119,7 +119,7 @@ def repair(
     >>> mdio.repair(out, DCD).repaired, mdio.verify(out, DCD).ok
     (True, True)
     """
-    out = changed_at(out)
+    out = link_target(out)
     if against is not None:
         settle(out)
     former = state_at(out)
@@ -129,7 +129,7 @@ def repair(
     if against is None:
         _find_lost(out, result)
         return result
-    with running(executor, workers) as chosen:
+    with pool_or_serial(executor, workers) as chosen:
         planned = _prepare(out, former, against, top, names, chosen)
         planned.run(chosen, force=force, progress=progress)
     result.repaired = True
@@ -184,7 +184,7 @@ def _readable(out: Path, start: int, stop: int, options: dict[str, Any]) -> bool
         with open_layout(out, **options) as layout:
             layout.read(start, stop)
     except OSError as error:
-        if is_gone(error):
+        if is_mount_gone(error):
             raise
         return False
     return True
@@ -211,13 +211,13 @@ def _prepare(
             "what belongs there; convert its source again"
         )
     paths = [against] if isinstance(against, str | PathLike) else list(against)
-    source = open_with_topology(paths, top, **opening_of(former))
+    source = open_with_topology(paths, top, **source_reader(former))
     try:
         view = source_view(former, source, top)
         meta = _meta(manifest, source, view, names)
         with suppress(CorruptLayoutError):
             meta = replace(meta, topology=former.topology(), frame_data=former.frame_data())
-        return planned(
+        return plan_conversion(
             source,
             paths,
             out,

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import AtomCountError, PlanError, SourceError
 from mdio.core.files.marks import check_regular
-from mdio.core.files.store import path_of, store_at
+from mdio.core.files.store import store_at, to_path
 from mdio.core.frames import TrajectoryInfo
-from mdio.core.stalls import is_gone
+from mdio.core.stalls import is_mount_gone
 from mdio.core.topology import Topology
 from mdio.core.topology import select as select_stored
 from mdio.layouts.base import Layout
@@ -75,7 +75,7 @@ def _reads(read: Callable[[], Any]) -> bool:
     try:
         read()
     except OSError as error:
-        if is_gone(error):
+        if is_mount_gone(error):
             raise
         return False
     return True
@@ -120,7 +120,7 @@ def _read_topology(top: str | PathLike[str]) -> Universe:
     import MDAnalysis as mda
     from MDAnalysis.core._get_readers import get_parser_for
 
-    path = path_of(top)
+    path = to_path(top)
     try:
         with store_at(path).with_name(path) as file:
             if file.exists():
@@ -214,7 +214,7 @@ class AtomChoice:
     def files(self) -> list[Path]:
         """The file of the topology, where one was given."""
         name = getattr(self.universe, "filename", None)
-        return [path_of(name)] if isinstance(name, str | PathLike) else []
+        return [to_path(name)] if isinstance(name, str | PathLike) else []
 
     def atom_group(self, group: str | None = None) -> Any:
         """Return the MDAnalysis AtomGroup of the kept atoms, or of one of the groups."""

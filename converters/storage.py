@@ -25,7 +25,7 @@ from mdio.layouts.striping.file_systems import (
     set_stripe,
     stripes,
 )
-from mdio.layouts.striping.stripes import StripeRecord, record
+from mdio.layouts.striping.stripes import StripeRecord, stripe_record
 from mdio.parallel.executors import Executor
 
 MEMORY_SHARE = 0.25
@@ -195,4 +195,6 @@ class StripeRequest:
                 self.progressive or None,
             )
         found = get_stripe(temporary.parent)
-        return record(temporary, {}, found, None if found else "the file system does not tell")
+        return stripe_record(
+            temporary, {}, found, None if found else "the file system does not tell"
+        )

@@ -28,7 +28,7 @@ from mdio.converters.writer import Writer
 from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import MissingExtraError, PlanError, SourceError
 from mdio.core.frames import AtomIndices, FrameBlock
-from mdio.core.options import asked_for, flag, takes_options
+from mdio.core.options import non_defaults, spell_option, takes_options
 from mdio.core.words import plural
 from mdio.layouts.base import Layout
 from mdio.layouts.registry import open_layout
@@ -147,9 +147,11 @@ def record(
 def _chosen(source: str, wanted: ConversionOptions) -> tuple[AtomChoice, TransformedLayout | None]:
     """Return which atoms are kept, and what is done to frames, before the simulation begins."""
     for part in (wanted.sources, wanted.selection, wanted.running):
-        for one, value in asked_for(part):
+        for one, value in non_defaults(part):
             if one.name not in GOES_WITH:
-                raise PlanError(f"{source}: {flag(one, value)} is not for a stream; leave it out")
+                raise PlanError(
+                    f"{source}: {spell_option(one, value)} is not for a stream; leave it out"
+                )
     selection, top = wanted.selection, wanted.sources.top
     onto = selection.fit_reference
     if selection.pbc == "nojump" or (selection.fit and not isinstance(onto, str | PathLike)):

@@ -24,16 +24,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mdio.converters.append import prepare_continuation
-from mdio.converters.convert import planned
+from mdio.converters.convert import plan_conversion
 from mdio.converters.follow import ENDLESS_FRAMES
 from mdio.converters.options import ConversionOptions, ConvertResult, Storage
 from mdio.converters.selection import Selection
 from mdio.converters.strategies.choice import check_options
 from mdio.converters.strategies.conversion import Conversion
 from mdio.core.errors import OutputError, PlanError
-from mdio.core.files.publish import changed_at, settle
-from mdio.core.files.store import need_disk, path_of
-from mdio.core.files.turns import changed
+from mdio.core.files.publish import link_target, settle
+from mdio.core.files.store import need_disk, to_path
+from mdio.core.files.turns import concurrent_change_error
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.options import takes_options
 from mdio.core.topology import Topology
@@ -73,12 +73,12 @@ class _Growing:
     def plan(self, new: Layout) -> Conversion:
         """Plan the output with the frames of `new` behind those that it has."""
         if self.uuid is None:
-            return planned(new, [], self.out, self.layout, self.options, Serial())
+            return plan_conversion(new, [], self.out, self.layout, self.options, Serial())
         conversion = prepare_continuation(self.out, self.n_frames, new, self.options)
         appended = conversion.appended
         if appended is not None and appended.continuation.manifest["uuid"] != self.uuid:
             conversion.close()
-            raise changed(self.out)
+            raise concurrent_change_error(self.out)
         return conversion
 
     def add(self, new: Layout) -> None:
@@ -92,7 +92,7 @@ class _Growing:
 
         Raises OutputError: it has other atoms, or no frames before that time.
         """
-        self.out = changed_at(self.out)
+        self.out = link_target(self.out)
         settle(self.out)
         with open_layout(self.out) as old:
             info, times_ps = old.info, times_of(old)
@@ -201,7 +201,7 @@ class Writer:
         **options: Any,
     ) -> None:
         self._closed = True  # until there is something to close
-        self.out, self.n_atoms = path_of(out), n_atoms
+        self.out, self.n_atoms = to_path(out), n_atoms
         self.n_frames = 0
         """Frames that were written, those that are not stored yet among them."""
         self._append, self._every_s = append, every_s

@@ -20,11 +20,11 @@ from mdio.core.errors import (
     FrameRangeError,
     MdioError,
     OptionError,
-    named,
+    named_read_error,
 )
 from mdio.core.files.in_flight import ByteRange, Opening, Prefetch
 from mdio.core.files.reading import Closing
-from mdio.core.files.store import path_of, store_at
+from mdio.core.files.store import store_at, to_path
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, Stretch, TrajectoryInfo
 from mdio.core.words import plural
 from mdio.layouts.units import Unit, Wanted, check_units, mendable, runs_of_frames
@@ -185,7 +185,7 @@ class Layout(Closing, ABC):
         cache: Cache | None = None,
         **options: Any,
     ) -> None:
-        self.path = path_of(path)
+        self.path = to_path(path)
         self.fields = tuple(fields)
         self.verify = verify
         self.uuid = uuid
@@ -262,7 +262,7 @@ class Layout(Closing, ABC):
         if frames is not None and not isinstance(error, MdioError):
             better = self._damage(error, "frames {} to {} cannot be read".format(*frames))
         if better is None and isinstance(error, OSError):
-            better = named(self.path, error)
+            better = named_read_error(self.path, error)
         corrupt = better or error
         if isinstance(corrupt, CorruptLayoutError):
             replaced = self.uuid is not None and self.uuid_at(self.path) not in (None, self.uuid)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.blocks import runs_of_parts
-from mdio.core.cache import Cache, CachedSource, DamagedUnitError, HeldUnit, SourceRange
+from mdio.core.cache import Cache, CachedSource, CachedUnit, DamagedUnitError, SourceRange
 from mdio.core.errors import MdioError
 from mdio.core.files.in_flight import ByteRange
 from mdio.core.files.reading import OpenFile, reading_from
@@ -115,10 +115,10 @@ class UnitReads:
         self.source = CachedSource(
             cache, layout.path, label, layout.uuid, len(self.edges) - 1, opened
         )
-        self._held: OrderedDict[int, HeldUnit] = OrderedDict()
-        self._current: HeldUnit | None = None
+        self._held: OrderedDict[int, CachedUnit] = OrderedDict()
+        self._current: CachedUnit | None = None
         self._failed: set[int] = set()
-        self._tables: dict[tuple[str, int, int], HeldUnit | None] = {}
+        self._tables: dict[tuple[str, int, int], CachedUnit | None] = {}
         self._expected = -1
 
     def read(self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock) -> None:
@@ -179,7 +179,7 @@ class UnitReads:
     def _unit_name(self, number: int) -> str:
         return self.source.name(number, int(self.edges[number + 1]))
 
-    def _hold(self, number: int) -> HeldUnit | None:
+    def _hold(self, number: int) -> CachedUnit | None:
         """Return a unit to read from, kept or fetched; None where it has to be the source."""
         held = self._held.get(number)
         if held is not None or number in self._failed or not self.works:
@@ -193,7 +193,7 @@ class UnitReads:
             self._held.popitem(last=False)[1].close()
         return held
 
-    def fetch(self, number: int) -> HeldUnit | None:
+    def fetch(self, number: int) -> CachedUnit | None:
         """Read a unit from the source and keep it; None where that is not possible as a whole."""
         begin, end = self.edges[number : number + 2].tolist()
         self._current = None
@@ -213,7 +213,7 @@ class UnitReads:
         if not ranges:
             return None
         self.source.put(self._unit_name(number), ranges, data)
-        return HeldUnit(ranges, data)
+        return CachedUnit(ranges, data)
 
     def _read_table(self, name: str, file: OpenFile, buffers: Sequence[Any], offset: int) -> int:
         """Fill `buffers` with what is read beside the frames, as it was read before."""
@@ -231,14 +231,16 @@ class UnitReads:
             self._tables[key] = None
             return 0
 
-    def _kept_table(self, kept: str, key: tuple[str, int, int], file: OpenFile) -> HeldUnit | None:
+    def _kept_table(
+        self, kept: str, key: tuple[str, int, int], file: OpenFile
+    ) -> CachedUnit | None:
         table = self.source.take(kept)
         if table is None:
             with reading_from(None):
                 data = np.empty(key[2], np.uint8)
                 if file.read_some([data], key[1]) == len(data):
                     self.source.put(kept, [key], data)
-                    table = HeldUnit([key], data)
+                    table = CachedUnit([key], data)
         return table
 
     def close(self) -> None:

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
-from mdio.core.files.fingerprint import NAMES, fingerprint, head_of
+from mdio.core.files.fingerprint import NAMES, fingerprint, read_head
 from mdio.core.files.marks import read_regular
-from mdio.core.files.store import path_of
+from mdio.core.files.store import to_path
 from mdio.core.files.writing import write_whole
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.topology import Topology
@@ -70,7 +70,7 @@ class RefsLayout(Layout):
     @classmethod
     def sniff(cls, path: Path) -> bool:
         """Return whether it begins as mdio's do, or is called ``.refs`` and begins as JSON."""
-        head = head_of(path)
+        head = read_head(path)
         return head.startswith(BEGIN) or (
             path.suffix in cls.facts.suffixes and head.startswith(b"{")
         )
@@ -98,7 +98,7 @@ class RefsLayout(Layout):
     def _open_source(self) -> TrajectoryInfo:
         self._manifest = manifest = self._read_manifest()
         known = manifest["source"]
-        source = path_of(known["path"])
+        source = to_path(known["path"])
         found = fingerprint(source)
         changed = [name for name in ("nbytes", "crc32c_head", "crc32c_tail") if name in known]
         changed = [name for name in changed if found[name] != known[name]]

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
-from mdio.core.errors import PlanError, SourceError, UnknownLayoutError, named
-from mdio.core.files.store import need_disk, path_of, store_at
+from mdio.core.errors import PlanError, SourceError, UnknownLayoutError, named_read_error
+from mdio.core.files.store import need_disk, store_at, to_path
 from mdio.core.plug_ins import find_plug_ins
 from mdio.core.words import did_you_mean
 from mdio.layouts.base import Layout
@@ -246,7 +246,7 @@ def open_layout(
     `**options`: for the layout (``group=``, ``fields=``, ...). Returns Layout: opened on first use.
     Raises SourceError: nothing is there, or it is empty. UnknownLayoutError: no layout reads it.
     """
-    where = path_of(path)
+    where = to_path(path)
     if layout is None and format is not None:
         layout = ALSO_CALLED.get(format.lower(), format.lower())
         layout = layout if _entry(layout) is not None else LAST
@@ -280,7 +280,7 @@ def open_layout(
     try:
         found = next((cls for cls in _in_turn(where) if cls.sniff(where)), None)
     except OSError as error:
-        if (better := named(where, error)) is not None:
+        if (better := named_read_error(where, error)) is not None:
             raise better from error
         raise
     if found is not None:

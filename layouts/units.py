@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
-from mdio.core.files.in_flight import MOST_APART, ByteRange, Opening, asked, prefetch_openings
+from mdio.core.files.in_flight import MOST_APART, ByteRange, Opening, in_flight, prefetch_openings
 from mdio.core.frames import TrajectoryInfo
-from mdio.core.stalls import is_gone
+from mdio.core.stalls import is_mount_gone
 from mdio.core.words import frames_text
 
 AGAIN = re.compile("(split or )?convert the source again")
@@ -78,13 +78,13 @@ def check_units(
     # What is asked for ahead is read in order; a unit that does not say its ranges may not do so.
     for _, some in groupby(chosen, key=lambda unit: unit.ranges is tuple):
         now, coming = tee(some)
-        with asked(_ranges(_opened_ahead(coming) if opens_ahead else coming)):
+        with in_flight(_ranges(_opened_ahead(coming) if opens_ahead else coming)):
             for unit in now:
                 problem = None
                 try:
                     unit.check()
                 except OSError as error:
-                    if is_gone(error):
+                    if is_mount_gone(error):
                         raise
                     problem = str(error)
                 yield unit.name, problem

@@ -27,7 +27,7 @@ from mdio.core.words import plural
 from mdio.layouts.base import Layout
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.views.opening import AnyPath, ensemble_at
-from mdio.parallel.executors import executor_of
+from mdio.parallel.executors import choose_executor
 
 Trajectory = AnyPath | Sequence[AnyPath] | Layout
 
@@ -273,7 +273,7 @@ class Sample:
                     yield None
                 yield run
 
-        with self._reader, executor_of(None, self._n_workers) as executor:
+        with self._reader, choose_executor(None, self._n_workers) as executor:
             for number, block_read in executor.imap(
                 self._reader, items(), describe=self._run_label
             ):

@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from mdio.core.cache import Cache
 from mdio.core.errors import FrameReadError, SourceError
-from mdio.core.files.store import is_remote, path_of
-from mdio.core.frames import absent
+from mdio.core.files.store import is_remote, to_path
+from mdio.core.frames import absent_frames
 from mdio.layouts.base import Layout, cache_notes
 from mdio.layouts.foreign.universe import made_for_mdanalysis
 from mdio.layouts.h5md import layout as h5md
@@ -210,7 +210,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
     def _leave_out(self, ts: Timestep) -> None:
         """Say what a frame does not have, as MDAnalysis' readers do."""
         for name in self._sparse:
-            if getattr(ts, f"has_{name}") and absent(getattr(ts, name)[np.newaxis])[0]:
+            if getattr(ts, f"has_{name}") and absent_frames(getattr(ts, name)[np.newaxis])[0]:
                 setattr(ts, f"has_{name}", False)
 
     def _tell(self) -> None:
@@ -350,7 +350,7 @@ def _is(thing: Any, written: Callable[[Path], bool], *, folder: bool) -> bool:
     """Return whether mdio has written what is at a path, a folder or a file."""
     if not isinstance(thing, str | Path):
         return False
-    path = path_of(thing)
+    path = to_path(thing)
     try:
         return (path.is_dir() if folder else path.is_file()) and written(path)
     except OSError as error:  # of a store

@@ -14,7 +14,7 @@ from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job
 from mdio.converters.strategies.mpio import MPIOConversion
 from mdio.core.errors import PlanError
-from mdio.core.options import flag
+from mdio.core.options import spell_option
 from mdio.layouts.base import Layout, container_of
 from mdio.layouts.plan import PATTERNS, LayoutPlan
 from mdio.layouts.registry import load_class, writable_layouts, writer_class
@@ -206,8 +206,8 @@ def check_options(options: ConversionOptions, layout: str, out: Path) -> None:
         others = sorted(name for name, theirs in every.items() if one.name in theirs)
         where = f"layout{'s' if len(others) > 1 else ''} {' and '.join(others)}"
         raise PlanError(
-            f"{out}: {flag(one, value)} belongs to the {where}, not to {layout}; leave it out, or "
-            "choose another output"
+            f"{out}: {spell_option(one, value)} belongs to the {where}, not to {layout}; leave it "
+            "out, or choose another output"
         )
     if options.storage.pattern is not None and options.storage.pattern not in PATTERNS:
         raise PlanError(f"--for {options.storage.pattern}: give one of {', '.join(PATTERNS)}")

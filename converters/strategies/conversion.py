@@ -19,17 +19,17 @@ import numpy as np
 from mdio.converters.options import ConvertResult, Progress
 from mdio.converters.periodic import count_images
 from mdio.converters.strategies import resuming, write_tasks
-from mdio.converters.strategies.job import Job, check_room, holds
-from mdio.converters.strategies.resuming import complete
+from mdio.converters.strategies.job import Job, check_room, file_has
+from mdio.converters.strategies.resuming import find_complete
 from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on, spread, sum_of
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.index import index_paths
 from mdio.core.files.journal import Journal, allocated_nbytes
 from mdio.core.files.publish import output_errors, publish
-from mdio.core.files.remote.places import at_once
+from mdio.core.files.remote.places import run_concurrently
 from mdio.core.files.store import store_at
-from mdio.core.files.turns import TEMPORARY, changed, state_at, temporary_for
+from mdio.core.files.turns import TEMPORARY, concurrent_change_error, state_at, temporary_for
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class, parts_at
@@ -92,7 +92,9 @@ class Conversion:
         out damaged on the way. PlanError: with `resume`, an output that cannot be gone on with.
         """
         if resume and not force:
-            found = executor.from_owner(partial(complete, self.job, self.plan, copies=self.copies))
+            found = executor.from_owner(
+                partial(find_complete, self.job, self.plan, copies=self.copies)
+            )
             if found is not None:
                 self.view.close()
                 return found
@@ -103,7 +105,7 @@ class Conversion:
         def begin() -> Any:
             nonlocal begun
             meta = self.job.meta()
-            words = resuming.made_of(meta, self.plan, self.choice.files)
+            words = resuming.conversion_identity(meta, self.plan, self.choice.files)
             if self.appended is not None:
                 words["appended to"] = self.appended.continuation.manifest["uuid"]
             temporary = self._publication(stack, words, force=force, resume=resume)
@@ -166,7 +168,7 @@ class Conversion:
         except OSError as error:
             # Its files may be gone, or others, since another run has put a new one in its place.
             if self.job.former is not None and state_at(self.out) != self.job.former:
-                raise changed(self.out) from error
+                raise concurrent_change_error(self.out) from error
             raise
         finally:
             self.view.close()
@@ -209,7 +211,7 @@ class Conversion:
         """Enter `publish`, write the topologies, and return the temporary path."""
         # One that is there may serve several outputs: it stays.
         growing = self.job.options.running.growing
-        new = {path: data for path, data in self.job.beside.items() if not holds(path, data)}
+        new = {path: data for path, data in self.job.beside.items() if not file_has(path, data)}
         temporary = stack.enter_context(
             publish(
                 self.out,
@@ -250,9 +252,9 @@ class Conversion:
             and not self.job.options.running.growing
         ):
             with output_errors(temporary):
-                journal = Journal(temporary, resuming.first_words(words, meta, self.plan))
+                journal = Journal(temporary, resuming.first_record(words, meta, self.plan))
                 self._journal = stack.enter_context(journal)
-            meta, self.plan = resuming.as_begun(journal, meta, self.plan)
+            meta, self.plan = resuming.restore_plan(journal, meta, self.plan)
         elif resume:
             raise PlanError(
                 f"{self.out}: conversions to the layout {self.plan.layout} cannot be resumed; "
@@ -287,7 +289,7 @@ class Conversion:
             self._commit(writer, record, progress)
             self._note(writer, record)
 
-        with write_tasks.Stored(writer, tell, lags=work.lags) as stored:
+        with write_tasks.CommitQueue(writer, tell, lags=work.lags) as stored:
             for _, (record, items) in imap(work, pieces, describe=describe_on(executor)):
                 for item in items:
                     writer.store(item)
@@ -302,7 +304,7 @@ class Conversion:
                 self._upload.add(writer.path, files)
             if self._journal is not None:
                 with output_errors(writer.path):
-                    self._journal.add(resuming.record_of(one), files)
+                    self._journal.add(resuming.journal_record(one), files)
 
     def _commit(self, writer: LayoutWriter, record: PieceRecord, progress: Progress | None) -> None:
         """Take note of a piece that is stored, and of coordinates in it that are no numbers."""
@@ -362,7 +364,7 @@ def _read_at_once(path: Path, plan: LayoutPlan, frames: Sequence[int]) -> None:
 
     with ExitStack() as stack:  # what one has asked for the others have, until it is closed
         layouts = [stack.enter_context(layout_class(plan.layout)(path)) for _ in frames]
-        at_once(*(partial(read, one, at) for one, at in zip(layouts, frames, strict=True)))
+        run_concurrently(*(partial(read, one, at) for one, at in zip(layouts, frames, strict=True)))
 
 
 def _failed(path: Path, what: str) -> OutputError:

@@ -118,7 +118,7 @@ def output_meta(
     )
 
 
-def topologies(
+def topology_files(
     choice: AtomChoice, out: Path, sources: Sequence[Path] = (), first: FrameBlock | None = None
 ) -> dict[Path, bytes]:
     """Return the topology files that belong beside `out`, and what is to be in each.
@@ -141,13 +141,13 @@ def topologies(
     for group, (suffix, data) in zip(wanted, files, strict=True):
         ending = f".{group}.top{suffix}" if group else f".top{suffix}"
         path = out.with_name(out.stem + ending)
-        if os.path.lexists(path) and not holds(path, data) and _has_namesakes(out, sources):
+        if os.path.lexists(path) and not file_has(path, data) and _has_namesakes(out, sources):
             path = out.with_name(out.name + ending)
         made[path] = data
     return made
 
 
-def holds(path: Path, data: bytes) -> bool:
+def file_has(path: Path, data: bytes) -> bool:
     """Return whether a file is there, and has these bytes."""
     with suppress(OSError):  # the name may be too long for a file
         return path.is_file() and read_regular(path) == data
@@ -292,4 +292,4 @@ class Job:
         first = None
         if self.transformed or (len(self.view.frames) and self.view.frames[0]):
             first = self.view.read(0, 1)
-        return topologies(self.choice, self.out, self.files, first)
+        return topology_files(self.choice, self.out, self.files, first)

@@ -11,7 +11,7 @@ from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job
 from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on
 from mdio.core.errors import MdioError, OutputError, PlanError
-from mdio.core.files.journal import journal_of, refuse_unfinished, unfinished
+from mdio.core.files.journal import find_unfinished, journal_path, refuse_unfinished
 from mdio.core.files.turns import temporary_for
 from mdio.layouts.registry import load_class
 from mdio.layouts.striping.lustre import mpi_io_hints
@@ -121,8 +121,8 @@ class MPIOConversion(Conversion):
                 temporary_for(temporary.with_name(path.name), temporary) for path in self.job.beside
             ]
         )
-        paths = [temporary, *names, journal_of(temporary), temporary.with_suffix(".lock")]
-        return lambda: [] if unfinished(temporary) else paths
+        paths = [temporary, *names, journal_path(temporary), temporary.with_suffix(".lock")]
+        return lambda: [] if find_unfinished(temporary) else paths
 
     def _rounds(
         self,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from mdio._version import __version__
 from mdio.converters.options import ConvertResult
-from mdio.converters.strategies.job import Job, holds
+from mdio.converters.strategies.job import Job, file_has
 from mdio.core.errors import CorruptLayoutError, OutputError
 from mdio.core.files.fingerprint import fingerprint
 from mdio.core.files.journal import Journal, Record
@@ -50,7 +50,9 @@ LOOKED_AT_NBYTES = 64 << 20
 """So much of what was stored last is compared with its checksums, though it had been flushed."""
 
 
-def made_of(meta: OutputMeta, plan: LayoutPlan, topology: Sequence[Path] = ()) -> dict[str, Any]:
+def conversion_identity(
+    meta: OutputMeta, plan: LayoutPlan, topology: Sequence[Path] = ()
+) -> dict[str, Any]:
     """Return what has to be the same where a conversion is gone on with, as plain values."""
     chosen = {"kept": meta.atoms}
     chosen |= {f"group {name}": atoms for name, atoms in (meta.groups or {}).items()}
@@ -73,7 +75,7 @@ def _told(atoms: NDArray[np.int64] | None) -> str | None:
     return f"{len(atoms):,} atoms, checksum {crc32c(np.ascontiguousarray(atoms, '<i8')):08x}"
 
 
-def first_words(begun: Mapping[str, Any], meta: OutputMeta, plan: LayoutPlan) -> dict[str, Any]:
+def first_record(begun: Mapping[str, Any], meta: OutputMeta, plan: LayoutPlan) -> dict[str, Any]:
     """Return what the journal of a new output says first."""
     return {
         "of": begun,
@@ -97,7 +99,9 @@ def _as_written(journal: Journal) -> Iterator[None]:
         ) from error
 
 
-def as_begun(journal: Journal, meta: OutputMeta, plan: LayoutPlan) -> tuple[OutputMeta, LayoutPlan]:
+def restore_plan(
+    journal: Journal, meta: OutputMeta, plan: LayoutPlan
+) -> tuple[OutputMeta, LayoutPlan]:
     """Return both as the first run had them, whoever works at it now.
 
     The output stays the one that was begun, and so do its segments and pieces.
@@ -111,7 +115,7 @@ def as_begun(journal: Journal, meta: OutputMeta, plan: LayoutPlan) -> tuple[Outp
         return meta, plan.replace(**division)
 
 
-def record_of(receipt: PieceRecord) -> Record:
+def journal_record(receipt: PieceRecord) -> Record:
     """Return what a journal says of a stored piece."""
     values = {
         "nbytes": receipt.nbytes,
@@ -150,7 +154,7 @@ def _believed(
     What was not flushed, and what was stored last, is looked at.
 
     `records`: in the order in which they were written; of several of one piece, the last one
-    counts. `holds`: tells whether the output holds what a record says, by its checksums.
+    counts. `holds`: returns whether the output holds what a record says, by its checksums.
     `temporary`: for the message.
     Raises OutputError: what had been flushed is not there: nothing of it can be believed.
     """
@@ -200,7 +204,7 @@ def resume_from(journal: Journal, writer: LayoutWriter) -> list[PieceRecord]:
     for receipt in there:
         if receipt is not receipts[receipt.start]:  # it has another place now
             for one, files in writer.settled(receipt):
-                journal.add(record_of(one), files)
+                journal.add(journal_record(one), files)
     return list(there)
 
 
@@ -211,7 +215,7 @@ BY_WORKERS = ("piece_frames", "n_files")
 """What of an output follows from who worked at it."""
 
 
-def complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult | None:
+def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult | None:
     """Return the result of a conversion whose output is there already; None if it is not.
 
     It is the same if its manifest is the one that the conversion would write: the state of all
@@ -245,7 +249,7 @@ def complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult | Non
         and manifest.get("flavour") == plan.flavour
         and all(getattr(plan, key) == value for key, value in made.items() if key not in BY_WORKERS)
         and _bytes(topology) == _bytes(job.topology)
-        and all(holds(path, data) for path, data in job.beside.items())
+        and all(file_has(path, data) for path, data in job.beside.items())
     )
     if not same:
         return None

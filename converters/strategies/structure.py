@@ -16,7 +16,7 @@ from mdio.converters.strategies.job import Job
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.publish import publish
 from mdio.core.files.store import need_disk
-from mdio.core.options import asked_for, flag
+from mdio.core.options import non_defaults, spell_option
 from mdio.parallel.executors import Executor
 
 STEPS = MappingProxyType({".gro": 0.01, ".pdb": 0.001})
@@ -38,7 +38,7 @@ def check_structure(out: Path, options: ConversionOptions) -> None:
     """Refuse options that a structure file has no place for; raises PlanError."""
     need_disk(out, "structure files are written to disk")
     flags = ["--group"] if options.selection.groups else []
-    flags += [flag(one, value) for one, value in asked_for(options.storage)]
+    flags += [spell_option(one, value) for one, value in non_defaults(options.storage)]
     if flags:
         raise PlanError(f"{out}: {flags[0]} is not for a structure file; leave it out")
     if options.running.growing:

@@ -172,7 +172,7 @@ class WriteTaskWorker:
         return {**self.__dict__, "_room": None, "_is_told": False, "lags": False}
 
 
-class Stored:
+class CommitQueue:
     """Pieces that are stored, of which is told once they are in their files; a context manager.
 
     `writer`: who stores them. `lags`: whether they are waited for now and then only, rather than

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from mdio.core.files.fingerprint import head_of
+from mdio.core.files.fingerprint import read_head
 from mdio.layouts.base import FormatFacts
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.records import RecordsLayout, RecordsWriter
@@ -20,7 +20,7 @@ class LinesLayout(RecordsLayout):
     @classmethod
     def sniff(cls, path):
         """Return whether the first line is that of a frame."""
-        return head_of(path).startswith(b'{"positions": ')
+        return read_head(path).startswith(b'{"positions": ')
 
     @staticmethod
     def sizes(file):

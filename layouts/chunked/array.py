@@ -23,10 +23,10 @@ from mdio.core.files.in_flight import ByteRange, Opening
 from mdio.core.files.piece_sums import (
     ROW_PIECE_NBYTES,
     Sums,
-    changed,
+    first_difference,
     pieces_of_row,
     row_sums,
-    widened,
+    widen_to_pieces,
 )
 from mdio.core.files.reading import Buffer, OpenFile
 from mdio.core.frames import AtomIndices
@@ -200,7 +200,7 @@ class ChunkedArray(ABC):
             if atoms is not None:
                 begin, end = 12 * int(atoms.min()), 12 * int(atoms.max()) + 12
             if self.in_pieces:
-                begin, end = widened(begin, end, self.row_nbytes)
+                begin, end = widen_to_pieces(begin, end, self.row_nbytes)
             if (end - begin) * NARROW_SHARE <= self.row_nbytes:
                 span = begin, end
         return Columns(j, atoms, n_atoms, target, span)
@@ -332,7 +332,7 @@ class ChunkedArray(ABC):
         start, n_rows = i * self.chunk_frames + first, len(rows)
         n_pieces = len(found) // n_rows
         expected = self._pieces(start, start + n_rows, j, piece, n_pieces)
-        wrong = changed(found, expected)
+        wrong = first_difference(found, expected)
         if wrong is not None:
             problem = (
                 f"the checksum of frame {start + wrong // n_pieces} is {found[wrong]:08x}, expected"

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from mdio.core.errors import SourceError
-from mdio.core.files.fingerprint import head_of
+from mdio.core.files.fingerprint import read_head
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.topology import Topology
 from mdio.layouts.base import FormatFacts, Layout, Timing, not_assumed
@@ -143,7 +143,7 @@ class GenericLayout(Layout):
     def _frames_of(self, kind: str | None) -> Frames:
         """Return what reads the frames."""
         if kind is None or (kind in NATIVE and "format" not in self.options):
-            head = head_of(self.path)[:8]
+            head = read_head(self.path)[:8]
             raise SourceError(
                 f"{self.path}: called {self.path.suffix}, but begins with {head!r}, which is not "
                 f"how a {NATIVE[_format_of(self.path)]} file begins: it is damaged or misnamed"

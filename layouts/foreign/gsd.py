@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import FOREIGN_ERRORS, MissingExtraError, SourceError
-from mdio.core.files.fingerprint import head_of
+from mdio.core.files.fingerprint import read_head
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.layouts.base import FormatFacts, Layout
 from mdio.layouts.foreign.units import length_factor, made_up
@@ -38,7 +38,7 @@ class GSDLayout(Layout):
     @classmethod
     def sniff(cls, path: Path) -> bool:
         """Return whether it begins as GSD does."""
-        return path.is_file() and head_of(path)[:8] == MAGIC.to_bytes(8, "little")
+        return path.is_file() and read_head(path)[:8] == MAGIC.to_bytes(8, "little")
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import FOREIGN_ERRORS, SourceError
-from mdio.core.files.fingerprint import head_of
+from mdio.core.files.fingerprint import read_head
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.topology import BONDS, RESINDEX, SEGINDEX, Texts, Topology
 from mdio.layouts.base import FormatFacts, Layout, not_assumed
@@ -50,7 +50,7 @@ class MDTrajLayout(Layout):
     @classmethod
     def sniff(cls, path: Path) -> bool:
         """Return whether it is HDF5 with mdtraj's conventions."""
-        if not path.is_file() or not head_of(path).startswith(SIGNATURE):
+        if not path.is_file() or not read_head(path).startswith(SIGNATURE):
             return False
         try:
             with h5py.File(path, "r", locking="best-effort") as file:

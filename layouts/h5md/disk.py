@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, OutputError
-from mdio.core.files.in_flight import ByteRange, asked
+from mdio.core.files.in_flight import ByteRange, in_flight
 from mdio.core.files.reading import OpenFile
 from mdio.core.kernels import crc32c
 from mdio.layouts.foreign.hdf5 import FileObject
@@ -199,7 +199,7 @@ def _checksum(file: OpenFile, places: Places, size: int, written: Written | None
     between = list(gaps(places, size))
     is_read = _reached(between, written)
     ranges = compress(between, is_read)
-    with asked(ByteRange(file, begin, stop - begin) for begin, stop in ranges):
+    with in_flight(ByteRange(file, begin, stop - begin) for begin, stop in ranges):
         for (begin, stop), read in zip(between, is_read, strict=True):
             crc = (checksum if read else _of_zeros)(file, begin, stop - begin, crc)
     return crc

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError
-from mdio.core.frames import ELEMENTS, absent
+from mdio.core.frames import ELEMENTS, absent_frames
 from mdio.layouts.h5md.io import FULL_SYSTEM
 from mdio.layouts.manifest import runs_from_indices
 
@@ -109,7 +109,7 @@ def _present(dataset: h5py.Dataset) -> NDArray[np.int64]:
     rows = max(1, SLAB_NBYTES // (12 * dataset.shape[1]))
     if dataset.chunks is not None:
         rows = max(dataset.chunks[0], rows - rows % dataset.chunks[0])
-    found = [~absent(dataset[at : at + rows]) for at in range(0, dataset.shape[0], rows)]
+    found = [~absent_frames(dataset[at : at + rows]) for at in range(0, dataset.shape[0], rows)]
     return np.flatnonzero(np.concatenate(found)).astype(np.int64)
 
 

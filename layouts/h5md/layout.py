@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError, SourceError
-from mdio.core.files.marks import parts_named
-from mdio.core.files.store import path_of, store_at
+from mdio.core.files.marks import own_parts_folder
+from mdio.core.files.store import store_at, to_path
 from mdio.core.frames import FIELDS, TrajectoryInfo
 from mdio.layouts.backend import Backend, BackendLayout
 from mdio.layouts.base import FormatFacts
@@ -40,7 +40,7 @@ def _names_mdio(file: h5py.File) -> bool:
 
 def written_by_mdio(path: str | PathLike[str]) -> bool:
     """Return whether a file is an H5MD file that mdio wrote; False for whatever else is there."""
-    where = path_of(path)
+    where = to_path(path)
     if is_sealed(where):
         return True
     if not is_hdf5(where):
@@ -66,7 +66,7 @@ def _manifest_at(path: Path) -> dict[str, Any]:
 
 def parts_at(path: Path) -> Path | None:
     """Return the folder of parts beside an output at `path` in which its frames lie, if any."""
-    return parts_named(path, _manifest_at(path).get("parts_folder")) if is_hdf5(path) else None
+    return own_parts_folder(path, _manifest_at(path).get("parts_folder")) if is_hdf5(path) else None
 
 
 def members_at(path: Path) -> dict[str, Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mdio.core.files.fingerprint import head_of, tail_of
+from mdio.core.files.fingerprint import read_head, read_tail
 from mdio.core.files.store import store_at
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def is_sealed(path: Path) -> bool:
     if store.opening_waits and is_hdf5(path):
         store.prefetch_end(path)  # HDF5 asks for much there
     try:
-        return tail_of(path)[-SEAL_NBYTES:].startswith(SEAL)
+        return read_tail(path)[-SEAL_NBYTES:].startswith(SEAL)
     except OSError:
         return False
 
@@ -33,7 +33,7 @@ def is_sealed(path: Path) -> bool:
 def is_hdf5(path: Path) -> bool:
     """Return whether a file begins as HDF5 files do (without a user block)."""
     try:
-        return head_of(path).startswith(SIGNATURE)
+        return read_head(path).startswith(SIGNATURE)
     except OSError:
         return False
 

@@ -27,7 +27,13 @@ from numpy.typing import NDArray
 from mdio.core.blocks import runs_of_parts
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError
 from mdio.core.files.in_flight import ByteRange
-from mdio.core.files.marks import mark_parts, owner_of, parts_for, parts_named, parts_of
+from mdio.core.files.marks import (
+    mark_parts,
+    new_parts_folder,
+    own_parts_folder,
+    parts_folder,
+    parts_owner,
+)
 from mdio.core.files.reading import Handles
 from mdio.core.files.turns import temporary_for
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
@@ -100,7 +106,7 @@ def _parts_of(manifest: Mapping[str, Any], path: Path) -> tuple[Path, list[Part]
             f"{path}: its manifest does not describe its parts correctly ({str(error)[:200]}); "
             "convert the source again"
         ) from error
-    return owner_of(path, folder).with_name(folder), parts
+    return parts_owner(path, folder).with_name(folder), parts
 
 
 class JoinedFile(OwnFile):
@@ -273,7 +279,7 @@ class H5MDEnsemble(Ensemble):
     @property
     def folder(self) -> Path:
         """What the folder of parts will be called."""
-        return parts_for(self.target, self.uuid)
+        return new_parts_folder(self.target, self.uuid)
 
     def create(self) -> None:
         """Make the folder of parts, and a file that stands for what `seal` writes."""
@@ -284,7 +290,7 @@ class H5MDEnsemble(Ensemble):
 
     def member(self, label: str, *, final: bool = False) -> Path:
         """Return the file of a trajectory."""
-        built = temporary_for(parts_of(self.target.absolute()), self.path)
+        built = temporary_for(parts_folder(self.target.absolute()), self.path)
         return (self.folder if final else built) / f"{label}.h5md"
 
     def seal(self, labels: Sequence[str]) -> None:
@@ -310,8 +316,8 @@ def members_of(path: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
     Raises CorruptLayoutError: a file is missing.
     """
     name = str(manifest.get("parts_folder"))
-    owner = owner_of(path, name)
-    folder = parts_named(owner, name) or parts_of(owner)
+    owner = parts_owner(path, name)
+    folder = own_parts_folder(owner, name) or parts_folder(owner)
     members = {label: folder / f"{label}.h5md" for label in labels_in(manifest)}
     check_members(path, members)
     return members

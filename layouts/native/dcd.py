@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 
 from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import SourceError
-from mdio.core.files.fingerprint import head_of
+from mdio.core.files.fingerprint import read_head
 from mdio.core.files.reading import OpenFile
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, LostBytes, TrajectoryInfo
 from mdio.core.kernels import planar_to_xyz, xyz_to_planar
@@ -387,7 +387,7 @@ class DCDLayout(NativeLayout):
     @classmethod
     def sniff(cls, path: Path) -> bool:
         """Return whether it begins with a record of 84 bytes and ``CORD``."""
-        return looks_like_dcd(head_of(path)[:12]) is not None
+        return looks_like_dcd(read_head(path)[:12]) is not None
 
     @property
     def header(self) -> DCDHeader:

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.files.in_flight import ByteRange, InFlight, asked
+from mdio.core.files.in_flight import ByteRange, InFlight, in_flight
 from mdio.core.files.index import FrameIndex, load_index
 from mdio.core.files.piece_sums import PieceSums
 from mdio.core.files.reading import OpenFile
@@ -175,7 +175,7 @@ class PositionalFile(OpenFile):
         """Yield where each row of `buffer` lies, and the row; those of an object are under way."""
         places = [offset + row * stride for row in range(len(buffer))]
         ahead = places if self.remote is not None and len(places) > 1 else []
-        with asked(ByteRange(self, at, buffer.shape[1]) for at in ahead):
+        with in_flight(ByteRange(self, at, buffer.shape[1]) for at in ahead):
             yield from zip(places, (row.data for row in buffer), strict=True)
 
 
@@ -552,7 +552,7 @@ def scan_part(path: Path, marks: FrameMarks, part: int, n_parts: int) -> Part | 
     """
     with OpenFile(path) as file:
         begin, end = (file.nbytes * k // n_parts for k in (part, part + 1))
-        with asked([ByteRange(file, begin, end - begin)]):
+        with in_flight([ByteRange(file, begin, end - begin)]):
             return _frames(file, marks, begin, end)
 
 

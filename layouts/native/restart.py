@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
-from mdio.core.files.fingerprint import head_of
+from mdio.core.files.fingerprint import read_head
 from mdio.core.files.marks import first_bytes, read_regular
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.layouts.base import FormatFacts, Layout
@@ -56,7 +56,7 @@ class RestartLayout(Layout):
         return is_second and (path.suffix.lower() in cls.facts.suffixes or is_third)
 
     def _open(self) -> TrajectoryInfo:
-        head = head_of(self.path)
+        head = read_head(self.path)
         binary = head[:3] == b"CDF" or head[:4] == b"\x89HDF"
         try:
             found = self._from_netcdf() if binary else self._from_text()
@@ -84,7 +84,7 @@ class RestartLayout(Layout):
     def _from_netcdf(self) -> FrameBlock:
         import netCDF4
 
-        if head_of(self.path)[:3] == b"CDF":
+        if read_head(self.path)[:3] == b"CDF":
             self._check_size()
         else:
             from mdio.layouts.foreign.hdf5 import check_heaps

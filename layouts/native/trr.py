@@ -40,11 +40,11 @@ from numpy.typing import NDArray
 
 from mdio.core.boxes import boxes_from_vectors, vectors_from_boxes
 from mdio.core.errors import OutputError, SourceError
-from mdio.core.files.fingerprint import head_of
-from mdio.core.files.in_flight import ByteRange, asked
+from mdio.core.files.fingerprint import read_head
+from mdio.core.files.in_flight import ByteRange, in_flight
 from mdio.core.files.index import FrameIndex
 from mdio.core.files.reading import OpenFile
-from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo, runs_of_fields
+from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo, field_runs
 from mdio.core.kernels import swap_to_native
 from mdio.core.units import NM_TO_ANGSTROM, PER_NM_TO_PER_ANGSTROM
 from mdio.layouts.base import FormatFacts
@@ -244,7 +244,7 @@ class TRRLayout(IndexedLayout):
     @classmethod
     def sniff(cls, path: Path) -> bool:
         """Return whether it begins with the magic number and name of TRR."""
-        return head_of(path)[:24] == START
+        return read_head(path)[:24] == START
 
     @classmethod
     def marks(cls, path: Path) -> FrameMarks:
@@ -283,7 +283,7 @@ class TRRLayout(IndexedLayout):
     def _headers(self, frames: Sequence[int]) -> Iterator[FrameHeader]:
         """Yield the headers of frames that ascend; those of an object are asked for ahead."""
         begins = self._index.offsets[list(frames)].tolist() if self._file.remote else []
-        with asked(ByteRange(self._file, begin, FIXED_NBYTES) for begin in begins):
+        with in_flight(ByteRange(self._file, begin, FIXED_NBYTES) for begin in begins):
             yield from map(self._frame_header, frames)
 
     def _positions(self) -> ChunkTable | None:
@@ -424,7 +424,7 @@ class TRREncoder(Encoder):
             return np.concatenate(
                 [
                     replace(self, fields=fields, sparse=()).frames(block.frames(slice(*run)))
-                    for run, fields in runs_of_fields(block, self.fields)
+                    for run, fields in field_runs(block, self.fields)
                 ]
             )
         limits = np.iinfo(np.int32)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mdio.core import xtc as xtc_codec
 from mdio.core.boxes import boxes_from_vectors, vectors_from_boxes
-from mdio.core.files.fingerprint import head_of
+from mdio.core.files.fingerprint import read_head
 from mdio.core.frames import AtomIndices, FrameBlock, Rounding, TrajectoryInfo
 from mdio.core.units import NM_TO_ANGSTROM
 from mdio.core.xtc import (
@@ -101,7 +101,7 @@ class XTCLayout(IndexedLayout):
     @classmethod
     def sniff(cls, path: Path) -> bool:
         """Return whether it begins with a magic number of XTC."""
-        return int.from_bytes(head_of(path)[:4], "big") in MAGICS
+        return int.from_bytes(read_head(path)[:4], "big") in MAGICS
 
     def _positions(self) -> ChunkTable:
         """Return where the frames lie, for the codec."""

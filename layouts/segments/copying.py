@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
-from mdio.core.files.in_flight import ByteRange, asked
+from mdio.core.files.in_flight import ByteRange, in_flight
 from mdio.core.files.index import FrameIndex, store_index
-from mdio.core.files.piece_sums import PieceSums, Sums, changed, piece_edges
+from mdio.core.files.piece_sums import PieceSums, Sums, first_difference, piece_edges
 from mdio.core.files.publish import output_errors
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.remote.places import was_sent
+from mdio.core.files.remote.places import stands_for_sent
 from mdio.core.files.store import store_at
 from mdio.core.files.writing import write_all, write_sliced
 from mdio.core.frames import TrajectoryInfo
@@ -120,7 +120,7 @@ class SegmentsCopier(SegmentsWriter):
     def _holds(self, receipt: PieceRecord) -> bool:
         """Compare the bytes of a segment with their checksum; one that was sent is believed."""
         path = self._file(self._number(receipt.start))
-        if was_sent(path):
+        if stands_for_sent(path):
             return True
         crc = 0
         try:
@@ -195,7 +195,7 @@ class SegmentsCopier(SegmentsWriter):
             begin, nbytes = int(frames.edges[start]), int(frames.edges[stop] - frames.edges[start])
             with (
                 OpenFile(frames.path) as source,
-                asked([ByteRange(source, begin, nbytes)] if source.remote else []),
+                in_flight([ByteRange(source, begin, nbytes)] if source.remote else []),
             ):
                 for data, run in self._runs(source, frames, start, stop):
                     crc = crc32c(data, crc)
@@ -233,7 +233,7 @@ class SegmentsCopier(SegmentsWriter):
         found = crc32c_pieces(data, piece_edges(edges, HEADS[self.container]))
         if frames.sums is not None:
             a, b = frames.first + run.start, frames.first + run.stop
-            if changed(found, frames.sums.of_frames(a, b)) is not None:
+            if first_difference(found, frames.sums.of_frames(a, b)) is not None:
                 raise CorruptLayoutError(
                     f"{frames.path}: frames {a} to {b - 1} of this segment do not have the "
                     "checksums that they were written with; copy it from where it came from again"

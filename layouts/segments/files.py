@@ -21,11 +21,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mdio.core.errors import CorruptLayoutError, SourceError
-from mdio.core.files.in_flight import ByteRange, asked
+from mdio.core.files.in_flight import ByteRange, in_flight
 from mdio.core.files.marks import manifest_in, read_regular
 from mdio.core.files.piece_sums import PieceSums
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.remote.places import Elsewhere
+from mdio.core.files.remote.places import Redirect
 from mdio.core.kernels import crc32c
 from mdio.layouts.manifest import check_manifest
 
@@ -130,7 +130,7 @@ def read_sums(path: Path, manifest: Mapping[str, Any], number: int) -> PieceSums
         return None
     try:
         offset, nbytes, crc = manifest[SUMS_KEY][number]
-        with OpenFile(Elsewhere(path, manifest).place(SUMS)) as file:
+        with OpenFile(Redirect(path, manifest).place(SUMS)) as file:
             table = file.peek(offset, nbytes)
         if crc32c(table) == crc:
             return PieceSums.from_table(table)
@@ -144,7 +144,7 @@ def sums_problem(path: Path, manifest: Mapping[str, Any]) -> str | None:
     """Return what is wrong with the file of checksums beside its tables; None if nothing is."""
     expected = len(SUMS_HEADER) + sum(nbytes for _, nbytes, _ in manifest[SUMS_KEY])
     try:
-        with OpenFile(Elsewhere(path, manifest).place(SUMS)) as file:
+        with OpenFile(Redirect(path, manifest).place(SUMS)) as file:
             found, nbytes = file.peek(0, len(SUMS_HEADER)), file.nbytes
     except SourceError as error:
         return str(error)
@@ -158,7 +158,7 @@ def sums_problem(path: Path, manifest: Mapping[str, Any]) -> str | None:
 def file_crc(path: Path) -> int:
     """Return the crc32c of a file."""
     crc = 0
-    with OpenFile(path) as file, asked([ByteRange(file, 0, file.nbytes)]):
+    with OpenFile(path) as file, in_flight([ByteRange(file, 0, file.nbytes)]):
         for begin in range(0, file.nbytes, SUM_NBYTES):
             crc = crc32c(file.peek(begin, SUM_NBYTES), crc)
     return crc

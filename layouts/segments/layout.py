@@ -18,7 +18,7 @@ from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.in_flight import Opening
 from mdio.core.files.marks import read_regular
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.remote.places import Elsewhere
+from mdio.core.files.remote.places import Redirect
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.base import FormatFacts, Layout, Timing
@@ -109,7 +109,7 @@ class SegmentsLayout(Layout):
             _, self._manifest, self._seen = self._known
         manifest = self._manifest
         self._segments = segments_of(manifest, self.path)
-        self._place = Elsewhere(self.path, manifest).place
+        self._place = Redirect(self.path, manifest).place
         self._edges = np.array([0, *(segment.stop for segment in self._segments)], np.int64)
         self._opened, self._early = {}, set()
         if self._known is not None:

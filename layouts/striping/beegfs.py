@@ -13,7 +13,13 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-from mdio.layouts.striping.stripes import StripeRecord, Striping, ask, asked_for, record
+from mdio.layouts.striping.stripes import (
+    StripeRecord,
+    Striping,
+    run_program,
+    stripe_record,
+    stripe_request,
+)
 
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _CHUNK = re.compile(r"^\+ Chunksize: *(\d+)([KMG]?)i?B? *$", re.MULTILINE | re.IGNORECASE)
@@ -36,7 +42,7 @@ def parse_entry_info(printed: str) -> Striping | None:
 
 def get_stripe(path: str | PathLike[str]) -> Striping | None:
     """Return how `path` is striped (a folder: how new files in it will be); never raises."""
-    printed, failure = ask("beegfs-ctl", "--getentryinfo", os.fspath(path))
+    printed, failure = run_program("beegfs-ctl", "--getentryinfo", os.fspath(path))
     return None if failure else parse_entry_info(printed)
 
 
@@ -52,19 +58,19 @@ def set_stripe(
     all targets. Where users may not set patterns, that is the reason which is noted.
     """
     where = Path(path)
-    asked = asked_for(stripe_nbytes, stripe_count, progressive)
+    asked = stripe_request(stripe_nbytes, stripe_count, progressive)
     if progressive or stripe_count == -1:
         what = "no progressive layouts" if progressive else "no word for all targets; give a number"
         found = get_stripe(where if where.exists() else where.parent)
-        return record(path, asked, found, f"BeeGFS has {what}")
+        return stripe_record(path, asked, found, f"BeeGFS has {what}")
     targets = [] if stripe_count is None else [f"--numtargets={stripe_count}"]
     folder = where if where.is_dir() else where.with_name(f"{where.name}.stripes")
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
-        return record(path, asked, None, f"{folder.name} cannot be made ({error.strerror})")
+        return stripe_record(path, asked, None, f"{folder.name} cannot be made ({error.strerror})")
     words = ("--setpattern", f"--chunksize={stripe_nbytes}", *targets, os.fspath(folder))
-    _, reason = ask("beegfs-ctl", *words)
+    _, reason = run_program("beegfs-ctl", *words)
     if folder != where:
         with contextlib.suppress(OSError):
             if reason is None:
@@ -74,4 +80,4 @@ def set_stripe(
     found = get_stripe(where) if reason is None else None
     if reason is None and found is None:
         reason = "beegfs-ctl set a pattern, but cannot tell what it is"
-    return record(path, asked, found, reason)
+    return stripe_record(path, asked, found, reason)

@@ -14,7 +14,13 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-from mdio.layouts.striping.stripes import StripeRecord, Striping, asked_for, record, remove_empty
+from mdio.layouts.striping.stripes import (
+    StripeRecord,
+    Striping,
+    remove_empty,
+    stripe_record,
+    stripe_request,
+)
 
 OBJECT_NBYTES = 64 << 20
 """Of objects where several are written in turn; servers take 128 MiB where nobody changed that."""
@@ -61,14 +67,16 @@ def set_stripe(
     layouts, and does not say how many servers there are, so that a count of -1 is refused.
     """
     where = Path(path)
-    asked = asked_for(stripe_nbytes, stripe_count, progressive)
+    asked = stripe_request(stripe_nbytes, stripe_count, progressive)
     reason = None
     if progressive:
         reason = "CephFS has no progressive layouts"
     elif stripe_count == -1:
         reason = "CephFS does not say how many servers there are; give the number of stripes"
     if reason is not None:
-        return record(path, asked, get_stripe(where if where.exists() else where.parent), reason)
+        return stripe_record(
+            path, asked, get_stripe(where if where.exists() else where.parent), reason
+        )
     attribute = "ceph.dir.layout" if where.is_dir() else "ceph.file.layout"
     count = stripe_count or 1
     # With one object at a time, a new one for each unit spreads the file over all servers.
@@ -84,8 +92,8 @@ def set_stripe(
     except OSError as error:
         if new_file:
             remove_empty(where)
-        return record(path, asked, None, f"CephFS refuses {layout} ({error.strerror})")
+        return stripe_record(path, asked, None, f"CephFS refuses {layout} ({error.strerror})")
     found = get_stripe(where)
     if found is None:
         reason = "CephFS took the layout, but does not tell it back"
-    return record(path, asked, found, reason)
+    return stripe_record(path, asked, found, reason)

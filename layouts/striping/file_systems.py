@@ -12,8 +12,8 @@ from mdio.layouts.striping import beegfs, cephfs, lustre
 from mdio.layouts.striping.stripes import (
     StripeRecord,
     Striping,
-    asked_for,
-    record,
+    stripe_record,
+    stripe_request,
 )
 
 ONE_WRITER = {"ceph", "fuse.ceph-fuse"}
@@ -91,8 +91,8 @@ def set_stripe(
     """
     kind = _type(path)
     if kind in WITHOUT:
-        asked = asked_for(stripe_nbytes, stripe_count, progressive)
-        return record(Path(path), asked, None, WITHOUT[kind])
+        asked = stripe_request(stripe_nbytes, stripe_count, progressive)
+        return stripe_record(Path(path), asked, None, WITHOUT[kind])
     system = STRIPING.get(kind, lustre)
     made: StripeRecord = system.set_stripe(path, stripe_nbytes, stripe_count, progressive)
     return made

@@ -17,10 +17,10 @@ from mdio.core.errors import PlanError
 from mdio.layouts.striping.stripes import (
     StripeRecord,
     Striping,
-    ask,
-    asked_for,
-    record,
     remove_empty,
+    run_program,
+    stripe_record,
+    stripe_request,
 )
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def get_stripe(path: str | PathLike[str]) -> Striping | None:
     raises.
     """
     folder = ["-d"] if Path(path).is_dir() else []
-    printed, failure = ask("lfs", "getstripe", *folder, os.fspath(path))
+    printed, failure = run_program("lfs", "getstripe", *folder, os.fspath(path))
     return None if failure else parse_getstripe(printed)
 
 
@@ -112,7 +112,7 @@ def set_stripe(
     for end, count in progressive or ():
         arguments += ["-E", str(end), *size, "-c", str(count)]
     arguments += [*(["-E", "-1"] if progressive else []), *size, *counts]
-    _, reason = ask("lfs", "setstripe", *arguments, os.fspath(path))
+    _, reason = run_program("lfs", "setstripe", *arguments, os.fspath(path))
     found = None
     if reason is None:
         found = get_stripe(path)
@@ -120,7 +120,9 @@ def set_stripe(
             reason = "lfs setstripe was content, but lfs getstripe cannot tell what it did"
     elif new_file:
         remove_empty(where)
-    return record(path, asked_for(stripe_nbytes, stripe_count, progressive), found, reason)
+    return stripe_record(
+        path, stripe_request(stripe_nbytes, stripe_count, progressive), found, reason
+    )
 
 
 def mpi_io_hints(plan: LayoutPlan, extra: Iterable[str] = ()) -> dict[str, str]:

@@ -49,7 +49,7 @@ class StripeRecord(TypedDict):
     file_system: str
 
 
-def ask(program: str, *arguments: str) -> tuple[str, str | None]:
+def run_program(program: str, *arguments: str) -> tuple[str, str | None]:
     """Run a file system's program and return (what it printed, why that is worth nothing or None).
 
     Never raises, and does not wait for long: a client that has lost its servers hangs.
@@ -89,7 +89,7 @@ def ask(program: str, *arguments: str) -> tuple[str, str | None]:
     return printed, None
 
 
-def asked_for(
+def stripe_request(
     stripe_nbytes: int,
     stripe_count: int | None,
     progressive: Sequence[tuple[int, int]] | None = None,
@@ -101,7 +101,7 @@ def asked_for(
     return asked
 
 
-def record(
+def stripe_record(
     path: str | PathLike[str],
     asked: dict[str, Any],
     found: Striping | None,

@@ -23,7 +23,7 @@ from mdio.core.frames import (
     Rounding,
     Stretch,
     TrajectoryInfo,
-    joined,
+    concatenate_columns,
 )
 from mdio.core.topology import Topology
 from mdio.layouts.base import FormatFacts, Layout, boundaries_of, fields_in_some
@@ -273,7 +273,9 @@ class ChainLayout(Layout):
         """Return what all members have; see `Layout.frame_data`."""
         _ = self.info
         parts = [(one.frame_data(), start, stop) for one, start, stop in self.kept]
-        return joined([{name: v[a:b] for name, v in data.items()} for data, a, b in parts])
+        return concatenate_columns(
+            [{name: v[a:b] for name, v in data.items()} for data, a, b in parts]
+        )
 
     def _close(self) -> None:
         self._opened.close()

@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo, absent
+from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo, absent_frames
 from mdio.core.topology import Topology
 from mdio.layouts.base import FormatFacts, Layout
 
@@ -53,7 +53,7 @@ class MemoryLayout(Layout):
             sparse=tuple(
                 name
                 for name, values in fields.items()
-                if name != "positions" and absent(values).any()
+                if name != "positions" and absent_frames(values).any()
             ),
             nbytes=block.nbytes,
         )

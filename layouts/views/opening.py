@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mdio.core.errors import PlanError, named
+from mdio.core.errors import PlanError, named_read_error
 from mdio.core.files.store import store_at
 from mdio.core.words import did_you_mean
 from mdio.layouts.base import Layout
@@ -109,7 +109,7 @@ def ensemble_at(path: Any, group: str | None = None) -> dict[str, Path]:
         found = next((cls for cls in known if cls.sniff(where)), None)
         members = {} if found is None else members_at(found, where)
     except OSError as error:
-        raise (named(where, error) or error) from error
+        raise (named_read_error(where, error) or error) from error
     if not members or (group is not None and group.partition("/")[0] in members and "/" in group):
         return {}
     chosen = {a: b for a, b in members.items() if group is None or fnmatchcase(a, group)}

@@ -76,9 +76,9 @@ class FrameChoice:
         onto = self.fit_reference
         if self.fit is not None:
             if isinstance(onto, str | PathLike):
-                from mdio.core.files.store import path_of
+                from mdio.core.files.store import to_path
 
-                onto = str(path_of(onto).absolute())
+                onto = str(to_path(onto).absolute())
             elif onto is not None:
                 onto = int(onto)
             fitted = selection if self.fit_select is None else self.fit_select

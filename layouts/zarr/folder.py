@@ -19,8 +19,8 @@ from typing import Any
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.marks import open_descriptor
 from mdio.core.files.reading import Closing, OpenFile
-from mdio.core.files.remote.objects import HEAD_NBYTES, forget, look
-from mdio.core.files.remote.places import Elsewhere
+from mdio.core.files.remote.objects import HEAD_NBYTES, find, forget
+from mdio.core.files.remote.places import Redirect
 from mdio.core.files.store import network_devices, store_at
 
 FLAGS = os.O_RDONLY | os.O_CLOEXEC
@@ -42,7 +42,7 @@ class Folder(Closing):
         self._which = -1
         self._object = None if store_at(path).has_folders else path
         self.opening_waits = self._object is not None
-        self._elsewhere: Elsewhere | None = None
+        self._elsewhere: Redirect | None = None
         try:
             if self._object is not None:
                 self._which = self._object.stat().st_ino
@@ -63,7 +63,7 @@ class Folder(Closing):
     def learn(self, manifest: Mapping[str, Any]) -> None:
         """Take note of what a manifest says of where files are."""
         if self._object is not None:
-            self._elsewhere = Elsewhere(self.path, manifest)
+            self._elsewhere = Redirect(self.path, manifest)
 
     def place(self, name: str) -> Path:
         """Return where a file is, by its name in the folder."""
@@ -115,7 +115,7 @@ class Folder(Closing):
         if self._object is not None:
             whole = self.place(name)
             try:
-                here = look(whole, (0, max(most, HEAD_NBYTES)))  # all of it with one request
+                here = find(whole, (0, max(most, HEAD_NBYTES)))  # all of it with one request
             except OSError as error:
                 raise _not_opened(whole, error) from error
             if here is None:

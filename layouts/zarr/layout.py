@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
-from mdio.core.files.store import need_disk, path_of
+from mdio.core.files.store import need_disk, to_path
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.backend import Backend, BackendLayout
 from mdio.layouts.base import FormatFacts
@@ -36,7 +36,7 @@ def _manifest_in(root: Mapping[str, Any]) -> bool:
 def written_by_mdio(path: str | PathLike[str]) -> bool:
     """Return whether a folder is a Zarr tree that mdio wrote; False for whatever else is there."""
     try:
-        with Folder(path_of(path)) as root:
+        with Folder(to_path(path)) as root:
             return _manifest_in(read_metadata(root))
     except OSError:
         return False

@@ -16,8 +16,8 @@ from mdio.advisor.profile import NAMES, Profile, load_profile
 from mdio.advisor.recommend import Decision, recommend
 from mdio.advisor.report import advice_html, headline, lines, save_advice
 from mdio.core.errors import PlanError
-from mdio.core.files.store import path_of
-from mdio.core.options import made_of, option, takes_options
+from mdio.core.files.store import to_path
+from mdio.core.options import build_parts, option, takes_options
 from mdio.layouts.views.options import Reading
 from mdio.parallel.executors import Executor, available_cores
 
@@ -166,7 +166,7 @@ def advise(
     >>> mdio.advise(replay="measured.json", passes=1000).passes
     1000
     """
-    reading, forecast = made_of((Reading, ForecastOptions), options)
+    reading, forecast = build_parts((Reading, ForecastOptions), options)
     shares = [] if replay is not None else _shares(executor, trajectory)
     several = executor is not None and executor.n_workers > 1
     if ranks is None:
@@ -229,7 +229,7 @@ def _shares(
     if executor is None or executor.n_workers == 1 or trajectory is None:
         return []
     files = [trajectory] if isinstance(trajectory, str | PathLike) else trajectory
-    read = partial(read_share, [path_of(path) for path in files], executor.n_workers)
+    read = partial(read_share, [to_path(path) for path in files], executor.n_workers)
     return executor.map(read, range(executor.n_workers), describe=lambda n: f"worker {n}")
 
 

@@ -55,7 +55,7 @@ from mdio.converters.convert import convert
 from mdio.converters.options import ConversionOptions
 from mdio.core.errors import MdioError, OutputError, PlanError
 from mdio.core.files.page_cache import drop_cache
-from mdio.core.files.store import file_system_type, need_disk, path_of
+from mdio.core.files.store import file_system_type, need_disk, to_path
 from mdio.core.files.writing import free_memory
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.signals import terminations_raised
@@ -63,7 +63,7 @@ from mdio.core.timing import Stopwatch
 from mdio.core.words import duration
 from mdio.layouts.base import Layout, container_of
 from mdio.layouts.views.opening import open_source
-from mdio.parallel.executors import available_cores, running
+from mdio.parallel.executors import available_cores, pool_or_serial
 
 PREFIX = ".mdio-advise-"
 LEAST_SLOPE = 0.6
@@ -134,7 +134,7 @@ def convert_trial(
         options["segments"] = n_segments
     if out.exists():
         shutil.rmtree(out) if out.is_dir() else out.unlink()
-    with running(None, workers) as executor:
+    with pool_or_serial(None, workers) as executor:
         result = convert(
             list(sources),
             out,
@@ -193,7 +193,7 @@ def timed_run(
 
     Raises MdioError: as `mdio.analyze`.
     """
-    with running(None, workers) as executor:
+    with pool_or_serial(None, workers) as executor:
         result = analyze(
             trajectory if len(trajectory) > 1 else trajectory[0],
             kernel=PreparedKernel(prepared),
@@ -474,7 +474,7 @@ class InterleavedRepeats:
         for workers in self.counts:
             if tried.problem or self.cold_problem or self._left_s() < needed_s:
                 return
-            problems = [drop_cache(path_of(path)) for path in tried.paths]
+            problems = [drop_cache(to_path(path)) for path in tried.paths]
             problem = next((text for text in problems if text), None)
             if problem is not None:
                 self.cold_problem = problem
@@ -609,7 +609,7 @@ def measure(
     runs = InterleavedRepeats(paths, frames, ranks, limits, progress, overlap, verify)
     source = CandidateRuns(source_candidate(info), paths, frames)
     runs.run_source(source, prepared, cost)
-    files = [path_of(path) for path in paths]
+    files = [to_path(path) for path in paths]
     bandwidths_found = (
         *bandwidths(files, sorted({1, 2, *runs.counts, REQUESTS})),
         *shared_bandwidths,
@@ -628,7 +628,7 @@ def measure(
         question=Question(
             analysis=analysis_name(analysis),
             select=getattr(kernel, "select", None),
-            top=None if top is None else str(path_of(top).absolute()),
+            top=None if top is None else str(to_path(top).absolute()),
             target=str(folder.absolute()),
             n_selected=info.n_atoms if prepared.atoms is None else len(prepared.atoms),
             result_nbytes_frame=cost.result_nbytes_frame,

@@ -26,13 +26,13 @@ from mdio.analysis.work import (
     check_shapes,
 )
 from mdio.core.errors import BlockError, PlanError
-from mdio.core.options import made_of, takes_options
+from mdio.core.options import build_parts, takes_options
 from mdio.core.timing import Stopwatch
 from mdio.layouts.views.opening import ensemble_at
 from mdio.layouts.views.options import CachedReading, FrameChoice
 from mdio.layouts.views.view import select_frames
 from mdio.parallel import GATHERS, How
-from mdio.parallel.executors import Executor, Serial, executor_of, replicas_fill
+from mdio.parallel.executors import Executor, Serial, choose_executor, replicas_fill
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe
@@ -126,9 +126,9 @@ def analyze(
         raise PlanError(f"{blocks_per_worker} blocks per worker; give 1 or more")
     if gather not in GATHERS:
         raise PlanError(f"the gather is {gather!r}; give one of {', '.join(GATHERS)}")
-    run_in = executor_of(executor, workers)
+    run_in = choose_executor(executor, workers)
     n_blocks = run_in.n_workers * blocks_per_worker
-    frames, reading = made_of((FrameChoice, CachedReading), options)
+    frames, reading = build_parts((FrameChoice, CachedReading), options)
     selection = getattr(chosen, "select", None)
     request = Request(
         trajectory=trajectory,

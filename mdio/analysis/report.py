@@ -19,7 +19,7 @@ from mdio.analysis.results import PLOT_SUFFIXES, AnalysisResult, check_output
 from mdio.core.errors import MissingExtraError
 from mdio.core.files.publish import publish
 from mdio.core.pages import details, page, paragraph, picture, section, table
-from mdio.core.timing import record
+from mdio.core.timing import timing_record
 from mdio.core.words import axis_label, duration, human_nbytes, plural
 
 
@@ -325,7 +325,7 @@ def save_report(result: AnalysisResult, path: str | PathLike[str], title: str) -
     Raises MissingExtraError, PlanError, OutputError: as `check_report`.
     """
     check_report(path)
-    times = record(result)
+    times = timing_record(result)
     parts = [_summary(times), _stragglers(times), _ranks(times), _blocks(times)]
     if result.per_frame and result.n_frames:
         name = result.labels[0] if len(result.labels) else "values"

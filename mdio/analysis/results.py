@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import MissingExtraError, OutputError, PlanError
-from mdio.core.files.store import path_of, store_at
-from mdio.core.timing import BlockTiming, WorkerTiming, per_worker, record, summary
+from mdio.core.files.store import store_at, to_path
+from mdio.core.timing import BlockTiming, WorkerTiming, per_worker, summary, timing_record
 from mdio.core.words import duration, notes_by_label, plural
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ class AnalysisResult:
         from mdio.core.files.publish import publish
 
         with publish(check_output(path), force=True) as temporary:
-            temporary.write_text(json.dumps(record(self), indent=1) + "\n")
+            temporary.write_text(json.dumps(timing_record(self), indent=1) + "\n")
 
 
 def side_by_side(results: Mapping[str, AnalysisResult]) -> AnalysisResult:
@@ -341,7 +341,7 @@ def check_output(path: str | PathLike[str], suffixes: Sequence[str] = ()) -> Pat
     Raises PlanError: its suffix is none of `suffixes`, where any are given. OutputError: its folder
     is missing or read-only, or it is a folder itself.
     """
-    target = path_of(path)
+    target = to_path(path)
     if not store_at(target).has_folders:
         return target
     if target.is_dir():

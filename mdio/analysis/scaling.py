@@ -33,7 +33,7 @@ from mdio.analysis.kernels.kernel import Kernel
 from mdio.analysis.report import BLOCK_COLOURS, components, figure, figure_svg, save_page
 from mdio.core.errors import BlockError, MissingExtraError, OutputError
 from mdio.core.pages import picture, section, table
-from mdio.core.timing import record
+from mdio.core.timing import timing_record
 from mdio.core.words import plural
 from mdio.layouts.views.opening import open_source
 from mdio.parallel.executors import Executor, Processes, Serial, available_cores
@@ -170,7 +170,7 @@ class Study:
             return self._run_mpi(case)
         with _executor(case) as executor:
             executor.map(abs, range(2 * executor.n_workers))  # a cluster's start is not scaling
-            return record(
+            return timing_record(
                 analyze(
                     case.trajectory,
                     kernel=self._kernel(case),

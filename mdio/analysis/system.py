@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError, SourceError
-from mdio.core.files.store import path_of
+from mdio.core.files.store import to_path
 from mdio.core.frames import AtomIndices, FrameBlock
 from mdio.core.kernels import cut_frames
 from mdio.core.topology import RESINDEX, SEGINDEX, Texts, Topology
@@ -91,7 +91,7 @@ class System:
             return None
         from mdio.layouts.foreign.parsed import parsed_topology
 
-        parsed = parsed_topology(path_of(self._top))
+        parsed = parsed_topology(to_path(self._top))
         fits = parsed is not None and parsed.n_atoms == self.layout.info.n_atoms
         return parsed if fits else None
 
@@ -292,7 +292,7 @@ class System:
         if self._group is not None and self._manifest is not None:
             stored = self.stored.kept[0][0]
             full = open_layout(stored.path, verify=stored.verify, uuid=stored.uuid)
-        state = state_of(path_of(top))
+        state = state_of(to_path(top))
         try:
             universe = load_topology(top, full)
         except SourceError:
@@ -303,7 +303,7 @@ class System:
             if full is not self.layout:
                 full.close()
         if self._group is None and self.topology is None:
-            store_parsed(path_of(top), state, topology_of(universe))
+            store_parsed(to_path(top), state, topology_of(universe))
         return universe
 
     def _find_group_atoms(self, n_atoms: int) -> AtomIndices | None:

@@ -8,7 +8,7 @@ from mdio.cli.common import add, add_options, add_resume, arguments_for
 from mdio.cli.convert import add_run_options, run_conversion
 from mdio.cli.workers import chosen_executor
 from mdio.converters.options import Sources
-from mdio.core.options import declared
+from mdio.core.options import declared_fields
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Add the frames and print a summary; under MPI, rank 0 owns the output and prints."""
-    options = arguments_for(declared(Sources), args)
+    options = arguments_for(declared_fields(Sources), args)
     options |= {"append": True, "compare_all": args.compared}
     with chosen_executor(args) as executor:
         return run_conversion(options, args, executor)

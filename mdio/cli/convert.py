@@ -32,14 +32,14 @@ from mdio.converters.convert import prepare
 from mdio.converters.ensemble import convert_ensemble, convert_members
 from mdio.converters.follow import follow
 from mdio.converters.opening import salvage_offered
-from mdio.converters.options import OPTIONS, ConversionOptions, ConvertResult, recipe_at
-from mdio.converters.periodic import with_cost
+from mdio.converters.options import OPTIONS, ConversionOptions, ConvertResult, read_recipe
+from mdio.converters.periodic import with_measured_cost
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.structure import is_structure
 from mdio.converters.verify import VerifyResult, verify
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.files.store import is_stream
-from mdio.core.options import declared
+from mdio.core.options import declared_fields
 from mdio.core.signals import ending_signals_noted
 from mdio.core.words import human_nbytes, notes_by_label, plural
 from mdio.layouts.plan import LayoutPlan
@@ -187,7 +187,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     if args.hints and not args.mpio:
         raise PlanError("--hint is for MPI-IO; add --mpio or --collective")
     *progressive, (_, stripe_count) = args.progressive or [(-1, args.stripe_count)]
-    options: dict[str, Any] = arguments_for(declared(*OPTIONS), args) | {
+    options: dict[str, Any] = arguments_for(declared_fields(*OPTIONS), args) | {
         "groups": dict(args.groups),
         "source_options": source_options(args),
         "progressive": progressive,
@@ -197,7 +197,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     if args.recipe is None:
         return options
     given = ConversionOptions.of(**options).asked_for()
-    return recipe_at(args.recipe) | {declaration.name: value for declaration, value in given}
+    return read_recipe(args.recipe) | {declaration.name: value for declaration, value in given}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -245,7 +245,7 @@ def run_conversion(given: Mapping[str, Any], args: argparse.Namespace, executor:
     conversion = executor.from_owner(lambda: prepare(args.source, args.out, options, executor))
     if args.dry_run:
         if executor.is_owner:
-            plan = with_cost(conversion.plan, conversion.view)
+            plan = with_measured_cost(conversion.plan, conversion.view)
             _print_plan(args, plan, options.recipe())
         conversion.close()
         return 0

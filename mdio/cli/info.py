@@ -22,7 +22,7 @@ from mdio.cli.common import (
 )
 from mdio.converters.selection import open_with_topology
 from mdio.core.errors import SourceError
-from mdio.core.frames import absent, described
+from mdio.core.frames import absent_frames, describe_columns
 from mdio.core.units import FIELD_UNITS
 from mdio.core.words import box_text, human_nbytes, plural, times_text
 from mdio.layouts.base import Layout
@@ -79,9 +79,13 @@ def _field_intervals(layout: Layout) -> dict[str, int | None]:
     intervals = {}
     for name in names:
         values = getattr(block, name)
-        if block.n_frames == layout.info.n_frames and not absent(values).any():
+        if block.n_frames == layout.info.n_frames and not absent_frames(values).any():
             continue  # the format does not record whether all frames have the field
-        gaps = set() if values is None else set(np.diff(np.flatnonzero(~absent(values))).tolist())
+        gaps = (
+            set()
+            if values is None
+            else set(np.diff(np.flatnonzero(~absent_frames(values))).tolist())
+        )
         intervals[name] = gaps.pop() if len(gaps) == 1 and gaps != {1} else None
     return intervals
 
@@ -159,7 +163,7 @@ def run(args: argparse.Namespace) -> int:
         requested = (layout.manifest or {}).get("stripe") or {}
         if requested.get("asked") and requested.get("reason"):
             facts["not_striped_as_asked"] = requested["reason"]
-        facts |= _first_frame_facts(layout) | {"frame_data": described(layout.frame_data())}
+        facts |= _first_frame_facts(layout) | {"frame_data": describe_columns(layout.frame_data())}
     facts["files"] = [_file_facts(path, args) for path in args.path] if len(args.path) > 1 else []
     stripe = get_stripe(args.path[0])
     facts["striping"] = None if stripe is None else asdict(stripe)

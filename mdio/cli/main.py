@@ -464,10 +464,10 @@ def _run(words: list[str]) -> int:
         if isinstance(error, MemoryError | ImportError):
             message = f"mdio {args.command}: {out_of_memory(error)}"
         else:
-            from mdio.core.stalls import lost_on
+            from mdio.core.stalls import lost_mount
 
             text = without_passwords(str(error)) or type(error).__name__
-            message = f"mdio {args.command}{lost_on(error)}: {text}"
+            message = f"mdio {args.command}{lost_mount(error)}: {text}"
         print(message, file=sys.stderr)
         return 1
 

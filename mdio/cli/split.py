@@ -19,7 +19,7 @@ from mdio.cli.workers import add_workers, chosen_executor
 from mdio.converters.convert import check_suffix, prepare
 from mdio.converters.opening import salvage_offered
 from mdio.converters.options import OPTIONS, ConversionOptions, ConvertResult, Sources
-from mdio.core.options import declared
+from mdio.core.options import declared_fields
 from mdio.core.words import human_nbytes, plural
 
 
@@ -39,7 +39,9 @@ def run(args: argparse.Namespace) -> int:
     """Split, and print a summary; under MPI, rank 0 prints."""
     with chosen_executor(args) as executor, salvage_offered(args.salvage):
         check_suffix(args.out)
-        options = ConversionOptions.of(to="segments", **arguments_for(declared(*OPTIONS), args))
+        options = ConversionOptions.of(
+            to="segments", **arguments_for(declared_fields(*OPTIONS), args)
+        )
         conversion = executor.from_owner(lambda: prepare(args.source, args.out, options))
         quiet = args.quiet or not executor.is_owner
         with progress_bar(conversion.plan.n_frames, "split", quiet=quiet) as progress:

@@ -70,7 +70,7 @@ def is_private(status: os.stat_result) -> bool:
     return is_own and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def _own_place(path: Path) -> Path:
+def _private_folder(path: Path) -> Path:
     """Return `path` if it is this user's alone, or not there yet; else a folder in it."""
     try:
         return path if is_private(path.stat()) else path / f"{USER_PREFIX}{os.geteuid()}"
@@ -115,13 +115,13 @@ class Cache:
     def root(self) -> Path:
         """The folder as this process sees it."""
         path = Path(os.path.expandvars(self.folder.replace("{local}", _local_folder()))).absolute()
-        path = _own_place(path)
+        path = _private_folder(path)
         name = node_name()
         return path if name is None else path / (NODE_PREFIX + re.sub(r"[^\w.-]", "_", name))
 
     def open(self) -> CacheFolder:
         """Return the folder; the same for all callers of a process."""
-        return _opened(self.root, self.max_nbytes)
+        return _folder_at(self.root, self.max_nbytes)
 
 
 def _local_folder() -> str:
@@ -137,12 +137,12 @@ def _local_folder() -> str:
 
 
 @lru_cache(maxsize=64)
-def _opened(root: Path, max_nbytes: int | None) -> CacheFolder:
+def _folder_at(root: Path, max_nbytes: int | None) -> CacheFolder:
     return CacheFolder(root, max_nbytes)
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class CachedFile:
     """One file of a cache."""
 
     path: Path
@@ -206,7 +206,7 @@ class CacheFolder:
                 if match and (every or int(match[1]) == VERSION) and path.is_dir():
                     yield path
 
-    def files(self, homes: list[Path] | None = None) -> Iterator[Stored]:
+    def files(self, homes: list[Path] | None = None) -> Iterator[CachedFile]:
         """Yield all files of ours, or those of some trajectories."""
         for home in self.homes(every=True) if homes is None else homes:
             with suppress(OSError), os.scandir(home) as entries:
@@ -214,7 +214,7 @@ class CacheFolder:
                     if OURS.fullmatch(entry.name):
                         with suppress(OSError):
                             status = entry.stat(follow_symlinks=False)
-                            yield Stored(Path(entry.path), status.st_size, status.st_mtime_ns)
+                            yield CachedFile(Path(entry.path), status.st_size, status.st_mtime_ns)
 
     def limit(self, held_nbytes: int) -> int:
         """Return how many bytes all files may have, of which there are `held_nbytes` now."""
@@ -248,7 +248,7 @@ class CacheFolder:
         self._room = max(0, (limit - held - nbytes) // (os.cpu_count() or 1))
         return True
 
-    def evict(self, files: list[Stored], held: int, limit: int, nbytes: int) -> int:
+    def evict(self, files: list[CachedFile], held: int, limit: int, nbytes: int) -> int:
         """Remove files in their order until there is room, and return the bytes that are left."""
         for one in files:
             if held + nbytes <= KEPT_AFTER * limit:
@@ -292,7 +292,7 @@ def _edges(begin: int, end: int) -> NDArray[np.int64]:
     return np.append(np.arange(begin, end, PIECE_NBYTES), np.int64(end))
 
 
-class HeldUnit:
+class CachedUnit:
     """A unit that is read from: its file, or its bytes in memory.
 
     `ranges`: where its bytes lie in the source. `data`: they themselves, where they have just been
@@ -317,7 +317,7 @@ class HeldUnit:
             places.append((end, begin))
 
     @classmethod
-    def of_file(cls, fd: int, name: str) -> HeldUnit:
+    def of_file(cls, fd: int, name: str) -> CachedUnit:
         """Return the unit of an open file, which is closed with it.
 
         Raises DamagedUnitError: the file is not what was written under `name`. OSError: it cannot
@@ -409,7 +409,7 @@ def write_unit(path: Path, ranges: Sequence[SourceRange], data: Bytes) -> None:
     write_whole(path, head, raw, sums, data, prefix=TEMPORARY, mode=0o600)
 
 
-def open_unit(path: Path) -> HeldUnit | None:
+def open_unit(path: Path) -> CachedUnit | None:
     """Open the unit of a file; None if there is none, it cannot be opened, or others wrote it.
 
     Raises DamagedUnitError: it is not what was written.
@@ -422,7 +422,7 @@ def open_unit(path: Path) -> HeldUnit | None:
         os.close(fd)
         return None
     try:
-        return HeldUnit.of_file(fd, path.stem)
+        return CachedUnit.of_file(fd, path.stem)
     except BaseException as error:
         os.close(fd)
         if isinstance(error, OSError):
@@ -435,7 +435,7 @@ REPLACED = "replaced"
 """In place of a generation: another file has the name of the one that is open."""
 
 
-def record_in(home: Path) -> dict[str, Any]:
+def read_source_record(home: Path) -> dict[str, Any]:
     """Return what is noted of the trajectory whose units a folder has; empty if nothing is."""
     try:
         if not is_private((home / RECORD).stat()):
@@ -500,7 +500,7 @@ class CachedSource:
 
         Raises SourceError: it is not there.
         """
-        known = record_in(self.home)
+        known = read_source_record(self.home)
         identity, generation = self._identity(known)
         self._now = identity
         if generation == REPLACED:
@@ -595,7 +595,7 @@ class CachedSource:
         pairs = zip(numbers, stops, strict=True)
         return np.array([f"{self.name(n, stop)}.unit" in names for n, stop in pairs], bool)
 
-    def take(self, name: str) -> HeldUnit | None:
+    def take(self, name: str) -> CachedUnit | None:
         """Return what is kept under a name; None if that is nothing, or damaged."""
         try:
             found = open_unit(self.home / f"{name}.unit")
@@ -634,7 +634,7 @@ class CachedSource:
             self.note(folder.fail(error))
 
 
-def folders_of(folder: str | os.PathLike[str]) -> list[tuple[str | None, CacheFolder]]:
+def list_folders(folder: str | os.PathLike[str]) -> list[tuple[str | None, CacheFolder]]:
     """Return the folders of a cache, with the names of their nodes where there are several.
 
     Raises SourceError: there is no such folder.
@@ -653,21 +653,21 @@ def cached_trajectories(folder: str | os.PathLike[str]) -> Iterator[dict[str, An
     Yields dict: ``path``; ``label``, the stored group if it is one; ``node``, None for all;
     ``units``, ``units_cached`` and ``nbytes``.
     """
-    for node, one in folders_of(folder):
+    for node, one in list_folders(folder):
         for home in one.homes():
-            record = record_in(home)
+            record = read_source_record(home)
             files = list(one.files([home]))
             yield {
                 "path": record.get("path", str(home)),
                 "label": record.get("label", ""),
                 "node": node,
                 "units": record.get("units", 0),
-                "units_cached": len({_number(file) for file in files if file.is_unit}),
+                "units_cached": len({_unit_number(file) for file in files if file.is_unit}),
                 "nbytes": sum(file.nbytes for file in files),
             }
 
 
-def _number(file: Stored) -> str:
+def _unit_number(file: CachedFile) -> str:
     return file.path.stem.split("-")[1]
 
 
@@ -679,11 +679,11 @@ def evict_units(
     `folder`: the cache. `keep_nbytes`: what each node may keep. `path`: of this trajectory alone.
     """
     n_files = nbytes = 0
-    for _, one in folders_of(folder):
+    for _, one in list_folders(folder):
         homes = [
             home
             for home in one.homes(every=True)
-            if path is None or record_in(home).get("path") == os.path.realpath(path)
+            if path is None or read_source_record(home).get("path") == os.path.realpath(path)
         ]
         every = [file for file in one.files(homes) if file.path.name != RECORD]
         files = sorted(every, key=lambda file: file.used_ns)
@@ -704,7 +704,7 @@ def evict_units(
 
 def verify_units(folder: str | os.PathLike[str]) -> Iterator[tuple[Path, str | None]]:
     """Read all units and compare them with their checksums; yield files and what is wrong."""
-    for _, one in folders_of(folder):
+    for _, one in list_folders(folder):
         for file in one.files(list(one.homes())):
             if file.path.suffix != ".unit":
                 continue

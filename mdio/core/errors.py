@@ -94,7 +94,7 @@ class MissingExtensionError(MdioError, ImportError):
     """A compiled part of mdio cannot be imported: it was not built, or for another Python."""
 
 
-def named(path: object, error: OSError) -> SourceError | None:
+def named_read_error(path: object, error: OSError) -> SourceError | None:
     """Return an error that names the file where the system's does not; None if `error` is ours."""
     if isinstance(error, MdioError):
         return None

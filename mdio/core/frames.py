@@ -140,7 +140,7 @@ class FrameBlock:
         return cls(**{name: np.concatenate([getattr(b, name) for b in blocks]) for name in names})
 
 
-def absent(values: FloatArray) -> NDArray[np.bool_]:
+def absent_frames(values: FloatArray) -> NDArray[np.bool_]:
     """Return which frames of a per-atom array are absent: NaN, all of them; (F,) bool."""
     lacks = np.isnan(values[:, 0, 0]) if values.shape[1] else np.zeros(len(values), bool)
     for frame in np.flatnonzero(lacks):
@@ -148,11 +148,11 @@ def absent(values: FloatArray) -> NDArray[np.bool_]:
     return lacks
 
 
-def runs_of_fields(
+def field_runs(
     block: FrameBlock, fields: Sequence[str]
 ) -> list[tuple[tuple[int, int], tuple[str, ...]]]:
     """Return runs (first, end) of frames that have the same of `fields`, and which these are."""
-    has = np.array([~absent(getattr(block, name)) for name in fields])
+    has = np.array([~absent_frames(getattr(block, name)) for name in fields])
     edges = [0, *(np.flatnonzero((has[:, 1:] != has[:, :-1]).any(axis=0)) + 1), block.n_frames]
     return [
         (
@@ -364,7 +364,7 @@ def _array(packed: Mapping[str, Any], n_frames: int) -> NDArray[Any]:
     return np.frombuffer(raw, dtype).reshape(shape)
 
 
-def joined(parts: Sequence[FrameData]) -> FrameData:
+def concatenate_columns(parts: Sequence[FrameData]) -> FrameData:
     """Return what all parts have of one after the other, in the same shape."""
     if not parts:
         return {}
@@ -377,7 +377,7 @@ def joined(parts: Sequence[FrameData]) -> FrameData:
     return {name: np.concatenate([one[name] for one in parts]) for name in names}
 
 
-def described(data: Mapping[str, NDArray[Any]]) -> str:
+def describe_columns(data: Mapping[str, NDArray[Any]]) -> str:
     """Return in words what there is, with the least and most of each."""
     spans = ((name, values.min(), values.max()) for name, values in data.items())
     return ", ".join(

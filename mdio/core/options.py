@@ -41,12 +41,12 @@ def option(text: str, spelled: str = "", default: Any = None, **more: Any) -> An
     return field(default=default, metadata=metadata)
 
 
-def declared(*parts: Any) -> dict[str, Field[Any]]:
+def declared_fields(*parts: Any) -> dict[str, Field[Any]]:
     """Return the fields of dataclasses, or of their objects, by name."""
     return {one.name: one for part in parts for one in fields(part)}
 
 
-def flag(one: Field[Any], value: Any = None) -> str:
+def spell_option(one: Field[Any], value: Any = None) -> str:
     """Return how the command line spells an option, which has some `value`."""
     flags = [word for word in one.metadata["spelled"].split() if word.startswith("--")]
     return str(one.metadata.get("values", {}).get(value) or (flags or [one.name])[0])
@@ -56,7 +56,7 @@ def _default(one: Field[Any]) -> Any:
     return one.default if one.default_factory is MISSING else one.default_factory()
 
 
-def asked_for(options: Any) -> Iterator[tuple[Field[Any], Any]]:
+def non_defaults(options: Any) -> Iterator[tuple[Field[Any], Any]]:
     """Yield each option that is not as it is by itself, and its value."""
     for one in fields(options):
         value, default = getattr(options, one.name), _default(one)
@@ -65,7 +65,7 @@ def asked_for(options: Any) -> Iterator[tuple[Field[Any], Any]]:
             yield one, value
 
 
-def belongs_to(one: Field[Any], way: str) -> bool:
+def allowed_with(one: Field[Any], way: str) -> bool:
     """Return whether an option goes with one of `GOES_WITH`."""
     return bool(one.metadata.get(way, GOES_WITH[way]))
 
@@ -80,7 +80,7 @@ def takes_options(
     takes as one object, by the name of its argument. Their fields that are not to be given by name
     are put into it, with a DeprecationWarning.
     """
-    every = declared(*parts)
+    every = declared_fields(*parts)
 
     def decorated(function: Callable[P, R]) -> Callable[P, R]:
         own = inspect.signature(function)
@@ -127,7 +127,7 @@ def _put_into(part: Any, name: str, words: dict[str, Any]) -> None:
     if not (options is None or isinstance(options, part)):
         raise OptionError(f"{name} is {options!r}; give mdio.{part.__name__}(...)")
     given = {one.name: one for one in fields(part) if one.name in words}
-    twice = {one.name for one, _ in asked_for(options)} if options is not None else set()
+    twice = {one.name for one, _ in non_defaults(options)} if options is not None else set()
     for same in twice & given.keys():
         raise OptionError(f"{same} is given twice: by itself and in {name}; give it once")
     former = [key for key, one in given.items() if not _is_given_by_name(one)]
@@ -162,8 +162,8 @@ def _listed(parts: tuple[type, ...], apart: Mapping[str, type]) -> str:
     return "\n        ".join(lines).rstrip()
 
 
-def made_of(parts: tuple[type, ...], options: Mapping[str, Any]) -> tuple[Any, ...]:
+def build_parts(parts: tuple[type, ...], options: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return an object of each dataclass, of options by name."""
-    names = (declared(part).keys() & options.keys() for part in parts)
+    names = (declared_fields(part).keys() & options.keys() for part in parts)
     pairs = zip(parts, names, strict=True)
     return tuple(part(**{name: options[name] for name in own}) for part, own in pairs)

@@ -116,12 +116,15 @@ class StallWatch:
             _, since_s, n_next = before
             lasted_s = now_s - since_s
             if lasted_s >= n_next * self.timeout_s:
-                self._tell(f"{who()}: {wait[0]} {wait[1]} has taken {lasted_s:.0f} s; {WAITING}")
+                self._tell(
+                    f"{describe_process()}: {wait[0]} {wait[1]} has taken {lasted_s:.0f} s; "
+                    f"{WAITING}"
+                )
                 n_next += 1
             if self.abort_s is not None and lasted_s >= self.abort_s:
                 self._tell(
-                    f"{who()}: {wait[0]} {wait[1]} has taken {lasted_s:.0f} s: ended, as "
-                    "--stall-abort asks; what was being written stays under its temporary name"
+                    f"{describe_process()}: {wait[0]} {wait[1]} has taken {lasted_s:.0f} s: ended, "
+                    "as --stall-abort asks; what was being written stays under its temporary name"
                 )
                 _abort()
             seen[thread] = wait, since_s, n_next
@@ -136,19 +139,19 @@ LOST = GONE | {errno.EIO}
 WAITING = "the storage does not answer, still waiting"
 
 
-def who() -> str:
+def describe_process() -> str:
     """Return rank and host of this process, as messages have it."""
     rank = next((os.environ[name] for name in RANK_NAMES if name in os.environ), None)
     host = os.uname().nodename
     return f"mdio on {host}" if rank is None else f"mdio, rank {rank} on {host}"
 
 
-def lost_on(error: BaseException | None) -> str:
+def lost_mount(error: BaseException | None) -> str:
     """Return the name of this machine, where an error is of storage that it has lost."""
     return f" on {os.uname().nodename}" if _is_one_of(LOST, error) else ""
 
 
-def is_gone(error: BaseException) -> bool:
+def is_mount_gone(error: BaseException) -> bool:
     """Return whether an error is of a mount that is lost, which tells nothing of what is there."""
     return _is_one_of(GONE, error)
 

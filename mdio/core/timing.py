@@ -323,7 +323,7 @@ def stragglers(workers: Sequence[WorkerTiming]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda one: -float(one["beyond_median_s"]))
 
 
-class Timed(Protocol):
+class TimedResult(Protocol):
     """What a record is made of: the result of an analysis."""
 
     ranks: list[WorkerTiming]
@@ -334,7 +334,7 @@ class Timed(Protocol):
         """Return the numbers of the run."""
 
 
-def record(result: Timed) -> dict[str, Any]:
+def timing_record(result: TimedResult) -> dict[str, Any]:
     """Return the record of one analysis, as the module describes it."""
     numbers = result.to_json()
     found = {

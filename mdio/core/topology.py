@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import CorruptLayoutError
 
 
-def molecules_of(
+def find_molecules(
     bonds: NDArray[Any], n_atoms: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the connected parts of a system, and a tree of bonds through each.
@@ -152,7 +152,7 @@ class Topology:
     def take(self, atoms: NDArray[np.int64]) -> Topology:
         """Return the topology of some atoms, each once; bonds are those among them."""
         kept: dict[str, NDArray[Any] | Texts] = {
-            name: _taken(self.columns[name], atoms) for name in ATOMS if name in self.columns
+            name: _take(self.columns[name], atoms) for name in ATOMS if name in self.columns
         }
         picked = np.asarray(atoms)
         for index, names in LEVELS:
@@ -164,7 +164,7 @@ class Topology:
             picked = order
             for name in names:
                 if name in self.columns:
-                    kept[name] = _taken(self.columns[name], picked)
+                    kept[name] = _take(self.columns[name], picked)
         bonds = self.numbers(BONDS)
         if bonds is not None:
             place = np.full(self.n_atoms, -1, np.int64)
@@ -217,7 +217,7 @@ class Topology:
                 )
                 values = values.reshape(row["shape"])
                 at += size
-                columns[row["name"]] = _checked(row, values)
+                columns[row["name"]] = _checked_column(row, values)
             classes = {str(name): tuple(map(str, of)) for name, of in said["classes"].items()}
             made = cls(n_atoms, columns, classes)
             made.check()
@@ -281,7 +281,7 @@ def _most(values: NDArray[Any]) -> int:
     return int(values.max()) if values.size else -1
 
 
-def _taken(column: NDArray[Any] | Texts, picked: NDArray[Any]) -> NDArray[Any] | Texts:
+def _take(column: NDArray[Any] | Texts, picked: NDArray[Any]) -> NDArray[Any] | Texts:
     return column.take(picked) if isinstance(column, Texts) else column[picked]
 
 
@@ -295,7 +295,7 @@ def _nbytes(row: Mapping[str, Any]) -> int:
     return size
 
 
-def _checked(row: Mapping[str, Any], values: NDArray[Any]) -> NDArray[Any] | Texts:
+def _checked_column(row: Mapping[str, Any], values: NDArray[Any]) -> NDArray[Any] | Texts:
     if "table" not in row:
         return values
     table = tuple(str(text) for text in row["table"])

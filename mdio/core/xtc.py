@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mdio.core.errors import CorruptLayoutError, FrameRangeError, OutputError, SourceError
-from mdio.core.files.in_flight import ByteRange, asked
+from mdio.core.files.in_flight import ByteRange, in_flight
 from mdio.core.files.index import FrameIndex
 from mdio.core.files.marks import open_regular
 from mdio.core.files.piece_sums import PieceSums
@@ -59,7 +59,7 @@ def open_file(path: Path) -> int:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[int]:
+def open_for_reading(path: Path) -> Iterator[int]:
     """Open a file for reading; errors within become SourceError."""
     fd = open_file(path)
     try:
@@ -322,7 +322,7 @@ class XTCFrames(Closing):
         if self.sums is not None:
             spans = [self.sums.around(begin, begin + 1) for begin, _ in spans]
         ahead = spans if self.file.remote is not None and len(spans) > 1 else []
-        with asked(ByteRange(self.file, begin, end - begin) for begin, end in ahead):
+        with in_flight(ByteRange(self.file, begin, end - begin) for begin, end in ahead):
             for begin, end in spans:
                 data = self.file.peek(begin, end - begin)
                 if self.sums is not None:
@@ -367,7 +367,7 @@ def scan(path: Path) -> FrameIndex:
     else than frames, or its frames differ in their numbers of atoms; the message names frame and
     byte.
     """
-    with opened(path) as fd:
+    with open_for_reading(path) as fd:
         nbytes = os.fstat(fd).st_size
         if nbytes == 0:
             raise SourceError(f"{path}: the file is empty (0 bytes), so it holds no frames")

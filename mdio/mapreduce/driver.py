@@ -26,7 +26,7 @@ from mdio.analysis.placing import blocks_on_dask, blocks_on_ranks
 from mdio.analysis.plan import Request, Trajectory
 from mdio.analysis.work import Progress
 from mdio.core.errors import PlanError, WorkerDiedError
-from mdio.core.options import made_of, option, takes_options
+from mdio.core.options import build_parts, option, takes_options
 from mdio.core.signals import terminations_raised
 from mdio.core.timing import Stopwatch
 from mdio.layouts.views.opening import ensemble_at
@@ -55,7 +55,7 @@ from mdio.mapreduce.pairs import (
 )
 from mdio.mapreduce.program import FrameSelector, Program, choose_frames
 from mdio.mapreduce.results import MapReduceResult
-from mdio.parallel.executors import Executor, executor_of
+from mdio.parallel.executors import Executor, choose_executor
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe
@@ -185,13 +185,13 @@ def map_reduce(
     (214, 17.59)
     """
     program = Program.of(map, reduce, combine, per_frame, frames, select, fields)
-    reading, shuffle = made_of((CachedReading, Shuffle), options)
+    reading, shuffle = build_parts((CachedReading, Shuffle), options)
     memory, blocks_per_worker = shuffle.memory, shuffle.blocks_per_worker
     if memory < 1 or (blocks_per_worker is not None and blocks_per_worker < 1):
         raise PlanError(
             f"memory is {memory} bytes, blocks per worker {blocks_per_worker}; give more"
         )
-    run_in = executor_of(executor, workers)
+    run_in = choose_executor(executor, workers)
     trajectories: Mapping[str, Trajectory]
     if isinstance(trajectory, Mapping):
         trajectories = trajectory

@@ -161,7 +161,7 @@ class Executor(Closing, ABC):
         """End all workers."""
 
 
-def told_ahead(
+def with_prefetch(
     func: Callable[[Item], Result], share: Iterable[tuple[int, Item]]
 ) -> Iterator[tuple[int, Item]]:
     """Return `share`, numbered items; `func` is told of them first if it has a method `coming`.
@@ -175,7 +175,7 @@ def told_ahead(
     return share
 
 
-def executor_of(executor: Executor | None, n_workers: int | None) -> Executor:
+def choose_executor(executor: Executor | None, n_workers: int | None) -> Executor:
     """Return `executor`, or what runs in so many processes; by default, serially in this one.
 
     Raises PlanError: both are given, or `executor` is none.
@@ -193,7 +193,7 @@ def executor_of(executor: Executor | None, n_workers: int | None) -> Executor:
 
 
 @contextmanager
-def running(executor: Executor | None, n_workers: int) -> Iterator[Executor]:
+def pool_or_serial(executor: Executor | None, n_workers: int) -> Iterator[Executor]:
     """Yield `executor`, or one of so many processes, which are ended again."""
     if executor is not None:
         yield executor
@@ -243,7 +243,7 @@ class Serial(Executor):
         describe: Callable[[Item], str] = str,
     ) -> Iterator[tuple[int, Result]]:
         """Yield results in order, each computed when it is asked for."""
-        for number, item in told_ahead(func, enumerate(items)):
+        for number, item in with_prefetch(func, enumerate(items)):
             try:
                 result = func(item)
             except Exception as cause:

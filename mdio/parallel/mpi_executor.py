@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self, TypeVar, cast
 
 from mdio.core.errors import BlockError
-from mdio.core.stalls import lost_on
-from mdio.parallel.executors import Executor, item_error, told_ahead
+from mdio.core.stalls import lost_mount
+from mdio.parallel.executors import Executor, item_error, with_prefetch
 from mdio.parallel.pool import picklable
-from mdio.parallel.ranks import FORWARD_S, SMALL_NBYTES, Run, WorkQueue, abort
+from mdio.parallel.ranks import FORWARD_S, SMALL_NBYTES, RankRun, WorkQueue, abort
 from mdio.parallel.sleeping import Nap, bcast
 
 Item = TypeVar("Item")
@@ -146,7 +146,7 @@ class MPIExecutor(Executor):
 
     def _share(
         self,
-        run: Run,
+        run: RankRun,
         func: Callable[[Item], Result],
         items: Iterable[Item],
         at_own_pace: bool,
@@ -161,11 +161,13 @@ class MPIExecutor(Executor):
         rank, size = self._comm.rank, self._comm.size
         if size > 1 and not owner_works:
             share = itertools.islice(numbered, max(rank - 1, 0), None, size - 1)
-            return told_ahead(func, share if rank > 0 else ())
+            return with_prefetch(func, share if rank > 0 else ())
         if not self._contiguous:
-            return told_ahead(func, itertools.islice(numbered, rank, None, size))
+            return with_prefetch(func, itertools.islice(numbered, rank, None, size))
         pairs = list(numbered)
-        return told_ahead(func, pairs[len(pairs) * rank // size : len(pairs) * (rank + 1) // size])
+        return with_prefetch(
+            func, pairs[len(pairs) * rank // size : len(pairs) * (rank + 1) // size]
+        )
 
     def _imap(
         self,
@@ -177,7 +179,7 @@ class MPIExecutor(Executor):
         owner_works: bool,
     ) -> Iterator[tuple[int, Result]]:
         small_nbytes = SMALL_NBYTES if at_own_pace else 0
-        run = Run(self._comm, self._grace_s, small_nbytes, waits=not owner_works)
+        run = RankRun(self._comm, self._grace_s, small_nbytes, waits=not owner_works)
         kept: list[tuple[int, Result]] = []
         try:
             share: Iterator[tuple[int, Item]]
@@ -203,7 +205,7 @@ class MPIExecutor(Executor):
 
     def _results(
         self,
-        run: Run,
+        run: RankRun,
         func: Callable[[Item], Result],
         share: Iterable[tuple[int, Item]],
         describe: Callable[[Item], str],
@@ -216,7 +218,7 @@ class MPIExecutor(Executor):
             try:
                 result = func(item)
             except Exception as cause:
-                run.fail(number, item_error(f"{describe(item)}{lost_on(cause)}", cause))
+                run.fail(number, item_error(f"{describe(item)}{lost_mount(cause)}", cause))
                 return
             except BaseException as cause:
                 if is_root and self._entered:
@@ -235,7 +237,7 @@ class MPIExecutor(Executor):
             nap.take()
 
     def _raise_first(
-        self, run: Run, outcomes: list[tuple[int, BaseException | None, bool]]
+        self, run: RankRun, outcomes: list[tuple[int, BaseException | None, bool]]
     ) -> None:
         failed = [(number, error) for number, error, _ in outcomes if error is not None]
         if failed:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import BlockError, PlanError, error_text
 from mdio.core.files.reading import Closing
-from mdio.core.files.remote.objects import threads_would_be_lost
+from mdio.core.files.remote.objects import has_store_threads
 from mdio.core.signals import ending_signals_held, let_ending_signals_in
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class _Worker:
 def start_method() -> str:
     """Return how workers start: forked, where the system can and all threads are our own."""
     methods = multiprocessing.get_all_start_methods()
-    if threads_would_be_lost():
+    if has_store_threads():
         return "spawn"
     return "fork" if "fork" in methods else methods[0]
 

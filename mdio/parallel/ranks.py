@@ -38,7 +38,7 @@ FORWARD_S = 0.5
 """Launchers drop what they have not yet read of a rank's messages when the program is ended."""
 
 
-class Run:
+class RankRun:
     """What one rank knows of one call of `MPIExecutor.imap`.
 
     `comm`, `grace_s`: as `MPIExecutor` has them. `small_nbytes`: results with together no more

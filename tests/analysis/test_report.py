@@ -15,7 +15,7 @@ from mdio.analysis.kernels.geometry import RMSF
 from mdio.analysis.report import save_report, stream
 from mdio.cli.main import main
 from mdio.core.errors import MissingExtraError, OutputError
-from mdio.core.timing import FACTOR, WorkerTiming, record, stragglers
+from mdio.core.timing import FACTOR, WorkerTiming, stragglers, timing_record
 
 
 def seconds(text):
@@ -62,7 +62,7 @@ def test_report_of_dask_names_tasks(tmp_path):
         workers = set(client.scheduler_info()["workers"])
         again = mdio.analyze(DCD, kernel=mdio.RMSD(), executor=executor)
     assert [task["block"] for task in again.tasks] == [0, 1]
-    times = record(result)
+    times = timing_record(result)
     assert [task["block"] for task in times["tasks"]] == list(range(6))
     assert {task["worker"] for task in times["tasks"]} <= workers
     assert sum(times["tasks_per_worker"].values()) == 6
@@ -164,7 +164,7 @@ def test_values_with_many_columns(tmp_path):
 
 
 def test_a_file_with_the_old_name_of_a_blocks_time_gives_the_same_picture():
-    new = record(mdio.analyze(DCD, kernel=RMSF(), executor=mdio.Serial(), stop=9))
+    new = timing_record(mdio.analyze(DCD, kernel=RMSF(), executor=mdio.Serial(), stop=9))
     old = json.loads(json.dumps(new))
     for timing in old["timings"]:
         timing["t_RMSD_s"] = timing.pop("t_block_s")

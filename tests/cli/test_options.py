@@ -16,13 +16,13 @@ from mdio.converters.options import (
     Selection,
     Sources,
     Storage,
-    recipe_at,
+    read_recipe,
 )
 from mdio.core.errors import PlanError, SourceError
-from mdio.core.options import declared, flag
+from mdio.core.options import declared_fields, spell_option
 from mdio.layouts.registry import open_layout
 
-NOT_IN_RECIPES = {*declared(Running), "verify"}
+NOT_IN_RECIPES = {*declared_fields(Running), "verify"}
 """How a conversion runs does not change its output."""
 SAMPLES = {"groups": {"ca": "name CA"}, "source_options": {"dt": 2.0}, "verify": False}
 SAMPLES |= {"topology": False, "progressive": [[1 << 30, 1]], "hints": ["a=b"]}
@@ -34,12 +34,12 @@ def manifest_of(path):
         return layout.manifest
 
 
-@pytest.mark.parametrize("name", declared(*OPTIONS))
+@pytest.mark.parametrize("name", declared_fields(*OPTIONS))
 def test_an_option_is_wherever_it_belongs(name):
-    one = declared(*OPTIONS)[name]
+    one = declared_fields(*OPTIONS)[name]
     assert f"``{name}``" in mdio.convert.__doc__
     if one.metadata["spelled"]:
-        assert flag(one) in command_help("convert").replace(",", " ").split()
+        assert spell_option(one) in command_help("convert").replace(",", " ").split()
     options = ConversionOptions.of(**{name: SAMPLES.get(name, 7)})
     assert (name in options.recipe()) is (name not in NOT_IN_RECIPES)
     assert ConversionOptions.of(**json.loads(json.dumps(options.recipe()))).recipe() == (
@@ -58,7 +58,7 @@ def test_signatures_are_short_and_refuse_what_they_do_not_know(function):
 
 def test_no_two_options_have_one_name():
     parts = (Sources, Selection, Storage, Running)
-    assert len(declared(*parts)) == sum(len(declared(part)) for part in parts)
+    assert len(declared_fields(*parts)) == sum(len(declared_fields(part)) for part in parts)
 
 
 def test_an_output_is_made_as_another_was(tmp_path, capsys):
@@ -66,7 +66,7 @@ def test_an_output_is_made_as_another_was(tmp_path, capsys):
     words = ["-s", PSF, "--select", "protein", "--group", "ca=name CA", "--step", "7"]
     assert main(["convert", DCD, str(first), *words, "--precision", "0.01", "-q"]) == 0
     made = {"select": "protein", "groups": {"ca": "name CA"}, "step": 7, "precision": 0.01}
-    assert recipe_at(first) == {"top": PSF} | made
+    assert read_recipe(first) == {"top": PSF} | made
     assert main(["convert", "--recipe", str(first), DCD, str(second), "-q", "-w", "2"]) == 0
     ours, theirs = manifest_of(first), manifest_of(second)
     differ = ("uuid", "created", "manifest_crc32c")
@@ -79,9 +79,9 @@ def test_an_output_is_made_as_another_was(tmp_path, capsys):
     assert main([*dry, "--step", "2", "--json"]) == 0
     printed = tmp_path / "recipe.json"
     printed.write_text(capsys.readouterr().out)
-    assert recipe_at(printed) == recipe_at(first) | {"step": 2}
+    assert read_recipe(printed) == read_recipe(first) | {"step": 2}
     assert main(dry) == 0
-    assert f"recipe: {json.dumps(recipe_at(first))}" in capsys.readouterr().out
+    assert f"recipe: {json.dumps(read_recipe(first))}" in capsys.readouterr().out
     assert main(["convert", "--recipe", str(printed), DCD, str(third), "-q"]) == 0
     assert mdio.open(third).info.n_frames == 49
 
@@ -89,7 +89,7 @@ def test_an_output_is_made_as_another_was(tmp_path, capsys):
 def test_chosen_atoms_come_back(tmp_path):
     out, atoms = tmp_path / "a.h5md", np.array([3, 5, 6, 7, 90])
     mdio.convert(DCD, out, select=atoms, groups={"two": atoms[:2]})
-    again = recipe_at(out)
+    again = read_recipe(out)
     assert np.array_equal(again["select"], atoms)
     assert np.array_equal(again["groups"]["two"], atoms[:2])
 
@@ -98,7 +98,7 @@ def test_what_grows_keeps_its_recipe_but_for_where_it_ended(tmp_path):
     out = tmp_path / "a.zarr"
     mdio.convert(XTC, out, stop=4, precision="none", start=np.int64(0))
     mdio.append(XTC, out)
-    assert recipe_at(out) == {"precision": "none", "start": 0}
+    assert read_recipe(out) == {"precision": "none", "start": 0}
     assert mdio.open(out).info.n_frames == 10
 
 
@@ -110,7 +110,7 @@ def test_what_has_no_recipe_is_refused(tmp_path, capsys):
         assert main(["convert", "--recipe", str(path), DCD, goal]) == code
         assert str(path) in capsys.readouterr().err
     with pytest.raises(PlanError, match="'colour', which this version of mdio has not"):
-        recipe_at(tmp_path / "other.json")
+        read_recipe(tmp_path / "other.json")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_parts_are_given_as_one_object_and_former_names_say_where_they_went(tmp_
     )
     with pytest.warns(DeprecationWarning, match=r"give storage=mdio\.Storage\(chunk_frames=3\)"):
         mdio.convert(DCD, old, step=5, selection=mdio.Selection(end_ps=40), chunk_frames=3)
-    assert recipe_at(new) == recipe_at(old) == {"step": 5, "end_ps": 40, "chunk_frames": 3}
+    assert read_recipe(new) == read_recipe(old) == {"step": 5, "end_ps": 40, "chunk_frames": 3}
     assert mdio.open(new).info.n_frames == 8
 
 
@@ -153,4 +153,4 @@ def test_parts_that_are_not_what_they_should_be(tmp_path, words, says):
 def test_a_recipe_that_is_none(tmp_path):
     (tmp_path / "a.json").write_text('{"recipe": "fast"}')
     with pytest.raises(SourceError, match=r"a\.json: its recipe is 'fast'"):
-        recipe_at(tmp_path / "a.json")
+        read_recipe(tmp_path / "a.json")

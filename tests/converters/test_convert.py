@@ -15,7 +15,7 @@ import mdio
 from mdio.converters.follow import follow
 from mdio.converters.options import OPTIONS, ConversionOptions
 from mdio.core.errors import PlanError, SourceError
-from mdio.core.options import declared
+from mdio.core.options import declared_fields
 
 SOURCES = ["xtc", "dcd", "ncdf", "trr"]
 TARGETS = ["zarr", "h5md", "segments"]
@@ -274,7 +274,7 @@ def test_plan_only(adk, tmp_path):
 @pytest.mark.parametrize("function", [mdio.convert, mdio.append, follow])
 def test_options_are_named(adk, tmp_path, function):
     parameters = inspect.signature(function).parameters
-    every = declared(*OPTIONS)
+    every = declared_fields(*OPTIONS)
     named = {one.name for one in every.values() if one.metadata.get("named")}
     assert named <= parameters.keys()
     assert len(parameters) <= 16 or function is follow

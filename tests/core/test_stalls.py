@@ -104,7 +104,7 @@ def test_a_write_that_hangs_names_its_file(tmp_path, watch, told, monkeypatch):
 
 def test_ranks_are_named(monkeypatch):
     monkeypatch.setenv("PMI_RANK", "3")
-    assert stalls.who() == f"mdio, rank 3 on {socket.gethostname()}"
+    assert stalls.describe_process() == f"mdio, rank 3 on {socket.gethostname()}"
 
 
 def test_functions_that_are_watched_have_the_variables_it_looks_at():

@@ -36,7 +36,7 @@ from suites.files_of_others import (
 from suites.outputs import as_options
 
 import mdio
-from mdio.core.frames import absent
+from mdio.core.frames import absent_frames
 
 warnings.filterwarnings("ignore", module="MDAnalysis")
 PAGE = ROOT / "docs" / "formats.md"
@@ -271,7 +271,7 @@ def read_row(name, folder):
         values = write_gromacs(path)["position"] * np.float32(10)
         with mdio.open(path) as layout:
             found = layout.read(0, layout.info.n_frames).positions
-        row = {"read": same(found[~absent(found)], values), "written": False}
+        row = {"read": same(found[~absent_frames(found)], values), "written": False}
         if shutil.which(GMX_H5MD):
             row[GMX_H5MD] = same(by_program(GMX_H5MD, path, None, folder), values)
         return {key: YES if value else NO for key, value in row.items()}

@@ -15,7 +15,7 @@ from mdio.analysis.kernels.geometry import RMSF
 from mdio.analysis.kernels.kernel import UserKernel
 from mdio.analysis.reducers import Histogram, Mean
 from mdio.core.errors import BlockError, PlanError, SourceError
-from mdio.core.timing import record
+from mdio.core.timing import timing_record
 from mdio.layouts.segments.layout import SegmentsLayout
 from mdio.parallel import GATHERS
 
@@ -99,7 +99,7 @@ def check_timings():
         assert worker.t_wait_s + worker.t_put_s + worker.t_get_s <= worker.t_comm_s
         assert worker.t_put_s > 0
         assert min(worker.t_overhead1_s, worker.t_overhead2_s) > -1e-6
-    assert record(got)["t_total_s"] == max(worker.t_total_s for worker in got.ranks)
+    assert timing_record(got)["t_total_s"] == max(worker.t_total_s for worker in got.ranks)
 
 
 def check_rows_of_other_shapes_and_types():

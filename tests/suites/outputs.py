@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from mdio.converters.options import OPTIONS, ConversionOptions
-from mdio.core.options import declared
+from mdio.core.options import declared_fields
 
 
 def as_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options by name as `mdio.convert` takes them: storage and selection as objects."""
-    others = {name: options[name] for name in options.keys() - declared(*OPTIONS).keys()}
+    others = {name: options[name] for name in options.keys() - declared_fields(*OPTIONS).keys()}
     return others | ConversionOptions.of(**options).words()
 
 

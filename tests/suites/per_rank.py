@@ -15,7 +15,7 @@ from suites.outputs import as_options
 import mdio
 from mdio.converters.convert import prepare
 from mdio.converters.options import ConversionOptions
-from mdio.core.files.marks import mark_parts, parts_of
+from mdio.core.files.marks import mark_parts, parts_folder
 from mdio.layouts.h5md.file import (
     LIBVER,
     Places,
@@ -41,7 +41,7 @@ def write_parts(source, out: Path, n_parts: int = 2, **options) -> None:
     n_parts = min(n_parts, n_units)
     edges = unit * (np.arange(n_parts + 1) * n_units // n_parts)
     edges[-1] = view.info.n_frames
-    folder = parts_of(out)
+    folder = parts_folder(out)
     folder.mkdir()
     mark_parts(folder, meta.uuid, out, folder.name)
     own = {"start", "stop", "step", "dt_ps", "begin_ps", "end_ps"}
@@ -87,7 +87,7 @@ class _JoiningWriter(H5MDWriter):
         self._arrays, self._crcs, self._stored, self._pieces = {}, {}, {}, {}
 
     def create(self) -> None:
-        folder = parts_of(self.path).name
+        folder = parts_folder(self.path).name
         with h5py.File(self.path, "x", libver=LIBVER) as file:
             create_groups(file, self.plan.arrays)
             for array in self.plan.arrays:
@@ -110,7 +110,7 @@ class _JoiningWriter(H5MDWriter):
 
     def finish(self) -> None:
         said = {
-            "parts_folder": parts_of(self.path).name,
+            "parts_folder": parts_folder(self.path).name,
             "parts_reason": "asked for",
             "parts": [asdict(part) for part in self.parts],
         }

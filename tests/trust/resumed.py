@@ -34,7 +34,7 @@ from stopping import stop
 
 import mdio
 from mdio.core.errors import OutputError
-from mdio.core.files.journal import unfinished
+from mdio.core.files.journal import find_unfinished
 from mdio.layouts.h5md.file import FILTER
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,7 +135,7 @@ def told(path: Path) -> dict[str, object]:
 def leftover(folder: Path) -> dict | None:
     """Return what the journal of an earlier run says first, if it has stored anything."""
     for path in folder.glob(".*.journal"):
-        left = unfinished(path.with_suffix(".tmp"))
+        left = find_unfinished(path.with_suffix(".tmp"))
         if left is not None:
             return dict(left.values)
     return None

@@ -17,7 +17,7 @@ from suites.under_mpi import MPI, needs_mpi
 import mdio
 from mdio.converters import convert, storage
 from mdio.core.errors import OutputError
-from mdio.core.files.journal import Journal, unfinished
+from mdio.core.files.journal import Journal, find_unfinished
 
 ROUNDS = "24"
 STOPPING = str(Path(__file__).with_name("stopping.py"))
@@ -28,7 +28,7 @@ LONG = 5
 
 def stored(folder):
     """Return the frames that are in the journal of the run in this folder."""
-    left = [unfinished(path.with_suffix(".tmp")) for path in folder.glob(".*.journal")]
+    left = [find_unfinished(path.with_suffix(".tmp")) for path in folder.glob(".*.journal")]
     return sum(one.n_frames for one in left if one is not None)
 
 

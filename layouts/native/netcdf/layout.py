@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from mdio._version import __version__
 from mdio.core.errors import OutputError, SourceError
-from mdio.core.files.fingerprint import head_of
+from mdio.core.files.fingerprint import read_head
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, FrameData, LostBytes, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
 from mdio.layouts.base import FormatFacts, Timing, not_assumed
@@ -265,7 +265,7 @@ class NCDFLayout(NativeLayout):
     @classmethod
     def sniff(cls, path: Path) -> bool:
         """Return whether it is classic NetCDF, or NetCDF-4 by suffix or by its conventions."""
-        magic = head_of(path)[:8]
+        magic = read_head(path)[:8]
         if magic[:3] == b"CDF":
             return True
         if magic != HDF5_MAGIC:

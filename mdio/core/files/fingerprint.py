@@ -11,7 +11,7 @@ from typing import Any
 
 from mdio.core.errors import SourceError
 from mdio.core.files.reading import OpenFile, uncounted
-from mdio.core.files.store import path_of, store_at
+from mdio.core.files.store import store_at, to_path
 from mdio.core.kernels import crc32c
 
 HEAD_NBYTES = 64
@@ -44,9 +44,9 @@ def fingerprint(path: str | PathLike[str]) -> dict[str, Any]:
     the manifest for a folder.
     Raises SourceError: nothing is there, it cannot be read, or the folder has no manifest.
     """
-    state = file_state(path_of(path))
+    state = file_state(to_path(path))
     del state["inode"]
-    return {"path": str(path_of(path).absolute()), **state}
+    return {"path": str(to_path(path).absolute()), **state}
 
 
 class SourceStates:
@@ -63,7 +63,7 @@ class SourceStates:
         self.may_grow = may_grow
         self._skipped = COUNTS_NBYTES if may_grow else 0
         self._states = {
-            path: file_state(path, skipped=self._skipped) for path in map(path_of, paths)
+            path: file_state(path, skipped=self._skipped) for path in map(to_path, paths)
         }
 
     def check(self) -> None:
@@ -93,7 +93,7 @@ def file_state(path: Path, nbytes: int | None = None, skipped: int = 0) -> dict[
     ``crc32c_tail``, of up to 64 KiB at both ends.
     Raises SourceError: it cannot be read.
     """
-    with opened_source(_identifying_file(path.absolute()), path) as file:
+    with open_source(_identifying_file(path.absolute()), path) as file:
         status = file.status()
         size = status.st_size if nbytes is None else min(nbytes, status.st_size)
         head = file.peek(skipped, max(0, min(END_NBYTES, size) - skipped))
@@ -108,7 +108,7 @@ def file_state(path: Path, nbytes: int | None = None, skipped: int = 0) -> dict[
     }
 
 
-def opened_source(where: Path, path: object) -> OpenFile:
+def open_source(where: Path, path: object) -> OpenFile:
     """Open the file `where` that stands for `path`; raises SourceError."""
     try:
         return OpenFile(where)
@@ -134,7 +134,7 @@ def _identifying_file(where: Path) -> Path:
     )
 
 
-def head_of(path: Path) -> bytes:
+def read_head(path: Path) -> bytes:
     """Return the first `HEAD_NBYTES` bytes of a file; none of what is no file.
 
     Read without a buffer: the buffer of a file has the block size that its file system reports,
@@ -142,15 +142,15 @@ def head_of(path: Path) -> bytes:
 
     Raises OSError: it cannot be opened or read.
     """
-    return _end_of(path, tail=False)
+    return _read_end(path, tail=False)
 
 
-def tail_of(path: Path) -> bytes:
-    """Return the last `HEAD_NBYTES` bytes of a file; see `head_of`."""
-    return _end_of(path, tail=True)
+def read_tail(path: Path) -> bytes:
+    """Return the last `HEAD_NBYTES` bytes of a file; see `read_head`."""
+    return _read_end(path, tail=True)
 
 
-def _end_of(path: Path, *, tail: bool) -> bytes:
+def _read_end(path: Path, *, tail: bool) -> bytes:
     try:
         status = path.stat()
     except OSError:
@@ -160,11 +160,13 @@ def _end_of(path: Path, *, tail: bool) -> bytes:
     begin = max(0, status.st_size - HEAD_NBYTES) if tail else 0
     if tail and store_at(path).opening_waits:
         # What is known of an object may be old: reading it shows that, and it is forgotten then.
-        return _bytes_at.__wrapped__(path, begin)
-    return _bytes_at(path, begin, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        return _read_bytes.__wrapped__(path, begin)
+    return _read_bytes(
+        path, begin, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    )
 
 
 @lru_cache(maxsize=16)
-def _bytes_at(path: Path, begin: int, *_: int) -> bytes:
+def _read_bytes(path: Path, begin: int, *_: int) -> bytes:
     with uncounted(), OpenFile(path) as file:
         return file.peek(begin, HEAD_NBYTES)

@@ -299,7 +299,7 @@ class InFlight:
 
 
 @contextmanager
-def asked(ranges: Iterable[ByteRange]) -> Iterator[None]:
+def in_flight(ranges: Iterable[ByteRange]) -> Iterator[None]:
     """Have ranges of files under way, which are read in this order meanwhile."""
     ahead = InFlight()
     ahead.prefetch(ranges)
@@ -396,7 +396,7 @@ class Prefetch:
         `runs`: first frame, and one beyond the last; they ascend, with gaps between them.
         """
         near = {one.path: one for one in self._layout._openings(runs, atoms)}
-        objects.drop(self._asked - near.keys())
+        objects.forget_prefetched(self._asked - near.keys())
         prefetch_openings(one for one in near.values() if one.path not in self._asked)
         self._asked = {one.path for one in near.values() if not one.is_open}
 

@@ -95,7 +95,7 @@ class Record:
         return cls(first, n_frames, dict(head["said"]), arrays)
 
 
-def journal_of(temporary: Path) -> Path:
+def journal_path(temporary: Path) -> Path:
     """Return where the journal of an output is that is built at `temporary`."""
     return temporary.with_suffix(".journal")
 
@@ -143,7 +143,7 @@ class Journal:
     """
 
     def __init__(self, temporary: Path, values: Mapping[str, Any]) -> None:
-        self.path = journal_of(temporary)
+        self.path = journal_path(temporary)
         self._files: set[Path] = set()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._closing = threading.Event()
@@ -264,12 +264,12 @@ class Unfinished:
             )
 
 
-def unfinished(temporary: Path) -> Unfinished | None:
+def find_unfinished(temporary: Path) -> Unfinished | None:
     """Return what can be gone on with of the output that is built at `temporary`, if anything."""
     if not os.path.lexists(temporary):
         return None
     try:
-        records = read_journal(journal_of(temporary))[0]
+        records = read_journal(journal_path(temporary))[0]
     except OSError:
         return None
     former = manifest_in(temporary)  # exchanged with the new output, when that was in place
@@ -281,10 +281,10 @@ def unfinished(temporary: Path) -> Unfinished | None:
     return Unfinished(temporary, records[0].values, sum(frames.values())) if frames else None
 
 
-def unfinished_of(left: Leftover) -> Iterator[Unfinished]:
+def unfinished_in(left: Leftover) -> Iterator[Unfinished]:
     """Yield what of a leftover can be gone on with."""
     for name in left.journals:
-        found = unfinished(left.name(left.folder / name))
+        found = find_unfinished(left.name(left.folder / name))
         if found is not None:
             yield found
 
@@ -295,7 +295,7 @@ def refuse_unfinished(goal: Path, name: Path) -> None:
     `name`: of the output, as the caller knows it.
     """
     for left in leftovers([goal]):
-        for found in unfinished_of(left):
+        for found in unfinished_in(left):
             raise OutputError(
                 f"{name}: an earlier run did not finish; {found.text}; give --resume "
                 "(resume=True in Python) to continue it, or --force (force=True) to start again"

@@ -118,7 +118,9 @@ def try_lock(fd: int) -> bool | None:
 
 def is_own(status: os.stat_result, folder: Path) -> bool:
     """Return whether what lies in `folder`, of this state, belongs to this user, or to root."""
-    return status.st_uid in (os.geteuid(), 0) or status.st_uid == _as_made(folder, status.st_dev)
+    return status.st_uid in (os.geteuid(), 0) or status.st_uid == _default_owner(
+        folder, status.st_dev
+    )
 
 
 def is_own_record(status: os.stat_result, folder: Path) -> bool:
@@ -127,7 +129,7 @@ def is_own_record(status: os.stat_result, folder: Path) -> bool:
 
 
 @lru_cache(maxsize=16)
-def _as_made(folder: Path, _device: int) -> int | None:
+def _default_owner(folder: Path, _device: int) -> int | None:
     """Return to whom new files belong; file servers may give them to another user."""
     import tempfile  # seldom asked for, and it takes long
 
@@ -184,30 +186,30 @@ def is_output(folder: Path) -> bool:
     return all(isinstance(marker.get(key), str) for key in ("uuid", "file"))
 
 
-def parts_of(target: Path) -> Path:
+def parts_folder(target: Path) -> Path:
     """Return the folder beside `target` for files that it refers to, as it is called at first."""
     return target.with_name(f"{target.name}.parts")
 
 
-def parts_for(target: Path, uuid: str) -> Path:
+def new_parts_folder(target: Path, uuid: str) -> Path:
     """Return a name for the folder of parts of a new output, this `uuid`.
 
     A former one keeps its own until the file that refers to it is replaced, in one step.
     """
-    first = parts_of(target)
+    first = parts_folder(target)
     other = first.with_name(f"{first.name}-{uuid[:8]}")
     # One that is repaired keeps its uuid, and perhaps its folder has the other name.
     return other if os.path.lexists(target) and not os.path.lexists(other) else first
 
 
-def parts_named(target: Path, name: object) -> Path | None:
+def own_parts_folder(target: Path, name: object) -> Path | None:
     """Return the folder of parts of `target` that has this name; None if it is none of its own."""
-    first = parts_of(target)
+    first = parts_folder(target)
     known = isinstance(name, str) and re.fullmatch(f"{re.escape(first.name)}({ANOTHER})?", name)
     return first.with_name(str(name)) if known else None
 
 
-def is_of_output(goal: str, name: object) -> bool:
+def belongs_to_output(goal: str, name: object) -> bool:
     """Return whether `name` is that of the output `goal`, its parts, or a topology beside it."""
     if not isinstance(name, str):
         return False
@@ -215,7 +217,7 @@ def is_of_output(goal: str, name: object) -> bool:
     topology = rf"({begin})(\.[^/]+)?\.(pdb|gro)"
     return (
         name == goal
-        or parts_named(Path(goal), name) is not None
+        or own_parts_folder(Path(goal), name) is not None
         or re.fullmatch(topology, name, re.DOTALL) is not None
     )
 
@@ -226,11 +228,12 @@ def is_built_for(goal: str, name: str) -> bool:
     Of a file whose chunks are copied from those of former runs, these are ``NAME.1`` and so on.
     """
     return (
-        is_of_output(goal, name) or re.fullmatch(rf"{re.escape(goal)}\.(\d+|new)", name) is not None
+        belongs_to_output(goal, name)
+        or re.fullmatch(rf"{re.escape(goal)}\.(\d+|new)", name) is not None
     )
 
 
-def owner_of(path: Path, folder: str) -> Path:
+def parts_owner(path: Path, folder: str) -> Path:
     """Return `path`, or what it leads to, if that is what `folder`, its parts, lies beside."""
     led = path.is_symlink() and not path.with_name(folder).is_dir()
     return path.resolve() if led else path
@@ -242,12 +245,14 @@ def mark_parts(built: Path, uuid: str, target: Path, name: str) -> None:
     (built / PARTS_MARKER).write_text(json.dumps(marker))
 
 
-def name_of_parts(built: Path, target: Path) -> Path:
+def final_parts_folder(built: Path, target: Path) -> Path:
     """Return what a folder of parts that was built will be called."""
-    return parts_named(target, _read(built / PARTS_MARKER).get("folder")) or parts_of(target)
+    return own_parts_folder(target, _read(built / PARTS_MARKER).get("folder")) or parts_folder(
+        target
+    )
 
 
-def identity_of(path: Path) -> int | str:
+def read_identity(path: Path) -> int | str:
     """Return by what something is known again under another name, also after a power cut.
 
     A small file by its bytes, a folder of parts by those of its marker; others, folders too, by the
@@ -265,7 +270,7 @@ def is_identical(path: Path, known: int | str) -> bool:
     """Return whether `known` is the identity of what is there, if anything is."""
     if not os.path.lexists(path):
         return False
-    return path.lstat().st_ino == known if isinstance(known, int) else identity_of(path) == known
+    return path.lstat().st_ino == known if isinstance(known, int) else read_identity(path) == known
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def pieces_of_row(row_nbytes: int) -> int:
     return -(-row_nbytes // ROW_PIECE_NBYTES)
 
 
-def widened(begin: int, end: int, row_nbytes: int) -> tuple[int, int]:
+def widen_to_pieces(begin: int, end: int, row_nbytes: int) -> tuple[int, int]:
     """Return the bounds of the pieces that bytes ``begin:end`` of a row lie in."""
     last = min(pieces_of_row(end) * ROW_PIECE_NBYTES, row_nbytes)
     return begin // ROW_PIECE_NBYTES * ROW_PIECE_NBYTES, last
@@ -72,7 +72,7 @@ def sums_of_rows(rows: NDArray[Any]) -> tuple[int, list[int]]:
     return whole, sums.tolist()
 
 
-def changed(found: Sums, expected: Sums) -> int | None:
+def first_difference(found: Sums, expected: Sums) -> int | None:
     """Return which checksum is the first that is another one than expected; None if none is."""
     if found.tobytes() == expected.tobytes():  # much faster than NumPy, where there are few
         return None
@@ -175,7 +175,7 @@ class PieceSums:
         first = bisect_left(self._edges, begin)
         last = bisect_left(self._edges, begin + len(data), first)
         found = crc32c_pieces(data, self.edges[first : last + 1])
-        wrong = changed(found, self.crcs[first:last])
+        wrong = first_difference(found, self.crcs[first:last])
         if wrong is not None:
             at = first + wrong
             a, b = self._edges[at : at + 2]

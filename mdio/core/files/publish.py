@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mdio.core.errors import BlockError, CorruptLayoutError, MdioError, OutputError, SourceError
-from mdio.core.files.journal import journal_of, refuse_unfinished, unfinished
-from mdio.core.files.marks import PARTS_MARKER, is_output, name_of_parts, parts_of
+from mdio.core.files.journal import find_unfinished, journal_path, refuse_unfinished
+from mdio.core.files.marks import PARTS_MARKER, final_parts_folder, is_output, parts_folder
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.replacing import put_in_place, take_over, tidy
-from mdio.core.files.store import is_remote, path_of, store_at
+from mdio.core.files.store import is_remote, store_at, to_path
 from mdio.core.files.turns import TEMPORARY, Claim, State, longest_name, state_at
 from mdio.core.files.writing import INDEX_ENDING, flush, remove
 from mdio.core.signals import terminations_raised
@@ -136,14 +136,14 @@ def _check(target: Path, force: bool, sources: Sequence[Path]) -> None:
         )
 
 
-def _former_parts(goal: Path, parts_at: Callable[[Path], Path | None] | None) -> list[Path]:
+def _existing_parts(goal: Path, parts_at: Callable[[Path], Path | None] | None) -> list[Path]:
     """Return the folder to which what is at `goal` now refers, if to one."""
     former = parts_at(goal) if parts_at is not None and goal.is_file() else None
     return [] if former is None or not (former / PARTS_MARKER).is_file() else [former]
 
 
 @contextmanager
-def _told_by_system(temporary: Path, sources: Sequence[Path]) -> Iterator[None]:
+def _system_error(temporary: Path, sources: Sequence[Path]) -> Iterator[None]:
     """Turn what the system says of anything but the sources into OutputError."""
     try:
         yield
@@ -166,12 +166,12 @@ def _may_pass(error: BaseException) -> bool:
     return stopped and not isinstance(error, SourceError | CorruptLayoutError)
 
 
-def changed_at(out: str | os.PathLike[str]) -> Path:
+def link_target(out: str | os.PathLike[str]) -> Path:
     """Return where an output lies that is changed: behind a symbolic link, if `out` is one.
 
     The new state takes the place of the former one, in its folder, and not that of the link.
     """
-    path = path_of(out)
+    path = to_path(out)
     return path.resolve() if path.is_symlink() else path
 
 
@@ -191,7 +191,7 @@ def settle(where: Path) -> None:
     goal = where.absolute()
     if goal.parent.is_dir():
         with output_errors(goal):
-            tidy([goal, parts_of(goal)])  # the output itself may have been moved aside
+            tidy([goal, parts_folder(goal)])  # the output itself may have been moved aside
 
 
 @contextmanager
@@ -219,11 +219,11 @@ def publish(
     the same folder that belong to the output (``NAME.top.pdb``); the block may write each at
     ``temporary_for(companion, temporary)``, and those that it wrote appear with the target.
     `in_parts`: the target is a file that refers to others in a folder beside it, which the block
-    makes at ``temporary_for(parts_of(target), temporary)``, and marks (`mark_parts`) with the name
-    that it is to have (`parts_for`). The two appear, and are replaced, together. `parts_at`: tells
-    to which folder a former target refers, which then goes. `check`: called with the temporary when
-    all is on disk and before anything is renamed: looks at what was written, and raises if it is
-    not as it should be. `begun`: what is made, and of what: where the block keeps a `Journal`, it
+    makes at ``temporary_for(parts_folder(target), temporary)``, and marks (`mark_parts`) with its
+    final name (`new_parts_folder`). The two appear, and are replaced, together. `parts_at`: returns
+    the folder to which a former target refers, which is then removed. `check`: called with the
+    temporary when all is on disk and before anything is renamed; raises if it is not as it should
+    be. `begun`: what is made, and of what: where the block keeps a `Journal`, it
     says this in ``of``. `resume`: go on with what an earlier run has left, if it has begun with the
     same. Otherwise that is an error, or with `anew` removed. `anew`: remove what an earlier run has
     left; None = with `force`. `upload`: into a store: what sends files of the output meanwhile.
@@ -237,7 +237,7 @@ def publish(
     cannot, with `resume`. In the end: the disk is full, the target has appeared, or another run has
     changed it meanwhile.
     """
-    where = path_of(target)
+    where = to_path(target)
     upload = upload or store_at(where).upload(where)
     if upload is not None and where == upload.goal:
         names = [Path(companion).name for companion in companions]
@@ -246,7 +246,7 @@ def publish(
                 force=force,
                 anew=force if anew is None else anew,
                 resume=resume,
-                sources=[path_of(source) for source in sources],
+                sources=[to_path(source) for source in sources],
                 companions=[where.with_name(name) for name in names],
                 check=check,
             ) as local,
@@ -266,7 +266,7 @@ def publish(
         return
     goal = where.absolute()
     beside = [Path(companion).absolute() for companion in companions]
-    parts = parts_of(goal)
+    parts = parts_folder(goal)
     read = [Path(source) for source in sources]
     _check_folder(goal)
     for path in (goal, *beside, *[parts] * in_parts):
@@ -276,7 +276,7 @@ def publish(
     tidy([goal, parts, *beside], unfinished_too=anew and not resume)
     for path in (goal, *beside):
         _check(path, force, read)
-    gone = partial(_former_parts, goal, parts_at)
+    gone = partial(_existing_parts, goal, parts_at)
     for path in {*(gone() if force else ()), *[parts] * in_parts}:
         _check(path, force, read)
     former = former or state_at(goal)
@@ -287,13 +287,13 @@ def publish(
             claim = Claim(goal)
         temporary = claim.name(goal)
         try:
-            with _told_by_system(temporary, [path.absolute() for path in read]):
+            with _system_error(temporary, [path.absolute() for path in read]):
                 if resume and begun is not None:
                     take_over(claim, goal, begun)
                 yield temporary
                 made = [path for path in beside if os.path.lexists(claim.name(path))]
                 if in_parts:
-                    made.append(name_of_parts(claim.name(parts), goal))
+                    made.append(final_parts_folder(claim.name(parts), goal))
                     claim.built[made[-1].name] = parts.name
                 for path in (*made, goal) if upload is None else ():  # what is sent goes then
                     flush_tree(claim.name(path))
@@ -302,7 +302,7 @@ def publish(
                     try:
                         check(temporary)
                     except MdioError:
-                        journal_of(temporary).unlink(missing_ok=True)  # what it tells is wrong
+                        journal_path(temporary).unlink(missing_ok=True)  # what it tells is wrong
                         raise
                 if upload is not None and upload.early:
                     there = {path.name: claim.name(path) for path in made}
@@ -311,19 +311,19 @@ def publish(
                     put_in_place(claim, goal, made, gone, force=force, former=former)
                 except OutputError:
                     if follows and state_at(goal) != former:
-                        journal_of(temporary).unlink(missing_ok=True)  # it continues nothing now
+                        journal_path(temporary).unlink(missing_ok=True)  # it continues nothing now
                     raise
-            journal_of(temporary).unlink(missing_ok=True)
+            journal_path(temporary).unlink(missing_ok=True)
         except BaseException as error:
             if os.getpid() == claim.pid:  # and no forked child of it
                 goes_on = _may_pass(error) and not (upload is not None and upload.is_done)
-                left = unfinished(temporary) if goes_on else None
+                left = find_unfinished(temporary) if goes_on else None
                 if left is None:
                     with suppress(OSError):
                         for path in claim.temporaries():
                             remove(path)
                     with suppress(OSError):
-                        journal_of(temporary).unlink(missing_ok=True)
+                        journal_path(temporary).unlink(missing_ok=True)
                 else:
                     said = (
                         f"{left.text}: use --resume to continue, --force to start over "

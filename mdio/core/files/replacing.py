@@ -3,9 +3,9 @@
 An output is a file or a folder; a file and the folder of the parts that it refers to; and its
 companions, such as topologies. One alone is exchanged with its predecessor by a single call
 (renameat2(2)): there is no moment without either. A file in parts refers to them by a name that was
-free (`marks.parts_for`): they get it first, when nobody looks for them, then one rename replaces
-the file, and then the former parts go. Other names cannot change at once, and file systems on a
-network do not exchange. Then
+free (`marks.new_parts_folder`): they get it first, when nothing refers to it yet, then one rename
+replaces the file, and then the former parts are removed. Other names cannot change at once, and
+file systems on a network do not exchange. Then
 
 1. the former output goes aside, so that nobody meets it with companions or parts that are not its
    own; then these go aside,
@@ -35,17 +35,17 @@ from pathlib import Path
 from typing import Any
 
 from mdio.core.errors import OutputError
-from mdio.core.files.journal import journal_of, unfinished_of
-from mdio.core.files.marks import identity_of, is_identical, is_output, parts_of, try_lock
+from mdio.core.files.journal import journal_path, unfinished_in
+from mdio.core.files.marks import is_identical, is_output, parts_folder, read_identity, try_lock
 from mdio.core.files.turns import (
     Claim,
     Leftover,
     State,
-    changed,
-    clear_dead_turn,
+    concurrent_change_error,
+    exclusive_turn,
     leftovers,
+    remove_dead_turn,
     state_at,
-    turn_at,
 )
 from mdio.core.files.writing import INDEX_ENDING, flush, remove
 
@@ -128,11 +128,11 @@ def put_in_place(
     former output could be put neither aside nor back. OSError: a rename failed: all is as it was.
     """
     folder = goal.parent
-    tidy([goal, *beside, parts_of(goal)], unfinished_too=True)  # which may take long
-    with turn_at(goal), _alone_in(folder):
-        _tidy([goal, *beside, parts_of(goal)], unfinished_too=True)
+    tidy([goal, *beside, parts_folder(goal)], unfinished_too=True)  # which may take long
+    with exclusive_turn(goal), _alone_in(folder):
+        _tidy([goal, *beside, parts_folder(goal)], unfinished_too=True)
         gone = [path for path in former_parts() if path not in beside]
-        claim.built |= {path.name: parts_of(goal).name for path in gone}
+        claim.built |= {path.name: parts_folder(goal).name for path in gone}
         there = [path for path in (goal, *beside, *gone) if os.path.lexists(path)]
         if there and not force:
             raise _appeared(there[0])
@@ -141,7 +141,7 @@ def put_in_place(
                 keep_access(path, claim.name(path))
         flush(folder)  # the names under which all was built
         if force and state_at(goal) != former:
-            raise changed(goal)
+            raise concurrent_change_error(goal)
         is_file = not (_is_folder(goal) or _is_folder(claim.name(goal)))
         if (beside or set(there) - {goal}) and is_file and set(there) <= {goal, *gone}:
             _by_reference(claim, goal, beside, gone)
@@ -192,7 +192,7 @@ def _by_reference(claim: Claim, goal: Path, beside: Sequence[Path], gone: Sequen
 
 
 def _plan(claim: Claim, goal: Path, beside: Sequence[Path]) -> dict[str, Any]:
-    new = {path.name: identity_of(claim.name(path)) for path in (*beside, goal)}
+    new = {path.name: read_identity(claim.name(path)) for path in (*beside, goal)}
     return {"goal": goal.name, "aside": [], "built": claim.built, "new": new}
 
 
@@ -283,7 +283,7 @@ def tidy(targets: Sequence[Path], *, unfinished_too: bool = False) -> None:
 
 def _tidy(targets: Sequence[Path], *, unfinished_too: bool) -> None:
     for target in targets:
-        clear_dead_turn(target)
+        remove_dead_turn(target)
         # A power cut may keep the frame index of a temporary, which is not flushed, without that.
         for index in target.parent.glob(f"..{escape(target.name)}.mdio-*.tmp{INDEX_ENDING}"):
             if not os.path.lexists(index.with_name(index.name[1 : -len(INDEX_ENDING)])):
@@ -304,7 +304,7 @@ def _tidy(targets: Sequence[Path], *, unfinished_too: bool) -> None:
                 if not _is_folder(path) or is_output(path) or not any(path.iterdir()):
                     remove(path)
         ours = unfinished_too and targets[0].name in left.journals
-        if not ours and any(unfinished_of(left)):
+        if not ours and any(unfinished_in(left)):
             continue
         names = {*left.temporaries, *(plan["new"] if plan is not None else ())}  # gone back
         temporaries = [left.name(left.folder / name) for name in names]
@@ -322,14 +322,14 @@ def take_over(claim: Claim, goal: Path, begun: Mapping[str, Any]) -> None:
     """
     with _alone_in(goal.parent):
         for left in leftovers([goal]):
-            for found in unfinished_of(left):
+            for found in unfinished_in(left):
                 found.compare(goal, begun)
                 for name in left.temporaries:
                     rename(left.name(left.folder / name), claim.name(left.folder / name))
                 for path in claim.name(goal).rglob(INDEX_HALVES):
                     path.unlink(missing_ok=True)
                 # The journal last: without what it tells of it would tell nothing.
-                rename(journal_of(left.name(goal)), journal_of(claim.name(goal)))
+                rename(journal_path(left.name(goal)), journal_path(claim.name(goal)))
                 if left.lock is not None:
                     left.lock.unlink(missing_ok=True)
                 return

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from mdio.core.errors import MdioError, PlanError
 from mdio.core.files.marks import check_regular, open_regular
 from mdio.core.files.remote import objects
-from mdio.core.files.remote.objects import URL, ObjectFile, RemoteObject, copied_here
+from mdio.core.files.remote.objects import URL, ObjectFile, RemoteObject, local_copy
 from mdio.core.files.remote.paths import MANIFESTS, RemotePath
-from mdio.core.files.remote.places import stand_in
+from mdio.core.files.remote.places import make_placeholder
 
 if TYPE_CHECKING:
     from mdio.core.files.remote.uploading import Upload
@@ -167,7 +167,7 @@ class Disk:
         """Ask for the ends of what is opened next; see `objects.prefetch`."""
 
     def prefetch_end(self, path: Path) -> None:
-        """Have the end of a file at hand for a library; see `objects.look_at_end`."""
+        """Have the end of a file at hand for a library; see `objects.prefetch_end`."""
 
     def forget_end(self, path: Path) -> None:
         """Forget what `prefetch_end` had at hand: the library has it now."""
@@ -208,7 +208,7 @@ class ObjectStore(Disk):
 
     def with_name(self, path: Path) -> AbstractContextManager[Path]:
         """See the base class."""
-        return copied_here(path)
+        return local_copy(path)
 
     def check_kind(self, path: Path) -> None:
         """Do nothing: there are objects only."""
@@ -222,7 +222,7 @@ class ObjectStore(Disk):
     def link(self, source: Path, target: Path, nbytes: int | None = None) -> None:
         """Have a file at `target` stand for the object, which stays where it is."""
         target.unlink(missing_ok=True)
-        stand_in(target, source.stat().st_size if nbytes is None else nbytes)
+        make_placeholder(target, source.stat().st_size if nbytes is None else nbytes)
 
     def linked(self, path: Path) -> NDArray[np.uint8]:  # noqa: ARG002
         """Return nothing: the object stays where it is."""
@@ -234,7 +234,7 @@ class ObjectStore(Disk):
 
     def prefetch_end(self, path: Path) -> None:
         """See the base class."""
-        objects.look_at_end(path)
+        objects.prefetch_end(path)
 
     def forget_end(self, path: Path) -> None:
         """See the base class."""
@@ -265,7 +265,7 @@ def is_stream(path: object) -> bool:
     return isinstance(path, str) and path.lower().startswith("imd://")
 
 
-def path_of(path: str | os.PathLike[str]) -> Path:
+def to_path(path: str | os.PathLike[str]) -> Path:
     """Return a path, or a `RemotePath` of a URL.
 
     Raises PlanError: a URL with a name, a password or a query in it, which would be written into

@@ -33,12 +33,12 @@ from typing import Any
 from mdio.core.errors import OutputError
 from mdio.core.files.fingerprint import END_NBYTES, MANIFESTS
 from mdio.core.files.marks import (
+    belongs_to_output,
     is_built_for,
-    is_of_output,
     is_own,
     is_own_record,
     open_regular,
-    parts_named,
+    own_parts_folder,
     try_lock,
 )
 from mdio.core.files.store import store_at
@@ -248,8 +248,8 @@ def _is_plan(plan: Mapping[str, Any], goal: str) -> bool:
         return False
     names = [*aside, *built, *built.values(), *new]
     return (
-        all(is_of_output(goal, name) for name in names)
-        and all(parts_named(Path(goal), name) is not None for name in gone)
+        all(belongs_to_output(goal, name) for name in names)
+        and all(own_parts_folder(Path(goal), name) is not None for name in gone)
         and all(isinstance(known, int | str) for known in new.values())
         and ("gone" not in plan or goal in new)
     )
@@ -414,7 +414,7 @@ def _state_of(file: Path) -> State:
         os.close(fd)
 
 
-def changed(path: Path) -> OutputError:
+def concurrent_change_error(path: Path) -> OutputError:
     """Return the error of the run that comes second."""
     return OutputError(
         f"{path}: another run has changed it meanwhile, so nothing of this one was put in its "
@@ -423,7 +423,7 @@ def changed(path: Path) -> OutputError:
 
 
 @contextlib.contextmanager
-def turn_at(goal: Path) -> Iterator[None]:
+def exclusive_turn(goal: Path) -> Iterator[None]:
     """Be the only one who changes what is at `goal`, on whatever machine others are.
 
     Raises OutputError: another one does so for too long. OSError: the folder cannot be written.
@@ -438,7 +438,7 @@ def turn_at(goal: Path) -> Iterator[None]:
                 _remove(lock)
 
 
-def clear_dead_turn(goal: Path) -> None:
+def remove_dead_turn(goal: Path) -> None:
     """Remove what a process of this machine has left that was killed while it was its turn."""
     lock = _turn_file(goal)
     _remove_again(lock.parent)

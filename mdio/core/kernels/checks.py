@@ -86,7 +86,7 @@ def step_size(step: float, name: str) -> float:
     return float(step)
 
 
-def wanted(
+def read_arguments(
     shape: tuple[int, ...], out: Float32s, atoms: Int64s | None, first: int, last: int | None
 ) -> tuple[Float32s, Int64s | None, int]:
     """Check what of `shape` (frames, atoms, ...) is wanted; return output, atoms, last frame."""
@@ -124,7 +124,7 @@ def integer_frames(array: Int32s, name: str) -> Int32s:
     return array
 
 
-def kept_bytes(kept: NDArray[np.uint8], n_atoms: int) -> None:
+def mask_bytes(kept: NDArray[np.uint8], n_atoms: int) -> None:
     """Check that there is one byte for every atom."""
     if kept.dtype != np.uint8 or kept.shape != (n_atoms,) or not kept.flags.c_contiguous:
         raise TypeError(f"kept must be a contiguous array of {n_atoms} uint8")

@@ -78,7 +78,7 @@ def dequantise_deltas(
     ((k,) int64, optional): which atoms; all by default. `first`, `last`: frames that are wanted;
     those before `first` are summed but not written.
     """
-    out, atoms, last = checks.wanted(
+    out, atoms, last = checks.read_arguments(
         checks.integer_frames(deltas, "deltas").shape, out, atoms, first, last
     )
     if out.size:
@@ -99,7 +99,7 @@ def dequantise_xtc(
     An integer becomes ``float32(integer) * (float32(1) / float32(precision)) * float32(10)``, each
     product rounded to float32; the other arguments are those of `dequantise_deltas`.
     """
-    out, atoms, last = checks.wanted(
+    out, atoms, last = checks.read_arguments(
         checks.integer_frames(deltas, "deltas").shape, out, atoms, first, last
     )
     if out.size:
@@ -190,7 +190,7 @@ def sum_packed(
     `xtc`: what `scale` is. Raises ValueError: the bytes do not fit together, whether those wanted
     are concerned or not.
     """
-    out, atoms, last = checks.wanted(shape, out, atoms, first, last)
+    out, atoms, last = checks.read_arguments(shape, out, atoms, first, last)
     scale = checks.step_size(scale, "scale")
     packed = _bytes(packed)
     backend.module.sum_packed(packed, *shape, None, scale, xtc, out, atoms, first, last)
@@ -213,8 +213,8 @@ def sum_packed_neighbours(
     `kept` ((A,) uint8): what is kept of the atoms. The other arguments are those of `sum_packed`.
     """
     shape = (n_frames, kept.size)
-    checks.kept_bytes(kept, kept.size)
-    out, atoms, last = checks.wanted(shape, out, atoms, first, last)
+    checks.mask_bytes(kept, kept.size)
+    out, atoms, last = checks.read_arguments(shape, out, atoms, first, last)
     scale = checks.step_size(scale, "scale")
     packed = _bytes(packed)
     backend.module.sum_packed(packed, *shape, kept, scale, xtc, out, atoms, first, last)
@@ -258,7 +258,7 @@ def decode_rigid(
     xtc: bool,
 ) -> None:
     """Undo `encode_rigid`; `description` is (n,) uint8, the others are as for `sum_packed`."""
-    out, atoms, last = checks.wanted(shape, out, atoms, first, last)
+    out, atoms, last = checks.read_arguments(shape, out, atoms, first, last)
     description = np.frombuffer(checks.buffer(description), np.uint8)
     scale = checks.step_size(scale, "scale")
     data = _bytes(data)
@@ -291,7 +291,7 @@ def difference_neighbours(deltas: Int32s, kept: Bytes) -> None:
     `deltas` ((F, A, 3) int32): as for `choose_neighbours`. `kept` ((A,) uint8): what that returned.
     """
     checks.integer_frames(deltas, "deltas")
-    checks.kept_bytes(kept, deltas.shape[1])
+    checks.mask_bytes(kept, deltas.shape[1])
     if not deltas.flags.writeable:
         raise ValueError("deltas is read-only")
     backend.module.difference_neighbours(deltas, kept)
@@ -315,7 +315,7 @@ def sum_neighbours(
     all by default. `xtc`: what `scale` is.
     """
     checks.integer_frames(differences, "differences")
-    checks.kept_bytes(kept, differences.shape[1])
+    checks.mask_bytes(kept, differences.shape[1])
     atoms, n_out = checks.indices(atoms, differences.shape[1])
     out = checks.output(out, differences.shape[0], n_out)
     if out.size:

@@ -14,9 +14,9 @@ from mdio.core import cache as source_module
 from mdio.core.cache import (
     Cache,
     CachedSource,
+    CachedUnit,
     CacheFolder,
     DamagedUnitError,
-    HeldUnit,
     cached_trajectories,
     evict_units,
     open_unit,
@@ -49,7 +49,7 @@ def read(unit, file, offset, *sizes):
 @pytest.mark.parametrize("from_disk", [True, False])
 def test_ranges_of_a_unit(tmp_path, data, from_disk):
     write_unit(tmp_path / "a.unit", RANGES, data)
-    unit = open_unit(tmp_path / "a.unit") if from_disk else HeldUnit(RANGES, data)
+    unit = open_unit(tmp_path / "a.unit") if from_disk else CachedUnit(RANGES, data)
     assert (read(unit, "", 100, 70_000) == data[:70_000]).all()
     assert (read(unit, "", 65_000, 9, 1000, 80_000) == data[64_900:70_000]).all()
     assert (read(unit, "b", 7, 100) == data[70_002:70_010]).all()

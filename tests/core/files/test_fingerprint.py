@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mdio.core.errors import SourceError
-from mdio.core.files.fingerprint import fingerprint, head_of
+from mdio.core.files.fingerprint import fingerprint, read_head
 from mdio.core.files.reading import reads
 
 
@@ -46,5 +46,5 @@ def test_fingerprints_of_folders_are_those_of_their_manifests(tmp_path):
 def test_a_look_at_what_a_file_is_counts_as_no_read(tmp_path):
     (tmp_path / "a").write_bytes(bytes(300))
     before = reads.nbytes_source
-    assert head_of(tmp_path / "a") == bytes(64)
+    assert read_head(tmp_path / "a") == bytes(64)
     assert reads.nbytes_source == before

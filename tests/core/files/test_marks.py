@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from mdio.core.files import replacing
-from mdio.core.files.marks import identity_of, is_identical, mark_parts
+from mdio.core.files.marks import is_identical, mark_parts, read_identity
 from mdio.core.files.publish import publish
 
 
@@ -13,11 +13,11 @@ def test_files_are_known_by_their_bytes_and_folders_by_their_number(tmp_path):
     one, other = tmp_path / "one", tmp_path / "other"
     one.write_bytes(b"bytes")
     shutil.copyfile(one, other)
-    assert is_identical(other, identity_of(one)) and is_identical(one, one.lstat().st_ino)
+    assert is_identical(other, read_identity(one)) and is_identical(one, one.lstat().st_ino)
     other.write_bytes(b"bytez")
-    assert not is_identical(other, identity_of(one))
-    assert not is_identical(tmp_path / "none", identity_of(one))
-    assert not is_identical(one, identity_of(tmp_path))
+    assert not is_identical(other, read_identity(one))
+    assert not is_identical(tmp_path / "none", read_identity(one))
+    assert not is_identical(one, read_identity(tmp_path))
 
 
 @pytest.mark.parametrize("n_renames", range(4))
@@ -54,6 +54,6 @@ def test_a_folder_of_parts_is_known_again_where_its_number_is_not_kept(tmp_path)
         folder.mkdir()
         mark_parts(folder, uuid, tmp_path / "a.h5md", "a.h5md.parts-aaaaaaaa")
     shutil.copytree(one, copy)
-    assert is_identical(copy, identity_of(one))
-    assert not is_identical(other, identity_of(one))
+    assert is_identical(copy, read_identity(one))
+    assert not is_identical(other, read_identity(one))
     assert is_identical(one, one.lstat().st_ino)  # as written by older versions

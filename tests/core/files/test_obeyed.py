@@ -13,8 +13,15 @@ import mdio
 from mdio.converters.strategies import conversion
 from mdio.core.errors import OutputError
 from mdio.core.files import turns
-from mdio.core.files.journal import MAGIC, Journal, Record, journal_of, read_journal, unfinished
-from mdio.core.files.marks import identity_of, mark_parts
+from mdio.core.files.journal import (
+    MAGIC,
+    Journal,
+    Record,
+    find_unfinished,
+    journal_path,
+    read_journal,
+)
+from mdio.core.files.marks import mark_parts, read_identity
 from mdio.core.files.publish import publish
 from mdio.core.files.replacing import tidy
 
@@ -26,7 +33,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files aw
 
 def lock_file(out: Path, owner: str = f"not{HERE[:9]}-1-deadbeef", **plan: object) -> Path:
     """Write the lock and the journal of a run that is long gone."""
-    whole = {"goal": out.name, "aside": [], "built": {}, "new": {out.name: identity_of(out)}}
+    whole = {"goal": out.name, "aside": [], "built": {}, "new": {out.name: read_identity(out)}}
     lock = out.with_name(f".{out.name}.mdio-{owner}.lock")
     lock.write_text(json.dumps(whole | plan) + "\n")
     journal = lock.with_suffix(".journal")
@@ -75,7 +82,7 @@ OUTSIDE = ["../precious", "precious", "thesis.txt", ".", "..", "", "a.h5md.parts
 def test_a_plan_names_no_other_files(goal: Path, key: str, name: object) -> None:
     before = precious_of(goal)
     is_known = isinstance(name, str) and (goal.parent / name).exists()
-    known = identity_of(goal.parent / str(name)) if is_known else 1
+    known = read_identity(goal.parent / str(name)) if is_known else 1
     plan = {
         "gone": {"gone": [name]},
         "aside": {"aside": [name], "gone": []},
@@ -147,15 +154,15 @@ def journal_with_a_frame(folder: Path) -> Path:
     temporary.mkdir()
     with Journal(temporary, {"of": {}, "n_frames": 9, "uuid": "a"}) as journal:
         journal.add(Record(0, 4, {"nbytes": 9}), [])
-    assert unfinished(temporary) is not None
+    assert find_unfinished(temporary) is not None
     return temporary
 
 
 @as_root
 def test_a_journal_of_another_user_tells_nothing(tmp_path: Path) -> None:
     temporary = journal_with_a_frame(tmp_path)
-    os.chown(journal_of(temporary), ANOTHER, -1)
-    assert unfinished(temporary) is None
+    os.chown(journal_path(temporary), ANOTHER, -1)
+    assert find_unfinished(temporary) is None
     with pytest.raises(OSError, match="another user"), Journal(temporary, {}):
         pass
     with publish(tmp_path / "a.zarr", resume=True, begun={}) as another:
@@ -165,16 +172,16 @@ def test_a_journal_of_another_user_tells_nothing(tmp_path: Path) -> None:
 
 def test_a_journal_is_not_written_through_a_link(tmp_path: Path) -> None:
     temporary = journal_with_a_frame(tmp_path)
-    thesis = journal_of(temporary).rename(tmp_path / "thesis.txt")
+    thesis = journal_path(temporary).rename(tmp_path / "thesis.txt")
     data = thesis.read_bytes()
-    journal_of(temporary).symlink_to(thesis)
+    journal_path(temporary).symlink_to(thesis)
     with pytest.raises(OSError), Journal(temporary, {}):
         pass
-    assert unfinished(temporary) is None
-    journal_of(temporary).unlink()
-    os.mkfifo(journal_of(temporary))
+    assert find_unfinished(temporary) is None
+    journal_path(temporary).unlink()
+    os.mkfifo(journal_path(temporary))
     with pytest.raises(OSError, match="a pipe"):
-        read_journal(journal_of(temporary))
+        read_journal(journal_path(temporary))
     assert thesis.read_bytes() == data
 
 

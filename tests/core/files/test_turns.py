@@ -12,7 +12,7 @@ import pytest
 from mdio.core.errors import OutputError
 from mdio.core.files import turns
 from mdio.core.files.publish import publish
-from mdio.core.files.turns import host_name, process_identity, state_at, turn_at
+from mdio.core.files.turns import exclusive_turn, host_name, process_identity, state_at
 
 
 def dead_process():
@@ -28,7 +28,7 @@ def test_one_at_a_time(tmp_path):
     goal, order = tmp_path / "a", []
 
     def work():
-        with turn_at(goal):
+        with exclusive_turn(goal):
             order.append("begin")
             time.sleep(0.01)
             order.append("end")
@@ -48,7 +48,7 @@ def test_a_dead_one_of_this_machine_is_in_nobodys_way(tmp_path, monkeypatch):
     said = {"host": host_name(), **dead_process()}
     for text in (json.dumps(said), json.dumps(said | {"boot": "another"})):
         lock_of(goal).write_text(text)
-        with turn_at(goal):
+        with exclusive_turn(goal):
             assert str(os.getpid()) in lock_of(goal).read_text()
         assert not list(tmp_path.iterdir())
     lock_of(goal).write_text(json.dumps(said))
@@ -62,11 +62,14 @@ def test_one_that_nobody_knows_of_is_waited_for_but_not_for_ever(tmp_path, monke
     goal = tmp_path / "a"
     lock_of(goal).write_text("" if said is None else json.dumps(said))
     monkeypatch.setattr(turns, "WAIT_S", 0)
-    with pytest.raises(OutputError, match=r"remove .*mdio-turn, and run this again"), turn_at(goal):
+    with (
+        pytest.raises(OutputError, match=r"remove .*mdio-turn, and run this again"),
+        exclusive_turn(goal),
+    ):
         raise AssertionError
     assert lock_of(goal).exists()
     monkeypatch.setattr(turns, "STALE_S", -1)
-    with turn_at(goal):
+    with exclusive_turn(goal):
         pass
     assert not list(tmp_path.iterdir())
 
@@ -74,8 +77,8 @@ def test_one_that_nobody_knows_of_is_waited_for_but_not_for_ever(tmp_path, monke
 def test_a_live_one_is_waited_for(tmp_path, monkeypatch):
     goal = tmp_path / "a"
     monkeypatch.setattr(turns, "WAIT_S", 0)
-    with turn_at(goal), pytest.raises(OutputError, match=f"process {os.getpid()} on "):
-        turn_at(goal).__enter__()
+    with exclusive_turn(goal), pytest.raises(OutputError, match=f"process {os.getpid()} on "):
+        exclusive_turn(goal).__enter__()
     assert not list(tmp_path.iterdir())
 
 

@@ -16,7 +16,7 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 
 from mdio.core import kernels
 from mdio.core.boxes import vectors_from_boxes
-from mdio.core.topology import molecules_of
+from mdio.core.topology import find_molecules
 
 
 def cells(least, most, height):
@@ -81,7 +81,7 @@ def boxes(cell, n_frames=1):
 
 
 def links_of(universe):
-    labels, order, parents = molecules_of(universe.bonds.to_indices(), len(universe.atoms))
+    labels, order, parents = find_molecules(universe.bonds.to_indices(), len(universe.atoms))
     bound = parents >= 0
     return labels, order, np.ascontiguousarray(np.stack([order[bound], parents[bound]], axis=1))
 

@@ -10,7 +10,7 @@ from suites.files_of_others import write_espresso, write_halmd, write_lammps
 
 import mdio
 from mdio.core.errors import SourceError
-from mdio.core.frames import absent
+from mdio.core.frames import absent_frames
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def test_lammps(x, tmp_path):
     assert_array_equal(block.positions, expected)
     assert_array_equal(few.positions, expected[2:5, [1099, 255, 256]])
     assert_array_equal(block.velocities[::2], -expected[::2])
-    assert absent(block.velocities)[1::2].all()
+    assert absent_frames(block.velocities)[1::2].all()
     assert_array_equal(block.step, 10 * np.arange(7))
     assert_array_equal(block.time, 10 * np.arange(7) * 0.005)
     with h5py.File(path) as file:

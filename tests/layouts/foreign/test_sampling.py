@@ -11,7 +11,7 @@ from suites.outputs import as_options
 
 import mdio
 from mdio.core.errors import SourceError
-from mdio.core.frames import absent
+from mdio.core.frames import absent_frames
 from mdio.layouts.h5md.layout import H5MDLayout
 
 
@@ -44,8 +44,8 @@ def check(path, values, **options):
         assert_array_equal(block.time, np.array(every) * 0.5)
         for name, array in expected.items():
             np.testing.assert_allclose(getattr(block, FIELDS[name]), array, rtol=3e-7)
-        assert_array_equal(absent(block.positions), ~np.isin(every, list(STEPS["position"])))
-        lengths = np.where(absent(block.positions)[:, None], 0, [30, 40, 50])
+        assert_array_equal(absent_frames(block.positions), ~np.isin(every, list(STEPS["position"])))
+        lengths = np.where(absent_frames(block.positions)[:, None], 0, [30, 40, 50])
         np.testing.assert_allclose(block.box[:, :3], lengths, rtol=1e-6)
         part = layout.read(3, 9, atoms=[5, 0])
         assert_array_equal(part.velocities, block.velocities[3:9, [5, 0]])
@@ -101,7 +101,7 @@ def test_a_frame_that_was_being_written_is_left_out(sampled):
             file[f"particles/system/velocity/{name}"].resize((3,))
     with mdio.open(path) as layout:
         assert "was not written whole, after 3" in " ".join(layout.notes)
-        assert np.count_nonzero(~absent(layout.read(0, 21).velocities)) == 3
+        assert np.count_nonzero(~absent_frames(layout.read(0, 21).velocities)) == 3
 
 
 def test_no_boundary_is_no_cell(sampled):
@@ -147,7 +147,7 @@ def test_units_that_are_composed(sampled, unit, field, factor):
     with mdio.open(path) as layout:
         got = getattr(layout.read(0, 21), FIELDS[field])
         expected = values[field] * factor
-        np.testing.assert_allclose(got[~absent(got)], expected, rtol=1e-5)
+        np.testing.assert_allclose(got[~absent_frames(got)], expected, rtol=1e-5)
 
 
 def test_numbers_without_units_take_the_one_that_is_named(sampled):
@@ -158,7 +158,7 @@ def test_numbers_without_units_take_the_one_that_is_named(sampled):
         _ = mdio.open(path).info
     with mdio.open(path, length_unit="pm") as layout:
         got = layout.read(0, 21)
-        has = ~absent(got.positions)
+        has = ~absent_frames(got.positions)
         np.testing.assert_allclose(got.positions[has], values["position"] / 100, rtol=1e-6)
         assert "as asked with --length-unit" in " ".join(layout.notes)
 

@@ -14,7 +14,7 @@ from MDAnalysisTests import datafiles
 from suites.native_files import trr_frame, write_trr
 
 from mdio.core.errors import MdioError, SourceError
-from mdio.core.frames import absent
+from mdio.core.frames import absent_frames
 from mdio.layouts.native.trr import TRRLayout
 from mdio.testing.reading import LayoutReadingTests, ReadingCase, oracle_from_mdanalysis
 
@@ -115,7 +115,7 @@ def test_a_frame_without_positions_has_none(tmp_path):
     path = write_trr(tmp_path / "some.trr", ["xv", "v", "xv"])
     layout = TRRLayout(path)
     assert (layout.info.n_frames, layout.info.sparse) == (3, ("positions", "velocities"))
-    np.testing.assert_array_equal(absent(layout.read(0, 3).positions), [False, True, False])
+    np.testing.assert_array_equal(absent_frames(layout.read(0, 3).positions), [False, True, False])
     block = layout.read(0, 3, atoms=[])
     np.testing.assert_array_equal(block.step, [0, 50, 100])
     assert layout.read(2, 3).n_frames == 1

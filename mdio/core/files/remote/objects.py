@@ -31,7 +31,7 @@ TRIES = 4
 """How often bytes are asked for whose answer broke off; obstore tries again what is refused."""
 PAUSE_S = 0.2
 
-Given = TypeVar("Given")
+Result = TypeVar("Result")
 
 NO_BUCKET = "there is no such bucket; see its name, region and endpoint"
 NO_RANGES = "the server gives no ranges of bytes; use one that does, or copy the file here"
@@ -46,7 +46,7 @@ _pid = 0
 """The process in which obstore has threads."""
 
 
-def threads_would_be_lost() -> bool:
+def has_store_threads() -> bool:
     """Return whether this process has threads of obstore, which a forked one would wait for."""
     return _pid == os.getpid()
 
@@ -66,7 +66,7 @@ def _store(root: str, process: int) -> Any:  # noqa: ARG001
     )
 
 
-def store_of(path: Path) -> tuple[Any, str]:
+def store_and_name(path: Path) -> tuple[Any, str]:
     """Return store and name of an object."""
     global _pid
     if _pid not in (0, os.getpid()):
@@ -85,7 +85,7 @@ def store_of(path: Path) -> tuple[Any, str]:
 
 
 @contextmanager
-def naming_errors(path: Path) -> Iterator[None]:
+def translated_errors(path: Path) -> Iterator[None]:
     """Turn errors of obstore into OSError, without what their texts may give away.
 
     PermissionError: what no further try would mend.
@@ -117,11 +117,11 @@ def naming_errors(path: Path) -> Iterator[None]:
         raise OSError(5, text or type(error).__name__, str(path)) from None
 
 
-def patiently(path: Path, call: Callable[[], Given]) -> Given:
+def with_retries(path: Path, call: Callable[[], Result]) -> Result:
     """Return what a request gives, which is made again if its answer breaks off; raises OSError."""
     for attempt in range(TRIES):
         try:
-            with naming_errors(path):
+            with translated_errors(path):
                 return call()
         except (FileNotFoundError, PermissionError):
             raise
@@ -192,7 +192,7 @@ _small: OrderedDict[tuple[str, tuple[int, int]], Answer] = OrderedDict()
 _coming: OrderedDict[str, Future[Answer]] = OrderedDict()
 """Answers that were asked for ahead."""
 _supposed: dict[str, Answer] = {}
-"""What takes the place of answers, see `supposed`."""
+"""What takes the place of answers, see `pretend_stored`."""
 ENDING = " and its end"
 """Behind the name of an object: what is known of its end."""
 _lock = threading.RLock()
@@ -206,7 +206,7 @@ def get(path: Path, wanted: Any) -> Answer:
     """Ask for a range (first byte, one beyond the last; or ``{"suffix": n}``) of an object."""
     import obstore
 
-    store, name = store_of(path)
+    store, name = store_and_name(path)
 
     def ask() -> Answer:
         answer = obstore.get(store, name, options={"range": wanted})
@@ -216,10 +216,10 @@ def get(path: Path, wanted: Any) -> Answer:
             raise OSError(5, f"{len(data)} bytes came of {end - begin}", str(path))
         return Answer(State.of(answer.meta), begin, data)
 
-    return patiently(path, ask)
+    return with_retries(path, ask)
 
 
-def get_of(path: Path, wanted: tuple[int, int], state: State) -> Answer:
+def get_unchanged(path: Path, wanted: tuple[int, int], state: State) -> Answer:
     """Ask for a range of an object that was as `state` tells; the answer has what it is now."""
     if wanted[1] - wanted[0] > SMALL_NBYTES:
         return get(path, wanted)
@@ -270,7 +270,7 @@ def prefetch(paths: Iterable[Path], last_nbytes: int) -> None:
     pool.shutdown(wait=False)
 
 
-def drop(paths: Iterable[Path]) -> None:
+def forget_prefetched(paths: Iterable[Path]) -> None:
     """Let go of what was asked for ahead and nobody has opened."""
     with _lock:
         for path in paths:
@@ -288,7 +288,7 @@ def _is_at_hand(found: Answer | float | None, nbytes: int) -> bool:
 
 
 @contextmanager
-def supposed(path: Path, data: bytes) -> Iterator[None]:
+def pretend_stored(path: Path, data: bytes) -> Iterator[None]:
     """Have an object read, in this process, as though it were there already, and held `data`."""
     _supposed[str(path)] = Answer(State(len(data), "to be sent", 0), 0, data)
     try:
@@ -297,7 +297,7 @@ def supposed(path: Path, data: bytes) -> Iterator[None]:
         del _supposed[str(path)]
 
 
-def look(path: Path, wanted: Any = (0, HEAD_NBYTES)) -> Answer | None:
+def find(path: Path, wanted: Any = (0, HEAD_NBYTES)) -> Answer | None:
     """Return what an object is and how it begins (or ends); None if there is none."""
     import obstore
 
@@ -333,9 +333,9 @@ def look(path: Path, wanted: Any = (0, HEAD_NBYTES)) -> Answer | None:
     except PermissionError:
         raise
     except OSError:  # nothing to have a range of, or no such ranges here: see what it is
-        store, name = store_of(path)
+        store, name = store_and_name(path)
         try:
-            with naming_errors(path):
+            with translated_errors(path):
                 now = Answer(State.of(obstore.head(store, name)), 0, b"")
         except FileNotFoundError:
             now = None
@@ -355,14 +355,14 @@ def _put(kept: OrderedDict[Any, Any], key: object, found: object, most: int) -> 
             kept.popitem(last=False)
 
 
-def look_at_end(path: Path) -> None:
+def prefetch_end(path: Path) -> None:
     """Have the end of an object at hand for who opens it now, with one request.
 
     Programs that write what they know of a file behind the rest of it are read so: 1 MiB of small
     files, 8 MiB of very large ones. Who has opened it forgets it here (`forget_end`): the next one
     is to see whether it was replaced.
     """
-    key, found = f"{path}{ENDING}", look(path)
+    key, found = f"{path}{ENDING}", find(path)
     if found is None or len(found.data) == found.state.nbytes:
         return
     size = found.state.nbytes
@@ -390,7 +390,7 @@ def keep_end(path: Path, found: Answer) -> None:
 
 
 def forget_end(path: Path) -> None:
-    """Forget what was kept by `look_at_end`; objects that are open have it."""
+    """Forget what was kept by `prefetch_end`; objects that are open have it."""
     with _lock:
         _known.pop(f"{path}{ENDING}", None)
 
@@ -426,7 +426,7 @@ class RemoteObject:
     """
 
     def __init__(self, path: Path, last_nbytes: int = 0) -> None:
-        found = look(path, {"suffix": last_nbytes} if last_nbytes else (0, HEAD_NBYTES))
+        found = find(path, {"suffix": last_nbytes} if last_nbytes else (0, HEAD_NBYTES))
         if found is None:
             raise FileNotFoundError(2, "no such object", str(path))
         self.path, self.state = path, found.state
@@ -470,7 +470,7 @@ class RemoteObject:
             if (here := self.held(offset, nbytes)) is not None:
                 return here
             begin, end = max(0, size - TAIL_NBYTES), size
-        found = get_of(self.path, (begin, end), self.state)
+        found = get_unchanged(self.path, (begin, end), self.state)
         if found.state != self.state:
             forget(self.path)
             raise OSError(
@@ -564,7 +564,7 @@ class ObjectFile(io.RawIOBase):
 
 
 @contextmanager
-def copied_here(path: Path) -> Iterator[Path]:
+def local_copy(path: Path) -> Iterator[Path]:
     """Yield a copy of an object, for libraries that want a name; raises OSError."""
     import shutil
     import tempfile

@@ -18,7 +18,7 @@ from pathlib import PosixPath
 from typing import Any
 
 from mdio.core.errors import PlanError, SourceError
-from mdio.core.files.remote.objects import ObjectFile, RemoteObject, look
+from mdio.core.files.remote.objects import ObjectFile, RemoteObject, find
 
 MANIFESTS = ("zarr.json", "manifest.json", ".zgroup", ".zmetadata")
 
@@ -38,7 +38,7 @@ class RemotePath(PosixPath):
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:  # noqa: ARG002
         """Return size, time and identity (as the inode) of an object, or of a folder's manifest."""
         folder_first = self.suffix.lower() in (".zarr", ".zarrmd", ".segments")
-        found = None if folder_first else look(self)
+        found = None if folder_first else find(self)
         kind = stat.S_IFREG
         if found is None and not self.name.startswith(".") and self.name not in MANIFESTS:
             kind = stat.S_IFDIR
@@ -46,9 +46,9 @@ class RemotePath(PosixPath):
                 MANIFESTS,
                 key=lambda name: (self.suffix == ".segments") != (name == "manifest.json"),
             )
-            found = next((one for name in names if (one := look(self / name))), None)
+            found = next((one for name in names if (one := find(self / name))), None)
         if found is None and folder_first:
-            kind, found = stat.S_IFREG, look(self)
+            kind, found = stat.S_IFREG, find(self)
         if found is None:
             raise FileNotFoundError(2, "no such object", str(self))
         return found.state.status(kind)
@@ -69,7 +69,7 @@ class RemotePath(PosixPath):
 
     def is_object(self) -> bool:
         """Return whether there is an object of this name, with one request."""
-        return look(self) is not None
+        return find(self) is not None
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
         """Return whether this is the folder of an output."""

@@ -21,7 +21,7 @@ from mdio.core.errors import OutputError
 from mdio.core.files import marks
 from mdio.core.files.marks import is_output, seal
 from mdio.core.files.remote import objects
-from mdio.core.files.remote.objects import NO_BUCKET, look, naming_errors, store_of
+from mdio.core.files.remote.objects import NO_BUCKET, find, store_and_name, translated_errors
 from mdio.core.files.remote.paths import MANIFESTS, RemotePath
 
 KEY = "elsewhere"
@@ -32,7 +32,7 @@ KEPT_NS, SENT_NS = 0, 10**9
 """When files were changed that stand for objects: no others are as old."""
 
 
-class Elsewhere:
+class Redirect:
     """Where the objects of an output lie, as its `manifest` says."""
 
     def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
@@ -52,12 +52,12 @@ class Elsewhere:
         if self._other is None or (self._names is not None and name not in self._names):
             return self.folder / name
         there = self._other / name
-        if isinstance(there, RemotePath) and look(there) is None:
+        if isinstance(there, RemotePath) and find(there) is None:
             return self.folder / name
         return there
 
 
-def stand_in(target: Path, nbytes: int, *, sent: bool = False) -> None:
+def make_placeholder(target: Path, nbytes: int, *, sent: bool = False) -> None:
     """Make a file, as long and without contents, for an object.
 
     It stays where it is in the former output, or was `sent` for the new one.
@@ -67,24 +67,24 @@ def stand_in(target: Path, nbytes: int, *, sent: bool = False) -> None:
     os.utime(target, ns=(0, SENT_NS if sent else KEPT_NS))
 
 
-def is_kept(status: os.stat_result) -> bool:
+def stands_for_kept(status: os.stat_result) -> bool:
     """Return whether a file stands for an object of the former output."""
     return status.st_mtime_ns == KEPT_NS
 
 
-def was_sent(file: Path) -> bool:
+def stands_for_sent(file: Path) -> bool:
     """Return whether a file stands for an object that was sent."""
     with suppress(FileNotFoundError):
         return file.stat().st_mtime_ns == SENT_NS
     return False
 
 
-def noted(text: bytes) -> Any:
+def read_redirect(text: bytes) -> Any:
     """Return what a manifest says under `KEY`; None if nothing."""
     return _manifest(json.loads(text)).get(KEY)
 
 
-def noting(text: bytes, folder: str = "", names: Collection[str] | None = None) -> bytes:
+def with_redirect(text: bytes, folder: str = "", names: Collection[str] | None = None) -> bytes:
     """Return a manifest that says that `names` (None = all) are in `folder`; or nothing of it."""
     node = json.loads(text)
     manifest = _manifest(node)
@@ -110,10 +110,10 @@ CONDITIONAL_NBYTES = 64 << 20
 """Conditions are of requests that send all of an object, which is to be done in a short time."""
 
 
-def tag_of(target: RemotePath) -> str | None:
+def current_tag(target: RemotePath) -> str | None:
     """Return by what the object of a name is known now (its ETag and version); None if none is."""
     objects.forget(target)
-    found = objects.look(target)
+    found = objects.find(target)
     return None if found is None else found.state.tag
 
 
@@ -130,20 +130,20 @@ def put(
     Returns its ETag, as far as it is known.
 
     `target`: its name. `data`: what it is to hold. `new`: refuse where there is an object of this
-    name. `over`: refuse where there is another one than had this `tag_of`. That is looked at before
-    the first try, and is a condition of the request, where the store has conditions and a file
-    is not so large that it goes in parts. `looked`: the caller has just looked.
+    name. `over`: refuse where there is another one than had this `current_tag`, which is read
+    before the first try, and is a condition of the request, where the store has conditions and a
+    file is not so large that it goes in parts. `looked`: the caller has just read it.
     Raises FileExistsError: with `new` or `over`: there is another one. OSError: the store does not
     take it, after `objects.TRIES` tries.
     """
     import obstore
     from obstore.exceptions import NotSupportedError
 
-    store, name = store_of(target)
+    store, name = store_and_name(target)
     large = isinstance(data, Path) and data.stat().st_size > CONDITIONAL_NBYTES
     mode: Any = "overwrite"
     if new or over is not None:
-        if not looked and tag_of(target) != over:
+        if not looked and current_tag(target) != over:
             raise FileExistsError(17, "there is another one by now", str(target))
         if not large:
             tag, _, version = (over or "").partition(" ")
@@ -151,7 +151,7 @@ def put(
     in_parts = None if isinstance(data, Path) and mode == "overwrite" else False
     for attempt in range(objects.TRIES):
         try:
-            with naming_errors(target):
+            with translated_errors(target):
                 try:
                     found = obstore.put(
                         store,
@@ -163,7 +163,7 @@ def put(
                         max_concurrency=PARTS,
                     )
                 except (NotSupportedError, NotImplementedError):
-                    if mode == "overwrite" or tag_of(target) != over:
+                    if mode == "overwrite" or current_tag(target) != over:
                         raise
                     mode = "overwrite"
                     continue
@@ -200,8 +200,8 @@ def copy(source: RemotePath, target: RemotePath) -> None:
     """Have the store copy an object, over one that is there; raises OSError."""
     import obstore
 
-    store, name = store_of(source)
-    objects.patiently(source, lambda: obstore.copy(store, name, store_of(target)[1]))
+    store, name = store_and_name(source)
+    objects.with_retries(source, lambda: obstore.copy(store, name, store_and_name(target)[1]))
     objects.forget(target)
 
 
@@ -213,14 +213,14 @@ def delete(targets: Iterable[RemotePath]) -> None:
     for path in paths:
         objects.forget(path)
     if paths:
-        store = store_of(paths[0])[0]
-        with naming_errors(paths[0]):
+        store = store_and_name(paths[0])[0]
+        with translated_errors(paths[0]):
             try:
-                obstore.delete(store, [store_of(path)[1] for path in paths])
+                obstore.delete(store, [store_and_name(path)[1] for path in paths])
             except FileNotFoundError:
                 for path in paths:  # some stores take one that is not there for an error
                     try:
-                        obstore.delete(store, store_of(path)[1])
+                        obstore.delete(store, store_and_name(path)[1])
                     except FileNotFoundError:
                         continue
 
@@ -232,9 +232,9 @@ def names_below(folder: RemotePath) -> dict[str, int]:
     """
     import obstore
 
-    store, name = store_of(folder)
+    store, name = store_and_name(folder)
     try:
-        found = objects.patiently(
+        found = objects.with_retries(
             folder, lambda: [one for some in obstore.list(store, f"{name}/") for one in some]
         )
     except OSError as error:
@@ -252,7 +252,7 @@ SMALL_SENDERS, SMALL_NBYTES = 32, 1 << 20
 """... and small ones, which take no longer than their answers do."""
 
 
-def at_once(*calls: Callable[[], Any]) -> list[Any]:
+def run_concurrently(*calls: Callable[[], Any]) -> list[Any]:
     """Return what calls return that wait for a store at the same time; raises what one raises."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -263,12 +263,12 @@ def at_once(*calls: Callable[[], Any]) -> list[Any]:
 def settle(goal: Path) -> None:
     """Finish an exchange that a dead run has broken off; raises OSError."""
     if isinstance(goal, RemotePath) and not str(goal).lower().startswith("http"):
-        place = Place(goal)
+        place = OutputPlace(goal)
         place.find()
         place.settle()
 
 
-class Place:
+class OutputPlace:
     """The name of an output in a store.
 
     `goal`: the name. Attributes: `token`: of the run that writes there. `where`: where the objects
@@ -308,7 +308,7 @@ class Place:
         Returns bool: whether it is.
         Raises OutputError: what is there must not be replaced.
         """
-        _, is_object = at_once(self.find, self.goal.is_object)
+        _, is_object = run_concurrently(self.find, self.goal.is_object)
         self.settle()
         mark = self._mark()
         is_object = is_object and not self._manifests
@@ -330,7 +330,9 @@ class Place:
             )
         self.where = self._stage(self.token) if self._manifests else self.goal
         if self._manifests or is_object:
-            self._over = tag_of(self.goal / self._manifests[0] if self._manifests else self.goal)
+            self._over = current_tag(
+                self.goal / self._manifests[0] if self._manifests else self.goal
+            )
         if not goes_on:
             old = {name for name in self._there if STAGE not in name} if self._manifests else set()
             delete(self.goal / name for name in self._there.keys() - (old - {MARK}))
@@ -373,7 +375,7 @@ class Place:
         `kept`: those of the former output that are also of this one.
         Raises OutputError, OSError: another run has the folder; one is not there, or not whole.
         """
-        _, mark = at_once(self.find, self._read_mark)
+        _, mark = run_concurrently(self.find, self._read_mark)
         if mark.get("token") != self.token:
             raise self._taken()
         there = self._there if self.where == self.goal else names_below(self.where)
@@ -389,7 +391,7 @@ class Place:
 
     def manifest(self, data: bytes, kept: Collection[str]) -> bytes:
         """Return what makes the objects an output, where they are."""
-        return data if self.where == self.goal else noting(data, ABOVE, kept)
+        return data if self.where == self.goal else with_redirect(data, ABOVE, kept)
 
     def put_manifest(self, name: str, data: bytes) -> None:
         """Send what makes the objects an output; raises OSError: it is not there afterwards."""
@@ -434,15 +436,18 @@ class Place:
     def _exchange(self, stage: RemotePath, over: str | None) -> None:
         """Put what is whole in `stage` in the place of the former output; may be done again.
 
-        `over`: `tag_of` the former one's manifest.
+        `over`: `current_tag` the former one's manifest.
         Raises FileExistsError: the former output is another one by now, and stays.
         """
         begin = f"{stage.name}/"
         staged = {name.removeprefix(begin) for name in self._there if name.startswith(begin)}
         for name in staged & set(MANIFESTS):  # one
             goal, whole = self.goal / name, (stage / name).read_bytes()
-            kept, moved = set(noted(whole)["names"]), staged - {name}
-            during, after = noting(whole, stage.name, moved if kept else None), noting(whole)
+            kept, moved = set(read_redirect(whole)["names"]), staged - {name}
+            during, after = (
+                with_redirect(whole, stage.name, moved if kept else None),
+                with_redirect(whole),
+            )
             found = goal.read_bytes()
             if found not in (during, after):
                 put(goal, during, over=over)

@@ -37,18 +37,18 @@ from typing import TYPE_CHECKING, Any
 
 from mdio.core.errors import MdioError, OutputError, PlanError
 from mdio.core.files.marks import try_lock
-from mdio.core.files.remote.objects import supposed
+from mdio.core.files.remote.objects import pretend_stored
 from mdio.core.files.remote.paths import MANIFESTS, RemotePath
 from mdio.core.files.remote.places import (
     SENDERS,
     SMALL_NBYTES,
     SMALL_SENDERS,
-    Place,
-    at_once,
-    is_kept,
+    OutputPlace,
+    make_placeholder,
     put,
-    stand_in,
-    was_sent,
+    run_concurrently,
+    stands_for_kept,
+    stands_for_sent,
 )
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Upload:
                 "(s3://, gs://, az://) or to a disk"
             )
         self.goal, self.follows, self.early = goal, follows, early
-        self._place = Place(goal)
+        self._place = OutputPlace(goal)
         number = hashlib.sha256(str(goal).encode()).hexdigest()[:16]
         self._folder = own_folder() / number
         self._local = self._folder / goal.name
@@ -244,7 +244,7 @@ class Upload:
 
     def _send(self, name: str, file: Path) -> None:
         status = file.stat()
-        if is_kept(status) or was_sent(file):
+        if stands_for_kept(status) or stands_for_sent(file):
             return
         known = [status.st_size, status.st_mtime_ns]
         if known in (self._sent.get(name), self._asked.get(name)):
@@ -258,7 +258,7 @@ class Upload:
             self._sent[name] = known
             if self.early and status.st_size > SMALL_NBYTES:
                 new = self._folder / f"sent-{get_ident()}"
-                stand_in(new, status.st_size, sent=True)
+                make_placeholder(new, status.st_size, sent=True)
                 new.replace(file)
 
         assert self._pool is not None
@@ -291,7 +291,7 @@ class Upload:
         }
         last = [(name, files.pop(name)) for name in MANIFESTS if name in files]
         status = {name: file.stat() for name, file in files.items()}
-        kept = {name: one.st_size for name, one in status.items() if is_kept(one)}
+        kept = {name: one.st_size for name, one in status.items() if stands_for_kept(one)}
         sent = {name: one.st_size for name, one in status.items() if name not in kept}
         for name in sent:
             self._send(name, files[name])
@@ -301,9 +301,9 @@ class Upload:
         made = {name: self._place.manifest(file.read_bytes(), kept) for name, file in last}
         with ExitStack() as stack:  # readers find an output once it has been looked at
             for name, data in made.items():
-                stack.enter_context(supposed(where / name, data))
+                stack.enter_context(pretend_stored(where / name, data))
             looks = [partial(check, where)] if check is not None else []
-            at_once(partial(self._place.compare, sent, kept), *looks)
+            run_concurrently(partial(self._place.compare, sent, kept), *looks)
         if where == self.goal:
             self._send_beside(beside)
         for name, data in made.items():
@@ -319,7 +319,7 @@ class Upload:
 
     def _leave_out_lost(self, there: Mapping[str, int]) -> None:
         """Remove what stands for sent objects that are not `there`: their pieces are not done."""
-        for file in filter(was_sent, self._folder.glob("*/**/*")):
+        for file in filter(stands_for_sent, self._folder.glob("*/**/*")):
             name = file.relative_to(self._folder).as_posix().partition("/")[2]
             if there.get(name) != file.stat().st_size:
                 file.unlink()

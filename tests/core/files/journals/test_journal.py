@@ -11,7 +11,14 @@ from suites.outputs import as_options
 import mdio
 from mdio.core.errors import OutputError
 from mdio.core.files import journal as journals
-from mdio.core.files.journal import MAGIC, Journal, Record, journal_of, read_journal, unfinished
+from mdio.core.files.journal import (
+    MAGIC,
+    Journal,
+    Record,
+    find_unfinished,
+    journal_path,
+    read_journal,
+)
 
 SAID = {"of": {"version of mdio": "1", "plan": {"chunk": [4, 2]}}, "n_frames": 12, "uuid": "a"}
 
@@ -32,7 +39,7 @@ def journal(temporary):
     with Journal(temporary, SAID) as made:
         for first in (0, 4, 8):
             made.add(record(first), [temporary])
-    return journal_of(temporary)
+    return journal_path(temporary)
 
 
 def test_what_was_added_is_read_again(journal, temporary):
@@ -126,7 +133,7 @@ def test_nothing_behind_a_flipped_bit_is_believed(journal):
 def test_what_is_no_journal_tells_nothing(journal, temporary):
     journal.write_bytes(b"something else")
     assert read_journal(journal) == ([], 0)
-    assert unfinished(temporary) is None
+    assert find_unfinished(temporary) is None
 
 
 @pytest.mark.parametrize(
@@ -139,7 +146,7 @@ def test_what_is_no_journal_tells_nothing(journal, temporary):
     ],
 )
 def test_another_conversion_is_told_by_its_first_difference(journal, temporary, now, told):
-    left = unfinished(temporary)
+    left = find_unfinished(temporary)
     assert left.n_frames == 12
     left.compare(temporary, json.loads(json.dumps(SAID["of"])))
     with pytest.raises(OutputError, match="a different conversion was left unfinished") as caught:

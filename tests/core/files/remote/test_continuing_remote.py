@@ -20,7 +20,7 @@ from mdio.converters.follow import follow
 from mdio.converters.options import ConversionOptions
 from mdio.core.errors import MdioError, OutputError
 from mdio.core.files.remote import objects, places
-from mdio.core.files.store import path_of
+from mdio.core.files.store import to_path
 from mdio.layouts import plan
 from mdio.parallel.executors import Serial
 
@@ -169,19 +169,19 @@ class TestAppending:
     ):
         out = begun(suffix)
         name = "finish" if suffix == ".zarr" else "put_object"
-        last = getattr(places.Place, name)
+        last = getattr(places.OutputPlace, name)
 
         def late(*args, **how):
             with monkeypatch.context() as patch:
-                patch.setattr(places.Place, name, last)
+                patch.setattr(places.OutputPlace, name, last)
                 patch.setattr(tempfile, "tempdir", str(tmp_path))
                 if suffix == ".zarr":  # who took the mark for that of a dead run
-                    places.delete([path_of(out) / places.MARK])
+                    places.delete([to_path(out) / places.MARK])
                 mdio.append(halves[1], out)
             last(*args, **how)
 
         with monkeypatch.context() as patch:
-            patch.setattr(places.Place, name, late)
+            patch.setattr(places.OutputPlace, name, late)
             with pytest.raises(OutputError, match="another run has"):
                 mdio.append(halves[1], out)
         assert (frames_of(out) == positions).all()
@@ -246,7 +246,7 @@ class TestDeadRuns:
 
             return dead
 
-        exchange = places.Place._exchange
+        exchange = places.OutputPlace._exchange
 
         def exchanging(*args, **how):
             with monkeypatch.context() as patch:
@@ -255,8 +255,8 @@ class TestDeadRuns:
                 exchange(*args, **how)
 
         with monkeypatch.context() as patch:
-            patch.setattr(places.Place, "_exchange", exchanging)
-            patch.setattr(places.Place, "withdraw", lambda _: None)
+            patch.setattr(places.OutputPlace, "_exchange", exchanging)
+            patch.setattr(places.OutputPlace, "withdraw", lambda _: None)
             with pytest.raises(SystemExit):
                 mdio.append(halves[1], out)
         seen = frames_of(out)

@@ -13,7 +13,7 @@ import mdio
 from mdio.cli.main import main
 from mdio.core.errors import MdioError, PlanError, SourceError
 from mdio.core.files.remote import objects
-from mdio.core.files.store import path_of
+from mdio.core.files.store import to_path
 from mdio.parallel.executors import Processes
 
 FORMATS = ("xtc", "trr", "dcd", "ncdf", "zarr", "quantised.zarr", "h5md", "segments")
@@ -264,7 +264,7 @@ class TestReferences:
                 assert np.abs(layout.read(0, 98).positions - frames[name]).max() == 0
             plain = {"client_options": {"allow_http": True}, "asynchronous": True}
             how = {"remote_protocol": "s3", "remote_options": plain, "asynchronous": True}
-            said = json.loads(path_of(refs).read_bytes())
+            said = json.loads(to_path(refs).read_bytes())
             system = fsspec.filesystem("reference", fo=said, **how)
             group = zarr.open_group(FsspecStore(system, read_only=True, path=""), mode="r")
             assert np.abs(group["position"][3:9] - frames[name][3:9]).max() < 1e-5

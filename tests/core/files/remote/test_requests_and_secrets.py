@@ -21,7 +21,7 @@ import mdio
 from mdio.cli.main import main
 from mdio.core.errors import MdioError
 from mdio.core.files.remote import objects
-from mdio.core.files.store import path_of
+from mdio.core.files.store import to_path
 from mdio.layouts import plan
 from mdio.readers import frames
 
@@ -245,14 +245,14 @@ def test_nothing_is_kept_of_what_nobody_reads(web, many_shards):
 
 
 def test_threads_that_ask_for_the_same_at_once_share_an_answer(web, many_shards):
-    path, together = path_of(f"{web.url}/many.zarr/zarr.json"), threading.Barrier(8)
+    path, together = to_path(f"{web.url}/many.zarr/zarr.json"), threading.Barrier(8)
     web.log.clear()
     web.latency_s = 0.2
 
     def ask(_):
         together.wait(60)
         objects.prefetch([path], 1 << 20)
-        return bytes(objects.look(path).data)
+        return bytes(objects.find(path).data)
 
     with ThreadPoolExecutor(8) as pool:
         found = set(pool.map(ask, range(8)))

@@ -137,7 +137,7 @@ def test_a_store_that_takes_no_manifest_is_told_with_the_way_out(
 
     out = f"{bucket}/refused.zarr"
     with monkeypatch.context() as patch:
-        patch.setattr(places.Place, "put_manifest", refuses)
+        patch.setattr(places.OutputPlace, "put_manifest", refuses)
         with pytest.raises(
             OutputError, match=r"refuses it.*98 of 98 frames.*use --resume to continue"
         ):

@@ -13,7 +13,7 @@ from mdio.analysis.kernels.kernel import make_kernel
 from mdio.analysis.system import System
 from mdio.cli.main import main
 from mdio.core.files.page_cache import files_in
-from mdio.core.files.store import path_of
+from mdio.core.files.store import to_path
 from mdio.parallel.executors import Executor
 
 pytestmark = pytest.mark.usefixtures("spool", "nothing_fails")
@@ -87,7 +87,7 @@ def test_bench_of_scaling(bucket, adk, tmp_path, capsys):
 
 
 def test_the_advisor_measures_what_lies_in_a_store(bucket, adk):
-    where = path_of(f"{bucket}/adk.zarr")
+    where = to_path(f"{bucket}/adk.zarr")
     with mdio.open(where) as layout:
         prepared = make_kernel("rmsd", "name CA").prepare(System(layout, str(adk["psf"])))
         assert probe(layout, prepared, 20.0).finished

@@ -198,7 +198,7 @@ class TestReplacing:
             raise OSError(5, "no room")
 
         with monkeypatch.context() as patch:
-            patch.setattr(places.Place, "_exchange", fails)
+            patch.setattr(places.OutputPlace, "_exchange", fails)
             with pytest.raises(OutputError, match="no room"):
                 mdio.convert(adk["dcd"], out, force=True, storage=mdio.Storage(chunk_frames=7))
         assert all(places.STAGE in name or places.MARK in name for name in put_names(between))
