@@ -146,16 +146,17 @@ class Option:
     def to_json(self) -> dict[str, Any]:
         """Return plain values; times are None where there are none."""
         total = self.total
-        run = None if total is None else total.run
+        seconds = ("total_s", "low_s", "high_s", "convert_s")
+        total_s, low_s, high_s, convert_s = (getattr(total, name, None) for name in seconds)
         return {
             "name": self.name,
             "layout": self.layout,
             "nbytes": self.nbytes,
-            "predicted_total_s": None if total is None else total.total_s,
-            "low_s": None if total is None else total.low_s,
-            "high_s": None if total is None else total.high_s,
-            "convert_s": None if total is None else total.convert_s,
-            "pass": None if run is None else asdict(run),
+            "predicted_total_s": total_s,
+            "low_s": low_s,
+            "high_s": high_s,
+            "convert_s": convert_s,
+            "pass": None if total is None else asdict(total.run),
             "problem": self.problem,
         }
 

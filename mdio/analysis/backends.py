@@ -121,7 +121,7 @@ class DaskBackend(ExecutorBackend):
         super().__init__(DaskExecutor(client))
 
 
-class MPIBackend(BackendBase):  # type: ignore[misc]
+class MPIBackend(ExecutorBackend):
     """Runs the parts of an MDAnalysis analysis on the ranks of an MPI program.
 
     All ranks make the same calls (SPMD), and all get the results: only these travel, never the
@@ -151,17 +151,11 @@ class MPIBackend(BackendBase):  # type: ignore[misc]
 
     def __init__(self, comm: Any) -> None:
         self.comm = comm
-        super().__init__(n_workers=int(comm.size))
+        BackendBase.__init__(self, n_workers=int(comm.size))
 
     def apply(
         self, func: Callable[[Any], Any], computations: Sequence[NDArray[np.int64]]
     ) -> list[Any]:
-        """Return the result of each group of frames, in order, on all ranks; called by MDAnalysis.
-
-        Raises
-        ------
-        BlockError
-            The analysis failed in some part (on all ranks, with the same message).
-        """
-        with MPIExecutor(self.comm) as executor:
-            return list(executor.map(_Compute(func), computations, describe=_describe))
+        """Return the result of each group of frames, in order, on all ranks; errors, too."""
+        with MPIExecutor(self.comm) as self.executor:
+            return super().apply(func, computations)

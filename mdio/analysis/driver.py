@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from os import PathLike
@@ -170,7 +170,7 @@ def analyze_replicas(
 ) -> AnalysisResult:
     """Analyse replicas side by side, each whole in one of the workers, which stay for all."""
     watch = Stopwatch()
-    work = ReplicaWork(blocks_per_worker)
+    work = partial(analyze_replica, n_blocks=blocks_per_worker)
     first, *remaining = requests.items()
     # In this process: workers that are forked later have its imports and its topology.
     results = {0: work(first)}
@@ -193,19 +193,13 @@ def _report(result: AnalysisResult, progress: Progress | None) -> None:
         progress(result.of_frames or result.n_frames, sum(t.nbytes_read for t in result.timings))
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaWork:
-    """Analyses one replica as a serial analysis does, block by block."""
-
-    n_blocks: int
-
-    def __call__(self, replica: tuple[str, Request]) -> AnalysisResult:
-        """Return the result of one replica; raises as `analyze` does, BlockError with its label."""
-        label, request = replica
-        try:
-            return _run(replace(request, n_blocks=self.n_blocks), Serial(), "blocking", None, 1)
-        except BlockError as error:
-            raise BlockError(f"{label}: {error}") from error
+def analyze_replica(replica: tuple[str, Request], n_blocks: int) -> AnalysisResult:
+    """Analyse one replica serially; raises as `analyze` does, BlockError with its label."""
+    label, request = replica
+    try:
+        return _run(replace(request, n_blocks=n_blocks), Serial(), "blocking", None, 1)
+    except BlockError as error:
+        raise BlockError(f"{label}: {error}") from error
 
 
 def _run(

@@ -90,10 +90,6 @@ def write_csv(file: BinaryIO, names: Iterable[str], rows: Iterable[Row]) -> None
     text.detach()  # flushes it, and leaves the file open
 
 
-def _csv(result: AnalysisResult, file: BinaryIO) -> None:
-    write_csv(file, *result_table(result))
-
-
 def _dat(result: AnalysisResult, file: BinaryIO) -> None:
     names, rows = result_table(result)
     file.write(("#" + " ".join(names) + "\n").encode())
@@ -125,7 +121,7 @@ def _xvg(result: AnalysisResult, file: BinaryIO) -> None:
 
 WRITERS: dict[str, Callable[[AnalysisResult, BinaryIO], None]] = {
     ".npz": _npz,
-    ".csv": _csv,
+    ".csv": lambda result, file: write_csv(file, *result_table(result)),
     ".dat": _dat,
     ".xvg": _xvg,
 }

@@ -230,14 +230,14 @@ def _run(args: argparse.Namespace, executor: Executor) -> int:
         )
     _check_outputs(args)
     quiet = args.quiet or not executor.is_owner
-    given = arguments_for(analyze, args) | {
+    arguments = arguments_for(analyze, args) | {
         "trajectory": trajectory,
         "kernel": kernel,
         "select": None,
     }
     with progress_bar(partial(_n_frames, args), "analyze", quiet=quiet) as progress:
-        given |= {"workers": None, "executor": executor, "progress": progress}
-        result = analyze(**given)
+        arguments |= {"workers": None, "executor": executor, "progress": progress}
+        result = analyze(**arguments)
     if executor.is_owner:
         _output(args, result)
     return 0

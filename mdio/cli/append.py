@@ -7,7 +7,7 @@ import argparse
 from mdio.cli.common import add, add_options, add_resume, arguments_for
 from mdio.cli.convert import add_run_options, run_conversion
 from mdio.cli.workers import chosen_executor
-from mdio.converters.options import Sources
+from mdio.converters.options import ConversionOptions, Sources
 from mdio.core.options import declared_fields
 
 
@@ -33,4 +33,4 @@ def run(args: argparse.Namespace) -> int:
     options = arguments_for(declared_fields(Sources), args)
     options |= {"append": True, "compare_all": args.compared}
     with chosen_executor(args) as executor:
-        return run_conversion(options, args, executor)
+        return run_conversion(ConversionOptions.of(**options), args, executor)

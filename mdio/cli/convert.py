@@ -8,7 +8,6 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -77,7 +76,7 @@ def add_follow(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run_follow(given: Mapping[str, Any], args: argparse.Namespace, executor: Executor) -> int:
+def run_follow(options: ConversionOptions, args: argparse.Namespace, executor: Executor) -> int:
     """Follow the source, and print how many frames are converted."""
     live = is_stream(args.source[0])
     name = args.source[0] if live else "--follow"
@@ -90,13 +89,13 @@ def run_follow(given: Mapping[str, Any], args: argparse.Namespace, executor: Exe
         if not args.quiet:
             print(f"mdio convert: {args.out}: {plural(n_frames, 'frame')} so far", file=sys.stderr)
 
-    options = {
+    arguments = {
         "every_s": args.every,
         "until_idle_s": args.until_idle,
         "n_frames": args.frames,
         "published": report,
         "force": args.force,
-        **ConversionOptions.of(**given).words(),
+        **options.words(),
     }
     result: ConvertResult
     with ending_signals_noted() as stopped:
@@ -105,9 +104,11 @@ def run_follow(given: Mapping[str, Any], args: argparse.Namespace, executor: Exe
 
             with warnings.catch_warnings(action="always", category=UserWarning):
                 warnings.showwarning = _print_warning
-                result = record(args.source[0], args.out, stopped=stopped, **options)
+                result = record(args.source[0], args.out, stopped=stopped, **arguments)
         else:
-            result = follow(args.source[0], args.out, stopped=stopped, executor=executor, **options)
+            result = follow(
+                args.source[0], args.out, stopped=stopped, executor=executor, **arguments
+            )
     if args.json:
         print_json(result.to_json())
     elif not args.quiet:
@@ -178,8 +179,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add_output_options(parser)
 
 
-def _options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of a conversion by name."""
+def _options(args: argparse.Namespace) -> ConversionOptions:
+    """Return the options of a conversion."""
     if len(dict(args.groups)) < len(args.groups):
         raise PlanError("a --group name is given twice; every group needs its own")
     if args.mpio and executor_name(args) != "mpi":
@@ -187,17 +188,18 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     if args.hints and not args.mpio:
         raise PlanError("--hint is for MPI-IO; add --mpio or --collective")
     *progressive, (_, stripe_count) = args.progressive or [(-1, args.stripe_count)]
-    options: dict[str, Any] = arguments_for(declared_fields(*OPTIONS), args) | {
+    arguments: dict[str, Any] = arguments_for(declared_fields(*OPTIONS), args) | {
         "groups": dict(args.groups),
         "source_options": source_options(args),
         "progressive": progressive,
         "stripe_count": stripe_count,
         "compare_all": args.append and args.compared,
     }
+    options = ConversionOptions.of(**arguments)
     if args.recipe is None:
         return options
-    given = ConversionOptions.of(**options).asked_for()
-    return read_recipe(args.recipe) | {declaration.name: value for declaration, value in given}
+    requested = {declaration.name: value for declaration, value in options.asked_for()}
+    return ConversionOptions.of(**read_recipe(args.recipe) | requested)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -216,7 +218,7 @@ def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
         if getattr(args, name):
             raise PlanError(f"{option} is not for --ensemble; leave it out")
     arguments: dict[str, Any] = {"executor": executor, "force": args.force, "resume": args.resume}
-    arguments |= ConversionOptions.of(**_options(args)).words()
+    arguments |= _options(args).words()
     with progress_bar(0, "convert", quiet=args.quiet) as progress:
         if "{label}" in args.out and len(args.source) == 1:
             results = convert_members(args.source[0], args.out, progress=progress, **arguments)
@@ -236,9 +238,8 @@ def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
     return 0
 
 
-def run_conversion(given: Mapping[str, Any], args: argparse.Namespace, executor: Executor) -> int:
-    """Convert with the options `given`; `args` has the files and the options on output."""
-    options = ConversionOptions.of(**given)
+def run_conversion(options: ConversionOptions, args: argparse.Namespace, executor: Executor) -> int:
+    """Convert with these options; `args` has the files and the options on output."""
     if args.compared and is_structure(Path(args.out), options.storage.to):
         raise PlanError(f"{args.out}: --verify is not for a structure file; leave it out")
     # Prepared by rank 0; others get the opened source and the plan, and read the stored index.

@@ -7,7 +7,7 @@ import io
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from mdio.cli.common import add, positive
@@ -132,11 +132,19 @@ def executor_name(args: argparse.Namespace) -> str:
 def chosen_executor(args: argparse.Namespace) -> Iterator[Executor]:
     """Yield the executor; under MPI all ranks of COMM_WORLD, of which rank 0 prints."""
     name = executor_name(args)
+    context: AbstractContextManager[Executor]
     if name == "mpi":
-        with all_ranks("--mpi" if args.mpi else "--executor mpi") as ranks:
-            yield ranks
-        return
-    with _local_or_dask(name, args) as executor:
+        context = all_ranks("--mpi" if args.mpi else "--executor mpi")
+    elif name == "dask":
+        from mdio.parallel.dask_executor import DaskExecutor
+
+        at, n = args.scheduler, args.workers
+        context = DaskExecutor.at(at) if at else DaskExecutor(n_workers=n)
+    else:
+        from mdio.parallel.executors import Processes, Serial
+
+        context = Processes(args.workers) if name == "processes" else Serial()
+    with context as executor:
         yield executor
 
 
@@ -148,15 +156,3 @@ def all_ranks(option: str) -> Iterator[Executor]:
     comm = world(option)
     with root_speaks(comm), MPIExecutor(comm, to_all=False) as ranks:
         yield ranks
-
-
-def _local_or_dask(name: str, args: argparse.Namespace) -> Executor:
-    if name == "dask":
-        from mdio.parallel.dask_executor import DaskExecutor
-
-        if args.scheduler:
-            return DaskExecutor.at(args.scheduler)
-        return DaskExecutor(n_workers=args.workers)
-    from mdio.parallel.executors import Processes, Serial
-
-    return Processes(args.workers) if name == "processes" else Serial()

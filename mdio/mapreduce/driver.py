@@ -284,10 +284,7 @@ def _map_reduce(
         reduce_work = ReduceWork(settings.program.reduce, kind, job.frames, settings.keep_going)
         tables = dict(_run_tasks(executor, reduce_work, ranges, reduce_label))
         reduced = concatenate_tables([tables[number] for number in sorted(tables)], kind)
-    result = job.result(reduced, executor, runs)
-    result.reduce_s = watch.lap()
-    result.seconds += map_s + result.reduce_s
-    return result
+    return job.result(reduced, executor, runs, map_s, watch.lap())
 
 
 def _range_parts(
@@ -365,9 +362,7 @@ def map_reduce_on_ranks(
     by_rank = comm.allgather([replace(run, pairs=None) for run in own_runs])
     runs = list(itertools.chain.from_iterable(by_rank))
     reduced = _reduce_on_ranks(job, runs, own_runs, comm, agreement) if runs else Table.empty()
-    result = job.result(reduced, executor, runs)
-    result.reduce_s = watch.lap()
-    result.seconds += map_s + result.reduce_s
+    result = job.result(reduced, executor, runs, map_s, watch.lap())
     return comm.bcast(result) if executor.to_all else result
 
 

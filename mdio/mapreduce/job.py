@@ -407,9 +407,14 @@ class MapReduceJob:
             self.settings.progress(mapped.timing.n_frames, mapped.timing.nbytes_read)
 
     def result(
-        self, reduced: Table, executor: Executor, runs: Sequence[SortedRun]
+        self,
+        reduced: Table,
+        executor: Executor,
+        runs: Sequence[SortedRun],
+        map_s: float,
+        reduce_s: float,
     ) -> MapReduceResult:
-        """Return the result without the time of the work; `runs` are those of all workers."""
+        """Return the result; `runs` are those of all workers."""
         plans = list(self.plans.values())
         mapped = [self.mapped[first] for first in sorted(self.mapped)]
         timings = [block.timing for block in mapped]
@@ -430,8 +435,8 @@ class MapReduceJob:
             time=self.frames.time,
             n_pairs=n_pairs,
             timings=timings,
-            seconds=sum(plan.opened_s for plan in plans),
-            reduce_s=0.0,
+            seconds=sum(plan.opened_s for plan in plans) + map_s + reduce_s,
+            reduce_s=reduce_s,
             executor=executor.name,
             workers=executor.n_workers,
             nbytes_shuffled=sum(len(run) * run.kind.nbytes for run in runs),
