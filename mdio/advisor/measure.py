@@ -140,11 +140,7 @@ def convert_trial(
             out,
             executor=executor,
             **ConversionOptions.of(
-                to=candidate.to,
-                start=frames.start,
-                stop=frames.stop,
-                overlap=overlap,
-                **options,
+                to=candidate.to, start=frames.start, stop=frames.stop, overlap=overlap, **options
             ).words(),
         )
     return result.seconds, result.nbytes_out

@@ -100,17 +100,7 @@ def _options(decision: Decision) -> str:
         shown = map(duration, times)
         rows.append((name, option.nbytes / 1e6, density, *shown, option.problem or ""))
     ranks = plural(decision.ranks, "rank")
-    heads = (
-        "layout",
-        "MB",
-        "bytes/atom",
-        "convert",
-        "one pass",
-        "total",
-        "from",
-        "to",
-        "",
-    )
+    heads = ("layout", "MB", "bytes/atom", "convert", "one pass", "total", "from", "to", "")
     return section(
         f"{plural(decision.passes, 'pass')} with {ranks}",
         picture(totals(decision), "Time to convert once and run all passes, with its range."),

@@ -145,11 +145,7 @@ def analyze(
         transformed=frames.transformed(selection if isinstance(selection, str) else None),
     )
     run = partial(
-        _run,
-        run_in=run_in,
-        gather=gather,
-        progress=progress,
-        blocks_per_worker=blocks_per_worker,
+        _run, run_in=run_in, gather=gather, progress=progress, blocks_per_worker=blocks_per_worker
     )
     members = run_in.from_owner(partial(ensemble_at, trajectory, group))
     requests = {

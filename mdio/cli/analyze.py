@@ -62,21 +62,13 @@ COMMON = (
 """Options that ``--help`` shows; ``--help-all`` shows all."""
 
 KERNEL_OPTIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "--ref-frame N": (
-        "reference",
-        "reference frame (default: 0)",
-        {"type": int, "default": 0},
-    ),
+    "--ref-frame N": ("reference", "reference frame (default: 0)", {"type": int, "default": 0}),
     "--weights": (
         "weights",
         "weight atoms by mass, or equally (default: rgyr by mass, rmsd equally)",
         {"choices": ("mass", "none")},
     ),
-    "--angles A,B": (
-        "angles",
-        "of phi, psi, chi1 (default: phi,psi)",
-        {"default": "phi,psi"},
-    ),
+    "--angles A,B": ("angles", "of phi, psi, chi1 (default: phi,psi)", {"default": "phi,psi"}),
     "--degrees": (
         "degrees",
         "dihedrals: angles in degrees instead of their cos and sin",
@@ -94,11 +86,7 @@ KERNEL_OPTIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "selection (default: all pairs within --select)",
         {},
     ),
-    "--repeat X": (
-        "repeat",
-        "rmsd: compute every frame X times",
-        {"type": positive, "default": 1},
-    ),
+    "--repeat X": ("repeat", "rmsd: compute every frame X times", {"type": positive, "default": 1}),
     "--max-lag PS": (
         "max_lag_ps",
         "msd, vacf: longest lag (default: from the first frame to the last)",

@@ -21,14 +21,7 @@ from mdio.analysis.scaling import (
     summarise,
     write_csv,
 )
-from mdio.cli.common import (
-    add,
-    add_bench_output,
-    names_among,
-    positive,
-    positives,
-    print_json,
-)
+from mdio.cli.common import add, add_bench_output, names_among, positive, positives, print_json
 from mdio.core.errors import MissingExtraError, SourceError
 from mdio.core.words import duration, human_nbytes
 from mdio.parallel import GATHERS

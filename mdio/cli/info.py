@@ -12,14 +12,7 @@ from typing import Any
 import numpy as np
 
 from mdio._version import __version__
-from mdio.cli.common import (
-    add,
-    add_options,
-    add_source,
-    print_json,
-    print_notes,
-    source_options,
-)
+from mdio.cli.common import add, add_options, add_source, print_json, print_notes, source_options
 from mdio.converters.selection import open_with_topology
 from mdio.core.errors import SourceError
 from mdio.core.frames import absent_frames, describe_columns
