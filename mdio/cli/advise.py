@@ -50,31 +50,13 @@ def setup(parser: argparse.ArgumentParser) -> None:
         "under mpiexec: measure the storage from all ranks at once, and advise for these ranks",
     )
     add(parser, "--ranks N", "processes that will run the analysis (default: all cores)", positive)
-    add(
-        parser,
-        "--passes P",
-        "how often the trajectory will be analysed (default: 1)",
-        positive,
-        default=1,
-    )
-    add(
-        parser,
-        "--target DIR",
-        "folder for the output; trial conversions are made and removed there (default: .)",
-        default=".",
-    )
-    add(
-        parser,
-        "--allow-lossy STEP",
-        "also consider rounding positions to this step, angstrom",
-        _step,
-    )
-    add(
-        parser,
-        "--local-dir DIR",
-        "also consider a copy or a cache in this folder, on a local disk of each node",
-        dest="local_folder",
-    )
+    add(parser, "--passes P", "number of future analyses (default: 1)", positive, default=1)
+    text = "folder for the output; trial conversions are made and removed there (default: .)"
+    add(parser, "--target DIR", text, default=".")
+    text = "also consider rounding positions to this step, angstrom"
+    add(parser, "--allow-lossy STEP", text, _step)
+    text = "also consider a copy or a cache in this folder, on a local disk of each node"
+    add(parser, "--local-dir DIR", text, dest="local_folder")
     add(parser, "--save-measurements FILE", "save the measurements for --replay", dest="save")
     add(parser, "--replay FILE", "decide from saved measurements, without reading any data")
     add(parser, "--report FILE", "an HTML page with plots and tables")

@@ -119,26 +119,13 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_settings(computation, "an argument of your own kernel's class (repeatable)")
     workers = parser.add_argument_group("workers")
     add_workers(workers)
-    add(
-        workers,
-        "--blocks-per-worker K",
-        "with more than one, fast workers do more blocks than slow ones (default: 1)",
-        positive,
-        default=1,
-    )
-    add(
-        workers,
-        "--gather",
-        "with --mpi: how rank 0 collects the results (default: blocking)",
-        choices=GATHERS,
-        default="blocking",
-    )
+    text = "with more than one, fast workers do more blocks than slow ones (default: 1)"
+    add(workers, "--blocks-per-worker K", text, positive, default=1)
+    text = "with --mpi: how rank 0 collects the results (default: blocking)"
+    add(workers, "--gather", text, choices=GATHERS, default="blocking")
     add_options(parser, CachedReading)
-    parser.add_argument(
-        *("-o", "--out"),
-        metavar="FILE",
-        help="save the results: .npz, .csv, .dat or .xvg; - prints them (default: a summary)",
-    )
+    text = "save the results: .npz, .csv, .dat or .xvg; - prints them (default: a summary)"
+    add(parser, "-o --out FILE", text)
     add(parser, "--plot FILE", "save a picture of the results: .png, .svg or .pdf")
     add(parser, "--timings FILE", "save the timings of every block, as JSON")
     add(parser, "--report FILE", "save an HTML page on where the time went")

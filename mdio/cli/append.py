@@ -20,12 +20,8 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_run_options(parser)
     add(parser, "--force", "start again where an earlier run has left something")
     add_resume(parser)
-    add(
-        parser,
-        "--verify",
-        "compare all frames that SRC and OUT have, and what was written afterwards",
-        dest="compared",
-    )
+    text = "compare all frames that SRC and OUT share, and afterwards those that were written"
+    add(parser, "--verify", text, dest="compared")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -47,34 +47,14 @@ def _setup_scaling(parser: argparse.ArgumentParser) -> None:
     add(parser, "--select SEL", "which atoms (default: all, or protein)")
     add(parser, "--stop N", "use the first N frames", positive)
     add(parser, "--kernel", "default: rmsd", choices=KERNELS, default="rmsd")
-    add(
-        parser,
-        "--repeat X,X",
-        "compute RMSD X times a frame; the papers have 1,40,70,100 (default: 1)",
-        positives,
-        default=[1],
-    )
-    add(
-        parser,
-        "-w --workers N,N",
-        "numbers of workers or ranks (default: %(default)s)",
-        positives,
-        default=_counts(),
-    )
-    add(
-        parser,
-        "--executor E,E",
-        f"of {', '.join(EXECUTORS)} (default: processes)",
-        names_among(EXECUTORS),
-        default="processes",
-    )
-    add(
-        parser,
-        "--gather G,G",
-        f"with mpi, of {', '.join(GATHERS)} (default: blocking)",
-        names_among(GATHERS),
-        default="blocking",
-    )
+    text = "compute RMSD X times a frame; the papers have 1,40,70,100 (default: 1)"
+    add(parser, "--repeat X,X", text, positives, default=[1])
+    text = "numbers of workers or ranks (default: %(default)s)"
+    add(parser, "-w --workers N,N", text, positives, default=_counts())
+    text = f"of {', '.join(EXECUTORS)} (default: processes)"
+    add(parser, "--executor E,E", text, names_among(EXECUTORS), default="processes")
+    text = f"with mpi, of {', '.join(GATHERS)} (default: blocking)"
+    add(parser, "--gather G,G", text, names_among(GATHERS), default="blocking")
     add(parser, "--repeats N", "runs of each case (default: 5)", positive, default=5)
     add(parser, "--mpiexec CMD", "launcher of MPI programs, with options")
     add_bench_output(parser, "scaling", "scaling.jsonl, scaling.csv and scaling.html")

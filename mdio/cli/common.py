@@ -312,12 +312,8 @@ def names_among(names: tuple[str, ...]) -> Callable[[str], list[str]]:
 
 def add_bench_output(parser: argparse.ArgumentParser, name: str, files: str) -> None:
     """Add the options of bench `name` on its output `files`, and on what is printed."""
-    add(
-        parser,
-        "-o --out FOLDER",
-        f"for {files} (default: %(default)s)",
-        default=f"bench-output/{name}",
-    )
+    text = f"for {files} (default: %(default)s)"
+    add(parser, "-o --out FOLDER", text, default=f"bench-output/{name}")
     add_output_options(parser, "print nothing")
 
 

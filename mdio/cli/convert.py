@@ -67,13 +67,8 @@ def add_follow(parser: argparse.ArgumentParser) -> None:
     )
     add(following, "--until-idle TIME", "end when SRC stops growing: 10m", seconds)
     add(following, "--frames N", "stop after N frames", positive)
-    add(
-        following,
-        "--every TIME",
-        "time between two publications at least (default: 60s)",
-        seconds,
-        default=60.0,
-    )
+    text = "least time between two publications (default: 60s)"
+    add(following, "--every TIME", text, seconds, default=60.0)
 
 
 def run_follow(options: ConversionOptions, args: argparse.Namespace, executor: Executor) -> int:
@@ -162,11 +157,8 @@ def setup(parser: argparse.ArgumentParser) -> None:
     )
     add_options(parser, *OPTIONS)
     add_run_options(parser)
-    add(
-        parser,
-        "--force",
-        "replace an existing output, and start again where an earlier run has left something",
-    )
+    text = "replace an existing output, and start again where an earlier run has left files"
+    add(parser, "--force", text)
     add_resume(parser)
     add(parser, "--verify", "compare with the source afterwards", dest="compared")
     add_follow(parser)

@@ -21,11 +21,8 @@ def setup(parser: argparse.ArgumentParser) -> None:
     fit.add_argument("-o", "--out", metavar="PROFILE.toml", required=True)
     fit.add_argument("--name", help="name of the machine (default: as in the table)")
     add(fit, "--cores-per-node N", "default: guessed from the table", positive)
-    add(
-        fit,
-        "--prior PROFILE",
-        f"what is known before: a file, {' or '.join(NAMES)} (default: comet)",
-    )
+    text = f"profile of the priors: a file, {' or '.join(NAMES)} (default: comet)"
+    add(fit, "--prior PROFILE", text)
     add(fit, "--json", "print one JSON object")
     guess = actions.add_parser("predict", help="seconds for numbers of ranks")
     add(guess, "profile PROFILE.toml", f"a file, {' or '.join(NAMES)}")

@@ -13,12 +13,8 @@ from mdio.layouts.registry import open_layout
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     add(parser, "out OUT", "output of mdio: zarr, h5md or segments")
-    add(
-        parser,
-        "--against SRC",
-        "source of the output; without it, only list what is lost",
-        nargs="+",
-    )
+    text = "source of the output; without it, only list what is lost"
+    add(parser, "--against SRC", text, nargs="+")
     add(parser, "-s --top FILE", "topology (after --pbc/--center, or if SRC needs one)")
     add(parser, "-w --workers N", "worker processes", positive, default=1)
     add(parser, "--force", "start again where an earlier run has left files in a store")

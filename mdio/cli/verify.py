@@ -40,21 +40,10 @@ def setup(parser: argparse.ArgumentParser) -> None:
         dest="wanted",
         default=everything,
     )
-    add(
-        amount,
-        "--part K/N",
-        "check the K-th of N parts of all units; the N parts together are all of them",
-        _part,
-        dest="wanted",
-    )
-    add(
-        amount,
-        "--deep",
-        "check all of them (default)",
-        dest="wanted",
-        action="store_const",
-        const=everything,
-    )
+    text = "check the K-th of N parts of all units; the N parts together are all of them"
+    add(amount, "--part K/N", text, _part, dest="wanted")
+    text = "check all of them (default)"
+    add(amount, "--deep", text, dest="wanted", action="store_const", const=everything)
     add_workers(parser)
     add_output_options(parser, "no progress bar")
 
