@@ -1,4 +1,4 @@
-"""Measure, decide: the one call behind ``mdio advise``."""
+"""The function behind ``mdio advise``: measure, then decide."""
 
 from __future__ import annotations
 

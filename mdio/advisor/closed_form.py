@@ -136,7 +136,7 @@ def predict(
     io = slower * _io(profile, layout, n_ranks, workload)
     noise = profile.noise
     spread = math.hypot(noise.compute * comp, noise.io[layout][gather] * io)
-    spread *= n_ranks > 1  # ranks differ by what they do to each other
+    spread *= n_ranks > 1  # a single rank has no others to differ from
     imbalance = expected_max(n_ranks) * spread
     contention = _contention(profile, layout, gather, n_ranks, workload)
     opening = workload.t_open_s + _further_opens(profile, layout, n_ranks, workload)

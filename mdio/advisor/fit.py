@@ -485,7 +485,7 @@ def _start(
         lock_s=prior.storage.lock_s * slowdown,
         lock_gather_s=prior.storage.lock_gather_s * slowdown,
         client_lock_s=prior.storage.client_lock_s * slowdown,
-        # Opens are partly slow for what makes reads slow: half of it, on the scale of logarithms.
+        # Opens are assumed to be slower by the square root of the slow-down of reads.
         open_file_s=prior.storage.open_file_s * math.sqrt(slowdown),
         aggregate_bytes_per_s=max(2 * total_rate, prior.storage.aggregate_bytes_per_s / slowdown),
         stripe_bytes_per_s=max(
@@ -540,7 +540,7 @@ def _errors(trial: Profile, rows: Sequence[TimingRow]) -> NDArray[np.float64]:
         if row.layout != "xtc-shared":
             errors.append(_log_error(predicted.t_io_s, row.t_io_mean_s, READ_SCATTER, repeat_error))
         if row.layout == "segments-chainreader" and row.t_open_mean_s:
-            # What is opened is closed again (t_end_loop, which the table lacks).
+            # Files are closed, too, which takes as long (t_end_loop, which the table lacks).
             errors.append(
                 _log_error(predicted.t_open_s, 2 * row.t_open_mean_s, OPEN_SCATTER, repeat_error)
             )

@@ -191,13 +191,9 @@ class Decision:
 
     def to_json(self) -> dict[str, Any]:
         """Return the output of ``mdio advise --json``."""
+        names = ("ratio", "bound", "machine", "ranks", "ranks_asked", "passes")
         return {
-            "ratio": self.ratio,
-            "bound": self.bound,
-            "machine": self.machine,
-            "ranks": self.ranks,
-            "ranks_asked": self.ranks_asked,
-            "passes": self.passes,
+            **{name: getattr(self, name) for name in names},
             "recommended": asdict(self.recommended),
             "candidates": [option.to_json() for option in self.options],
             "break_even_passes": self.break_even_passes,
@@ -209,12 +205,12 @@ class Decision:
             "curves": {
                 name: [
                     {
-                        "ranks": point.n_ranks,
-                        "total_s": point.t_total_s,
-                        "low_s": point.low_s,
-                        "high_s": point.high_s,
+                        "ranks": p.n_ranks,
+                        "total_s": p.t_total_s,
+                        "low_s": p.low_s,
+                        "high_s": p.high_s,
                     }
-                    for point in points
+                    for p in points
                 ]
                 for name, points in self.curves.items()
             },
@@ -569,7 +565,8 @@ def commands_for(
     elif chosen.layout != "as-is":
         stem = Path(sources[0]).name.split(".")[0] or "trajectory"
         out = str(Path(measurements.question.target) / f"{stem}.{chosen.layout}")
-        commands.append(_convert(measurements, chosen, recommended, sources, out, is_local, ranks))
+        paths = [*sources, out]
+        commands.append(_convert(measurements, chosen, recommended, paths, is_local, ranks))
         sources = [out]
     top = None if _keeps_topology(chosen) else measurements.question.top
     commands.append(_analyze(measurements, recommended, sources, is_local, top))
@@ -585,12 +582,12 @@ def _convert(
     measurements: Measurements,
     chosen: Trial,
     recommended: Recommendation,
-    sources: list[str],
-    out: str,
+    paths: list[str],
     is_local: bool,
     ranks: int,
 ) -> str:
-    words = ["mdio", "convert", *sources, out]
+    """Return the command for a conversion; `paths`: the sources, and the output."""
+    words = ["mdio", "convert", *paths]
     top = measurements.question.top
     if top is not None and (chosen.groups or _keeps_topology(chosen)):
         words += ["-s", top]

@@ -44,7 +44,7 @@ class _Compute:
     """
 
     def __init__(self, func: Callable[[Any], Any]) -> None:
-        try:  # with cloudpickle, where there is one, the functions of a notebook travel too
+        try:  # cloudpickle, if it is installed, also pickles functions of a notebook
             dumps = import_module("cloudpickle").dumps
         except ImportError:
             dumps = pickle.dumps

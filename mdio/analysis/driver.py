@@ -164,7 +164,7 @@ def analyze_replicas(
     progress: Progress | None,
     blocks_per_worker: int,
 ) -> AnalysisResult:
-    """Analyse replicas side by side, each whole in one of the workers, which stay for all."""
+    """Analyse replicas in parallel, each of them in one worker."""
     watch = Stopwatch()
     work = partial(analyze_replica, n_blocks=blocks_per_worker)
     first, *remaining = requests.items()

@@ -28,8 +28,8 @@ class Reducer(ABC):
     of_one_shape: ClassVar[bool] = False
     """Whether the rows of all frames need to have one shape."""
     keeps_rows: ClassVar[bool] = True
-    """Whether a state may hold the rows themselves, which are then copied for it: else the next
-    frames overwrite them."""
+    """Whether a state may hold the rows themselves; they are then copied, since the next frames
+    overwrite them."""
 
     @abstractmethod
     def lift(self, rows: Rows) -> State:

@@ -50,28 +50,18 @@ def _fit(args: argparse.Namespace) -> int:
     save_profile(profile, args.out)
     table = [
         {
-            "layout": item.row.layout,
-            "gather": item.row.gather,
-            "workload_x": item.row.workload_x,
-            "n_ranks": item.row.n_ranks,
-            "measured_s": item.row.t_total_max_s,
-            "t_total_s": item.t_total_s,
-            "relative_error": item.relative,
+            **{n: getattr(fit.row, n) for n in ("layout", "gather", "workload_x", "n_ranks")},
+            "measured_s": fit.row.t_total_max_s,
+            "t_total_s": fit.t_total_s,
+            "relative_error": fit.relative,
         }
-        for item in residuals(profile, rows)
+        for fit in residuals(profile, rows)
     ]
-    error = median(abs(item["relative_error"]) for item in table)  # type: ignore[arg-type]
+    error = median(abs(row["relative_error"]) for row in table)
     if args.json:
-        print_json(
-            {
-                "out": args.out,
-                "name": profile.name,
-                "cores_per_node": profile.cores_per_node,
-                "n_rows": len(rows),
-                "median_relative_error": error,
-                "residuals": table,
-            }
-        )
+        facts = {"name": profile.name, "cores_per_node": profile.cores_per_node}
+        facts |= {"n_rows": len(rows), "median_relative_error": error, "residuals": table}
+        print_json({"out": args.out, **facts})
         return 0
     _print_table(table, ["measured_s", "t_total_s", "relative_error"])
     print(
@@ -88,19 +78,12 @@ def _predict(args: argparse.Namespace) -> int:
         for gather in args.gather or GATHERS:
             workload = reference_workload(profile, layout, args.workload)
             for n_ranks in args.ranks:
-                guess = predict(profile, layout, gather, n_ranks, workload)
-                table.append(
-                    {
-                        "layout": layout,
-                        "gather": gather,
-                        "workload_x": args.workload,
-                        **asdict(guess),
-                    }
-                )
+                row = {"layout": layout, "gather": gather, "workload_x": args.workload}
+                row |= asdict(predict(profile, layout, gather, n_ranks, workload))
+                table.append(row)
     if args.json:
-        print_json(
-            {"profile": profile.name, "cores_per_node": profile.cores_per_node, "rows": table}
-        )
+        facts = {"profile": profile.name, "cores_per_node": profile.cores_per_node}
+        print_json(facts | {"rows": table})
     else:
         _print_table(table, ["t_total_s", "low_s", "high_s"])
     return 0

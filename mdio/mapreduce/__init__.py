@@ -1,1 +1,1 @@
-"""Map-reduce over trajectories: what happens across frames, key by key."""
+"""Map-reduce over trajectories: computations across frames, by key."""

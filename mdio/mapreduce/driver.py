@@ -75,7 +75,7 @@ MOST_DEATHS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Shuffle:
-    """How pairs are made and travel."""
+    """Memory, files and blocks of the work."""
 
     memory: int = option(
         "what pairs may take in each worker; more goes through sorted files, with Dask the "
@@ -393,7 +393,7 @@ def _reduce_on_ranks(
         except Exception as caught:
             error = caught
         agreement.reach(error, number=comm.rank)
-        for number, column in enumerate(pairs.columns):  # room for one column twice
+        for number, column in enumerate(pairs.columns):  # one by one, to save memory
             pairs.columns[number] = exchange_rows(column, counts, comm)
             del column
         try:

@@ -190,7 +190,7 @@ class Table:
     """Number of the trajectory of each row."""
     columns: dict[str, NDArray[Any]]
     failures: list[tuple[Any, int, str]]
-    """Keys whose reduce failed, their trajectory, and why."""
+    """Keys whose reduce failed, numbers of their trajectories, and errors."""
 
     @classmethod
     def empty(cls) -> Table:

@@ -1,4 +1,4 @@
-"""Pairs of keys and values: what a map gives, what travels, and what a reduce gets.
+"""Pairs of keys and values: the output of a map, sorted and in files, and the input of a reduce.
 
 Pairs lie in columns: the keys, the frame of each (`frame_index`, counted over all mapped frames),
 and the values by name. Keys are int64, float64, text or bytes.
@@ -118,7 +118,7 @@ class KeyValuePairs:
             order = np.lexsort((self.frame_index, self.keys))
             frames = self.frame_index[order]
         self.columns[:2] = [keys, frames]
-        for number in range(2, len(self.columns)):  # one after the other: room for one copy
+        for number in range(2, len(self.columns)):  # one by one, to save memory
             self.columns[number] = self.columns[number][order]
 
     def key_edges(self) -> NDArray[np.int64]:

@@ -26,7 +26,7 @@ MOST_ROWS, MOST_COLUMNS = 10, 8
 
 @dataclass(slots=True, repr=False)
 class MapReduceResult:
-    """One row a key, keys ascending; of one key the trajectories in the order given."""
+    """A row for each key, keys ascending; several trajectories of a key in the order given."""
 
     keys: NDArray[Any]
     """Keys, (K,)."""
@@ -35,7 +35,7 @@ class MapReduceResult:
     label: NDArray[Any] | None
     """The trajectory of each row, (K,), where several were given by label."""
     failures: list[tuple[Any, str | None, str]]
-    """With `keep_going`: keys whose reduce failed, the label of their trajectory, and why."""
+    """Keys whose reduce failed (with `keep_going`), label of the trajectory, and error."""
     frame: NDArray[np.int64]
     """Numbers of all frames that were mapped, (F,)."""
     time: NDArray[np.float64]
@@ -154,7 +154,7 @@ class MapReduceResult:
         return dataframe(self.flat(), heads)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the table to an NPZ, CSV or Parquet file, which appears when it is whole.
+        """Write the table to an NPZ, CSV or Parquet file, which appears when it is complete.
 
         An NPZ file has the arrays ``keys``, ``label`` (where there is one) and those of `columns`,
         of any shape; the others have the columns of `flat`.

@@ -1,1 +1,1 @@
-"""Kernels: what is computed for each frame."""
+"""Kernels: computations for each frame."""

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.fft import irfft, next_fast_len, rfft  # now: what is measured is not the import
+from scipy.fft import irfft, next_fast_len, rfft  # now, so that it is not timed
 
 from mdio.analysis.kernels.kernel import Prepared, SeriesKernel
 from mdio.analysis.reducers import Sum

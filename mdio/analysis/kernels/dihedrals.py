@@ -23,7 +23,7 @@ BACKBONE = ("phi", "psi")
 ANGLES = (*BACKBONE, "chi1")
 
 PEPTIDE_BOND = 2.0
-"""C and N that are bonded are nearer than this, angstrom; those that are not lie beyond 2.5."""
+"""Largest distance of bonded C and N, angstrom; others are beyond 2.5."""
 
 SURE = 0.49
 """A bond shorter than half the shortest height of the cell is the shortest of its images."""
@@ -221,7 +221,7 @@ def _to_nearest_images(
 
 def _shortest_height(box: NDArray[np.float32]) -> float:
     """Return the shortest height of all cells; 0 if some frame has no cell."""
-    # A run of frames mostly has few cells: an array of one is as quickly looked at as a number.
+    # Most blocks have a single cell, of which one row is as fast as a number.
     box = box[:1] if (box == box[0]).all() else box
     lengths, angles = box[:, :3].astype(np.float64), np.radians(box[:, 3:].astype(np.float64))
     cosines, sines = np.cos(angles), np.sin(angles)

@@ -25,7 +25,7 @@ BATCH = 1 << 15
 """Distances at a time: 27 images of each are compared."""
 ROUNDING = 1e-9
 MANY = 100
-"""More rounds than the reduction of any cell takes."""
+"""Limit of the rounds of a reduction, which no cell reaches."""
 
 
 def skewed_cells(boxes: NDArray[np.float32]) -> dict[int, NDArray[np.float64]]:

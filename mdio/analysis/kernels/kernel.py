@@ -1,7 +1,4 @@
-"""The contract of a kernel: what is computed for each frame, and what it needs for that.
-
-All kernels, and how the command line finds one by name.
-"""
+"""The contract of a kernel, a computation for each frame; all kernels by name."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ USUAL_ADDRESS = "mykernels:end_to_end"
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A kernel that knows its system: what travels to the workers."""
+    """A kernel prepared for its system, as it is sent to the workers."""
 
     function: BlockFunction
     """Called with blocks of just `atoms`; pickles."""
@@ -57,7 +54,7 @@ class Prepared:
     fills: bool = False
     """Whether the function also takes ``out``, rows to fill and return instead of new ones."""
     cut: CutMolecules | None = None
-    """Finds frames of which the result is wrong, since the box cuts molecules."""
+    """Finds frames with wrong results, since the box cuts molecules."""
 
 
 class Kernel(ABC):
@@ -220,7 +217,7 @@ def check_rows(
 
 
 class _Kernels(Mapping[str, Callable[..., Kernel]]):
-    """Classes by name, each imported when it is asked for; those of mdio are listed."""
+    """Classes by name, imported when they are needed; iteration yields those of mdio."""
 
     _homes = {  # noqa: RUF012 - never changed
         "rmsd": "geometry:RMSD",
@@ -296,7 +293,7 @@ def find_kernel(name: str) -> Callable[..., Kernel]:
 
 
 def make_kernel(kernel: Kernel | BlockFunction | str, select: str | None = None) -> Kernel:
-    """Return `kernel`, or make one of a name or a function and the atoms that it shall get.
+    """Return `kernel`, or make one of a name or a function and a selection of atoms.
 
     A name is one of `KERNELS`, or ``module:function`` or ``module:Class``.
     Raises PlanError: `kernel` is neither, or `select` is given besides a kernel, which has its own.

@@ -69,11 +69,11 @@ class IonPermeation(Kernel):
         time: NDArray[np.float64],  # noqa: ARG002
         values: dict[str, NDArray[Any]],
     ) -> dict[str, Any]:
-        """Follow one ion."""
+        """Return the last state and the transitions of one ion."""
         z = values["z"]
         half = self.thickness / 2
         outside = np.where(z > half, ABOVE, np.where(z < -half, BELOW, INSIDE))
-        # The last side it was at, if it has been outside before.
+        # The side of the last frame outside; INSIDE if there was none.
         last_outside = np.maximum.accumulate(np.where(outside != INSIDE, np.arange(len(z)), -1))
         side = np.where(last_outside < 0, INSIDE, outside[last_outside])
         entry = np.where(side == ABOVE, FROM_ABOVE, np.where(side == BELOW, FROM_BELOW, INSIDE))

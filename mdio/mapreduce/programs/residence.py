@@ -87,7 +87,7 @@ class WaterResidence(Kernel):
         time: NDArray[np.float64],
         values: dict[str, NDArray[Any]],
     ) -> dict[str, Any]:
-        """Count one water's stays."""
+        """Return the stays of one water."""
         positions = self._frame.searchsorted(frame)
         breaks = (positions[1:] - positions[:-1] > 1).nonzero()[0]
         starts = np.concatenate(([0], breaks + 1))
