@@ -26,7 +26,7 @@ class RowCollector:
     """Collects the rows of one block: stacks them, or reduces them as they come.
 
     Stacked rows lie in one array from the first on, so that nothing is joined later and a kernel
-    can write its rows in place.
+    can write its rows in place; or they are computed in a buffer and written to shared memory.
 
     `reducer`: how rows become the result. `n_frames`: of the block. `shared`: memory shared with
     the parent for stacked rows, if it accepts their shape and type. `first_row`: the row of the
@@ -41,14 +41,23 @@ class RowCollector:
         self._shared = shared
         self._first_row = first_row
         self._stacks = type(reducer) is Stack
-        self._stack: _PrivateRows | _SharedRows | None = None
+        self._rows: NDArray[Any] | None = None
+        """All rows; if they are shared, a buffer for those of one read."""
+        self._n_rows = 0
+        self._buffer: NDArray[Any] | None = None
         self._state: State | None = None
         self.row_shape: tuple[int, ...] | None = None
         """Shape of a row; None before the first one."""
 
     def buffer(self, n_frames: int) -> NDArray[Any] | None:
         """Return an array for the next rows; None before their shape is known."""
-        return None if self._stack is None else self._stack.buffer(n_frames)
+        if self._rows is None:
+            return None
+        if self._shared is not None and len(self._rows) < n_frames:
+            self._rows = np.empty((n_frames, *self._rows.shape[1:]), self._rows.dtype)
+        start = self._n_rows if self._shared is None else 0
+        self._buffer = self._rows[start : start + n_frames]
+        return self._buffer
 
     def add(self, rows: NDArray[Any]) -> None:
         """Add the next rows.
@@ -66,81 +75,36 @@ class RowCollector:
                 lifted if self._state is None else self._reducer.merge(self._state, lifted)
             )
             return
-        if self._stack is None:
-            self._stack = self._start(rows)
-        if rows.dtype != self._stack.dtype:
-            self._stack = self._stack.widen(np.result_type(self._stack.dtype, rows))
-        self._stack.add(rows)
+        if self._rows is None:
+            if self._shared is not None and not self._shared.accepts(shape, rows.dtype):
+                self._shared = None
+            n_rows = self._n_frames if self._shared is None else 0
+            self._rows = np.empty((n_rows, *shape), rows.dtype)
+        elif rows.dtype != self._rows.dtype:
+            self._widen(np.result_type(self._rows.dtype, rows))
+        stop = self._n_rows + len(rows)
+        if self._shared is not None:
+            self._shared.write(self._first_row + self._n_rows, rows)
+        elif rows is not self._buffer:
+            self._rows[self._n_rows : stop] = rows
+        self._n_rows = stop
 
-    def _start(self, rows: NDArray[Any]) -> _PrivateRows | _SharedRows:
-        shape, dtype = rows.shape[1:], rows.dtype
-        if self._shared is not None and self._shared.accepts(shape, dtype):
-            return _SharedRows(self._shared, self._first_row, (self._n_frames, *shape), dtype)
-        return _PrivateRows(np.empty((self._n_frames, *shape), dtype), 0)
+    def _widen(self, dtype: np.dtype[Any]) -> None:
+        """Convert the rows to another type; shared rows, which are all of one type, come back."""
+        assert self._rows is not None
+        if self._shared is None:
+            self._rows = self._rows.astype(dtype, copy=False)
+            return
+        shared, self._shared, first = self._shared, None, self._first_row
+        self._rows = np.empty((self._n_frames, *self._rows.shape[1:]), dtype)
+        self._rows[: self._n_rows] = shared.read(first, first + self._n_rows)
 
     @property
     def state(self) -> State | None:
-        """The state of all rows; None if they are among the shared ones."""
-        return self._stack.state if self._stack is not None else self._state
-
-
-class _PrivateRows:
-    """Rows in an array of this process."""
-
-    def __init__(self, rows: NDArray[Any], n_rows: int) -> None:
-        self._rows = rows
-        self._n_rows = n_rows
-        self._buffer: NDArray[Any] | None = None
-        self.dtype = rows.dtype
-
-    def buffer(self, n_frames: int) -> NDArray[Any]:
-        self._buffer = self._rows[self._n_rows : self._n_rows + n_frames]
-        return self._buffer
-
-    def add(self, rows: NDArray[Any]) -> None:
-        if rows is not self._buffer:
-            self._rows[self._n_rows : self._n_rows + len(rows)] = rows
-        self._n_rows += len(rows)
-
-    def widen(self, dtype: np.dtype[Any]) -> _PrivateRows:
-        return _PrivateRows(self._rows.astype(dtype, copy=False), self._n_rows)
-
-    @property
-    def state(self) -> State:
-        return ([self._rows],)
-
-
-class _SharedRows:
-    """Rows that are computed in a buffer, and written to memory shared with the parent."""
-
-    def __init__(
-        self, shared: SharedRows, first: int, shape: tuple[int, ...], dtype: np.dtype[Any]
-    ) -> None:
-        self._shared = shared
-        self._first = self._next = first
-        self._shape = shape
-        self._buffer = np.empty((0, *shape[1:]), dtype)
-        self.dtype = dtype
-
-    def buffer(self, n_frames: int) -> NDArray[Any]:
-        if len(self._buffer) < n_frames:
-            self._buffer = np.empty((n_frames, *self._shape[1:]), self.dtype)
-        return self._buffer[:n_frames]
-
-    def add(self, rows: NDArray[Any]) -> None:
-        self._shared.write(self._next, rows)
-        self._next += len(rows)
-
-    def widen(self, dtype: np.dtype[Any]) -> _PrivateRows:
-        """Return private rows instead: shared rows are all of one type."""
-        n_rows = self._next - self._first
-        rows = np.empty(self._shape, dtype)
-        rows[:n_rows] = self._shared.read(self._first, self._next)
-        return _PrivateRows(rows, n_rows)
-
-    @property
-    def state(self) -> None:
-        return None
+        """The state of all rows; None if they are shared."""
+        if self._rows is None:
+            return self._state
+        return None if self._shared is not None else ([self._rows],)
 
 
 READ_NBYTES = 4 << 20
