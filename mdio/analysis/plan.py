@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mdio.analysis.kernels.kernel import Kernel, Prepared
 from mdio.analysis.reducers import Reducer, Stack
 from mdio.analysis.results import AnalysisResult
-from mdio.analysis.system import CutMolecules, System, cut_note
+from mdio.analysis.system import MOST_RUNS, CutMolecules, System, cut_note
 from mdio.core.blocks import aligned_blocks
 from mdio.core.errors import AtomCountError, MdioError, OptionError, PlanError, error_text
 from mdio.core.files.reading import reads
@@ -34,10 +34,6 @@ if TYPE_CHECKING:
     from mdio.layouts.caching import CacheUnits
 
 Trajectory = str | PathLike[str] | Sequence[str | PathLike[str]] | Layout
-
-
-MOST_RUNS = 5
-"""Runs of frames that a note names."""
 
 
 def lost_names(result: AnalysisResult) -> tuple[str, ...]:

@@ -25,7 +25,8 @@ from mdio.core.errors import PlanError
 from mdio.core.words import human_nbytes, plural
 from mdio.layouts.views.opening import labelled
 from mdio.layouts.views.options import CachedReading, FrameChoice
-from mdio.mapreduce.driver import Shuffle, map_reduce
+from mdio.mapreduce.driver import map_reduce
+from mdio.mapreduce.job import Shuffle
 from mdio.mapreduce.program import FrameSelector
 from mdio.mapreduce.results import TABLE_SUFFIXES, MapReduceResult
 from mdio.parallel.executors import Executor

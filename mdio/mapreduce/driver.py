@@ -16,7 +16,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from mdio.analysis.placing import blocks_on_dask, blocks_on_ranks
 from mdio.analysis.plan import Request, Trajectory
 from mdio.analysis.work import Progress
 from mdio.core.errors import PlanError, WorkerDiedError
-from mdio.core.options import build_parts, option, takes_options
+from mdio.core.options import build_parts, takes_options
 from mdio.core.signals import terminations_raised
 from mdio.core.timing import Stopwatch
 from mdio.layouts.views.opening import ensemble_at
@@ -38,7 +38,7 @@ from mdio.mapreduce.job import (
     MapWork,
     ReduceTask,
     ReduceWork,
-    Settings,
+    Shuffle,
     Table,
     concatenate_tables,
     copy_key_range,
@@ -64,35 +64,11 @@ if TYPE_CHECKING:
     from mdio.parallel.ranks import Agreement
 
 
-MEMORY_NBYTES = 1 << 30
-"""Default memory of each worker for pairs."""
 BLOCKS_PER_WORKER = 4
 LEAST_BLOCKS = 16
 """Blocks of several workers together: with few, one of two workers would wait for the last."""
 MOST_DEATHS = 3
 """Worker processes that may die before the work fails, as in Dask."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shuffle:
-    """Memory, files and blocks of the work."""
-
-    memory: int = option(
-        "what pairs may take in each worker; more goes through sorted files, with Dask the "
-        "cluster's own (default: 1G)",
-        "--memory SIZE",
-        MEMORY_NBYTES,
-        kind="nbytes",
-    )
-    local_dir: str | PathLike[str] | None = option(
-        "for these files, a disk of the node itself (default: the system's for temporary files)",
-        "--local-dir DIR",
-    )
-    blocks_per_worker: int | None = option(
-        "more than one evens out workers of unequal speed (default: 4, all together 16)",
-        "--blocks-per-worker K",
-    )
-    keep_going: bool = option("leave out keys whose reduce fails", "--keep-going", False)
 
 
 @takes_options(CachedReading, Shuffle)
@@ -220,23 +196,23 @@ def map_reduce(
         )
         for label, member in trajectories.items()
     }
-    settings = Settings(program, memory, shuffle.local_dir, shuffle.keep_going, progress)
     with terminations_raised(), ExitStack() as stack:
         if run_in.ranks is not None:
-            return map_reduce_on_ranks(requests, settings, run_in.ranks, stack)
+            return map_reduce_on_ranks(requests, program, shuffle, progress, run_in.ranks, stack)
         plans = {}
         for label, request in requests.items():
             plans[label] = plan = request.plan()
             if plan.is_ours:
                 stack.callback(plan.layout.close)
-        return _map_reduce(MapReduceJob.of(plans, settings), run_in, stack, blocks_per_worker)
+        job = MapReduceJob.of(plans, program, shuffle, progress)
+        return _map_reduce(job, run_in, stack, blocks_per_worker)
 
 
 def _map_reduce(
     job: MapReduceJob, executor: Executor, stack: ExitStack, blocks_per_worker: int
 ) -> MapReduceResult:
     watch = Stopwatch()
-    settings = job.settings
+    program, shuffle = job.program, job.shuffle
     dask = executor.cluster
     client = dask.client if dask else None
     is_here = executor.shares_memory
@@ -246,10 +222,10 @@ def _map_reduce(
             "(shares_files is False); use Processes(N), DaskExecutor(client) or MPIExecutor(comm)"
         )
     # On a cluster, pairs stay in the memory of the workers, which Dask manages.
-    folder = None if client else stack.enter_context(settings.folder())
+    folder = None if client else stack.enter_context(shuffle.folder())
     plans = list(job.plans.values())
     worker_plans = plans if is_here else [plan.for_workers() for plan in plans]
-    work = MapWork(worker_plans, settings.program, settings.spool(folder, shares=not is_here))
+    work = MapWork(worker_plans, program, shuffle.spool(program, folder, shares=not is_here))
     if dask and all(plan.units is not None for plan in plans):
         placed = [blocks_on_dask(plan, client, blocks_per_worker) for plan in plans]
         tasks = job.tasks(blocks for blocks, _ in placed)
@@ -268,7 +244,7 @@ def _map_reduce(
     reduced = Table.empty()
     if runs:
         kind = common_kind(runs)
-        cuts = choose_cuts(runs, kind, settings.n_ranges(runs, kind, executor.n_workers))
+        cuts = choose_cuts(runs, kind, shuffle.n_ranges(runs, kind, executor.n_workers))
         ranges: Iterator[ReduceTask]
         if client:
             submit = partial(client.submit, copy_key_range, pure=False)
@@ -281,7 +257,7 @@ def _map_reduce(
         else:
             edges = [run.edges(cuts) for run in runs]
             ranges = ((n, [_range_parts(runs, edges, n)]) for n in range(len(cuts) + 1))
-        reduce_work = ReduceWork(settings.program.reduce, kind, job.frames, settings.keep_going)
+        reduce_work = ReduceWork(program.reduce, kind, job.frames, shuffle.keep_going)
         tables = dict(_run_tasks(executor, reduce_work, ranges, reduce_label))
         reduced = concatenate_tables([tables[number] for number in sorted(tables)], kind)
     return job.result(reduced, executor, runs, map_s, watch.lap())
@@ -320,7 +296,12 @@ def _run_tasks(
 
 
 def map_reduce_on_ranks(
-    requests: Mapping[str, Request], settings: Settings, executor: MPIExecutor, stack: ExitStack
+    requests: Mapping[str, Request],
+    program: Program,
+    shuffle: Shuffle,
+    progress: Progress | None,
+    executor: MPIExecutor,
+    stack: ExitStack,
 ) -> MapReduceResult:
     """Run a map-reduce on all ranks (collective); see `mdio.mapreduce.driver`."""
     from mdio.analysis.ranks import plan_on_ranks
@@ -332,7 +313,7 @@ def map_reduce_on_ranks(
     error: Exception | None = None
     folder = None
     try:
-        folder = stack.enter_context(settings.folder())
+        folder = stack.enter_context(shuffle.folder())
     except Exception as caught:
         error = caught
     agreement.reach(error)
@@ -342,12 +323,10 @@ def map_reduce_on_ranks(
         if plan.is_ours:
             stack.callback(plan.layout.close)
     watch = Stopwatch()
-    if comm.rank != 0:
-        settings = replace(settings, progress=None)
-    job = MapReduceJob.of(plans, settings)
-    spool = settings.spool(folder, shares=False)
+    job = MapReduceJob.of(plans, program, shuffle, progress if comm.rank == 0 else None)
+    spool = shuffle.spool(program, folder, shares=False)
     opened = list(plans.values())
-    work, own_runs = MapWork(opened, settings.program, spool, comm.rank), list[SortedRun]()
+    work, own_runs = MapWork(opened, program, spool, comm.rank), list[SortedRun]()
 
     def map_block(task: MapTask) -> MappedBlock:
         mapped = work(task)
@@ -372,12 +351,12 @@ def _reduce_on_ranks(
     """Return the table on rank 0, and one without rows elsewhere."""
     from mdio.parallel.ranks import exchange_rows
 
-    settings = job.settings
+    shuffle = job.shuffle
     kind = common_kind(runs)
-    n_rounds = math.ceil(settings.n_ranges(runs, kind, comm.size) / comm.size)
+    n_rounds = math.ceil(shuffle.n_ranges(runs, kind, comm.size) / comm.size)
     cuts = choose_cuts(runs, kind, n_rounds * comm.size)
     n_rounds = math.ceil((len(cuts) + 1) / comm.size)
-    work = ReduceWork(settings.program.reduce, kind, job.frames, settings.keep_going)
+    work = ReduceWork(job.program.reduce, kind, job.frames, shuffle.keep_going)
     tables: list[Table] = []
     edges: list[list[int]] = []
     error: Exception | None = None

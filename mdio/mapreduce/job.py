@@ -21,6 +21,7 @@ from mdio.analysis.reducers import Stack
 from mdio.analysis.work import BlockWork, NumberedBlock, Progress, block_label
 from mdio.core.errors import BlockError, OutputError, error_text
 from mdio.core.frames import FrameBlock
+from mdio.core.options import option
 from mdio.core.timing import BlockTiming
 from mdio.mapreduce.pairs import (
     KeyValuePairs,
@@ -310,6 +311,8 @@ def _first_row(table: Table) -> dict[str, NDArray[Any]]:
     return {name: column[0] for name, column in table.columns.items()}
 
 
+MEMORY_NBYTES = 1 << 30
+"""Default memory of each worker for pairs."""
 RANGES_PER_WORKER = 4
 """More than one evens out keys with more work than others."""
 LEAST_RANGES = 16
@@ -321,15 +324,26 @@ LEAST_NBYTES = 4096
 """Less memory would be all overhead."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The program and its limits, the same for every executor."""
+@dataclass(frozen=True, kw_only=True)
+class Shuffle:
+    """Memory, files and blocks of the work."""
 
-    program: Program
-    memory: int
-    local_dir: str | PathLike[str] | None
-    keep_going: bool
-    progress: Progress | None
+    memory: int = option(
+        "what pairs may take in each worker; more goes through sorted files, with Dask the "
+        "cluster's own (default: 1G)",
+        "--memory SIZE",
+        MEMORY_NBYTES,
+        kind="nbytes",
+    )
+    local_dir: str | PathLike[str] | None = option(
+        "for these files, a disk of the node itself (default: the system's for temporary files)",
+        "--local-dir DIR",
+    )
+    blocks_per_worker: int | None = option(
+        "more than one evens out workers of unequal speed (default: 4, all together 16)",
+        "--blocks-per-worker K",
+    )
+    keep_going: bool = option("leave out keys whose reduce fails", "--keep-going", False)
 
     @property
     def most_nbytes(self) -> int:
@@ -353,13 +367,12 @@ class Settings:
         with folder as name:
             yield Path(name)
 
-    def spool(self, folder: Path | None, *, shares: bool) -> Spool:
+    def spool(self, program: Program, folder: Path | None, *, shares: bool) -> Spool:
         """Return the spool of a worker.
 
         Runs go to files if the worker `shares` them with others; without a `folder` none does.
         """
-        combine = self.program.combine
-        combiner = None if combine is None else Combiner(combine)
+        combiner = None if program.combine is None else Combiner(program.combine)
         most = math.inf if folder is None else self.most_nbytes
         return Spool(most, 0 if shares else 2 * most, folder, combiner)
 
@@ -376,16 +389,20 @@ class MapReduceJob:
 
     plans: dict[str, Plan]
     """Plans by label."""
-    settings: Settings
+    program: Program
+    shuffle: Shuffle
+    progress: Progress | None
     frames: MappedFrames
     mapped: dict[int, MappedBlock] = field(default_factory=dict)
     """Finished blocks by index of their first frame."""
 
     @classmethod
-    def of(cls, plans: dict[str, Plan], settings: Settings) -> MapReduceJob:
+    def of(
+        cls, plans: dict[str, Plan], program: Program, shuffle: Shuffle, progress: Progress | None
+    ) -> MapReduceJob:
         """Return a job over the frames of all plans."""
         frames = MappedFrames.of({label: plan.chosen for label, plan in plans.items()})
-        return cls(plans, settings, frames)
+        return cls(plans, program, shuffle, progress, frames)
 
     def tasks(self, blocks: Iterable[Iterable[NumberedBlock]]) -> list[MapTask]:
         """Return tasks for the given blocks of each trajectory."""
@@ -403,8 +420,8 @@ class MapReduceJob:
         self.mapped[first] = mapped
         self.frames.time[first : first + len(mapped.time)] = mapped.time
         mapped.timing.gathered()
-        if self.settings.progress is not None:
-            self.settings.progress(mapped.timing.n_frames, mapped.timing.nbytes_read)
+        if self.progress is not None:
+            self.progress(mapped.timing.n_frames, mapped.timing.nbytes_read)
 
     def result(
         self,
