@@ -204,13 +204,9 @@ def _run(args: argparse.Namespace, executor: Executor) -> int:
             **opening,
         )
     _check_outputs(args)
-    quiet = args.quiet or not executor.is_owner
-    arguments = arguments_for(analyze, args) | {
-        "trajectory": trajectory,
-        "kernel": kernel,
-        "select": None,
-    }
-    with progress_bar(partial(_n_frames, args), "analyze", quiet=quiet) as progress:
+    arguments = arguments_for(analyze, args)
+    arguments |= {"trajectory": trajectory, "kernel": kernel, "select": None}
+    with progress_bar(partial(_n_frames, args), "analyze", args, executor) as progress:
         arguments |= {"workers": None, "executor": executor, "progress": progress}
         result = analyze(**arguments)
     if executor.is_owner:

@@ -13,7 +13,7 @@ from dataclasses import MISSING, fields
 from functools import partial
 from inspect import signature
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mdio.core.errors import PlanError
 from mdio.core.words import without_passwords
@@ -50,6 +50,9 @@ def add(
             for name, offer in offered.items()
         }
 
+
+if TYPE_CHECKING:
+    from mdio.parallel.executors import Executor
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -319,15 +322,18 @@ def add_bench_output(parser: argparse.ArgumentParser, name: str, files: str) -> 
 
 @contextmanager
 def progress_bar(
-    total: int | Callable[[], int], label: str, *, quiet: bool = False
+    total: int | Callable[[], int],
+    label: str,
+    args: argparse.Namespace,
+    executor: Executor | None = None,
 ) -> Iterator[Callable[[int, int], None] | None]:
-    """Yield a callback for (frames, bytes) done; None if it is to be `quiet`.
+    """Yield a callback for (frames, bytes) done; None with ``--quiet``, and on ranks but rank 0.
 
     It draws a bar, or writes a line now and then where stderr is no terminal: under mpiexec, and in
     the logs of jobs. `total`: number of frames, or a function that returns it; 0 if it is unknown.
     """
     n_frames = total if callable(total) else partial(int, total)
-    if quiet:
+    if args.quiet or not (executor is None or executor.is_owner):
         yield None
         return
     from mdio.core.progress import ProgressBar, ProgressLog

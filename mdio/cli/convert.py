@@ -211,7 +211,7 @@ def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
             raise PlanError(f"{option} is not for --ensemble; leave it out")
     arguments: dict[str, Any] = {"executor": executor, "force": args.force, "resume": args.resume}
     arguments |= _options(args).words()
-    with progress_bar(0, "convert", quiet=args.quiet) as progress:
+    with progress_bar(0, "convert", args, executor) as progress:
         if "{label}" in args.out and len(args.source) == 1:
             results = convert_members(args.source[0], args.out, progress=progress, **arguments)
         else:
@@ -242,8 +242,7 @@ def run_conversion(options: ConversionOptions, args: argparse.Namespace, executo
             _print_plan(args, plan, options.recipe())
         conversion.close()
         return 0
-    quiet = args.quiet or not executor.is_owner
-    with progress_bar(conversion.plan.n_frames, "convert", quiet=quiet) as progress:
+    with progress_bar(conversion.plan.n_frames, "convert", args, executor) as progress:
         result = conversion.run(executor, force=args.force, resume=args.resume, progress=progress)
     verified = _verify(args, conversion, executor) if args.compared else None
     if executor.is_owner:
@@ -276,8 +275,7 @@ def _print_plan(args: argparse.Namespace, plan: LayoutPlan, recipe: dict[str, An
 
 
 def _verify(args: argparse.Namespace, conversion: Conversion, executor: Executor) -> VerifyResult:
-    quiet = args.quiet or not executor.is_owner
-    with progress_bar(conversion.plan.n_frames, "verify", quiet=quiet) as progress:
+    with progress_bar(conversion.plan.n_frames, "verify", args, executor) as progress:
         try:
             view = conversion.view
             return verify(args.out, view=view, executor=executor, progress=progress)

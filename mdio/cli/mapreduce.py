@@ -98,7 +98,7 @@ def _run(args: argparse.Namespace, executor: Executor) -> int:
     }
     if args.out is not None:
         check_output(args.out, TABLE_SUFFIXES)
-    with progress_bar(0, "map", quiet=args.quiet or not executor.is_owner) as progress:
+    with progress_bar(0, "map", args, executor) as progress:
         result = map_reduce(**arguments, progress=progress)
     if executor.is_owner:
         _output(args, result)

@@ -43,8 +43,7 @@ def run(args: argparse.Namespace) -> int:
             to="segments", **arguments_for(declared_fields(*OPTIONS), args)
         )
         conversion = executor.from_owner(lambda: prepare(args.source, args.out, options))
-        quiet = args.quiet or not executor.is_owner
-        with progress_bar(conversion.plan.n_frames, "split", quiet=quiet) as progress:
+        with progress_bar(conversion.plan.n_frames, "split", args, executor) as progress:
             result = conversion.run(
                 executor, force=args.force, resume=args.resume, progress=progress
             )

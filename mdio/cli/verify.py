@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
+from functools import partial
 
 from mdio.cli.common import add, add_output_options, arguments_for, print_json, progress_bar
 from mdio.cli.workers import add_workers, chosen_executor
@@ -48,15 +49,16 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_output_options(parser, "no progress bar")
 
 
+def _n_frames(args: argparse.Namespace) -> int:
+    with open_damaged(args.out) as layout:
+        return layout.info.n_frames
+
+
 def run(args: argparse.Namespace) -> int:
     """Check, print the result, and return 1 if anything is bad."""
     with chosen_executor(args) as executor:
-        quiet = args.quiet or not executor.is_owner
-        n_frames = 0
-        if args.against and not quiet:
-            with open_damaged(args.out) as layout:
-                n_frames = layout.info.n_frames
-        with progress_bar(n_frames, "verify", quiet=quiet) as progress:
+        n_frames = partial(_n_frames, args) if args.against else 0
+        with progress_bar(n_frames, "verify", args, executor) as progress:
             arguments = arguments_for(verify, args)
             result = verify(**arguments | {"executor": executor, "progress": progress})
         if executor.is_owner:
