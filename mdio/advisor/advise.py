@@ -14,7 +14,7 @@ from mdio.advisor.measurements import Measurements, load_measurements, save_meas
 from mdio.advisor.probes import Share, read_share, total_bandwidth
 from mdio.advisor.profile import NAMES, Profile, load_profile
 from mdio.advisor.recommend import Decision, recommend
-from mdio.advisor.report import advice_html, headline, lines, save_advice
+from mdio.advisor.report import advice_html, headline, save_advice, text_lines
 from mdio.core.errors import PlanError
 from mdio.core.files.store import to_path
 from mdio.core.options import build_parts, option, takes_options
@@ -49,7 +49,7 @@ class Advice(Decision):
         return advice_html(self)
 
     def __str__(self) -> str:
-        return "\n".join(lines(self))
+        return "\n".join(text_lines(self))
 
 
 LOCAL = "local"

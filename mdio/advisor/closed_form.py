@@ -133,17 +133,17 @@ def predict(
     full = (min(n_ranks, cores) - 1) / (cores - 1) if cores > 1 else 1.0
     slower = 1 + profile.node_slowdown * full
     comp = slower * workload.t_comp_s / n_ranks
-    io = slower * _io(profile, layout, n_ranks, workload)
+    io = slower * _mean_io_s(profile, layout, n_ranks, workload)
     noise = profile.noise
     spread = math.hypot(noise.compute * comp, noise.io[layout][gather] * io)
     spread *= n_ranks > 1  # a single rank has no others to differ from
     imbalance = expected_max(n_ranks) * spread
-    contention = _contention(profile, layout, gather, n_ranks, workload)
-    opening = workload.t_open_s + _further_opens(profile, layout, n_ranks, workload)
-    gathering = _gathering(profile, gather, n_ranks, workload)
+    contention = _contention_s(profile, layout, gather, n_ranks, workload)
+    opening = workload.t_open_s + _further_opens_s(profile, layout, n_ranks, workload)
+    gathering = _gathering_s(profile, gather, n_ranks, workload)
     rest = slower * workload.t_rest_s / n_ranks
     total = opening + comp + io + rest + imbalance + contention + gathering
-    low, high = _band(profile, layout, gather, n_ranks, total, spread, contention)
+    low, high = _quantiles(profile, layout, gather, n_ranks, total, spread, contention)
     return Prediction(
         n_ranks=n_ranks,
         t_open_s=opening,
@@ -159,7 +159,7 @@ def predict(
     )
 
 
-def _io(profile: Profile, layout: str, n_ranks: int, workload: Workload) -> float:
+def _mean_io_s(profile: Profile, layout: str, n_ranks: int, workload: Workload) -> float:
     """Return the mean seconds a rank reads, no less than the bandwidths allow."""
     storage = profile.storage
     if n_ranks == 1:
@@ -169,16 +169,16 @@ def _io(profile: Profile, layout: str, n_ranks: int, workload: Workload) -> floa
     rates = [storage.aggregate_bytes_per_s, nodes * storage.node_bytes_per_s]
     if layout in ("xtc-shared", "hdf5"):
         rates.append(storage.file_bytes_per_s)
-    return _at_least(unlimited_s, workload.nbytes / min(rates))
+    return _smooth_max(unlimited_s, workload.nbytes / min(rates))
 
 
-def _at_least(time_s: float, limit_s: float) -> float:
+def _smooth_max(time_s: float, limit_s: float) -> float:
     """Return the larger of two times, with a smooth change from one to the other (4-norm)."""
     larger, smaller = max(time_s, limit_s), min(time_s, limit_s)
     return larger * (1 + (smaller / larger) ** 4) ** 0.25 if larger > 0 else 0.0
 
 
-def _contention(
+def _contention_s(
     profile: Profile, layout: str, gather: str, n_ranks: int, workload: Workload
 ) -> float:
     """Return the seconds that requests of several nodes queue for the locks of one shared file."""
@@ -191,7 +191,7 @@ def _contention(
     return workload.n_frames * (inside + between * max(0.0, 1 - cores / n_ranks))
 
 
-def _further_opens(profile: Profile, layout: str, n_ranks: int, workload: Workload) -> float:
+def _further_opens_s(profile: Profile, layout: str, n_ranks: int, workload: Workload) -> float:
     """Return the seconds for the opens of other ranks, and of the further files of a chain."""
     files = 1
     if layout == "segments-chainreader":
@@ -201,7 +201,7 @@ def _further_opens(profile: Profile, layout: str, n_ranks: int, workload: Worklo
     return (files - 1) * storage.open_file_s + queue
 
 
-def _gathering(profile: Profile, gather: str, n_ranks: int, workload: Workload) -> float:
+def _gathering_s(profile: Profile, gather: str, n_ranks: int, workload: Workload) -> float:
     if n_ranks == 1:
         return 0.0
     task, cost = profile.task, profile.gather[gather]
@@ -210,7 +210,7 @@ def _gathering(profile: Profile, gather: str, n_ranks: int, workload: Workload) 
     return cost.base_s * share + cost.per_rank_s * n_ranks
 
 
-def _band(
+def _quantiles(
     profile: Profile,
     layout: str,
     gather: str,

@@ -87,7 +87,7 @@ def read_timings(path: str | Path) -> list[TimingRow]:
     """
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
-            return _read(file, str(path))
+            return _read_rows(file, str(path))
     except UnicodeDecodeError:
         raise SourceError(f"{path}: this is no text file; expected CSV") from None
     except csv.Error as error:
@@ -98,7 +98,7 @@ def read_timings(path: str | Path) -> list[TimingRow]:
         raise SourceError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def _read(file: TextIO, path: str) -> list[TimingRow]:
+def _read_rows(file: TextIO, path: str) -> list[TimingRow]:
     lines = csv.reader(file, strict=True)
     header = [name.strip() for name in next(lines, [])]
     if not header:
@@ -117,7 +117,7 @@ def _read(file: TextIO, path: str) -> list[TimingRow]:
         place = f"{path}: line {lines.line_num}"
         if len(cells) != len(header):
             raise SourceError(f"{place}: {len(cells)} columns, expected {len(header)}")
-        row = _row(dict(zip(header, (cell.strip() for cell in cells), strict=True)), place)
+        row = _parse_row(dict(zip(header, (cell.strip() for cell in cells), strict=True)), place)
         key = (*row.pair, row.workload_x, row.n_ranks)
         if key in line_numbers:
             raise SourceError(
@@ -139,7 +139,7 @@ def _read(file: TextIO, path: str) -> list[TimingRow]:
     return rows
 
 
-def _row(cells: dict[str, str], place: str) -> TimingRow:
+def _parse_row(cells: dict[str, str], place: str) -> TimingRow:
     # Tables of `mdio bench scaling` have mdio's own names of layouts and gathers.
     cells["layout"] = BEHAVES_LIKE.get(cells["layout"], cells["layout"])
     cells["gather"] = TABLE_GATHERS.get(cells["gather"], cells["gather"])
@@ -239,7 +239,8 @@ def measured_task(rows: Sequence[TimingRow], base: Profile) -> Task:
     single_rank = [row for row in rows if row.n_ranks == 1]
     rest_s = {
         family: max(
-            0.0, median(_rest(row) for row in single_rank if io_family(row.layout) == family)
+            0.0,
+            median(_unaccounted_s(row) for row in single_rank if io_family(row.layout) == family),
         )
         for family in {io_family(row.layout) for row in single_rank}
     }
@@ -248,7 +249,7 @@ def measured_task(rows: Sequence[TimingRow], base: Profile) -> Task:
         # Opening was not timed: it is in the rest, and cannot have taken longer.
         t_open_s[family] = min(t_open_s[family], rest_s[family])
         rest_s[family] -= t_open_s[family]
-    fixed, repeat = _compute(rows, task.t_comp_fixed_s / task.t_comp_repeat_s)
+    fixed, repeat = _fit_compute(rows, task.t_comp_fixed_s / task.t_comp_repeat_s)
     return replace(
         task,
         t_io_s=_complete(io_s, task.t_io_s),
@@ -259,7 +260,7 @@ def measured_task(rows: Sequence[TimingRow], base: Profile) -> Task:
     )
 
 
-def _rest(row: TimingRow) -> float:
+def _unaccounted_s(row: TimingRow) -> float:
     """Return the total of a row minus its parts, s."""
     parts = (row.t_comp_mean_s, row.t_io_mean_s, row.t_open_mean_s, row.t_comm_mean_s)
     return row.t_total_max_s - sum(part or 0.0 for part in parts)
@@ -273,7 +274,7 @@ def _read_factor(row: TimingRow, base: Profile) -> float:
     return base.storage.read_factor[row.layout] * (1 + base.node_slowdown * full)
 
 
-def _fewest(rows: Iterable[TimingRow]) -> list[TimingRow]:
+def _fewest_ranks(rows: Iterable[TimingRow]) -> list[TimingRow]:
     rows = list(rows)
     least = min(row.n_ranks for row in rows)
     return [row for row in rows if row.n_ranks == least]
@@ -284,7 +285,7 @@ def _by_family(rows: Iterable[TimingRow], value: Callable[[TimingRow], float]) -
     for row in rows:
         families.setdefault(io_family(row.layout), []).append(row)
     return {
-        name: geometric_mean({row.pair: value(row) for row in _fewest(members)}.values())
+        name: geometric_mean({row.pair: value(row) for row in _fewest_ranks(members)}.values())
         for name, members in families.items()
     }
 
@@ -297,7 +298,7 @@ def _complete(measured: Mapping[str, float], base: Mapping[str, float]) -> dict[
     return {name: measured.get(name, base[name] * scale) for name in base}
 
 
-def _compute(rows: Sequence[TimingRow], ratio: float) -> tuple[float, float]:
+def _fit_compute(rows: Sequence[TimingRow], ratio: float) -> tuple[float, float]:
     """Return the fixed and the repeated seconds of compute, by relative least squares.
 
     With a single workload their `ratio`, fixed to repeated, is given.
@@ -306,7 +307,7 @@ def _compute(rows: Sequence[TimingRow], ratio: float) -> tuple[float, float]:
     for row in rows:
         by_x.setdefault(row.workload_x, []).append(row)
     seconds = {
-        x: geometric_mean(row.t_comp_mean_s * row.n_ranks for row in _fewest(members))
+        x: geometric_mean(row.t_comp_mean_s * row.n_ranks for row in _fewest_ranks(members))
         for x, members in by_x.items()
     }
     if len(seconds) > 1:
@@ -386,7 +387,7 @@ WIDTHS: Mapping[str, float] = {
 """Fitted factors to the values of a profile, and the widths of their priors."""
 
 
-def _apply(base: Profile, logs: NDArray[np.float64]) -> Profile:
+def _scale_profile(base: Profile, logs: NDArray[np.float64]) -> Profile:
     """Return `base` with its parameters multiplied by the factors of `WIDTHS`, given as logs."""
     factor = dict(zip(WIDTHS, np.exp(logs).tolist(), strict=True))
     storage, noise = base.storage, base.noise
@@ -450,22 +451,22 @@ def fit_profile(
     if not rows:
         raise PlanError("no measured row to fit a profile to")
     prior = base or load_profile("comet")
-    start = _start(rows, prior, cores_per_node, name, source, carried=not loose)
+    start = _starting_profile(rows, prior, cores_per_node, name, source, carried=not loose)
     widths = (2.0 if loose else 1.0) * np.array(list(WIDTHS.values()))
     from scipy.optimize import least_squares
 
     def cost(logs: NDArray[np.float64]) -> NDArray[np.float64]:
-        errors = _errors(_apply(start, logs), rows)
+        errors = _errors(_scale_profile(start, logs), rows)
         # Their squares are the soft L1 loss, 2 (sqrt(1 + e^2) - 1).
         robust = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors**2) - 1))
         return np.concatenate([robust, logs / widths])
 
     solution = least_squares(cost, np.zeros(len(widths)), bounds=(-6.0, 6.0), max_nfev=100)
-    fitted = _apply(start, solution.x)
+    fitted = _scale_profile(start, solution.x)
     return _with_scatter(fitted, rows, None if loose else prior.noise)
 
 
-def _start(
+def _starting_profile(
     rows: Sequence[TimingRow],
     prior: Profile,
     cores_per_node: int | None,

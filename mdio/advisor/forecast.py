@@ -268,12 +268,8 @@ class Forecaster:
         cache = self.cache_state(trial)
         runs = self._runs(trial, cache)
         n_workers = -(-n_ranks // self.nodes)
-        below = max(
-            (run for run in runs if run.workers <= n_workers), key=_workers, default=runs[0]
-        )
-        above = min(
-            (run for run in runs if run.workers >= n_workers), key=_workers, default=runs[-1]
-        )
+        below = next((run for run in reversed(runs) if run.workers <= n_workers), runs[0])
+        above = next((run for run in runs if run.workers >= n_workers), runs[-1])
         span = above.workers - below.workers
         weight = (n_workers - below.workers) / span if span > 0 else 0.0
         slowdown = max(
@@ -296,7 +292,7 @@ class Forecaster:
         open_s = interpolate("t_open_s")
         imbalance_s = (io_s + comp_s + rest_s) * (longest / frames_per_rank - 1)
         total_s = startup_s + open_s + io_s + comp_s + rest_s + imbalance_s
-        relative = _relative(above) if weight > 0.5 else _relative(below)
+        relative = _relative_spread(above) if weight > 0.5 else _relative_spread(below)
         relative = math.hypot(relative, self._extrapolation_error())
         return Forecast(
             n_ranks=n_ranks,
@@ -335,7 +331,7 @@ class Forecaster:
         }
         gather = min(predictions, key=lambda name: predictions[name].t_total_s)
         best = predictions[gather]
-        relative = math.hypot(_relative(run), self._extrapolation_error())
+        relative = math.hypot(_relative_spread(run), self._extrapolation_error())
         prepare_s = self.measurements.t_prepare_s
         parts = {
             **asdict(best),
@@ -375,11 +371,7 @@ class Forecaster:
         return trial.nbytes / rate
 
 
-def _workers(run: SampleRun) -> int:
-    return run.workers
-
-
-def _relative(run: SampleRun) -> float:
+def _relative_spread(run: SampleRun) -> float:
     """Return the spread of a run's loop as a share of it."""
     parts: Sequence[Spread] = (run.t_io_frame_s, run.t_comp_frame_s, run.t_rest_frame_s)
     loop_s = sum(part.quartile for part in parts)

@@ -77,7 +77,7 @@ def bandwidths(paths: Sequence[Path], readers: Sequence[int]) -> list[Bandwidth]
     Each cold read is of another region: a client of a network file system may have the others in
     memory, whatever this process drops.
     """
-    largest, size = _largest(paths)
+    largest, size = _largest_file(paths)
     measured = []
     region = size // max(1, len(readers))
     for number, count in enumerate(readers):
@@ -91,8 +91,8 @@ def bandwidths(paths: Sequence[Path], readers: Sequence[int]) -> list[Bandwidth]
         cold = drop_cache(largest) is None
         for cache in ("cold", "warm") if cold else ("warm",):
             if not cold:
-                _at_once(parts)
-            nbytes, seconds = _at_once(parts)
+                _read_parts(parts)
+            nbytes, seconds = _read_parts(parts)
             measured.append(Bandwidth(count, cache, nbytes / seconds))
     return measured
 
@@ -108,13 +108,13 @@ class Share(NamedTuple):
 
 def read_share(paths: Sequence[Path], n_workers: int, number: int) -> Share:
     """Read worker `number`'s part of the largest file, with `REQUESTS` simultaneous readers."""
-    largest, size = _largest(paths)
+    largest, size = _largest_file(paths)
     region = size // n_workers // REQUESTS
     first = number * REQUESTS
     nbytes = min(region, MOST_NBYTES)
     parts = [(largest, k * region, nbytes) for k in range(first, first + REQUESTS)]
     cold = drop_cache(largest) is None
-    return Share(platform.node(), cold, *_at_once(parts))
+    return Share(platform.node(), cold, *_read_parts(parts))
 
 
 def total_bandwidth(shares: Sequence[Share]) -> list[Bandwidth]:
@@ -144,7 +144,7 @@ def local_disk(folder: Path) -> LocalDisk | None:
     return LocalDisk(cold[0], PROBE_NBYTES / seconds) if cold else None
 
 
-def _largest(paths: Sequence[Path]) -> tuple[Path, int]:
+def _largest_file(paths: Sequence[Path]) -> tuple[Path, int]:
     try:
         files = [(file, file.stat().st_size) for path in paths for file in files_in(path)]
     except OSError as error:
@@ -154,7 +154,7 @@ def _largest(paths: Sequence[Path]) -> tuple[Path, int]:
     return max(files, key=lambda file: file[1])
 
 
-def _at_once(parts: Sequence[FilePart]) -> tuple[int, float]:
+def _read_parts(parts: Sequence[FilePart]) -> tuple[int, float]:
     """Read parts of files at the same time; return the bytes, and the seconds they took."""
     with ThreadPoolExecutor(len(parts)) as pool:
         begun = time.perf_counter()

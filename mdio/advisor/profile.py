@@ -44,7 +44,7 @@ def access_model(layout: str) -> str:
 
     Raises PlanError: there is no such layout.
     """
-    return _modelled("layout", layout, LAYOUTS, BEHAVES_LIKE)
+    return _model_name("layout", layout, LAYOUTS, BEHAVES_LIKE)
 
 
 def check_gather(gather: str) -> str:
@@ -52,10 +52,10 @@ def check_gather(gather: str) -> str:
 
     Raises PlanError: there is no such gather.
     """
-    return _modelled("gather", gather, GATHERS, GATHER_NAMES)
+    return _model_name("gather", gather, GATHERS, GATHER_NAMES)
 
 
-def _modelled(kind: str, name: str, modelled: Sequence[str], aliases: Mapping[str, str]) -> str:
+def _model_name(kind: str, name: str, modelled: Sequence[str], aliases: Mapping[str, str]) -> str:
     model = aliases.get(name, name)
     if model not in modelled:
         names = ", ".join((*modelled, *aliases))

@@ -442,14 +442,17 @@ def papers_rule(setting: Setting, chosen: Trial, totals: dict[str, Total]) -> Ru
     )
     gather = "one-sided" if small else "blocking"
     if ratio is None or ratio >= PAPERS_RATIO:
-        layout, text = "as-is", f"t_comp/t_IO is {_text(ratio)}, 100 or more: no need to convert"
+        layout, text = (
+            "as-is",
+            f"t_comp/t_IO is {_ratio_text(ratio)}, 100 or more: no need to convert",
+        )
     elif measurements.host.parallel_hdf5:
         layout = "h5md"
-        text = f"t_comp/t_IO is {_text(ratio)}, below 100: parallel HDF5"
+        text = f"t_comp/t_IO is {_ratio_text(ratio)}, below 100: parallel HDF5"
     else:
         layout = "segments"
         text = (
-            f"t_comp/t_IO is {_text(ratio)}, below 100, and there is no parallel HDF5 here: "
+            f"t_comp/t_IO is {_ratio_text(ratio)}, below 100, and there is no parallel HDF5 here: "
             "one segment per rank"
         )
     if layout == chosen.layout:
@@ -473,7 +476,7 @@ def papers_rule(setting: Setting, chosen: Trial, totals: dict[str, Total]) -> Ru
     return Rule(layout, gather, text, False, why)
 
 
-def _text(ratio: float | None) -> str:
+def _ratio_text(ratio: float | None) -> str:
     return "beyond measure" if ratio is None else f"{ratio:.2g}"
 
 

@@ -37,7 +37,7 @@ def _sections(decision: Decision) -> list[str]:
         _commands(decision),
         _options(decision),
         _scaling(decision),
-        _measured(decision),
+        _measurements(decision),
     ]
 
 
@@ -67,9 +67,9 @@ def _summary(decision: Decision) -> str:
         papers += f" The advice differs: {rule.why_not}."
     return section(
         "Advice",
-        paragraph(_sentence(why(decision))),
+        paragraph(_sentence(gain_sentence(decision))),
         table(("", ""), rows),
-        paragraph(_sentence(break_even(decision))),
+        paragraph(_sentence(break_even_sentence(decision))),
         paragraph(papers),
         *(paragraph(_sentence(reason)) for reason in decision.reasons),
     )
@@ -122,7 +122,7 @@ def _scaling(decision: Decision) -> str:
     return section("Scaling", *parts)
 
 
-def _measured(decision: Decision) -> str:
+def _measurements(decision: Decision) -> str:
     rows = [
         (
             trial.name,
@@ -183,7 +183,7 @@ def headline(decision: Decision) -> str:
     )
 
 
-def why(decision: Decision) -> str:
+def gain_sentence(decision: Decision) -> str:
     """Return the gain of the recommendation, as a sentence with its figures."""
     passes = plural(decision.passes, "pass")
     totals = {
@@ -210,7 +210,7 @@ def why(decision: Decision) -> str:
     )
 
 
-def break_even(decision: Decision) -> str:
+def break_even_sentence(decision: Decision) -> str:
     """Return when converting pays, as a sentence."""
     if not any(option.total for option in decision.options if option.name != "as-is"):
         return "whether converting pays was not measured"
@@ -220,7 +220,7 @@ def break_even(decision: Decision) -> str:
     return f"converting to {decision.break_even_layout} pays from {passes} on"
 
 
-def lines(decision: Decision) -> list[str]:
+def text_lines(decision: Decision) -> list[str]:
     """Return the report as lines of text."""
     source = decision.measurements.source
     rows = [
@@ -228,7 +228,14 @@ def lines(decision: Decision) -> list[str]:
         *(_row(option, source) for option in decision.options if option.total is not None),
     ]
     rule = decision.rule
-    text = [headline(decision), why(decision), "", *aligned(rows, 2), "", break_even(decision)]
+    text = [
+        headline(decision),
+        gain_sentence(decision),
+        "",
+        *aligned(rows, 2),
+        "",
+        break_even_sentence(decision),
+    ]
     text.append(f"published rule: {rule.layout}, {rule.gather} gather ({rule.text})")
     if not rule.agrees:
         text.append(f"  why the advice differs: {rule.why_not}")
@@ -262,15 +269,15 @@ RATIOS = (1.0, 10.0, 100.0)
 """Limits of t_comp/t_IO: I/O-bound, compute-bound, and compute-bound by the papers' rule."""
 
 
-def _shown(decision: Decision) -> list[Option]:
+def _forecast_options(decision: Decision) -> list[Option]:
     return [option for option in decision.options if option.total is not None]
 
 
 def totals(decision: Decision) -> str:
     """Draw bars of converting and all passes of each option, with the band of their sum."""
-    shown = _shown(decision)
-    with figure(1.2 + 0.3 * len(shown)) as (fig, axes):
-        for place, option in enumerate(shown):
+    options = _forecast_options(decision)
+    with figure(1.2 + 0.3 * len(options)) as (fig, axes):
+        for place, option in enumerate(options):
             total = option.total
             assert total is not None
             passes = total.total_s - total.convert_s
@@ -286,7 +293,7 @@ def totals(decision: Decision) -> str:
             )
             error = [[total.total_s - total.low_s], [total.high_s - total.total_s]]
             axes.errorbar(total.total_s, place, xerr=error, color="black", capsize=3, fmt="none")
-        _names(axes, shown)
+        _names(axes, options)
         time_axis(axes.xaxis, "time")
         fig.legend(loc="outside lower center", ncols=2)
         return figure_svg(fig, "Predicted total of each layout: converting and all passes")
@@ -294,26 +301,26 @@ def totals(decision: Decision) -> str:
 
 def breakdown(decision: Decision) -> str:
     """Draw stacked bars of the parts of one pass with the requested ranks."""
-    shown = _shown(decision)
-    runs = [option.total.run for option in shown if option.total is not None]
-    with figure(1.4 + 0.3 * len(shown)) as (fig, axes):
+    options = _forecast_options(decision)
+    runs = [option.total.run for option in options if option.total is not None]
+    with figure(1.4 + 0.3 * len(options)) as (fig, axes):
         starts = [0.0] * len(runs)
         for name, (field, colour) in PARTS.items():
             widths = [float(getattr(run, field)) for run in runs]
             if max(widths) > 0.002 * max(run.t_total_s for run in runs):
                 axes.barh(range(len(runs)), widths, 0.7, left=starts, color=colour, label=name)
             starts = [a + b for a, b in zip(starts, widths, strict=True)]
-        _names(axes, shown)
+        _names(axes, options)
         time_axis(axes.xaxis, "time of the slowest rank")
         fig.legend(loc="outside lower center", ncols=4)
         return figure_svg(fig, "Parts of one pass on each layout")
 
 
-def _names(axes: Any, shown: list[Option]) -> None:
-    axes.set_yticks(range(len(shown)), [option.name for option in shown])
-    for label, option in zip(axes.get_yticklabels(), shown, strict=True):
+def _names(axes: Any, options: list[Option]) -> None:
+    axes.set_yticks(range(len(options)), [option.name for option in options])
+    for label, option in zip(axes.get_yticklabels(), options, strict=True):
         label.set_fontweight("bold" if option.is_chosen else "normal")
-    axes.set_ylim(len(shown) - 0.5, -0.5)
+    axes.set_ylim(len(options) - 0.5, -0.5)
     axes.set_xlim(left=0)
 
 

@@ -33,7 +33,7 @@ def draw(result: Any, ax: Axes) -> None:
     residues; all others are lines over time, or over the number of their row.
     """
     rows = result.columns
-    angles = _angles(result.labels, rows)
+    angles = _dihedral_columns(result.labels, rows)
     if angles:
         _draw_angles(angles, ax)
         return
@@ -44,7 +44,7 @@ def draw(result: Any, ax: Axes) -> None:
         x = np.array([int(match[1]) for match in numbers if match])
         ax.set_xlabel("residue")
     for part in result.runs:
-        for part_of_chain in _ascending(x[part], part.start):
+        for part_of_chain in _split_at_falls(x[part], part.start):
             ax.plot(x[part_of_chain], rows[part_of_chain], linewidth=1)
     names = list(result.labels) if len(result.labels) == rows.shape[1] else []
     if result.label is not None:
@@ -59,7 +59,7 @@ def draw(result: Any, ax: Axes) -> None:
         ax.legend(names)
 
 
-def _ascending(over: NDArray[Any], first: int) -> list[slice]:
+def _split_at_falls(over: NDArray[Any], first: int) -> list[slice]:
     """Return runs of rows in which `over` does not fall: residues start anew with each chain."""
     edges = [0, *(np.flatnonzero(np.diff(over) < 0) + 1).tolist(), len(over)]
     return [slice(first + a, first + b) for a, b in pairwise(edges)]
@@ -83,7 +83,9 @@ def _draw_power(
     ax.annotate(f"lag$^{{{power:.2f}}}$", (0.05, 0.9), xycoords="axes fraction")
 
 
-def _angles(labels: Sequence[str], rows: NDArray[Any]) -> dict[str, dict[str, NDArray[Any]]]:
+def _dihedral_columns(
+    labels: Sequence[str], rows: NDArray[Any]
+) -> dict[str, dict[str, NDArray[Any]]]:
     """Return degrees by name of the angle and residue, if all columns are dihedrals."""
     if len(labels) != rows.shape[1]:
         return {}

@@ -331,10 +331,10 @@ def save_report(result: AnalysisResult, path: str | PathLike[str], title: str) -
         name = result.labels[0] if len(result.labels) else "values"
         curve = series(result.time, result.values, times["timings"], name)
         parts.insert(1, section("Result", picture(curve)))
-    save_page(path, answer(times, title), parts)
+    save_page(path, summary_sentence(times, title), parts)
 
 
-def answer(times: dict[str, Any], title: str) -> str:
+def summary_sentence(times: dict[str, Any], title: str) -> str:
     """Return a summary in one sentence, the title of the page."""
     spent = {name: sum(rank[key] for rank in times["ranks"]) for name, key in SPENT.items()}
     total_s = sum(rank["t_N_s"] for rank in times["ranks"])

@@ -96,7 +96,7 @@ class System:
         return parsed if fits else None
 
     @property
-    def _read_already(self) -> Topology | None:
+    def _topology_if_read(self) -> Topology | None:
         """`topology`, but None if a file would have to be read for it."""
         return self.topology if self._top is None or self.topology_is_read else None
 
@@ -207,7 +207,7 @@ class System:
     @property
     def waters(self) -> tuple[str, ...]:
         """Names of residues of water, if a topology has been read."""
-        topology = self._read_already
+        topology = self._topology_if_read
         if topology is not None:
             names, classes = topology.texts("resnames"), topology.classes
         else:
@@ -223,7 +223,7 @@ class System:
         That is, in one residue, or in neighbouring residues of a chain of protein or nucleic acid.
         Returns None if no topology was read.
         """
-        topology = self._read_already
+        topology = self._topology_if_read
         if topology is None:
             if self._universe is None:
                 return None

@@ -54,7 +54,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     text = "folder for the output; trial conversions are made and removed there (default: .)"
     add(parser, "--target DIR", text, default=".")
     text = "also consider rounding positions to this step, angstrom"
-    add(parser, "--allow-lossy STEP", text, _step)
+    add(parser, "--allow-lossy STEP", text, _parse_step)
     text = "also consider a copy or a cache in this folder, on a local disk of each node"
     add(parser, "--local-dir DIR", text, dest="local_folder")
     add(parser, "--save-measurements FILE", "save the measurements for --replay", dest="save")
@@ -63,7 +63,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_output_options(parser, "no progress bar")
 
 
-def _step(text: str) -> float:
+def _parse_step(text: str) -> float:
     return parse_step(text, "give a step in angstrom, such as 0.01")
 
 

@@ -34,7 +34,7 @@ READS = ("READS", "INDEP_READS", "COLL_READS", "SPLIT_READS", "NB_READS")
 WRITES = ("WRITES", "INDEP_WRITES", "COLL_WRITES", "SPLIT_WRITES", "NB_WRITES")
 
 
-def _counts() -> str:
+def _default_workers() -> str:
     cores = available_cores()
     powers = [1 << n for n in range(cores.bit_length()) if 1 << n <= cores]
     return ",".join(map(str, sorted({*powers, cores})))
@@ -50,7 +50,7 @@ def _setup_scaling(parser: argparse.ArgumentParser) -> None:
     text = "compute RMSD X times a frame; the papers have 1,40,70,100 (default: 1)"
     add(parser, "--repeat X,X", text, positives, default=[1])
     text = "numbers of workers or ranks (default: %(default)s)"
-    add(parser, "-w --workers N,N", text, positives, default=_counts())
+    add(parser, "-w --workers N,N", text, positives, default=_default_workers())
     text = f"of {', '.join(EXECUTORS)} (default: processes)"
     add(parser, "--executor E,E", text, names_among(EXECUTORS), default="processes")
     text = f"with mpi, of {', '.join(GATHERS)} (default: blocking)"

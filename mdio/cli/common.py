@@ -237,7 +237,7 @@ def parse_group(text: str) -> tuple[str, str]:
     return name, selection
 
 
-def _renamed(option: str, names: Mapping[str, str]) -> Callable[[str], str]:
+def _parse_renamed(option: str, names: Mapping[str, str]) -> Callable[[str], str]:
     """Return a parser for values of `option` that prints the new names of old values."""
 
     def parse(text: str) -> str:
@@ -255,14 +255,14 @@ def _parse_reference(text: str) -> int | str:
 
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "auto": {"type": auto_or_positive},
-    "compression": {"type": _renamed("--compression", {"small": "rigid (of floats: zstd)"})},
+    "compression": {"type": _parse_renamed("--compression", {"small": "rigid (of floats: zstd)"})},
     "files": {"nargs": "+", "action": "extend"},
     "float | None": {"type": float},
     "group": {"type": parse_group, "action": "append", "default": []},
     "int": {"type": int},
     "int | None": {"type": positive},
     "nbytes": {"type": parse_nbytes},
-    "pbc": {"type": _renamed("--pbc", FORMER_PBC)},
+    "pbc": {"type": _parse_renamed("--pbc", FORMER_PBC)},
     "precision": {"type": parse_precision},
     "reference": {"type": _parse_reference},
     "several": {"action": "append", "default": []},

@@ -47,11 +47,11 @@ def _source_files(source: Mapping[str, Any]) -> str:
     return f"{path} and {plural(n_more, 'more file')}" if n_more > 0 else path
 
 
-def _times(facts: dict[str, Any]) -> str:
+def _times_text(facts: dict[str, Any]) -> str:
     return times_text(*(facts[key] for key in ("n_frames", *TIMES)))
 
 
-def _fields(facts: dict[str, Any]) -> str:
+def _fields_text(facts: dict[str, Any]) -> str:
     fields = [name for name in ("velocities", "forces", "box") if facts[f"has_{name}"]]
     sparse = (
         f"; {name} {f'every {interval} frames' if interval else 'not in all frames'}"
@@ -108,9 +108,9 @@ def _print_files(args: argparse.Namespace, refusal: SourceError) -> int:
         rows = {
             "frames": f"{facts['n_frames']:,}",
             "atoms": f"{facts['n_atoms']:,}",
-            "time": _times(facts),
+            "time": _times_text(facts),
             "first step": "" if facts["step_first"] is None else f"{facts['step_first']:,}",
-            "has": _fields(facts),
+            "has": _fields_text(facts),
             "box": box_text(facts["box_angstrom"]),
         }
         _print_rows(facts["path"], rows)
@@ -133,7 +133,7 @@ def _print_ensemble(args: argparse.Namespace, members: dict[str, Path]) -> int:
     print(f"{args.path[0]}: an ensemble of {plural(len(members), 'trajectory')}")
     for label, facts in members_facts.items():
         size = f"{plural(facts['n_frames'], 'frame')} of {plural(facts['n_atoms'], 'atom')}"
-        print(f"  {label:<12} {size}, {_times(facts)}")
+        print(f"  {label:<12} {size}, {_times_text(facts)}")
     return 0
 
 
@@ -169,8 +169,8 @@ def run(args: argparse.Namespace) -> int:
         "layout": facts["layout"],
         "frames": f"{facts['n_frames']:,}",
         "atoms": f"{facts['n_atoms']:,}",
-        "time": _times(facts),
-        "has": _fields(facts),
+        "time": _times_text(facts),
+        "has": _fields_text(facts),
         "box": box_text(facts["box_angstrom"]),
         "each frame": facts["frame_data"],
         "groups": ", ".join(f"{name} ({n:,} atoms)" for name, n in facts["groups"].items()),
@@ -193,6 +193,6 @@ def run(args: argparse.Namespace) -> int:
         "source": _source_files(facts["source"] or {}),
     }
     for file_facts in facts["files"]:
-        print(f"{file_facts['path']}: {file_facts['n_frames']:,} frames, {_times(file_facts)}")
+        print(f"{file_facts['path']}: {file_facts['n_frames']:,} frames, {_times_text(file_facts)}")
     _print_rows("together:" if facts["files"] else args.path[0], rows)
     return 0

@@ -13,14 +13,14 @@ from mdio.converters.opening import open_damaged
 from mdio.converters.verify import VerifyResult, every_nth, everything, sample, verify
 
 
-def _part(text: str) -> Callable[[int], bool]:
+def _parse_part(text: str) -> Callable[[int], bool]:
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise argparse.ArgumentTypeError(f"{text!r}: write K/N with K from 1 to N, as 3/8")
     return every_nth(int(match[1]), int(match[2]))
 
 
-def _sample(text: str) -> Callable[[int], bool]:
+def _parse_sample(text: str) -> Callable[[int], bool]:
     match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*%", text)
     if match is None or not 0 < float(match[1]) <= 100:
         raise argparse.ArgumentTypeError(f"{text!r}: write a share of all, as 5%")
@@ -37,12 +37,12 @@ def setup(parser: argparse.ArgumentParser) -> None:
         amount,
         "--sample P%",
         "check this share of all units (chunks, segments, files of numbers), evenly spread",
-        _sample,
+        _parse_sample,
         dest="wanted",
         default=everything,
     )
     text = "check the K-th of N parts of all units; the N parts together are all of them"
-    add(amount, "--part K/N", text, _part, dest="wanted")
+    add(amount, "--part K/N", text, _parse_part, dest="wanted")
     text = "check all of them (default)"
     add(amount, "--deep", text, dest="wanted", action="store_const", const=everything)
     add_workers(parser)

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.kernels.images import is_reduced, nearest
+from mdio.analysis.kernels.images import is_reduced, nearest_images
 from mdio.core.kernels.checks import Float32s, Float64s, Int64s
 
 PAIRS_AT_ONCE = 1 << 20
@@ -78,7 +78,7 @@ def make_whole(positions: Float32s, vectors: Float64s, links: Int64s) -> None:
     for atom, fixed in links:
         apart = positions[:, atom].astype(np.float64) - positions[:, fixed]
         for frame, (one, cell) in enumerate(zip(apart, vectors, strict=True)):
-            positions[frame, atom] -= (nearest(one[None], cell)[0] @ cell)[0]
+            positions[frame, atom] -= (nearest_images(one[None], cell)[0] @ cell)[0]
 
 
 def put_in_cell(
@@ -100,7 +100,7 @@ def gather(
         centres = np.add.reduceat(frame[atoms] * weights[:, None], starts[:-1])
         total = np.zeros(centres.shape)
         waiting = np.array(np.isfinite(centres).all(axis=1))
-        shifts, squares = nearest(centres - cell.sum(axis=0) / 2, cell)
+        shifts, squares = nearest_images(centres - cell.sum(axis=0) / 2, cell)
         for first in range(int(waiting.sum())):
             chosen = np.where(waiting, squares, np.inf).argmin()
             waiting[chosen] = False
@@ -109,7 +109,7 @@ def gather(
             else:
                 total[chosen] = shifts[chosen]
             there = centres[chosen] - total[chosen] @ cell
-            images, found = nearest(centres - there, cell)
+            images, found = nearest_images(centres - there, cell)
             nearer = found < squares
             shifts[nearer], squares[nearer] = images[nearer], found[nearer]
         frame[atoms] -= np.repeat(total @ cell, sizes, axis=0)
@@ -134,7 +134,7 @@ def follow(
         fractions = frame @ np.linalg.inv(cell)
         if known:
             moved = np.nan_to_num(fractions - last, posinf=0, neginf=0)
-            moved = np.rint(moved) if is_reduced(cell) else nearest(moved @ cell, cell)[0]
+            moved = np.rint(moved) if is_reduced(cell) else nearest_images(moved @ cell, cell)[0]
             shifts += np.where(np.abs(moved) < 1e9, moved, 0).astype(np.int32)
         last[:] = fractions
         known = True

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.kernels.images import bond_lengths, shortest, skewed_cells
+from mdio.analysis.kernels.images import bond_lengths, shortest_images, skewed_cells
 from mdio.analysis.kernels.kernel import Kernel, Prepared, runs_of_boxes
 from mdio.analysis.system import System
 from mdio.core.errors import PlanError
@@ -211,7 +211,7 @@ def _to_nearest_images(
     for a, b, own in runs_of_boxes(block.box):
         flat = [corner[a:b].reshape(-1, 3) for corner in corners]
         if (cell := skewed.get(a)) is not None:
-            bonds = [shortest(b - a.astype(np.float64), cell) for a, b in pairwise(flat)]
+            bonds = [shortest_images(b - a.astype(np.float64), cell) for a, b in pairwise(flat)]
             ends = accumulate(bonds, initial=np.zeros_like(bonds[0]))
             flat, own = [corner.astype(np.float32) for corner in ends], None
         calc_dihedrals(*flat, box=own, result=theta[a:b].reshape(-1))

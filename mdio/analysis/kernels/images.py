@@ -47,12 +47,12 @@ def skewed_cells(boxes: NDArray[np.float32]) -> dict[int, NDArray[np.float64]]:
     return skewed
 
 
-def shortest(apart: NDArray[Any], cell: NDArray[np.float64]) -> NDArray[np.float64]:
+def shortest_images(apart: NDArray[Any], cell: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the shortest image of each of the vectors `apart`, (N, 3), in a cell."""
     images = np.empty(apart.shape)
     for start in range(0, len(apart), BATCH):
         run = slice(start, start + BATCH)
-        images[run] = apart[run] - nearest(apart[run].astype(np.float64), cell)[0] @ cell
+        images[run] = apart[run] - nearest_images(apart[run].astype(np.float64), cell)[0] @ cell
     return images
 
 
@@ -70,10 +70,12 @@ def bond_lengths(
 
     if cell is None:
         return np.asarray(calc_bonds(first, second, box=box))
-    return np.asarray(np.linalg.norm(shortest(first.astype(np.float64) - second, cell), axis=1))
+    return np.asarray(
+        np.linalg.norm(shortest_images(first.astype(np.float64) - second, cell), axis=1)
+    )
 
 
-def nearest(
+def nearest_images(
     apart: NDArray[np.float64], cell: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the lattice vectors to subtract for the shortest images, and their squared lengths.

@@ -152,14 +152,14 @@ def import_callable(address: str) -> Callable[..., Any]:
         raise PlanError(f"{address}: importing it failed: {error_text(error)}") from error
     named = getattr(module, name, None)
     if named is None:
-        raise PlanError(f"{address}: {_lacking(module, name)}")
+        raise PlanError(f"{address}: {_missing_function(module, name)}")
     if not callable(named):
         raise PlanError(f"{address}: {name!r} is not a function")
     function: Callable[..., Any] = named
     return function
 
 
-def _lacking(module: ModuleType, name: str) -> str:
+def _missing_function(module: ModuleType, name: str) -> str:
     """Return a message on a function that a module lacks, with those that it has."""
     path = getattr(module, "__file__", None)
     names = [
