@@ -118,6 +118,13 @@ def test_permeation_is_that_of_a_walk(solvated, around, n_workers):
     assert result.columns["n_down"].sum() == steps[:, 1, 4].sum() > 0
 
 
+def test_permeation_without_a_box(adk):
+    program = IonPermeation(ions="name CA", around="resid 100", thickness=12.0)
+    result = mdio.map_reduce(adk["dcd"], top=adk["psf"], map=program, frames=slice(5))
+    assert len(result.keys) == 214
+    assert set(result.columns["state"].tolist()) <= set(range(len(STATES)))
+
+
 @pytest.mark.parametrize(
     ("program", "message"),
     [

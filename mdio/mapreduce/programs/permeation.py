@@ -100,7 +100,7 @@ def heights(
     if len(around):
         middle = block.positions[:, around, 2].mean(axis=1, dtype=np.float64, keepdims=True)
     z -= middle
-    with np.errstate(invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):  # frames without a box
         z -= np.where(height > 0, np.rint(z / height) * height, 0)
     rows, columns = np.indices(z.shape)
     return keys[columns.ravel()], rows.ravel(), {"z": z.ravel()}
