@@ -50,14 +50,14 @@ from mdio.layouts.writer import NotFinite
 from mdio.parallel.executors import Executor
 
 COMPARED_NBYTES = 1 << 30
-"""So much is compared of a source that looks as it did when frames were taken; all of others."""
+"""Bytes compared of a source that looks unchanged; other sources are compared completely."""
 FOLLOWED_NBYTES = 64 << 20
-"""So much is compared each time where a source is followed, and nobody but we has been at it."""
+"""Bytes compared at each look at a followed source that looks unchanged."""
 AT_LEAST = 16
 """Frames that are compared, however large they are."""
 RUN_NBYTES = 16 << 20
 ROUNDED_ANGSTROM = 0.02
-"""So far apart a frame and the same one in another format may be: formats round."""
+"""Largest difference between a frame and the same one in another format, which may round."""
 ROUNDED_BOX = 1e-4
 """Relative: unit cells are kept as vectors or as lengths and angles."""
 
@@ -66,29 +66,31 @@ Bools = NDArray[np.bool_]
 
 
 def is_unchanged_source(path: Path, source: Mapping[str, Any]) -> bool:
-    """Return whether a file still begins as it did when an output was made of it.
+    """Return whether a file still begins as it did when an output was made from it.
 
-    `source`: what the manifest of the output says of its source.
+    `source`: the ``source`` of the output's manifest.
     """
-    for known in source.get("files", [source]):
-        if known.get("path") == str(path.absolute()):
-            now = file_state(path, known["nbytes"])
-            return now["nbytes"] >= known["nbytes"] and all(
-                now[end] == known[end] for end in ("crc32c_head", "crc32c_tail")
+    for recorded in source.get("files", [source]):
+        if recorded.get("path") == str(path.absolute()):
+            now = file_state(path, recorded["nbytes"])
+            return now["nbytes"] >= recorded["nbytes"] and all(
+                now[end] == recorded[end] for end in ("crc32c_head", "crc32c_tail")
             )
     return False
 
 
 class Comparison:
-    """Compares frames of a source with those that an output, or a source before it, has."""
+    """Compares frames of a source with those of an output or of an earlier source."""
 
     def __init__(self, old: Layout, source: Layout) -> None:
         assert old.manifest is not None
-        made_of = old.manifest["source"]
-        files = [known.get("path", "") for known in made_of.get("files", [made_of])]
+        old_source = old.manifest["source"]
+        files = [record.get("path", "") for record in old_source.get("files", [old_source])]
         self.is_exact = source.path.suffix in {Path(file).suffix for file in files}
         """Whether both come from files of one format, which rounds in one way."""
-        bounds = [(one.manifest or {}).get("error_bound_angstrom", 0.0) for one in (old, source)]
+        bounds = [
+            (layout.manifest or {}).get("error_bound_angstrom", 0.0) for layout in (old, source)
+        ]
         self.allowed = {"positions": sum(bounds) + (0.0 if self.is_exact else ROUNDED_ANGSTROM)}
         for name, step in old.info.field_precisions.items():
             self.allowed[name] = step / 2
@@ -98,79 +100,79 @@ class Comparison:
         read: Callable[[int, int], FrameBlock],
         follows: Callable[[Numbers], Bools],
         source: Layout,
-        there: Numbers,
-        here: Numbers,
+        old_frames: Numbers,
+        new_frames: Numbers,
         nbytes: int | None,
     ) -> Bools:
-        """Return which frames are the same.
+        """Return which frames are the same, a mask.
 
-        `read`: gives some frames of what there is, from one on. `follows`: tells which of them
-        follow each other. `source`: of which the others are. `there`, `here`: numbers of frames in
-        both, ascending. `nbytes`: how much to compare, of frames evenly spread; None = all. As soon
-        as one of them differs, all are.
+        `read(first, n)`: reads frames of the output. `follows(frames)`: whether each but the first
+        follows the one before it in its file. `source`: the layout with the new frames.
+        `old_frames`, `new_frames`: numbers of the frames to compare, ascending. `nbytes`: bytes to
+        compare, of evenly spread frames; None = all. If one of these differs, all are compared.
         """
-        n_pairs = few = len(there)
+        n_pairs = n_compared = len(old_frames)
         if nbytes is not None:
-            few = min(n_pairs, max(AT_LEAST, nbytes // max(1, source.info.frame_nbytes)))
-        if few < n_pairs:
-            some = np.unique(np.linspace(0, n_pairs - 1, few).astype(int))
-            if self._same(read, follows, source, there[some], here[some]).all():
+            n_compared = min(n_pairs, max(AT_LEAST, nbytes // max(1, source.info.frame_nbytes)))
+        if n_compared < n_pairs:
+            sample = np.unique(np.linspace(0, n_pairs - 1, n_compared).astype(int))
+            if self._same(read, follows, source, old_frames[sample], new_frames[sample]).all():
                 return np.ones(n_pairs, bool)
-        return self._same(read, follows, source, there, here)
+        return self._same(read, follows, source, old_frames, new_frames)
 
     def _same(
         self,
         read: Callable[[int, int], FrameBlock],
         follows: Callable[[Numbers], Bools],
         source: Layout,
-        there: Numbers,
-        here: Numbers,
+        old_frames: Numbers,
+        new_frames: Numbers,
     ) -> Bools:
-        same = np.ones(len(there), bool)
-        most = max(1, RUN_NBYTES // max(1, source.info.frame_nbytes))
-        cuts = np.flatnonzero(~follows(there) | (np.diff(here) != 1)) + 1
-        for begin, end in pairwise([0, *cuts.tolist(), len(there)]):
-            for first in range(begin, end, most):
-                n_frames = min(most, end - first)
-                mine = read(int(there[first]), n_frames)
-                theirs = source.read(int(here[first]), int(here[first]) + n_frames)
-                if self._equal(mine, theirs):
+        same = np.ones(len(old_frames), bool)
+        max_frames = max(1, RUN_NBYTES // max(1, source.info.frame_nbytes))
+        cuts = np.flatnonzero(~follows(old_frames) | (np.diff(new_frames) != 1)) + 1
+        for begin, end in pairwise([0, *cuts.tolist(), len(old_frames)]):
+            for first in range(begin, end, max_frames):
+                n_frames = min(max_frames, end - first)
+                old = read(int(old_frames[first]), n_frames)
+                new = source.read(int(new_frames[first]), int(new_frames[first]) + n_frames)
+                if self._equal(old, new):
                     continue
-                for at in range(n_frames):
-                    one = slice(at, at + 1)
-                    same[first + at] = self._equal(mine.frames(one), theirs.frames(one))
+                for offset in range(n_frames):
+                    frame = slice(offset, offset + 1)
+                    same[first + offset] = self._equal(old.frames(frame), new.frames(frame))
         return same
 
-    def _equal(self, mine: FrameBlock, theirs: FrameBlock) -> bool:
+    def _equal(self, old: FrameBlock, new: FrameBlock) -> bool:
         for name in ("velocities", "forces"):
-            ours, others = getattr(mine, name), getattr(theirs, name)
-            unknown = others is None or ours is None or not self.is_exact
-            if unknown or np.isnan(ours).all() or np.isnan(others).all():
-                setattr(mine, name, None)
+            old_vectors, new_vectors = getattr(old, name), getattr(new, name)
+            unknown = new_vectors is None or old_vectors is None or not self.is_exact
+            if unknown or np.isnan(old_vectors).all() or np.isnan(new_vectors).all():
+                setattr(old, name, None)
         rounded = ("positions", "velocities", "forces")
-        _, problems = compare_blocks(mine, theirs, self.allowed, tables=False, rounded=rounded)
-        boxes = np.isclose(mine.box, theirs.box, rtol=ROUNDED_BOX, atol=1e-3, equal_nan=True)
+        _, problems = compare_blocks(old, new, self.allowed, tables=False, rounded=rounded)
+        boxes = np.isclose(old.box, new.box, rtol=ROUNDED_BOX, atol=1e-3, equal_nan=True)
         return not problems and bool(boxes.all())
 
 
 def check_same_trajectory(
     source: Path, out: Path, same: Bools, times_ps: NDArray[np.float64]
 ) -> None:
-    """Refuse a source whose frames are not those that an output has of it; raises SourceError."""
+    """Raise SourceError if frames of a source differ from those that the output has from it."""
     if same.all():
         return
-    other = np.flatnonzero(~same)
+    differing = np.flatnonzero(~same)
     raise SourceError(
-        f"{source}: holds another trajectory now than the one of which {out} has frames: "
-        f"{len(other):,} of {len(same):,} that were compared differ, the first at "
-        f"{times_ps[other[0]]:g} ps; nothing was added: convert it into another output"
+        f"{source}: holds another trajectory now than the one that {out} was made from: "
+        f"{len(differing):,} of {len(same):,} frames compared differ, the first at "
+        f"{times_ps[differing[0]]:g} ps; nothing was added: convert it into another output"
     )
 
 
 def read_frame_table(layout: Layout) -> Frames:
     """Return times and steps of all frames; coordinates are not read."""
     n_frames = layout.info.n_frames
-    runs = [(at, min(at + RUN_FRAMES, n_frames)) for at in range(0, n_frames, RUN_FRAMES)]
+    runs = [(start, min(start + RUN_FRAMES, n_frames)) for start in range(0, n_frames, RUN_FRAMES)]
     blocks = [layout.read(begin, end, atoms=[]) for begin, end in runs]
     return Frames(
         path=str(layout.path),
@@ -182,13 +184,12 @@ def read_frame_table(layout: Layout) -> Frames:
 
 
 class Timeline:
-    """The frames of an output, and those that are put among them.
+    """The frames of an output, with those of sources merged into them.
 
-    Attributes: `members`: the output, and what was added. `member`, `frame`: which of these each
-    frame is of, and its number there. `numbers`: for each member, its frame that each one is, or
-    equals; -1 = none. `unit`: of that by which they were told apart. `n_equal`: how
-    many of what was added last were there. `notes`: what was replaced
-    or dropped.
+    Attributes: `members`: the output and the sources added. `member`, `frame`: for each frame, its
+    member and its number there. `numbers`: for each member, the number of its frame that each
+    frame is or equals; -1 = none. `unit`: the unit in which frames were matched. `n_equal`: how
+    many frames of the last source the output already had. `notes`: frames replaced or dropped.
     """
 
     def __init__(self, old: Layout) -> None:
@@ -204,41 +205,42 @@ class Timeline:
     def add(
         self, source: Layout, comparison: Comparison, nbytes: int | None, overlap: str | None
     ) -> None:
-        """Put the frames of a source where they belong.
+        """Merge the frames of a source.
 
-        `nbytes`: how much to compare, of frames that are there; None = all. `overlap`: see `merge`.
-        Raises SourceError: they cannot be put there.
+        `nbytes`: bytes to compare of frames that both have; None = all. `overlap`: see `merge`.
+        Raises SourceError: they cannot be merged.
         """
         new = read_frame_table(source)
 
-        def same(there: Numbers, here: Numbers) -> NDArray[np.bool_]:
-            return comparison.same(self._read, self._follows, source, there, here, nbytes)
+        def same(old_frame: Numbers, new_frame: Numbers) -> NDArray[np.bool_]:
+            return comparison.same(self._read, self._follows, source, old_frame, new_frame, nbytes)
 
         if overlap is None and are_counted(self._frames, new):
             merged = continued(self._frames, new, same)
         else:
             merged = merge(self._frames, new, same, overlap)
-        old = merged.there >= 0
-        there = np.where(old, merged.there, 0)
+        is_old = merged.there >= 0
+        old_frame = np.where(is_old, merged.there, 0)
         added = merged.added
-        here = np.where(added | merged.equal, merged.here, -1)
+        new_frame = np.where(added | merged.equal, merged.here, -1)
         self.numbers = [
-            np.where(old & (merged.equal | ~added), one[there], -1) for one in self.numbers
+            np.where(is_old & (merged.equal | ~added), numbers[old_frame], -1)
+            for numbers in self.numbers
         ]
-        self.numbers.append(here)
-        self.member = np.where(added, len(self.members), self.member[there])
-        self.frame = np.where(added, merged.here, self.frame[there])
+        self.numbers.append(new_frame)
+        self.member = np.where(added, len(self.members), self.member[old_frame])
+        self.frame = np.where(added, merged.here, self.frame[old_frame])
         columns = {
             name: np.where(
-                added, getattr(new, name)[merged.here], getattr(self._frames, name)[there]
+                added, getattr(new, name)[merged.here], getattr(self._frames, name)[old_frame]
             )
             for name in ("time", "step")
         }
-        both = new, self._frames
+        tables = new, self._frames
         self._frames = replace(
             self._frames,
-            timed=all(one.timed for one in both),
-            stepped=all(one.stepped or one.timed for one in both),
+            timed=all(numbers.timed for numbers in tables),
+            stepped=all(numbers.stepped or numbers.timed for numbers in tables),
             **columns,
         )
         self.members.append(source)
@@ -247,7 +249,7 @@ class Timeline:
 
     @property
     def parts(self) -> list[tuple[int, int, int]]:
-        """Runs of frames of a member: its number, the first one, one beyond the last."""
+        """Runs of frames: number of the member, first frame, one beyond the last."""
         turns = np.flatnonzero((np.diff(self.member) != 0) | (np.diff(self.frame) != 1)) + 1
         edges = pairwise([0, *turns.tolist(), len(self.frame)])
         return [
@@ -255,52 +257,53 @@ class Timeline:
         ]
 
     def gaps(self) -> list[str]:
-        """Say what is missing where frames of one file follow those of another."""
+        """Return a note for each gap in time between frames of two files."""
         time = self._frames.time
         notes = []
-        for at in np.flatnonzero(np.diff(self.member)).tolist():
-            names = [str(self.members[int(self.member[n])].path) for n in (at, at + 1)]
-            around = [time[n + 1] - time[n] for n in (at - 1, at + 1) if 0 <= n < len(time) - 1]
-            if around and time[at + 1] - time[at] > GAP * max(around):
+        for index in np.flatnonzero(np.diff(self.member)).tolist():
+            names = [str(self.members[int(self.member[n])].path) for n in (index, index + 1)]
+            around = [
+                time[n + 1] - time[n] for n in (index - 1, index + 1) if 0 <= n < len(time) - 1
+            ]
+            if around and time[index + 1] - time[index] > GAP * max(around):
                 notes.append(
-                    f"no frames between {time[at]:g} ps, where {names[0]} ends, and "
-                    f"{time[at + 1]:g} ps, where {names[1]} begins"
+                    f"no frames between {time[index]:g} ps, where {names[0]} ends, and "
+                    f"{time[index + 1]:g} ps, where {names[1]} begins"
                 )
         return notes
 
-    def _follows(self, there: Numbers) -> NDArray[np.bool_]:
-        """Return whether each of some frames but the first follows the one before in its file."""
-        member, frame = self.member[there], self.frame[there]
+    def _follows(self, frames: Numbers) -> NDArray[np.bool_]:
+        """Return whether each frame but the first follows the one before it in its file."""
+        member, frame = self.member[frames], self.frame[frames]
         return np.asarray((np.diff(member) == 0) & (np.diff(frame) == 1))
 
-    def _read(self, there: int, n_frames: int) -> FrameBlock:
-        """Read frames that follow each other in the file that they are of."""
-        first = int(self.frame[there])
-        return self.members[int(self.member[there])].read(first, first + n_frames)
+    def _read(self, frame: int, n_frames: int) -> FrameBlock:
+        """Read frames that are neighbours in their file."""
+        first = int(self.frame[frame])
+        return self.members[int(self.member[frame])].read(first, first + n_frames)
 
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 Origin = tuple[dict[str, Any], list[list[int]]]
-"""What an output says of its source, and which frames of it it has, as runs."""
-OF_DAMAGE = ("unreadable_frames", "unreadable_stretches")
-"""What an output says of frames that its source lacks."""
+"""The ``source`` of a manifest, and the frames that the output has of it, as runs."""
+DAMAGE_KEYS = ("unreadable_frames", "unreadable_stretches")
+"""Keys of a manifest's ``source`` for frames that cannot be read."""
 
 
 def prepare_append(
     sources: Paths, out: str | PathLike[str], options: ConversionOptions
 ) -> Conversion:
-    """Plan an output of what `out` holds, and of what `sources` add to it.
+    """Plan an output with the frames of `out` and those that `sources` add.
 
-    Frames that `out` has already are found by their times, known by their coordinates, and left
-    out. Of others for the same times the continuation's are taken, or what ``overlap`` says, as
-    where files are joined.
+    Frames that `out` already has are found by time, compared by coordinates, and left out. Where
+    two frames have the same time, the continuation's is taken unless ``overlap`` says otherwise.
 
     Raises PlanError: `out` is none of mdio's that frames can be added to; an option that follows
     from it. SourceError: a source does not fit, or adds nothing.
     """
     for name in options.out_of_place("append"):
         raise PlanError(
-            f"{out}: frames are added as those that are there were written, so leave out {name}; "
+            f"{out}: frames are added as the existing ones were written, so leave out {name}; "
             "to change it, convert all sources together again"
         )
     out = link_target(out)
@@ -333,7 +336,7 @@ def prepare_continuation(
 
 
 def check_continues(source: Path, out: Path, options: ConversionOptions) -> None:
-    """See that a source still holds the frames that `out` has of it, every nth of one file.
+    """Check that a source still holds the frames that `out` has of it, every nth of one file.
 
     Raises SourceError: it does not.
     """
@@ -355,21 +358,21 @@ class _Plan:
         self.manifest = old.manifest
         self.notes: list[str] = []
         self.frames_of: dict[Layout, tuple[TrajectoryInfo, NDArray[np.int64]]] = {}
-        """What is in the file of which each source is a view, and the frames that it has of it."""
+        """For each source, which is a view: what its file holds, and the numbers of its frames."""
         self.whole: dict[Path, tuple[Layout, int]] = {}
-        """All frames of each file, as the output has them, and how many."""
+        """For each file: all its frames, transformed as the output's are, and their number."""
         self.numbered = options.selection.start is not None
-        """Whether the frames to add are told by number, as of a file that is followed."""
+        """Whether the frames to add are given by number, as in a file that is followed."""
         strided = any(step > 1 for *_, step in self.manifest["frames"])
         self.stride_ps = float(self.manifest["dt_ps"]) if strided else None
-        """Time between frames, where the output has but some of its source's."""
+        """Time between frames, where the output skips frames of its source."""
 
     def make(self) -> Conversion:
         old = self.old
         sources = {self.source(path): path for path in self.files}
-        # What replaces an output on disk looks at it itself, in the moment when it does.
+        # On disk, the output itself is compared when it is replaced.
         read = [*self.files, *[old.path] * (self.former is None)]
-        # Of a source that may be written on only whole frames that are there are taken.
+        # A source may still be growing: only its whole frames are taken.
         may_grow = self.options.running.growing or any(source.info.lost for source in sources)
         states = SourceStates(read, may_grow=may_grow)
         if self.numbered:
@@ -411,15 +414,17 @@ class _Plan:
         continuation = continuation_of(old, stop)
         plan = continuation.plan(info)
         n_old = sum(end - begin for layout, begin, end in chain.kept if layout is old)
-        told = (
+        summary = (
             f"added {info.n_frames - n_old:,} frames to {n_old:,} of the {old.info.n_frames:,} "
             "already there"
         )
         if n_old == info.n_frames == old.info.n_frames:
-            told = f"nothing to add: {old.path} already has all of these frames"
-        odd = self._not_finite(continuation.taken)
+            summary = f"nothing to add: {old.path} already has all of these frames"
+        not_finite = self._not_finite(continuation.taken)
         stripe = self.manifest["stripe"]
-        asked = (stripe["stripe_nbytes"], stripe["stripe_count"]) if stripe.get("asked") else ()
+        stripe_sizes = (
+            (stripe["stripe_nbytes"], stripe["stripe_count"]) if stripe.get("asked") else ()
+        )
         groups = self.manifest["group_atoms"]
         read = [path for member, path in sources.items() if member in chain.members]
         job = Job(
@@ -429,16 +434,16 @@ class _Plan:
             choice=AtomChoice(
                 None, self._atoms, {name: indices_from_runs(runs) for name, runs in groups.items()}
             ),
-            plan=plan.replace(notes=(*plan.notes, told, *self.notes, *chain.notes)),
+            plan=plan.replace(notes=(*plan.notes, summary, *self.notes, *chain.notes)),
             writer=writer_class(old.name),
             options=options,
-            striping=StripeRequest(*asked),
+            striping=StripeRequest(*stripe_sizes),
             nbytes_in=sum(
                 self.frames_of[member][0].nbytes for member in sources if member in chain.members
             ),
             transformed=self.manifest["source"].get("transformed"),
             topology=old.topology(),
-            appended=Appended(continuation, *origin, odd),
+            appended=Appended(continuation, *origin, not_finite),
             former=self.former,
         )
         if n_old == info.n_frames == old.info.n_frames:
@@ -452,13 +457,13 @@ class _Plan:
             chain = ChainLayout([old, *sources], overlap=KEEP_ALL)
             return chain, self._origin_of_all(chain, sources)
         timeline = Timeline(old)
-        for source in sorted(filter(lambda one: one.info.n_frames, sources), key=_begin):
+        for source in sorted(filter(lambda layout: layout.info.n_frames, sources), key=_begin):
             path = sources[source]
-            known = (
+            is_known = (
                 is_unchanged_source(path, self.manifest["source"])
                 and not options.running.compare_all
             )
-            nbytes = COMPARED_NBYTES if known else None
+            nbytes = COMPARED_NBYTES if is_known else None
             timeline.add(source, Comparison(old, source), nbytes, options.sources.overlap)
             if timeline.n_equal == source.info.n_frames:
                 self.notes.append(f"{path}: left out: {old.path} has all of its frames already")
@@ -476,11 +481,11 @@ class _Plan:
         return None if runs is None else indices_from_runs(runs)
 
     def source(self, path: Path) -> Layout:
-        """Open a source as the output has its own: its atoms, its part of the frames."""
+        """Open a source with the output's selection of atoms and frames."""
         options, manifest = self.options, self.manifest
-        made_of = manifest["source"]
-        alike = {Path(one["path"]).suffix for one in made_of.get("files", [made_of])}
-        opened = made_of.get("opened", {}) if path.suffix in alike else {}
+        old_source = manifest["source"]
+        suffixes = {Path(record["path"]).suffix for record in old_source.get("files", [old_source])}
+        opened = old_source.get("opened", {}) if path.suffix in suffixes else {}
         source = open_with_topology(
             path, options.sources.top, verify=options.sources.verify, **opened
         )
@@ -489,7 +494,7 @@ class _Plan:
         if info.n_atoms != n_atoms if n_atoms is not None else atoms.max() >= info.n_atoms:
             raise SourceError(
                 f"{path}: has {info.n_atoms} atoms, but {self.old.path} was made from a trajectory "
-                f"of {n_atoms or f'at least {atoms.max() + 1}'}; give what continues that one"
+                f"of {n_atoms or f'at least {atoms.max() + 1}'}; give a continuation of it"
             )
         integers = has_source_integers(manifest)
         origin = (source.manifest or manifest)["precision_source"]
@@ -504,11 +509,11 @@ class _Plan:
         if not options.sources.salvage and not options.running.growing:
             check_whole(info, options.selection.stop, None)
         for name in ("velocities", "forces"):
-            theirs = getattr(self.old.info, f"has_{name}")
-            if theirs != getattr(info, f"has_{name}"):
-                what = "NaN in the frames added" if theirs else "left out"
-                less = path if theirs else self.old.path
-                self.notes.append(f"{less}: has no {name}: {what}")
+            has_field = getattr(self.old.info, f"has_{name}")
+            if has_field != getattr(info, f"has_{name}"):
+                effect = "NaN in the frames added" if has_field else "left out"
+                lacking = path if has_field else self.old.path
+                self.notes.append(f"{lacking}: has no {name}: {effect}")
         whole: Layout = source
         if transformed := manifest["source"].get("transformed"):
             if transformed["pbc"] == "nojump" and not self.numbered:
@@ -544,16 +549,16 @@ class _Plan:
         return view
 
     def check_it_is_the_same(self, path: Path) -> None:
-        """Compare frames that were taken of a source before with those that it has now."""
+        """Compare the frames that the output has of a source with those in the source now."""
         before = indices_from_runs(self.manifest["frames"])
         whole, n_frames = self.whole[path]
         if len(before) and int(before.max()) >= n_frames:
             raise SourceError(
                 f"{path}: has {n_frames:,} frames, and {self.old.path} has frames of it up to "
-                f"number {int(before.max()):,}; give the file of which it was made"
+                f"number {int(before.max()):,}; give the file that it was made from"
             )
         view = ViewLayout(path, source=whole, frames=before, atoms=self._atoms)
-        known = is_unchanged_source(path, self.manifest["source"])
+        is_known = is_unchanged_source(path, self.manifest["source"])
         there = np.arange(len(before))
         same = Comparison(self.old, view).same(
             lambda first, n: self.old.read(first, first + n),
@@ -561,16 +566,16 @@ class _Plan:
             view,
             there,
             there,
-            FOLLOWED_NBYTES if known else COMPARED_NBYTES,
+            FOLLOWED_NBYTES if is_known else COMPARED_NBYTES,
         )
         check_same_trajectory(path, self.old.path, same, times_of(view))
 
     def _not_finite(self, taken: int) -> NotFinite | None:
-        """Return what is known of coordinates before frame `taken` that are no numbers."""
-        known = self.manifest.get("not_finite")
-        if known is None or not taken:
+        """Return the record of coordinates before frame `taken` that are not finite."""
+        recorded = self.manifest.get("not_finite")
+        if recorded is None or not taken:
             return None
-        total, n_frames = NotFinite(**known), self.old.info.n_frames
+        total, n_frames = NotFinite(**recorded), self.old.info.n_frames
         tail = None
         if taken < n_frames:
             tail = NotFinite.among(self.old.read(taken, n_frames).positions, taken)
@@ -584,11 +589,11 @@ class _Plan:
         )
 
     def _said(self, lost: Sequence[Any], made_up: Sequence[str]) -> dict[str, Any]:
-        """Return what the output says of its source, with what is known of what was added."""
+        """Return the manifest's ``source`` with the flaws of the frames added."""
         source = dict(self.manifest["source"])
-        every = [*source.pop("lost", []), *map(asdict, lost)]
-        if every and not self.options.running.growing:
-            source["lost"] = every
+        lost_bytes = [*source.pop("lost", []), *map(asdict, lost)]
+        if lost_bytes and not self.options.running.growing:
+            source["lost"] = lost_bytes
         if texts := dict.fromkeys([*source.get("made_up", ()), *made_up]):
             source["made_up"] = list(texts)
         return source
@@ -596,7 +601,7 @@ class _Plan:
     def _origin(
         self, chain: ChainLayout, timeline: Timeline, sources: Mapping[Layout, Path]
     ) -> Origin:
-        """Return what the output is to say of its source, and which frames of it it has."""
+        """Return the new ``source`` of the manifest, and the frames that the output has of it."""
         added = timeline.members[1:]
         for member, numbers in zip(added, timeline.numbers[1:], strict=True):
             if (numbers >= 0).all() and Comparison(self.old, member).is_exact:
@@ -604,18 +609,18 @@ class _Plan:
                 return self._origin_of_one(sources[member], member, numbers)
         if timeline.unit == "frames":
             return self._origin_of_all(chain, sources)
-        # Numbers in several files say little to those who have the files: times, or steps, do.
+        # Frame numbers in several files help nobody: times, or steps, do.
         source = self._with_files(chain, sources) | {"n_frames": chain.info.n_frames}
         source["joined"] = {"overlap": self.options.sources.overlap, "matched": timeline.unit}
         step = max(step for *_, step in self.manifest["frames"])
         return source, [[0, chain.info.n_frames * step, step]]
 
     def _origin_of_one(self, path: Path, member: Layout, numbers: NDArray[np.int64]) -> Origin:
-        """Return it for an output all of whose frames are of one file."""
+        """As `_origin`, for an output whose frames are all from one file."""
         info, _ = self.frames_of[member]
-        of_another = ("files", "joined", "lost", "made_up", *OF_DAMAGE)
-        said = self.manifest["source"].items()
-        source = {key: value for key, value in said if key not in of_another}
+        other_source_keys = ("files", "joined", "lost", "made_up", *DAMAGE_KEYS)
+        old_source = self.manifest["source"].items()
+        source = {key: value for key, value in old_source if key not in other_source_keys}
         if info.lost and not self.options.running.growing:
             source["lost"] = list(map(asdict, info.lost))
         if info.made_up:
@@ -624,36 +629,36 @@ class _Plan:
         return source, runs_from_indices(numbers)
 
     def _with_files(self, chain: ChainLayout, sources: Mapping[Layout, Path]) -> dict[str, Any]:
-        prints = [fingerprint(path) for one, path in sources.items() if one in chain.members]
+        prints = [fingerprint(path) for layout, path in sources.items() if layout in chain.members]
         source = self._said(chain.info.lost, chain.info.made_up)
         own = {name: source.pop(name) for name in prints[0] if name in source}
         return source | {"path": own["path"], "files": [*source.get("files", [own]), *prints]}
 
     def _origin_of_all(self, chain: ChainLayout, sources: Mapping[Layout, Path]) -> Origin:
-        """Return it for an output behind whose frames others were added, as given."""
+        """As `_origin`, for sources added as given, one after the other."""
         source = self._with_files(chain, sources)
-        at = source["n_frames"]
+        n_before = source["n_frames"]
         frames = [indices_from_runs(self.manifest["frames"])]
         for member, start, end in chain.kept[1:]:
             info, numbers = self.frames_of[member]
-            frames.append(numbers[start:end] + at)
-            at += info.n_frames
-        source |= {"n_frames": at, "joined": {"overlap": KEEP_ALL}}
+            frames.append(numbers[start:end] + n_before)
+            n_before += info.n_frames
+        source |= {"n_frames": n_before, "joined": {"overlap": KEEP_ALL}}
         return source, runs_from_indices(np.concatenate(frames))
 
 
 def _begin(source: Layout) -> float:
-    """Return where a source begins, by which several are put in order."""
+    """Return the first time (or step) of a source, by which sources are sorted."""
     if source.timing.has_times:
         return source.info.time_first_ps
     return float(source.read(0, 1, atoms=[]).step[0])
 
 
 class NothingToDo(Conversion):
-    """An output that has all frames of what is to be added: it stays as it is."""
+    """An output that already has all frames to be added: it is not changed."""
 
     def run(self, executor: Executor, **_: Any) -> ConvertResult:
-        """Return what is there."""
+        """Return the result of writing nothing."""
         self.view.close()
         done = {"nbytes_out": 0, "seconds": 0.0, "workers": executor.n_workers}
         return self.job.result(self.plan, **done, found_complete=True)

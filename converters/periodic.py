@@ -1,4 +1,4 @@
-"""Periodic boundaries and fits, ``--pbc``, ``--center``, ``--fit``, as a layout: what is done.
+"""Periodic boundaries and fits (``--pbc``, ``--center``, ``--fit``) as a layout.
 
 The first pass of ``--pbc nojump``: workers count jumps over boundaries, each in its blocks.
 """
@@ -31,38 +31,38 @@ from mdio.layouts.views.options import FITS, FORMER_PBC, PBC
 from mdio.parallel.executors import Executor
 
 NEED_BONDS = ("whole", "mol", "cluster", "unwrap")
-"""Those ways that a topology has to have bonds for."""
+"""Values of ``--pbc`` that need bonds."""
 
 
 Molecules = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
-"""Their atoms one after the other, where each begins among these, and the atoms' weights."""
+"""Atoms of molecules, one after the other; where each molecule begins; weights of the atoms."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What frames are laid on."""
+    """A reference on which frames are superposed."""
 
     atoms: AtomIndices
     reference: NDArray[np.float64]
-    """Where these atoms are to be, angstrom."""
+    """Coordinates of these atoms in the reference, angstrom."""
     rotates: bool
 
     def apply(self, part: FrameBlock) -> None:
-        """Move and turn frames in place, with the vectors of their atoms."""
+        """Move (and rotate) frames in place, with velocities and forces."""
         along = [one for one in (part.velocities, part.forces) if one is not None]
         kernels.fit(part.positions, self.atoms, self.reference, rotate=self.rotates, along=along)
 
 
 @dataclass(frozen=True)
 class Steps:
-    """What is done to the frames of some atoms; atoms are numbered as they are read."""
+    """The steps for frames of some atoms, which are numbered as they are read."""
 
     wanted: AtomIndices | None
-    """Of the source; None = all."""
+    """Atoms of the source to return; None = all."""
     needed: AtomIndices | None
-    """Which of the source's are read."""
+    """Atoms of the source to read; None = all."""
     taken: AtomIndices | None
-    """Where those that are wanted are among them; None = just as they are read."""
+    """Positions of `wanted` among those read; None = all, in this order."""
     links: NDArray[np.int64] | None = None
     gathered: Molecules | None = None
     centred: NDArray[np.int64] | None = None
@@ -70,9 +70,9 @@ class Steps:
     follows: bool = False
     fit: Fit | None = None
     counts: dict[int, bytes] | None = None
-    """Of some frames, over how many boundaries atoms have gone by then."""
+    """For some frames, how many boundaries each atom has crossed before; see `pack_counts`."""
     note: str = ""
-    """What is done to which molecules."""
+    """A summary of the steps, for the user."""
 
     def is_for(self, atoms: AtomIndices | None) -> bool:
         """Return whether these are the steps for `atoms`."""
@@ -81,7 +81,7 @@ class Steps:
         return np.array_equal(atoms, self.wanted)
 
     def apply(self, part: FrameBlock) -> None:
-        """Do, in place, all that each frame needs by itself."""
+        """Apply, in place, all steps that treat each frame by itself."""
         positions, box = part.positions, part.box
         if self.links is not None:
             kernels.make_whole(positions, box, self.links)
@@ -106,8 +106,8 @@ def plan_steps(
 ) -> Steps:
     """Return the steps for some atoms of a source.
 
-    `universe` gives the Universe of the topology, which `named` is for messages. `fit`: with the
-    source's numbers of atoms.
+    `universe()`: returns the Universe of the topology. `named`: its name for messages. `fit`: with
+    the source's numbers of atoms.
     Raises PlanError: the topology has no bonds, or the selection is wrong.
     """
     n_atoms = source.info.n_atoms
@@ -132,44 +132,46 @@ def plan_steps(
         everyone = universe().atoms
         labels, order, parents = find_molecules(_bonds(everyone, pbc, named), n_atoms)
         needed = np.isin(labels, labels[needed])
-        place = np.cumsum(needed) - 1
+        position = np.cumsum(needed) - 1
         bound = (parents >= 0) & needed[order]
-        links = np.ascontiguousarray(place[[order[bound], parents[bound]]].T)
+        links = np.ascontiguousarray(position[[order[bound], parents[bound]]].T)
         notes.append(f"{plural(int(needed.sum()) - len(links), 'molecule')} made whole")
-        others = needed
+        to_wrap = needed
         if pbc == "cluster":
-            ours = np.isin(labels, labels[together])
-            others = needed & ~ours
-            gathered = _molecules(everyone, labels, order[ours[order]], place, by_mass=False)
+            in_cluster = np.isin(labels, labels[together])
+            to_wrap = needed & ~in_cluster
+            gathered = _molecules(
+                everyone, labels, order[in_cluster[order]], position, by_mass=False
+            )
             notes.append(f"{len(gathered[1]) - 1:,} brought together")
-        if (pbc == "mol" or centre is not None) and others.any():
-            molecules = _molecules(everyone, labels, order[others[order]], place)
+        if (pbc == "mol" or centre is not None) and to_wrap.any():
+            molecules = _molecules(everyone, labels, order[to_wrap[order]], position)
             notes.append(f"{len(molecules[1]) - 1:,} put into the box by their centres")
     else:
-        place = np.cumsum(needed) - 1
+        position = np.cumsum(needed) - 1
     n_needed = int(needed.sum())
     if pbc in ("atom", "wrap"):
-        every = np.arange(n_needed + 1)
-        molecules = (every[:-1], every, np.ones(n_needed))
+        edges = np.arange(n_needed + 1)
+        molecules = (edges[:-1], edges, np.ones(n_needed))
         notes.append(f"{plural(n_needed, 'atom')} put into the box one by one")
     if centre is not None:
         notes.insert(len(notes) - (molecules is not None), f"the centre of {len(centre):,} moved")
     if fit is not None:
         moved = "moved and turned" if fit.rotates else "moved"
         notes.append(f"frames {moved} to lay {plural(len(fit.atoms), 'atom')} on the reference")
-        fit = replace(fit, atoms=np.ascontiguousarray(place[fit.atoms], np.int64))
+        fit = replace(fit, atoms=np.ascontiguousarray(position[fit.atoms], np.int64))
     n_wanted = n_atoms if atoms is None else len(atoms)
-    which = np.flatnonzero(needed)
-    same = n_needed == n_atoms if atoms is None else np.array_equal(atoms, which)
+    read_atoms = np.flatnonzero(needed)
+    same = n_needed == n_atoms if atoms is None else np.array_equal(atoms, read_atoms)
     if not same:
         notes.append(f"{n_needed:,} atoms are read for the {n_wanted:,} that are kept")
     return Steps(
         wanted=atoms,
-        needed=None if n_needed == n_atoms else which,
-        taken=None if same or atoms is None else place[atoms],
+        needed=None if n_needed == n_atoms else read_atoms,
+        taken=None if same or atoms is None else position[atoms],
         links=links,
         gathered=gathered,
-        centred=None if centre is None else place[centre],
+        centred=None if centre is None else position[centre],
         molecules=molecules,
         follows=pbc == "nojump",
         fit=fit,
@@ -180,10 +182,10 @@ def plan_steps(
 def _selected(atoms: Any, selection: str, option: str) -> NDArray[np.int64]:
     from mdio.layouts.foreign.universe import selected
 
-    found = selected(atoms, selection, option)
-    if not len(found):
+    indices = selected(atoms, selection, option)
+    if not len(indices):
         raise PlanError(f"{option}: {selection!r} selects no atoms")
-    return found
+    return indices
 
 
 def _bonds(atoms: Any, pbc: str | None, named: Any) -> NDArray[np.int64]:
@@ -193,13 +195,13 @@ def _bonds(atoms: Any, pbc: str | None, named: Any) -> NDArray[np.int64]:
             f"--pbc {pbc} needs bonds, and the topology {named} has none; give one that has them "
             "with -s/--top (TPR, PSF, PRMTOP, a PDB with CONECT), or take --pbc atom or nojump"
         )
-    found = np.asarray(bonds.to_indices(), np.int64)
+    pairs = np.asarray(bonds.to_indices(), np.int64)
     masses = getattr(atoms, "masses", np.ones(len(atoms)))
-    # Virtual sites, which topologies have no bonds of, go with the first atom of the residue.
-    alone = np.setdiff1d(np.flatnonzero(np.asarray(masses) == 0), found)
+    # Virtual sites, which have no bonds, go with the first atom of the residue.
+    alone = np.setdiff1d(np.flatnonzero(np.asarray(masses) == 0), pairs)
     residues = atoms.resindices
     firsts = np.unique(residues, return_index=True)[1][residues[alone]]
-    return np.concatenate([found, np.stack([firsts, alone], axis=1)])
+    return np.concatenate([pairs, np.stack([firsts, alone], axis=1)])
 
 
 def _molecules(
@@ -210,14 +212,14 @@ def _molecules(
     *,
     by_mass: bool = True,
 ) -> Molecules:
-    """Return the molecules of `atoms`, which come one molecule after the other.
+    """Return the molecules of `atoms`, which are ordered by molecule.
 
-    Weights are masses as parts of the molecule's, where there are some and they are to count.
+    Weights are fractions of the molecule's mass, or equal without masses or `by_mass`.
     """
     starts = np.flatnonzero(np.diff(labels[atoms], prepend=-1, append=-1))
     sizes = np.repeat(np.diff(starts), np.diff(starts))
-    given = np.asarray(getattr(everyone, "masses", np.ones(0)), np.float64) if by_mass else ()
-    masses = given[atoms] if len(given) else np.ones(len(atoms))
+    all_masses = np.asarray(getattr(everyone, "masses", np.ones(0)), np.float64) if by_mass else ()
+    masses = all_masses[atoms] if len(all_masses) else np.ones(len(atoms))
     sums = np.repeat(np.add.reduceat(masses, starts[:-1]), np.diff(starts))
     has_mass = np.isfinite(sums) & (sums > 0)
     weights = np.where(has_mass, masses / np.where(has_mass, sums, 1), 1 / sizes)
@@ -225,9 +227,9 @@ def _molecules(
 
 
 RUN_NBYTES = 16 << 20
-"""Positions that are read at a time where only jumps are counted."""
+"""Bytes of positions read at a time where only crossings are counted."""
 MIN_TURNED = 3
-"""Atoms that say how a frame is turned."""
+"""Fewest atoms that define a rotation."""
 TRIED_FRAMES = 3
 """Frames on which the time of the steps is measured."""
 
@@ -236,7 +238,7 @@ Counts = NDArray[np.int32]
 
 @dataclass
 class _Followed:
-    """How far atoms have been followed: up to the frame before `frame`."""
+    """Crossings of boundaries counted up to the frame before `frame`."""
 
     frame: int
     last: NDArray[np.float64]
@@ -282,9 +284,9 @@ class TransformedLayout(Layout):
         steps: Steps | None = None,
         **options: Any,
     ) -> None:
-        given: dict[str, Any] = {"top": top, "pbc": pbc, "center": center, "steps": steps}
-        given |= {"fit": fit, "fit_select": fit_select, "fit_reference": fit_reference}
-        super().__init__(path, source=source, **given, **options)
+        own_options: dict[str, Any] = {"top": top, "pbc": pbc, "center": center, "steps": steps}
+        own_options |= {"fit": fit, "fit_select": fit_select, "fit_reference": fit_reference}
+        super().__init__(path, source=source, **own_options, **options)
         if pbc is not None and pbc not in (*PBC, *FORMER_PBC):
             raise PlanError(f"--pbc {pbc!r} is unknown; choose from {', '.join(PBC)}")
         if fit is not None and fit not in FITS:
@@ -292,7 +294,7 @@ class TransformedLayout(Layout):
         self.source, self.pbc, self.center, self.fit = source, pbc, center, fit
         self.needs_box = pbc is not None or center is not None
         self.load: Callable[[], Any] | None = None
-        """Gives the Universe of the topology, in place of ``top``."""
+        """Returns the Universe of the topology, in place of ``top``."""
         self._followed: _Followed | None = None
         if self.needs_box and steps is None and not source.info.has_box:
             raise PlanError(
@@ -302,34 +304,34 @@ class TransformedLayout(Layout):
 
     @classmethod
     def sniff(cls, path: Path) -> bool:  # noqa: ARG003
-        """No bytes on disk are a transformation."""
+        """Return False: no file is a transformation."""
         return False
 
     def _open(self) -> TrajectoryInfo:
-        # What comes out is no longer the integers of an XTC source.
+        # Coordinates are no longer the integers of an XTC source.
         return self.source.info.replace(
             precision=None, rounding=Rounding(), compression=None, groups={}
         )
 
     @property
     def makes_whole(self) -> bool:
-        """Whether no molecule is cut in what it gives."""
+        """Whether molecules are whole in its frames."""
         return self.pbc in NEED_BONDS
 
     def frame_data(self) -> FrameData:
-        """Return what the source has of its frames."""
+        """Return the source's numbers of each frame."""
         return self.source.frame_data()
 
     def _close(self) -> None:
         self.source.close()
 
     def files(self) -> Iterator[Layout]:
-        """Yield itself: its frames are not those of a file."""
+        """Yield itself: its frames differ from its file's."""
         yield self
 
     @cached_property
     def universe(self) -> Any:
-        """The Universe of the topology; whoever has it may set it."""
+        """The Universe of the topology; callers that already have it may set it."""
         from mdio.converters.selection import load_topology, stored_universe
 
         if self.load is not None:
@@ -345,7 +347,7 @@ class TransformedLayout(Layout):
         return stored_universe(stored, self.source)
 
     def prepared(self, atoms: AtomIndices | None) -> Steps:
-        """Return the steps for some atoms of the source, which are kept for the next time.
+        """Return the steps for some atoms of the source, cached in the options.
 
         Raises PlanError: there is no topology, or it has no bonds, or the selection is wrong.
         """
@@ -371,7 +373,7 @@ class TransformedLayout(Layout):
         return prepare(atoms, fit=None if self.fit is None else self._fit(prepare))
 
     def _fit(self, prepare: Callable[[AtomIndices], Steps]) -> Fit:
-        """Return which atoms are laid on what; `prepare` gives the steps before, for some atoms."""
+        """Return the fit; `prepare(atoms)`: returns the steps before it."""
         selection, rotates = self.options["fit_select"], self.fit == FITS[0]
         picked = np.arange(self.source.info.n_atoms, dtype=np.int64)
         if selection is not None:
@@ -393,7 +395,7 @@ class TransformedLayout(Layout):
         return Fit(picked, reference, rotates)
 
     def _reference_at(self, frame: int, steps: Steps) -> NDArray[np.float64]:
-        """Return the atoms of `steps` in a frame, as they are before the fit."""
+        """Return coordinates of the atoms of `steps` in a frame before the fit."""
         n_frames = self.source.info.n_frames
         if not -n_frames <= frame < n_frames:
             raise PlanError(
@@ -418,7 +420,7 @@ class TransformedLayout(Layout):
     def _moved(
         self, start: int, stop: int, steps: Steps, out: FrameBlock | None = None
     ) -> FrameBlock:
-        """Return frames of the atoms that are needed, with all that is done to them."""
+        """Return frames of the needed atoms, with all steps applied."""
         followed = self._followed_to(start, steps) if steps.follows else None
         part = self._part(start, stop, steps, out)
         if followed is not None:
@@ -427,7 +429,7 @@ class TransformedLayout(Layout):
         return part
 
     def measured(self, atoms: AtomIndices | None) -> str:
-        """Return what the steps take for a frame, measured on the first frames of the source."""
+        """Return the time of the steps for a frame, measured on the first frames of the source."""
         steps = self.prepared(atoms)
         n_frames = min(TRIED_FRAMES, self.source.info.n_frames)
         self._part(0, 1, steps)
@@ -448,29 +450,31 @@ class TransformedLayout(Layout):
         self, start: int, stop: int, steps: Steps, out: FrameBlock | None = None
     ) -> FrameBlock:
         part = self.source.read(start, stop, atoms=steps.needed, out=out)
-        lacking = ~(vectors_from_boxes(part.box)[:, 2, 2] > 0)
-        if self.needs_box and lacking.any():
-            frame = int(lacking.argmax())
+        no_box = ~(vectors_from_boxes(part.box)[:, 2, 2] > 0)
+        if self.needs_box and no_box.any():
+            frame = int(no_box.argmax())
             lengths = part.box[frame, :3]
-            what = "has no unit cell, and --pbc and --center need one in every frame"
+            problem = "has no unit cell, and --pbc and --center need one in every frame"
             if lengths.any():
                 names = " and ".join("xyz"[axis] for axis in np.flatnonzero(lengths == 0))
-                what = f"is not periodic along {names}, and --pbc and --center need all three axes"
+                problem = (
+                    f"is not periodic along {names}, and --pbc and --center need all three axes"
+                )
             raise PlanError(
-                f"{self.path}: frame {start + frame} {what}; leave it out, or leave them out"
+                f"{self.path}: frame {start + frame} {problem}; leave it out, or leave them out"
             )
         return part
 
     def _followed_to(self, start: int, steps: Steps) -> _Followed:
-        """Return how often atoms have crossed boundaries before frame `start`."""
+        """Return the crossings of boundaries counted before frame `start`."""
         counts = steps.counts or {}
         base = max((frame for frame in counts if frame <= start), default=0)
-        now = self._followed
-        if now is None or not base <= now.frame <= start:
-            now = self._followed = self._unmoved(base, steps)
+        followed = self._followed
+        if followed is None or not base <= followed.frame <= start:
+            followed = self._followed = self._unmoved(base, steps)
             if base:
-                now.counts[:] = unpack_counts(counts[base]).reshape(-1, 3)
-        return self._advance(now, start, steps)
+                followed.counts[:] = unpack_counts(counts[base]).reshape(-1, 3)
+        return self._advance(followed, start, steps)
 
     def _unmoved(self, frame: int, steps: Steps) -> _Followed:
         n_atoms = self.source.info.n_atoms if steps.needed is None else len(steps.needed)
@@ -491,18 +495,18 @@ class TransformedLayout(Layout):
 
 
 def _reference_in(file: str, picked: AtomIndices, n_atoms: int) -> NDArray[np.float64]:
-    """Return where atoms are in the first frame of a file that has these, or all of them.
+    """Return coordinates of atoms in the first frame of a file with these, or all, atoms.
 
     Raises PlanError: it has another number. SourceError: it cannot be read.
     """
     with open_layout(file) as layout:
-        n_there = layout.info.n_atoms
-        if n_there not in (n_atoms, len(picked)):
+        n_reference = layout.info.n_atoms
+        if n_reference not in (n_atoms, len(picked)):
             raise PlanError(
-                f"{file}: has {n_there} atoms, but the trajectory has {n_atoms}, of which "
+                f"{file}: has {n_reference} atoms, but the trajectory has {n_atoms}, of which "
                 f"{len(picked)} are fitted; give a reference with either number"
             )
-        atoms = picked if n_there == n_atoms else None
+        atoms = picked if n_reference == n_atoms else None
         return np.asarray(layout.read(0, 1, atoms=atoms).positions[0], np.float64)
 
 
@@ -512,21 +516,21 @@ def _follow(now: _Followed, part: FrameBlock, *, apply: bool = True) -> None:
 
 
 def pack_counts(counts: Counts) -> bytes:
-    """Return counts as bytes, most of which are zeros."""
+    """Return counts, most of which are zeros, as compressed bytes."""
     return zlib.compress(counts.tobytes(), 1)
 
 
 def unpack_counts(counts: bytes) -> Counts:
-    """Return what was packed, in one dimension."""
+    """Return the counts in `pack_counts`'s bytes, one-dimensional."""
     return np.frombuffer(zlib.decompress(counts), np.int32)
 
 
 COUNTS_NBYTES = 512 << 20
-"""What all counts that are kept may take before they are compressed; one for each worker may."""
+"""Memory for all counts before they are compressed; at least one per worker is kept."""
 
 
 def count_images(view: Any, plan: LayoutPlan, executor: Executor) -> None:
-    """Count, in parallel, what those who write pieces of a view have to know: the first pass.
+    """Count crossings of boundaries in parallel, for the workers that write: the first pass.
 
     Nothing is done where frames are not followed, or by one worker, which meets them in order.
 
@@ -540,24 +544,26 @@ def count_images(view: Any, plan: LayoutPlan, executor: Executor) -> None:
     if not steps.follows:
         return
     n_atoms = view.source.info.n_atoms if steps.needed is None else len(steps.needed)
-    most = max(executor.n_workers, COUNTS_NBYTES // (12 * n_atoms))
+    max_counts = max(executor.n_workers, COUNTS_NBYTES // (12 * n_atoms))
     firsts = sorted({0, *(int(view.frames[start]) for start, _ in plan.write_tasks())})
-    runs = list(pairwise(firsts[:: -(-len(firsts) // most)]))
-    found = executor.map(whole.counted, runs, describe=lambda run: f"frames {run[0]} to {run[1]}")
-    found = executor.from_owner(lambda: found)
-    now = np.zeros(3 * n_atoms, np.int32)
+    runs = list(pairwise(firsts[:: -(-len(firsts) // max_counts)]))
+    crossings = executor.map(
+        whole.counted, runs, describe=lambda run: f"frames {run[0]} to {run[1]}"
+    )
+    crossings = executor.from_owner(lambda: crossings)
+    total = np.zeros(3 * n_atoms, np.int32)
     counts = {}
-    for (_, frame), crossed in zip(runs, found, strict=True):
-        now += unpack_counts(crossed)
-        counts[frame] = pack_counts(now)
+    for (_, frame), crossed in zip(runs, crossings, strict=True):
+        total += unpack_counts(crossed)
+        counts[frame] = pack_counts(total)
     whole.options["steps"] = replace(steps, counts=counts)
 
 
 def notes_on_steps(whole: TransformedLayout, kept: AtomIndices | None, n_workers: int) -> list[str]:
-    """Return what a plan tells of what is done to frames, and of passes over the source."""
+    """Return a plan's notes on the steps, and on passes over the source."""
     note = whole.prepared(kept).note
-    asked = {"--pbc": whole.pbc, "--center": whole.center, "--fit": whole.fit}
-    options = " ".join(f"{name} {value}" for name, value in asked.items() if value is not None)
+    chosen = {"--pbc": whole.pbc, "--center": whole.center, "--fit": whole.fit}
+    options = " ".join(f"{name} {value}" for name, value in chosen.items() if value is not None)
     notes = [f"{options}: {note}"] if note else []
     if whole.pbc == "nojump":
         passes = "read once, by one worker"
@@ -570,7 +576,7 @@ def notes_on_steps(whole: TransformedLayout, kept: AtomIndices | None, n_workers
 
 
 def with_measured_cost(plan: LayoutPlan, view: Any) -> LayoutPlan:
-    """Return the plan with what the steps of a `TransformedLayout` take, if `view` is of one."""
+    """Return the plan with a note on the time of the steps, if `view` has a `TransformedLayout`."""
     whole = _transformed(view)
     if whole is None:
         return plan

@@ -53,25 +53,25 @@ HOMES = re.compile(r"v(\d+)-[0-9a-f]{16}")
 OURS = re.compile(r".*\.unit|\.mdio-cache-[0-9a-f]+|source\.json")
 TEMPORARY = ".mdio-cache-"
 STALE_NS = 3600 * 10**9
-"""Files that have been on their way for so long come no more."""
+"""Age at which a temporary file counts as abandoned."""
 USER_PREFIX = "uid-"
-"""Begins the folders of users in one in which others may write."""
+"""Prefix of a user's folder inside one in which others may write."""
 NODE_PREFIX = "node-"
-"""Begins the folders of nodes that share a disk and are told apart by ``MDIO_NODE``."""
+"""Prefix of the folders of nodes that share a disk, with the name in ``MDIO_NODE``."""
 LEFT_FREE, LEFT_FREE_NBYTES = 0.1, 8 << 30
-"""Without a size, so much of the disk stays free, at most so many bytes."""
-KEPT_AFTER = 0.9
-"""Eviction goes on until so much of the allowed size is left, so that it is seldom needed."""
+"""Without a limit, this share of the disk stays free, but at most this many bytes."""
+EVICT_DOWN_TO = 0.9
+"""Eviction continues down to this share of the limit, so that it is seldom needed."""
 
 
 def is_private(status: os.stat_result) -> bool:
-    """Return whether something is this user's (or root's), and nobody else may write there."""
+    """Return whether a file or folder is this user's (or root's) and not writable by others."""
     is_own = status.st_uid in (os.geteuid(), 0)
     return is_own and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _private_folder(path: Path) -> Path:
-    """Return `path` if it is this user's alone, or not there yet; else a folder in it."""
+    """Return `path` if it is private or does not exist yet; else this user's folder in it."""
     try:
         return path if is_private(path.stat()) else path / f"{USER_PREFIX}{os.geteuid()}"
     except OSError:
@@ -79,7 +79,7 @@ def _private_folder(path: Path) -> Path:
 
 
 def node_name() -> str | None:
-    """Return what ``MDIO_NODE`` calls this node; None if it is not set."""
+    """Return the name of this node in ``MDIO_NODE``; None if it is not set."""
     return os.environ.get("MDIO_NODE") or None
 
 
@@ -101,7 +101,7 @@ class Cache:
     def of(
         cls, given: Cache | str | PathLike[str] | None, max_nbytes: int | None = None
     ) -> Cache | None:
-        """Return what a caller asks for by a folder, or already has.
+        """Return the cache in a folder; a `Cache` and None are returned as they are.
 
         Raises PlanError: a size that is not positive, or without a folder.
         """
@@ -120,7 +120,7 @@ class Cache:
         return path if name is None else path / (NODE_PREFIX + re.sub(r"[^\w.-]", "_", name))
 
     def open(self) -> CacheFolder:
-        """Return the folder; the same for all callers of a process."""
+        """Return the folder, one object for all callers of a process."""
         return _folder_at(self.root, self.max_nbytes)
 
 
@@ -152,7 +152,7 @@ class CachedFile:
 
     @property
     def is_unit(self) -> bool:
-        """Whether it holds frames; others are small tables and notes."""
+        """Whether it holds frames, and not a small table or record."""
         return self.path.suffix == ".unit" and "-t" not in self.path.stem
 
     def remove(self) -> None:
@@ -162,7 +162,7 @@ class CachedFile:
 
 
 class CacheFolder:
-    """A node's folder as one process knows it.
+    """A node's cache folder, in one process.
 
     `root`: the folder; it is made when something is stored. `max_nbytes`: as `Cache` has it.
     """
@@ -171,23 +171,23 @@ class CacheFolder:
         self.root = root
         self.max_nbytes = max_nbytes
         self.problem: str | None = None
-        """Why nothing is stored any more."""
+        """Why nothing more is stored; None if units are."""
         self._room = 0
 
     @cached_property
     def foreign_versions(self) -> int:
-        """How many trajectories another version of mdio keeps there, in a format of its own."""
+        """How many trajectories there are of another version of mdio, in its own format."""
         with suppress(OSError):
             homes = [HOMES.fullmatch(path.name) for path in self.root.iterdir()]
             return sum(home is not None and int(home[1]) != VERSION for home in homes)
         return 0
 
     def home(self, key: str) -> Path:
-        """Return the folder of what has this key, 16 hexadecimal digits."""
+        """Return the folder of a trajectory by its key, 16 hexadecimal digits."""
         return self.root / f"v{VERSION}-{key}"
 
     def make_home(self, home: Path) -> None:
-        """Make the folder of a trajectory, for this user alone; raises OSError."""
+        """Create the folder of a trajectory, private to this user; raises OSError."""
         for folder in (*reversed([self.root, *self.root.parents]), home):
             if not folder.exists():
                 folder.mkdir(mode=0o700, exist_ok=True)
@@ -199,7 +199,7 @@ class CacheFolder:
                 home.chmod(0o700)  # older versions let all read
 
     def homes(self, *, every: bool = False) -> Iterator[Path]:
-        """Yield the folders of trajectories; with `every`, those of other versions too."""
+        """Yield the folders of trajectories; with `every`, also of other versions of mdio."""
         with suppress(OSError):
             for path in sorted(self.root.iterdir()):
                 match = HOMES.fullmatch(path.name)
@@ -207,7 +207,7 @@ class CacheFolder:
                     yield path
 
     def files(self, homes: list[Path] | None = None) -> Iterator[CachedFile]:
-        """Yield all files of ours, or those of some trajectories."""
+        """Yield all files of the cache, or those of some trajectories."""
         for home in self.homes(every=True) if homes is None else homes:
             with suppress(OSError), os.scandir(home) as entries:
                 for entry in entries:
@@ -217,7 +217,7 @@ class CacheFolder:
                             yield CachedFile(Path(entry.path), status.st_size, status.st_mtime_ns)
 
     def limit(self, held_nbytes: int) -> int:
-        """Return how many bytes all files may have, of which there are `held_nbytes` now."""
+        """Return the limit of bytes for all files, given that they take `held_nbytes` now."""
         if self.max_nbytes is not None:
             return self.max_nbytes
         usage = shutil.disk_usage(self.root)
@@ -225,41 +225,43 @@ class CacheFolder:
         return max(0, held_nbytes + usage.free - left_free)
 
     def make_room(self, nbytes: int, own: Path) -> bool:
-        """Evict what was not used for the longest time until `nbytes` fit; False if they cannot.
+        """Evict the least recently used units until `nbytes` fit; False if they cannot.
 
-        The units of the trajectory that is being read, `own`, stay: of one that is larger than the
-        cache a part is then there in every pass, where its end would else push out its beginning.
-        How much there is is looked up now and then; what was found free is shared by as many
-        processes as there are cores.
+        Units in `own`, the folder of the trajectory being read, stay: if it is larger than the
+        cache, each pass then finds a part of it, where otherwise its end would evict its beginning.
+        Sizes are summed now and then; the free space is divided among as many processes as there
+        are cores.
         """
         if self._room >= nbytes:
             self._room -= nbytes
             return True
-        files = sorted(self.files(), key=lambda one: one.used_ns)
-        for one in files:  # what killed processes have left
-            if one.path.name.startswith(TEMPORARY) and one.used_ns < files[-1].used_ns - STALE_NS:
-                one.remove()
-        held = sum(one.nbytes for one in files)
-        limit = self.limit(held)
-        if held + nbytes > limit:
-            held = self.evict([one for one in files if one.path.parent != own], held, limit, nbytes)
-        if held + nbytes > limit:
+        files = sorted(self.files(), key=lambda file: file.used_ns)
+        for file in files:  # what killed processes have left
+            if file.path.name.startswith(TEMPORARY) and file.used_ns < files[-1].used_ns - STALE_NS:
+                file.remove()
+        used_nbytes = sum(file.nbytes for file in files)
+        limit = self.limit(used_nbytes)
+        if used_nbytes + nbytes > limit:
+            used_nbytes = self.evict(
+                [file for file in files if file.path.parent != own], used_nbytes, limit, nbytes
+            )
+        if used_nbytes + nbytes > limit:
             return False
-        self._room = max(0, (limit - held - nbytes) // (os.cpu_count() or 1))
+        self._room = max(0, (limit - used_nbytes - nbytes) // (os.cpu_count() or 1))
         return True
 
-    def evict(self, files: list[CachedFile], held: int, limit: int, nbytes: int) -> int:
-        """Remove files in their order until there is room, and return the bytes that are left."""
-        for one in files:
-            if held + nbytes <= KEPT_AFTER * limit:
+    def evict(self, files: list[CachedFile], used_nbytes: int, limit: int, nbytes: int) -> int:
+        """Remove files in order until `nbytes` fit; return the bytes still used."""
+        for file in files:
+            if used_nbytes + nbytes <= EVICT_DOWN_TO * limit:
                 break
-            if one.path.suffix == ".unit":
-                one.remove()
-                held -= one.nbytes
-        return held
+            if file.path.suffix == ".unit":
+                file.remove()
+                used_nbytes -= file.nbytes
+        return used_nbytes
 
     def fail(self, error: OSError) -> str:
-        """Store nothing from now on; return what to tell of it."""
+        """Store nothing from now on; return a warning."""
         self.problem = (
             f"{self.root}: cannot write to this cache ({error.strerror or error}), so the rest is "
             "read from the source; free some space or choose another folder"
@@ -267,7 +269,7 @@ class CacheFolder:
         return self.problem
 
     def too_small(self) -> str:
-        """Return what to tell where units do not fit."""
+        """Return a warning that units do not fit."""
         size = "" if self.max_nbytes is None else f" of {human_nbytes(self.max_nbytes)}"
         return (
             f"{self.root}: the cache{size} is full; the rest is read from the source: raise its "
@@ -285,7 +287,7 @@ Bytes = NDArray[np.uint8]
 
 
 class DamagedUnitError(Exception):
-    """The bytes of a unit are not those that were stored."""
+    """The bytes of a unit differ from those that were stored."""
 
 
 def _edges(begin: int, end: int) -> NDArray[np.int64]:
@@ -295,8 +297,7 @@ def _edges(begin: int, end: int) -> NDArray[np.int64]:
 class CachedUnit:
     """A unit that is read from: its file, or its bytes in memory.
 
-    `ranges`: where its bytes lie in the source. `data`: they themselves, where they have just been
-    read.
+    `ranges`: where its bytes lie in the source. `data`: its bytes, if they have just been read.
     """
 
     def __init__(self, ranges: Sequence[SourceRange], data: Bytes | None = None) -> None:
@@ -306,12 +307,12 @@ class CachedUnit:
         self._sums: NDArray[np.uint32] = np.empty(0, np.uint32)
         self._room = np.empty(0, np.uint8)
         self._files: dict[str, tuple[list[int], list[tuple[int, int]]]] = {}
-        placed, at = [], 0
+        located, position = [], 0
         for file, offset, nbytes in ranges:
-            placed.append((file, offset, offset + nbytes, at))
-            at += nbytes
-        self.nbytes = at
-        for file, offset, end, begin in sorted(placed):
+            located.append((file, offset, offset + nbytes, position))
+            position += nbytes
+        self.nbytes = position
+        for file, offset, end, begin in sorted(located):
             starts, places = self._files.setdefault(file, ([], []))
             starts.append(offset)
             places.append((end, begin))
@@ -339,35 +340,35 @@ class CachedUnit:
                 raise DamagedUnitError("its header has changed")
             if size != begin + nbytes:
                 raise DamagedUnitError("it has been cut")
-            found = cls([(str(f), int(o), int(n)) for f, o, n in header["ranges"]])
+            unit = cls([(str(f), int(o), int(n)) for f, o, n in header["ranges"]])
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedUnitError("its header cannot be read") from error
-        found._fd, found._begin, found._sums = fd, begin, np.frombuffer(sums, "<u4")
-        return found
+        unit._fd, unit._begin, unit._sums = fd, begin, np.frombuffer(sums, "<u4")
+        return unit
 
     def read_into(self, file: str, buffers: Sequence[Any], offset: int) -> int:
         """Fill the beginning of `buffers` with bytes of a file; 0 if they are not of this unit.
 
         Raises DamagedUnitError: they are not what was stored. OSError: they cannot be read.
         """
-        known = self._files.get(file)
-        number = -1 if known is None else bisect_right(known[0], offset) - 1
-        if known is None or number < 0 or offset >= known[1][number][0]:
+        ranges = self._files.get(file)
+        number = -1 if ranges is None else bisect_right(ranges[0], offset) - 1
+        if ranges is None or number < 0 or offset >= ranges[1][number][0]:
             return 0
-        end, at = known[1][number]
-        begin = at + offset - known[0][number]
-        wanted: int = min(sum(buffer.nbytes for buffer in buffers), end - offset)
+        end, unit_offset = ranges[1][number]
+        begin = unit_offset + offset - ranges[0][number]
+        n_wanted: int = min(sum(buffer.nbytes for buffer in buffers), end - offset)
         if self._data is not None:
-            copy(self._data[begin : begin + wanted], buffers, 0)
-            return wanted
-        reads.nbytes_cache += wanted
+            copy(self._data[begin : begin + n_wanted], buffers, 0)
+            return n_wanted
+        reads.nbytes_cache += n_wanted
         first = begin // PIECE_NBYTES * PIECE_NBYTES
-        last = min(-(-(begin + wanted) // PIECE_NBYTES) * PIECE_NBYTES, self.nbytes)
-        copy(self._checked(first, last)[begin - first : begin - first + wanted], buffers, 0)
-        return wanted
+        last = min(-(-(begin + n_wanted) // PIECE_NBYTES) * PIECE_NBYTES, self.nbytes)
+        copy(self._checked(first, last)[begin - first : begin - first + n_wanted], buffers, 0)
+        return n_wanted
 
     def _checked(self, first: int, last: int) -> Bytes:
-        """Return bytes between edges of pieces, compared with their checksums."""
+        """Return bytes between edges of pieces, after comparing their checksums."""
         if self._room.size < last - first:
             self._room = np.empty(last - first, np.uint8)
         room = self._room[: last - first]
@@ -388,11 +389,11 @@ class CachedUnit:
             self._checked(first, min(first + 64 * PIECE_NBYTES, self.nbytes))
 
     def touch(self) -> None:
-        """Note that it is used."""
+        """Set the time of last use."""
         os.utime(self._fd)
 
     def close(self) -> None:
-        """Let go of its file."""
+        """Close its file."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -401,7 +402,7 @@ class CachedUnit:
 
 
 def write_unit(path: Path, ranges: Sequence[SourceRange], data: Bytes) -> None:
-    """Write a unit; it is there whole or not at all. Raises OSError."""
+    """Write a unit, whole or not at all; raises OSError."""
     header = {"name": path.stem, "ranges": ranges, "nbytes": data.nbytes}
     raw = json.dumps(header).encode()
     sums = crc32c_pieces(data, _edges(0, data.nbytes)).astype("<u4").tobytes()
@@ -432,18 +433,18 @@ def open_unit(path: Path) -> CachedUnit | None:
 
 RECORD = "source.json"
 REPLACED = "replaced"
-"""In place of a generation: another file has the name of the one that is open."""
+"""Generation where the open file has been replaced under its name."""
 
 
 def read_source_record(home: Path) -> dict[str, Any]:
-    """Return what is noted of the trajectory whose units a folder has; empty if nothing is."""
+    """Return the record of the trajectory whose units are in a folder; empty if there is none."""
     try:
         if not is_private((home / RECORD).stat()):
             return {}
-        found = json.loads(read_regular(home / RECORD))
+        record = json.loads(read_regular(home / RECORD))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
 def _digest(*parts: object) -> str:
@@ -453,14 +454,13 @@ def _digest(*parts: object) -> str:
 class CachedSource:
     """The units of a trajectory in a cache folder.
 
-    An output of mdio is known by its uuid. A file is known by its size, inode, times of
-    modification and change, and the checksums of both its ends; it may grow at its end. Units carry
-    a generation in their names, which is another one once the source has been replaced.
+    An output of mdio is identified by its uuid; a file by size, inode, times of modification and
+    change, and checksums of both ends; it may grow at its end. Names of units contain a generation,
+    which changes when the source is replaced.
 
-    `cache`: the folder. `path`: the trajectory. `label`: what of it is read, where that is a part
-    (a stored group of atoms). `uuid`: of an output of mdio. `n_units`: how many units there are,
-    for those who look at the folder later. `opened`: what the system says of the file that is open,
-    which may have another name by now.
+    `cache`: the folder. `path`: the trajectory. `label`: the stored group of atoms that is read, if
+    any. `uuid`: of an output of mdio. `n_units`: number of units, recorded for `mdio cache`.
+    `opened`: status of the open file, whose name may have changed.
     """
 
     def __init__(
@@ -480,7 +480,7 @@ class CachedSource:
         self._opened = opened
         self._now: dict[str, Any] = {}
         self.notes: list[str] = []
-        """What the user should know, each once."""
+        """Notes for the user, each once."""
         self.home = self.folder.home(_digest(self.path, label)[:16])
         if self.folder.foreign_versions:
             self.note(
@@ -490,15 +490,15 @@ class CachedSource:
             )
 
     def note(self, text: str) -> None:
-        """Tell the user, once."""
+        """Add a note for the user, once."""
         if text not in self.notes:
             self.notes.append(text)
 
     @cached_property
     def generation(self) -> str:
-        """Hash of what the source is; the same while it is the same or grows.
+        """Hash of the source's identity; unchanged while it is the same file or grows.
 
-        Raises SourceError: it is not there.
+        Raises SourceError: it does not exist.
         """
         known = read_source_record(self.home)
         identity, generation = self._identity(known)
@@ -519,13 +519,13 @@ class CachedSource:
                 write_whole(self.home / RECORD, data, prefix=TEMPORARY, mode=0o600)
             except OSError as error:
                 self.note(self.folder.fail(error))
-            for one in self.folder.files([self.home]):
-                if one.path.suffix == ".unit" and not one.path.name.startswith(generation):
-                    one.remove()
+            for file in self.folder.files([self.home]):
+                if file.path.suffix == ".unit" and not file.path.name.startswith(generation):
+                    file.remove()
         return generation
 
     def _identity(self, known: dict[str, Any]) -> tuple[dict[str, Any], str]:
-        """Return what the source is now, and its generation."""
+        """Return the identity of the source now, and its generation."""
         before = known.get("identity") if isinstance(known.get("identity"), dict) else None
         if self.uuid is not None:
             return {"uuid": self.uuid}, _digest(self.uuid)[:12]
@@ -558,7 +558,7 @@ class CachedSource:
         return {name: state[name] for name in ("crc32c_head", "crc32c_tail")}
 
     def _has_grown(self, before: dict[str, Any], now: dict[str, int]) -> bool:
-        """Return whether more was appended to the very file that there was."""
+        """Return whether the same file has grown at its end."""
         nbytes = before.get("nbytes")
         if not isinstance(nbytes, int) or not 0 < nbytes < now["nbytes"]:
             return False
@@ -568,7 +568,7 @@ class CachedSource:
         )
 
     def is_same(self) -> bool:
-        """Return whether the source is what it was when its generation was found, or has grown."""
+        """Return whether the source is unchanged since `generation` was read, or has grown."""
         if self.uuid is not None:
             return True
         before = self._now
@@ -581,34 +581,34 @@ class CachedSource:
         return False
 
     def name(self, number: int, stop: int) -> str:
-        """Return the name of a unit, of which `stop` is the frame behind its last."""
+        """Return the name of a unit; `stop`: one beyond its last frame."""
         return f"{self.generation}-{number}-{stop}"
 
     def held(self, numbers: Sequence[int], stops: Sequence[int]) -> NDArray[np.bool_]:
-        """Return which of some units are there, by a look at names."""
+        """Return which units have a file, a mask."""
         prefix = f"{self.generation}-"
         try:
             with os.scandir(self.home) as entries:
-                names = {one.name for one in entries if one.name.startswith(prefix)}
+                names = {entry.name for entry in entries if entry.name.startswith(prefix)}
         except OSError:
             return np.zeros(len(numbers), bool)
         pairs = zip(numbers, stops, strict=True)
         return np.array([f"{self.name(n, stop)}.unit" in names for n, stop in pairs], bool)
 
     def take(self, name: str) -> CachedUnit | None:
-        """Return what is kept under a name; None if that is nothing, or damaged."""
+        """Return the unit of a name; None if there is none, or it is damaged."""
         try:
-            found = open_unit(self.home / f"{name}.unit")
+            unit = open_unit(self.home / f"{name}.unit")
         except DamagedUnitError as damage:
             self.drop(name, damage)
             return None
-        if found is not None:
+        if unit is not None:
             with suppress(OSError):
-                found.touch()
-        return found
+                unit.touch()
+        return unit
 
     def drop(self, name: str, damage: DamagedUnitError) -> None:
-        """Remove what is damaged, and say so once."""
+        """Remove a damaged unit, and add a note."""
         with suppress(OSError):
             (self.home / f"{name}.unit").unlink()
         self.note(
@@ -617,7 +617,7 @@ class CachedSource:
         )
 
     def put(self, name: str, ranges: Sequence[SourceRange], data: NDArray[np.uint8]) -> None:
-        """Keep bytes that were read from the source, if there is room."""
+        """Store bytes that were read from the source, if they fit."""
         folder = self.folder
         if folder.problem is not None:
             self.note(folder.problem)
@@ -648,15 +648,15 @@ def list_folders(folder: str | os.PathLike[str]) -> list[tuple[str | None, Cache
 
 
 def cached_trajectories(folder: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """Yield what is kept of each trajectory, on each node.
+    """Yield a summary of each trajectory in a cache, on each node.
 
     Yields dict: ``path``; ``label``, the stored group if it is one; ``node``, None for all;
     ``units``, ``units_cached`` and ``nbytes``.
     """
-    for node, one in list_folders(folder):
-        for home in one.homes():
+    for node, cache in list_folders(folder):
+        for home in cache.homes():
             record = read_source_record(home)
-            files = list(one.files([home]))
+            files = list(cache.files([home]))
             yield {
                 "path": record.get("path", str(home)),
                 "label": record.get("label", ""),
@@ -674,28 +674,28 @@ def _unit_number(file: CachedFile) -> str:
 def evict_units(
     folder: str | os.PathLike[str], keep_nbytes: int = 0, path: str | None = None
 ) -> tuple[int, int]:
-    """Remove what was not used for the longest time; return how many files, and their bytes.
+    """Remove the least recently used files; return their number and bytes.
 
     `folder`: the cache. `keep_nbytes`: what each node may keep. `path`: of this trajectory alone.
     """
     n_files = nbytes = 0
-    for _, one in list_folders(folder):
+    for _, cache in list_folders(folder):
         homes = [
             home
-            for home in one.homes(every=True)
+            for home in cache.homes(every=True)
             if path is None or read_source_record(home).get("path") == os.path.realpath(path)
         ]
-        every = [file for file in one.files(homes) if file.path.name != RECORD]
-        files = sorted(every, key=lambda file: file.used_ns)
-        held = sum(file.nbytes for file in files)
+        unsorted = [file for file in cache.files(homes) if file.path.name != RECORD]
+        files = sorted(unsorted, key=lambda file: file.used_ns)
+        used_nbytes = sum(file.nbytes for file in files)
         for file in files:
-            if held <= keep_nbytes:
+            if used_nbytes <= keep_nbytes:
                 break
             file.remove()
-            held -= file.nbytes
+            used_nbytes -= file.nbytes
             n_files, nbytes = n_files + 1, nbytes + file.nbytes
         for home in homes:
-            if not any(file.path.name != RECORD for file in one.files([home])):
+            if not any(file.path.name != RECORD for file in cache.files([home])):
                 with suppress(OSError):  # something of others is in it
                     (home / RECORD).unlink(missing_ok=True)
                     home.rmdir()
@@ -703,9 +703,9 @@ def evict_units(
 
 
 def verify_units(folder: str | os.PathLike[str]) -> Iterator[tuple[Path, str | None]]:
-    """Read all units and compare them with their checksums; yield files and what is wrong."""
-    for _, one in list_folders(folder):
-        for file in one.files(list(one.homes())):
+    """Read all units and compare checksums; yield each file and its problem, or None."""
+    for _, cache in list_folders(folder):
+        for file in cache.files(list(cache.homes())):
             if file.path.suffix != ".unit":
                 continue
             problem = None

@@ -1,15 +1,12 @@
-"""A journal of what is finished of an output, with which another run goes on after an end.
+"""A journal of the finished parts of an output, from which another run can continue.
 
-It lies beside the temporary, as ``.NAME.mdio-HOST-PID-TOKEN.journal``. Its first record says what
-is made, and of what; every other one that some more is stored, and what the owner of the output
-needs to know of it. A record has its length and its own crc32c: what was still being written when
-the process ended is none, and is dropped.
+It lies beside the temporary, as ``.NAME.mdio-HOST-PID-TOKEN.journal``. Its first record describes
+the conversion; each other one describes a stored piece of the output. A record has its length and
+its own crc32c: one that was still being written when the process ended is dropped.
 
-A record is written as soon as something is stored, so that a process that is killed loses little.
-What is stored is flushed to the disk now and then, and a mark behind it says which records that
-was; what has no mark is looked at before it counts.
-
-What runs that ended before they were done have left, and another run can go on with.
+A record is written as soon as a piece is stored, so that a process that is killed loses little.
+Pieces are flushed to the disk now and then, and a mark then says which records are safe; pieces
+without a mark are checked before they are used.
 """
 
 from __future__ import annotations
@@ -43,34 +40,33 @@ MAGIC = b"mdio journal 1\n"
 _HEAD = struct.Struct("<QI")
 """Bytes of a record, and their crc32c."""
 TYPES = ("<f4", "<f8", "<i8", "<u4", "|u1")
-"""Of the numbers that records hold."""
+"""Types of the arrays in records."""
 FLUSH_S = 30.0
-"""Work of this time, at most, is done again after a power cut. Not less: where many share a file
-system nobody may write while it flushes, which takes longer the more was written."""
+"""At most this much work is repeated after a power cut. Not less: a flush blocks all writers of a
+shared file system, and takes longer the more was written."""
 MARK = "flushed"
-"""What a mark says: which records, from and to, of those before it."""
+"""Key of a mark: the run of records before it that are flushed."""
 RESERVED_NBYTES = 64 << 10
-"""The file is longer than its records by this, so that a full disk does not keep it from telling
-of what came before; zeros are no record."""
+"""Zeros reserved behind the records, so that they can be written on a full disk, too."""
 STOPPING_S = 2.0
-"""How long the end of the work waits for what is being flushed."""
+"""How long closing waits for a running flush."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """That some frames are stored."""
+    """A record that some frames are stored."""
 
     first: int
     n_frames: int
     values: Mapping[str, Any]
     """Plain values."""
     arrays: Sequence[NDArray[Any]] = ()
-    """Of `TYPES`."""
+    """Arrays of `TYPES`."""
     flushed: bool = False
     """Whether a mark says so."""
 
     def packed(self) -> bytes:
-        """Return the record as it lies in the journal."""
+        """Return the bytes of the record in the journal."""
         head = {
             "frames": [self.first, self.n_frames],
             "said": self.values,
@@ -81,54 +77,54 @@ class Record:
 
     @classmethod
     def unpacked(cls, data: bytes) -> Record:
-        """Read what `packed` made, without its length; raises what bytes of others may raise."""
-        text, _, rest = data.partition(b"\n")
+        """Read what `packed` returned, without its head; damaged bytes raise various errors."""
+        text, _, numbers = data.partition(b"\n")
         head = json.loads(text)
-        arrays, at = [], 0
+        arrays, offset = [], 0
         for kind, shape in head["arrays"]:
             count = math.prod(shape)
             if kind not in TYPES:
                 raise ValueError(f"numbers of the type {kind}")
-            arrays.append(np.frombuffer(rest, kind, count, at).reshape(shape))
-            at += arrays[-1].nbytes
+            arrays.append(np.frombuffer(numbers, kind, count, offset).reshape(shape))
+            offset += arrays[-1].nbytes
         first, n_frames = map(int, head["frames"])
         return cls(first, n_frames, dict(head["said"]), arrays)
 
 
 def journal_path(temporary: Path) -> Path:
-    """Return where the journal of an output is that is built at `temporary`."""
+    """Return the path of the journal of an output that is built at `temporary`."""
     return temporary.with_suffix(".journal")
 
 
 def read_journal(path: Path) -> tuple[list[Record], int]:
-    """Return the whole records of a journal, and where they end; raises OSError."""
+    """Return the complete records of a journal, and the offset of their end; raises OSError."""
     with open(open_regular(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
         if not is_own_record(
             os.fstat(file.fileno()), path.parent
         ):  # it could tell of frames that are not there
             return [], 0
         data = file.read()
-    found: list[Record] = []
+    records: list[Record] = []
     if not data.startswith(MAGIC):
-        return found, 0
-    at = len(MAGIC)
+        return records, 0
+    offset = len(MAGIC)
     with contextlib.suppress(
         ValueError, TypeError, LookupError, struct.error, OverflowError, RecursionError
     ):
         while True:
-            nbytes, crc = _HEAD.unpack_from(data, at)
-            begin = at + _HEAD.size
+            nbytes, crc = _HEAD.unpack_from(data, offset)
+            begin = offset + _HEAD.size
             body = data[begin : begin + nbytes]
             if len(body) < nbytes or not nbytes or crc32c(body) != crc:
                 break
             one = Record.unpacked(body)
             if (marked := one.values.get(MARK)) is None:
-                found.append(one)
+                records.append(one)
             else:
                 flushed = slice(*marked)
-                found[flushed] = [replace(record, flushed=True) for record in found[flushed]]
-            at = begin + nbytes
-    return found, at
+                records[flushed] = [replace(record, flushed=True) for record in records[flushed]]
+            offset = begin + nbytes
+    return records, offset
 
 
 class Journal:
@@ -136,9 +132,9 @@ class Journal:
 
     A context manager.
 
-    `temporary`: what `publish` yielded. `said`: what the first record says, if there is no journal
-    yet: plain values. Attributes: `said`: what the first record says. `records`: what former runs
-    stored.
+    `temporary`: the path that `publish` yielded. `values`: plain values for the first record, if
+    there is no journal yet. Attributes: `values`: those of the first record. `records`: pieces
+    stored by earlier runs.
     Raises OutputError: it cannot be written.
     """
 
@@ -178,7 +174,7 @@ class Journal:
             self._thread.start()
 
     def _work(self) -> None:
-        """Flush what was added, whether or not more comes, until there is an end or a failure."""
+        """Flush added pieces every `FLUSH_S` until the journal is closed or a flush fails."""
         while not self._closing.wait(FLUSH_S):
             try:
                 self._flush()
@@ -192,7 +188,7 @@ class Journal:
         if not files:
             return
         for path in (*files, *{path.parent for path in files}):
-            with contextlib.suppress(FileNotFoundError):  # it has become part of another one
+            with contextlib.suppress(FileNotFoundError):  # it was merged into another file
                 flush(path)
         with self._lock:
             if self._fd >= 0:
@@ -208,7 +204,7 @@ class Journal:
                 self._reserved = self._end + RESERVED_NBYTES
 
     def close(self) -> None:
-        """Flush nothing more, and close the file."""
+        """Stop flushing, and close the file."""
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join(STOPPING_S)
@@ -226,24 +222,24 @@ class Journal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        told = contextlib.suppress(OSError) if kind is not None else contextlib.nullcontext()
-        with told:  # the first error tells more
+        suppressed = contextlib.suppress(OSError) if kind is not None else contextlib.nullcontext()
+        with suppressed:  # the first error is the cause
             self.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """What a run that ended has left of an output, and can be gone on with."""
+    """The unfinished output of an earlier run, which can be continued."""
 
     temporary: Path
     values: Mapping[str, Any]
-    """As `Journal.said`."""
+    """As `Journal.values`."""
     n_frames: int
-    """That are stored."""
+    """Frames that are stored."""
 
     @property
     def text(self) -> str:
-        """How much there is, and where."""
+        """How many frames and bytes there are, and where."""
         match = TEMPORARY.fullmatch(self.temporary.name)
         assert match is not None
         owner = self.temporary.name[match.end(1) :]
@@ -254,7 +250,7 @@ class Unfinished:
         return f"{self.n_frames:,}{of} frames ({human_nbytes(nbytes)}) are kept in {self.temporary}"
 
     def compare(self, goal: Path, begun: Mapping[str, Any]) -> None:
-        """Raise OutputError unless `begun` is what the run has begun with."""
+        """Raise OutputError unless `begun` describes the same conversion."""
         difference = _difference(self.values.get("of"), begun)
         if difference is not None:
             raise OutputError(
@@ -265,7 +261,7 @@ class Unfinished:
 
 
 def find_unfinished(temporary: Path) -> Unfinished | None:
-    """Return what can be gone on with of the output that is built at `temporary`, if anything."""
+    """Return the unfinished output at `temporary`; None if there is none to continue."""
     if not os.path.lexists(temporary):
         return None
     try:
@@ -282,28 +278,28 @@ def find_unfinished(temporary: Path) -> Unfinished | None:
 
 
 def unfinished_in(left: Leftover) -> Iterator[Unfinished]:
-    """Yield what of a leftover can be gone on with."""
+    """Yield the unfinished outputs in a leftover."""
     for name in left.journals:
-        found = find_unfinished(left.name(left.folder / name))
-        if found is not None:
-            yield found
+        unfinished = find_unfinished(left.name(left.folder / name))
+        if unfinished is not None:
+            yield unfinished
 
 
 def refuse_unfinished(goal: Path, name: Path) -> None:
-    """Raise OutputError if a dead process has left something of `goal` that can be gone on with.
+    """Raise OutputError if a dead process has left an unfinished `goal` that can be continued.
 
-    `name`: of the output, as the caller knows it.
+    `name`: name of the output for the message.
     """
     for left in leftovers([goal]):
-        for found in unfinished_in(left):
+        for unfinished in unfinished_in(left):
             raise OutputError(
-                f"{name}: an earlier run did not finish; {found.text}; give --resume "
+                f"{name}: an earlier run did not finish; {unfinished.text}; give --resume "
                 "(resume=True in Python) to continue it, or --force (force=True) to start again"
             )
 
 
 def allocated_nbytes(path: Path) -> int:
-    """Return the bytes that a file or a folder takes on the disk, 0 if it is not there."""
+    """Return the bytes that a file or a folder takes on the disk, 0 if it does not exist."""
     files = [path, *(path.rglob("*") if path.is_dir() else ())] if os.path.lexists(path) else []
     return sum(512 * file.lstat().st_blocks for file in files)
 
@@ -312,10 +308,12 @@ def _difference(was: Any, now: Any, name: str = "") -> str | None:
     """Return the first difference of two plain values in words."""
     if isinstance(was, dict) and isinstance(now, dict):
         pairs = [(f"{name}, {key}" if name else key, key) for key in {**was, **now}]
-        found = (_difference(was.get(key), now.get(key), label) for label, key in pairs)
+        differences = (_difference(was.get(key), now.get(key), label) for label, key in pairs)
     elif isinstance(was, list) and isinstance(now, list):
-        found = (_difference(*two, f"{name} {k}") for k, two in enumerate(zip_longest(was, now)))
+        differences = (
+            _difference(*two, f"{name} {k}") for k, two in enumerate(zip_longest(was, now))
+        )
     else:
         one, other = json.dumps(was)[:80], json.dumps(now)[:80]
         return None if json.dumps(was) == json.dumps(now) else f"{name}: {one} then, {other} now"
-    return next((one for one in found if one is not None), None)
+    return next((one for one in differences if one is not None), None)

@@ -1,20 +1,20 @@
-"""Names under which outputs are built, whose they are, and whose turn it is to change them.
+"""Temporary names of outputs, the process that owns each, and locks on changing an output.
 
-``.NAME.mdio-HOST-PID-TOKEN.tmp`` is what will be ``NAME``; ``.journal`` tells what of it is done,
-``.old`` is what it replaces, where that is moved aside; ``.lock`` is held (flock) by the process at
-work and the children that it forked. A publication, one token and one lock, is dead when its lock
-can be had. Where a file system has no locks, the process that made it decides: the lock file then
-tells its number, time of start, namespace and boot, since containers share host names and process
-numbers. Older versions of mdio had neither token nor lock.
+``.NAME.mdio-HOST-PID-TOKEN.tmp`` will be ``NAME``; ``.journal`` records which frames are stored,
+``.old`` is what it replaces, where that is moved aside; ``.lock`` is locked (flock) by the working
+process and the children that it forked. A publication has one token and one lock, and is dead when
+its lock is free. Where a file system has no locks, the lock file identifies its process by number,
+start time, namespace and boot, since containers share host names and process numbers. Older
+versions of mdio had neither token nor lock.
 
-Anyone who may write into the folder can put such names there. So only what belongs to this user (or
-root) counts, and a plan that names anything but the output and what goes with it is none.
+Anyone who may write into the folder can create such names. So only files of this user (or root)
+count, and a plan is ignored if it names anything but the output and its companions.
 
-A run reads an output, works for a while, and puts a new one in its place. If another run has done
-the same meanwhile, what that one made must not get lost: so the state that was read is compared
-with what is there, and exchanged, while nobody else may do so. Locks of the system (flock) do not
-hold on every network; a name that is given only where there is none (a link) does, on NFS too. The
-file tells who made it, so that one left by a dead process is in nobody's way.
+A run reads an output, works for a while, and puts a new one in its place. Another run may have done
+the same meanwhile, and its output must not get lost: so the state that was read is compared with
+the present one, and exchanged, under an exclusive lock. Locks of the system (flock) do not work on
+every network; creating a link that must not exist does, on NFS too. The lock file names its
+process, so that one left by a dead process can be removed.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ _TRACE = re.compile(
 )
 TOKEN_NBYTES = 4
 LOCK_NBYTES = 1 << 20
-"""More than is ever in a lock file."""
+"""Upper bound on the size of a lock file."""
 DYING_S = 1.0
 """How long to wait for the last children of a process that was killed."""
 QUIET_S = 60.0
-"""Where another host has not added to a journal for so long, and its lock is free, it is dead."""
+"""A run on another host is dead if its lock is free and its journal did not grow for so long."""
 _claimed: set[str] = set()
-"""Owners of what this process, or the one that it was forked from, is at."""
+"""Owners (HOST-PID-TOKEN) of publications of this process, or of its parent before a fork."""
 
 
 def host_name() -> str:
-    """Return the name of this machine, as it is in names of files."""
+    """Return the name of this machine, as file names contain it."""
     return re.sub(r"[^A-Za-z0-9_.]", "_", os.uname().nodename)[:40]
 
 
@@ -100,11 +100,11 @@ def _is_at(fd: int, path: Path) -> bool:
 
 
 class Claim:
-    """The right to the temporaries of one publication; it ends with the process at the latest.
+    """The lock on the temporaries of one publication; it ends with the process at the latest.
 
-    `target`: what is published. Attributes: `built`: names under which something is built that will
-    be called otherwise, by the name that it will have. `unsettled`: whether there is more to do
-    than temporaries tell, so that the lock stays.
+    `target`: the path to publish. Attributes: `built`: by final name, the name under which it is
+    built if that differs. `unsettled`: whether names still have to change, so that the lock file
+    stays.
     """
 
     def __init__(self, target: Path) -> None:
@@ -116,14 +116,14 @@ class Claim:
             self.path = _name(target, self.owner, "lock")
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             self._fd = os.open(self.path, flags, 0o666)
-            # Between the two calls, another process may have taken it for that of a dead one.
-            held = try_lock(self._fd)
-            if held is not False and _is_at(self._fd, self.path):
+            # Between the two calls, another process may have removed it as a dead process's.
+            locked = try_lock(self._fd)
+            if locked is not False and _is_at(self._fd, self.path):
                 break
             os.close(self._fd)
         _claimed.add(self.owner)
         try:
-            if held is None:  # else the lock says enough, and a full disk is in nobody's way
+            if locked is None:  # else the lock suffices, and a full disk does no harm
                 self._write(process_identity(self.pid))
         except BaseException:
             self.release()
@@ -139,31 +139,33 @@ class Claim:
         return _name(_as_built(target, ending, self.built), self.owner, ending)
 
     def temporaries(self) -> list[Path]:
-        """Return what there is under temporary names of this publication."""
-        traces = [one for one in _traces(self.path.parent) if one["owner"] == self.owner]
-        return [self.path.with_name(one.string) for one in traces if one["ending"] == "tmp"]
+        """Return the existing temporaries of this publication."""
+        traces = [trace for trace in _traces(self.path.parent) if trace["owner"] == self.owner]
+        return [self.path.with_name(trace.string) for trace in traces if trace["ending"] == "tmp"]
 
     def note(self, plan: Mapping[str, Any]) -> None:
-        """Write down, on disk, how names are about to change: who finds the lock can go back."""
+        """Record on disk how names are about to change, so that another process can undo it."""
         self._write(plan)
         os.fsync(self._fd)
 
     def release(self) -> None:
-        """Give the claim up; where temporaries are left, the lock stays as that of a dead one."""
-        if os.getpid() != self.pid:  # a forked child has no say in it
+        """Release the lock; its file stays where temporaries are left."""
+        if os.getpid() != self.pid:  # only the process that made it
             return
         with contextlib.suppress(OSError):
-            ours = [one for one in _traces(self.path.parent) if one["owner"] == self.owner]
-            if not self.unsettled and all(one["ending"] == "lock" for one in ours):
+            own_traces = [
+                trace for trace in _traces(self.path.parent) if trace["owner"] == self.owner
+            ]
+            if not self.unsettled and all(trace["ending"] == "lock" for trace in own_traces):
                 self.path.unlink()
-        with contextlib.suppress(OSError):  # of a mount that is gone: why, another error has told
+        with contextlib.suppress(OSError):  # a lost mount, which another error reports
             os.close(self._fd)
         _claimed.discard(self.owner)
 
 
 @dataclass(slots=True)
 class Leftover:
-    """What a process that is gone has left of one publication."""
+    """What a dead process has left of one publication."""
 
     folder: Path
     owner: str
@@ -175,90 +177,90 @@ class Leftover:
     """Names of the targets that have a journal."""
     lock: Path | None
     plan: dict[str, Any] | None
-    """What `Claim.note` wrote."""
+    """The plan written by `Claim.note`."""
 
     def name(self, target: Path, ending: str = "tmp") -> Path:
-        """Return the name of `target`, as `Claim.name`."""
+        """Return the temporary or moved-aside name of `target`, as `Claim.name`."""
         built = {} if self.plan is None else self.plan.get("built", {})
         return _name(_as_built(target, ending, built), self.owner, ending)
 
 
 def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
-    """Yield what dead processes have left of any of `targets`, of one folder.
+    """Yield what dead processes have left of any of `targets`, which are in one folder.
 
-    Each is locked while the caller has it. Whether a process of another host still lives cannot
-    be seen from here: its temporaries are left out, unless they have a journal that tells.
+    Each is locked during its iteration. Whether a process of another host is alive is unknown
+    here: its temporaries are left out, unless they have a journal that has stopped growing.
     """
     folder = targets[0].parent
-    wanted = {target.name for target in targets}
+    names = {target.name for target in targets}
     deadline = time.monotonic() + DYING_S
     groups = _groups(folder)
     if any(one[0]["token"] and not _lock_of(one) for one in groups.values()):
         groups = _groups(folder)  # a lock made meanwhile may be overlooked, but not twice
-    for owner, every in groups.items():
-        lock = _lock_of(every)
+    for owner, all_traces in groups.items():
+        lock = _lock_of(all_traces)
         # The lock has the name of the output; older versions had none, and fewer names.
-        goal = lock["name"] if lock else min((one["name"] for one in every), key=len)
-        traces = [one for one in every if is_built_for(goal, one["name"])]
-        if owner in _claimed or wanted.isdisjoint(one["name"] for one in traces):
+        goal = lock["name"] if lock else min((one["name"] for one in all_traces), key=len)
+        traces = [one for one in all_traces if is_built_for(goal, one["name"])]
+        if owner in _claimed or names.isdisjoint(one["name"] for one in traces):
             continue
-        tmp, old, journals = (
+        temporaries, old, journals = (
             [one["name"] for one in traces if one["ending"] == ending]
             for ending in ("tmp", "old", "journal")
         )
-        here = traces[0]["host"] == host_name()
+        is_local = traces[0]["host"] == host_name()
         if lock is None:
-            if here and not _lives(int(traces[0]["pid"])):
-                yield Leftover(folder, owner, tmp, old, journals, None, None)
+            if is_local and not _lives(int(traces[0]["pid"])):
+                yield Leftover(folder, owner, temporaries, old, journals, None, None)
             continue
-        where = folder / lock.string
+        lock_path = folder / lock.string
         try:
-            fd = open_regular(where, os.O_RDWR | os.O_NOFOLLOW)
+            fd = open_regular(lock_path, os.O_RDWR | os.O_NOFOLLOW)
         except OSError:  # it has ended meanwhile, or is another user's
             continue
         try:
             if not is_own_record(os.fstat(fd), folder):
                 continue
-            held = try_lock(fd)
-            while here and held is False and not _lives(int(lock["pid"])):
+            locked = try_lock(fd)
+            while is_local and locked is False and not _lives(int(lock["pid"])):
                 if time.monotonic() > deadline:
                     break
                 time.sleep(0.01)  # it was killed, and children that it forked are yet to end
-                held = try_lock(fd)
+                locked = try_lock(fd)
             lines = _lines(fd)
-            if here:
-                dead = held if held is not None else is_process_gone(lines[0] if lines else {})
+            if is_local:
+                dead = locked if locked is not None else is_process_gone(lines[0] if lines else {})
             else:
-                dead = held is True and _is_quiet(folder, traces)
-            if dead and _is_at(fd, where):
+                dead = locked is True and _is_quiet(folder, traces)
+            if dead and _is_at(fd, lock_path):
                 plan = next((line for line in lines if "goal" in line), None)
                 if plan is None or _is_plan(plan, goal):
-                    yield Leftover(folder, owner, tmp, old, journals, where, plan)
+                    yield Leftover(folder, owner, temporaries, old, journals, lock_path, plan)
         finally:
             os.close(fd)
 
 
 def _is_plan(plan: Mapping[str, Any], goal: str) -> bool:
-    """Return whether what a lock holds names the output `goal`, and what goes with it, alone."""
-    aside, gone = plan.get("aside"), plan.get("gone", [])
+    """Return whether a plan from a lock names only the output `goal` and its companions."""
+    aside, removed = plan.get("aside"), plan.get("gone", [])
     built, new = plan.get("built", {}), plan.get("new")
-    if not (isinstance(aside, list) and isinstance(gone, list)):
+    if not (isinstance(aside, list) and isinstance(removed, list)):
         return False
     if not (isinstance(built, dict) and isinstance(new, dict)) or plan["goal"] != goal:
         return False
     names = [*aside, *built, *built.values(), *new]
     return (
         all(belongs_to_output(goal, name) for name in names)
-        and all(own_parts_folder(Path(goal), name) is not None for name in gone)
-        and all(isinstance(known, int | str) for known in new.values())
+        and all(own_parts_folder(Path(goal), name) is not None for name in removed)
+        and all(isinstance(identity, int | str) for identity in new.values())
         and ("gone" not in plan or goal in new)
     )
 
 
 def _traces(folder: Path) -> list[re.Match[str]]:
-    """Return the names of publications in `folder`; those that others have put there are left out.
+    """Return the temporary names in `folder` that belong to this user.
 
-    A journal, too, is obeyed: it says which frames need not be written again.
+    Journals, too, are trusted: they say which frames need not be written again.
     """
     matches = []
     for path in folder.iterdir():
@@ -272,68 +274,68 @@ def _traces(folder: Path) -> list[re.Match[str]]:
 
 
 def _groups(folder: Path) -> dict[str, list[re.Match[str]]]:
-    """Return what is in `folder` of publications of this host, or with a journal, by owner."""
+    """Return traces of publications of this host, or with a journal, by owner."""
     groups: dict[str, list[re.Match[str]]] = {}
     for match in _traces(folder):
         groups.setdefault(match["owner"], []).append(match)
     return {
         owner: traces
         for owner, traces in groups.items()
-        if traces[0]["host"] == host_name() or any(one["ending"] == "journal" for one in traces)
+        if traces[0]["host"] == host_name() or any(trace["ending"] == "journal" for trace in traces)
     }
 
 
 def _is_quiet(folder: Path, traces: Sequence[re.Match[str]]) -> bool:
     """Return whether nothing has been added to a journal for a while."""
-    journals = [folder / one.string for one in traces if one["ending"] == "journal"]
+    journals = [folder / trace.string for trace in traces if trace["ending"] == "journal"]
     with contextlib.suppress(OSError):
         return all(time.time() - path.stat().st_mtime > QUIET_S for path in journals)
     return False
 
 
 def _lock_of(traces: Sequence[re.Match[str]]) -> re.Match[str] | None:
-    return next((one for one in traces if one["ending"] == "lock"), None)
+    return next((trace for trace in traces if trace["ending"] == "lock"), None)
 
 
 def _lines(fd: int) -> list[dict[str, Any]]:
     """Return the lines of a lock file that were written whole."""
-    found: list[dict[str, Any]] = []
+    parsed: list[dict[str, Any]] = []
     with contextlib.suppress(OSError, ValueError, RecursionError):
         lines = map(json.loads, os.pread(fd, LOCK_NBYTES, 0).split(b"\n")[:-1])
-        found.extend(line for line in lines if isinstance(line, dict))
-    return found
+        parsed.extend(line for line in lines if isinstance(line, dict))
+    return parsed
 
 
 def process_identity(pid: int) -> dict[str, Any]:
-    """Return who a process of this namespace is, as far as the system tells."""
+    """Return what identifies a process of this namespace, as far as the system says."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         boot = namespace = ""
-    status = _status(pid)
+    process = _status(pid)
     return {
         "pid": pid,
-        "start": status[1] if status else None,
+        "start": process[1] if process else None,
         "boot": boot,
         "namespace": namespace,
     }
 
 
 def is_process_gone(owner: Mapping[str, Any]) -> bool:
-    """Return whether a process of a machine of this name is gone, of which `process_identity` told.
+    """Return whether a process, as `process_identity` described it, has ended.
 
-    Where it does not tell enough (a lock file that is only just being written), it is not.
+    False where the description is incomplete (a lock file that is just being written).
     """
-    here = process_identity(os.getpid())
+    ours = process_identity(os.getpid())
     if "boot" not in owner:  # it is only just being written
         return False
-    if owner.get("boot") != here["boot"]:
+    if owner.get("boot") != ours["boot"]:
         return True
-    if owner.get("namespace") != here["namespace"] or not isinstance(owner.get("pid"), int):
+    if owner.get("namespace") != ours["namespace"] or not isinstance(owner.get("pid"), int):
         return False
-    status = _status(owner["pid"])
-    return status is None or status[0] in "ZX" or status[1] != owner.get("start")
+    process = _status(owner["pid"])
+    return process is None or process[0] in "ZX" or process[1] != owner.get("start")
 
 
 def _status(pid: int) -> tuple[str, int] | None:
@@ -347,7 +349,7 @@ def _status(pid: int) -> tuple[str, int] | None:
 
 
 def _lives(pid: int) -> bool:
-    """Return whether another process with this number runs; what waits to be reaped does not."""
+    """Return whether another process with this number runs; zombies do not count."""
     if pid == os.getpid():
         return False
     if Path("/proc/self").is_dir():
@@ -363,9 +365,9 @@ def _lives(pid: int) -> bool:
 
 
 LOOK_S = 0.02
-"""How long a process waits until it looks again whether it is its turn."""
+"""How long a process waits before it tries to take the lock again."""
 STALE_S = 60.0
-"""So long is the file of an unknown process left alone; names are changed within far less."""
+"""Age at which the lock of an unknown process is removed; changing names takes far less."""
 WAIT_S = 600.0
 """How long a process waits for others at most."""
 OWNER_NBYTES = 4096
@@ -373,14 +375,14 @@ OWNER_NBYTES = 4096
 State = tuple[Any, ...]
 
 _unremoved: dict[Path, State | None] = {}
-"""Files of this process that could not be removed yet: the disk refused, perhaps for a while."""
+"""Files of this process that could not be removed yet, with their states."""
 
 
 def state_at(path: Path) -> State | None:
-    """Return what tells the output that is at `path` from any that takes its place; None if none.
+    """Return what distinguishes the output at `path` from any that replaces it; None if none.
 
-    Of a folder, that of its manifest, which is written last. None in stores, which compare.
-    Raises OSError: it cannot be looked at.
+    For a folder, the state of its manifest, which is written last. None in stores, whose requests
+    compare states themselves. Raises OSError: it cannot be read.
     """
     if store_at(path).compares_states:
         return None
@@ -398,7 +400,7 @@ def state_at(path: Path) -> State | None:
 
 def _state_of(file: Path) -> State:
     try:
-        # Opening it asks a server what is there now, where its clients remember what was.
+        # Opening makes a network client ask its server instead of its own cache.
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except PermissionError:
         status = file.lstat()
@@ -415,7 +417,7 @@ def _state_of(file: Path) -> State:
 
 
 def concurrent_change_error(path: Path) -> OutputError:
-    """Return the error of the run that comes second."""
+    """Return the error for a run whose output another run has changed."""
     return OutputError(
         f"{path}: another run has changed it meanwhile, so nothing of this one was put in its "
         "place; run it again"
@@ -424,9 +426,9 @@ def concurrent_change_error(path: Path) -> OutputError:
 
 @contextlib.contextmanager
 def exclusive_turn(goal: Path) -> Iterator[None]:
-    """Be the only one who changes what is at `goal`, on whatever machine others are.
+    """Hold the lock on changing `goal`, among processes of all machines.
 
-    Raises OutputError: another one does so for too long. OSError: the folder cannot be written.
+    Raises OutputError: another process holds it for too long. OSError: the folder is not writable.
     """
     lock = _turn_file(goal)
     number = _take(lock, goal)
@@ -439,7 +441,7 @@ def exclusive_turn(goal: Path) -> Iterator[None]:
 
 
 def remove_dead_turn(goal: Path) -> None:
-    """Remove what a process of this machine has left that was killed while it was its turn."""
+    """Remove the lock of a process of this machine that was killed while it held it."""
     lock = _turn_file(goal)
     _remove_again(lock.parent)
     for own in lock.parent.glob(".mdio-turn-*"):  # on its way to be a lock, or aside
@@ -466,10 +468,10 @@ def _is_gone(owner: dict[str, Any]) -> bool:
 
 
 def _take(lock: Path, goal: Path) -> int:
-    """Make the file that says whose turn it is, and return its number."""
+    """Create the lock file, waiting for others, and return its inode."""
     _remove_again(lock.parent)
     begun = time.monotonic()
-    seen: tuple[State | None, float] = (None, begun)
+    last_change: tuple[State | None, float] = (None, begun)
     while True:
         state = state_at(lock)
         if state is None:
@@ -477,15 +479,15 @@ def _take(lock: Path, goal: Path) -> int:
                 return _make(lock)
             continue
         now = time.monotonic()
-        if state != seen[0]:
-            seen = state, now
+        if state != last_change[0]:
+            last_change = state, now
         owner = _owner(lock)
-        if _is_gone(owner) or now - seen[1] > STALE_S:
+        if _is_gone(owner) or now - last_change[1] > STALE_S:
             _clear(lock, state)
         elif now - begun > WAIT_S:
-            who = f"process {owner.get('pid', '?')} on {owner.get('host', 'some machine')}"
+            holder = f"process {owner.get('pid', '?')} on {owner.get('host', 'some machine')}"
             raise OutputError(
-                f"{goal}: another run ({who}) has been changing it for {WAIT_S:g} s; if that is "
+                f"{goal}: another run ({holder}) has been changing it for {WAIT_S:g} s; if that is "
                 f"gone, remove {lock}, and run this again"
             )
         else:
@@ -493,7 +495,7 @@ def _take(lock: Path, goal: Path) -> int:
 
 
 def _make(lock: Path) -> int:
-    """Make the file, which says whose it is from the beginning, and return its number.
+    """Create the lock file with its owner in it, and return its inode.
 
     Raises FileExistsError: there is one.
     """
@@ -511,7 +513,7 @@ def _make(lock: Path) -> int:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file of ours, now or, if the disk refuses, when this process is here again."""
+    """Remove a file of ours, now or, if that fails, at the next call of `_remove_again`."""
     try:
         path.unlink(missing_ok=True)
     except OSError:
@@ -520,7 +522,7 @@ def _remove(path: Path) -> None:
 
 
 def _remove_again(folder: Path) -> None:
-    """Remove what could not be removed before, unless another one has its name by now."""
+    """Remove files that could not be removed before, unless they were replaced meanwhile."""
     for path in [path for path in list(_unremoved) if path.parent == folder]:
         state = _unremoved.pop(path, None)
         with contextlib.suppress(OSError):
@@ -529,7 +531,7 @@ def _remove_again(folder: Path) -> None:
 
 
 def _name_of_ours(lock: Path) -> Path:
-    """Return a free name beside the lock that tells of this process; goals may have long names."""
+    """Return a free name beside the lock, short even where the goal's is long."""
     return lock.with_name(f".mdio-turn-{_here()}-{os.getpid()}-{os.urandom(4).hex()}")
 
 
@@ -538,7 +540,7 @@ def _here() -> str:
 
 
 def _is_left(own: Path) -> bool:
-    """Return whether the process that made a file on its way to be the lock has gone."""
+    """Return whether the process that made a temporary lock file has ended."""
     owner = _owner(own)
     if owner:
         return _is_gone(owner)
@@ -549,11 +551,11 @@ def _is_left(own: Path) -> bool:
 
 
 def _write(path: Path) -> int:
-    """Make a file where there is none, with who we are in it; return its number."""
+    """Create a file that identifies this process; return its inode."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         ourselves = {"host": host_name(), **process_identity(os.getpid())}
-        with contextlib.suppress(OSError):  # a full disk is in nobody's way
+        with contextlib.suppress(OSError):  # a full disk does no harm
             os.write(fd, json.dumps(ourselves).encode())
         return os.fstat(fd).st_ino
     finally:
@@ -564,16 +566,16 @@ def _owner(lock: Path) -> dict[str, Any]:
     try:
         fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
         try:
-            said = json.loads(os.read(fd, OWNER_NBYTES))
+            record = json.loads(os.read(fd, OWNER_NBYTES))
         finally:
             os.close(fd)
     except (OSError, ValueError, RecursionError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
 def _clear(lock: Path, state: State) -> None:
-    """Remove the file of a dead process; one that was made meanwhile comes back."""
+    """Remove the lock of a dead process; a newer one is put back."""
     aside = _name_of_ours(lock)
     try:
         lock.rename(aside)

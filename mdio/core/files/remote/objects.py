@@ -1,4 +1,4 @@
-"""Objects in stores and on web servers: requests, what is known of an object, and open ones."""
+"""Objects in stores and on web servers: requests, a short-lived cache of answers, open objects."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 URL = re.compile(r"(s3|gs|az|https?)://([^/]*)", re.IGNORECASE)
 TIMEOUT_S = 30
 TRIES = 4
-"""How often bytes are asked for whose answer broke off; obstore tries again what is refused."""
+"""Tries for a request whose answer breaks off; obstore itself repeats refused ones."""
 PAUSE_S = 0.2
 
 Result = TypeVar("Result")
@@ -47,7 +47,7 @@ _pid = 0
 
 
 def has_store_threads() -> bool:
-    """Return whether this process has threads of obstore, which a forked one would wait for."""
+    """Return whether this process has threads of obstore, which are lost in a forked one."""
     return _pid == os.getpid()
 
 
@@ -67,7 +67,7 @@ def _store(root: str, process: int) -> Any:  # noqa: ARG001
 
 
 def store_and_name(path: Path) -> tuple[Any, str]:
-    """Return store and name of an object."""
+    """Return the store of an object, and its name there."""
     global _pid
     if _pid not in (0, os.getpid()):
         raise OSError(
@@ -86,9 +86,9 @@ def store_and_name(path: Path) -> tuple[Any, str]:
 
 @contextmanager
 def translated_errors(path: Path) -> Iterator[None]:
-    """Turn errors of obstore into OSError, without what their texts may give away.
+    """Turn errors of obstore into OSError, without secrets that their texts may contain.
 
-    PermissionError: what no further try would mend.
+    PermissionError: another try would not help.
     """
     from obstore import exceptions
 
@@ -102,10 +102,10 @@ def translated_errors(path: Path) -> Iterator[None]:
             raise PermissionError(13, NO_BUCKET, str(path)) from None
         kinds = exceptions.PermissionDeniedError, exceptions.UnauthenticatedError
         if isinstance(error, kinds) or REFUSED.search(text):
-            there = REGION.search(text)
-            hint = f" (it is in {there[1]})" if there else ""
-            said = f"the store refuses it; see credentials, region{hint} and endpoint"
-            raise PermissionError(13, said, str(path)) from None
+            region = REGION.search(text)
+            hint = f" (it is in {region[1]})" if region else ""
+            text_refused = f"the store refuses it; see credentials, region{hint} and endpoint"
+            raise PermissionError(13, text_refused, str(path)) from None
         if "Range request not supported" in text:
             raise PermissionError(13, NO_RANGES, str(path)) from None
         if isinstance(error, FileNotFoundError):
@@ -118,7 +118,7 @@ def translated_errors(path: Path) -> Iterator[None]:
 
 
 def with_retries(path: Path, call: Callable[[], Result]) -> Result:
-    """Return what a request gives, which is made again if its answer breaks off; raises OSError."""
+    """Return the result of a request, repeated if its answer breaks off; raises OSError."""
     for attempt in range(TRIES):
         try:
             with translated_errors(path):
@@ -133,20 +133,20 @@ def with_retries(path: Path, call: Callable[[], Result]) -> Result:
 
 
 HEAD_NBYTES = 64 << 10
-"""Bytes of an object that come with the request that opens it: enough for metadata and headers."""
+"""Bytes fetched by the request that opens an object: enough for metadata and headers."""
 KNOWN_S = 2.0
-"""So long an answer about an object counts: formats ask the same several times to know a file."""
+"""How long an answer is reused: recognising a format asks for the same bytes several times."""
 MAX_KNOWN = 64
 AHEAD_S = 120.0
 LOOKS = 32
-"""Objects that are asked for ahead at the same time."""
+"""Objects that are prefetched at the same time."""
 LARGE_NBYTES = 1 << 20
-"""What came with the request that opened an object is let go once it is read, if it is larger."""
+"""Bytes from the opening request are freed once they are read, if they are more than this."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """By what an object is known again."""
+    """Size, tag and time of an object, which differ once it is replaced."""
 
     nbytes: int
     tag: str
@@ -154,13 +154,15 @@ class State:
 
     @classmethod
     def of(cls, meta: Any) -> State:
-        """Return that of an answer."""
+        """Return the state in the metadata of an answer."""
         modified = meta["last_modified"]
-        since = round(modified.timestamp() * 1e6) * 1000 if modified is not None else 0
-        return cls(meta["size"], f"{meta['e_tag'] or ''} {meta['version'] or ''}".strip(), since)
+        modified_ns = round(modified.timestamp() * 1e6) * 1000 if modified is not None else 0
+        return cls(
+            meta["size"], f"{meta['e_tag'] or ''} {meta['version'] or ''}".strip(), modified_ns
+        )
 
     def status(self, kind: int) -> os.stat_result:
-        """Return this as of a file; the inode stands for the ETag."""
+        """Return it as the status of a file; the inode stands for the ETag."""
         inode = zlib.crc32(self.tag.encode())
         seconds = self.modified_ns // 10**9
         times = {"st_mtime_ns": self.modified_ns}
@@ -171,7 +173,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Of a store: what an object is, and some of its bytes."""
+    """An answer of a store: the state of an object, and some of its bytes."""
 
     state: State
     begin: int
@@ -180,36 +182,35 @@ class Answer:
 
 
 SMALL_NBYTES = 4 << 10
-"""So few bytes, as a frame's header, are asked for once in a while only: who opens an object looks
-at the same ones to know what it is, where it ends and when it began."""
+"""Answers up to this size, such as a frame's header, are kept for `SMALL_S`: opening a file reads
+the same headers several times."""
 SMALL_S = 10.0
 MAX_SMALL = 256
 
 _known: OrderedDict[str, Answer | float] = OrderedDict()
-"""Answers of late; the time where there was no object."""
+"""Recent answers by URL; a time where there was no object."""
 _small: OrderedDict[tuple[str, tuple[int, int]], Answer] = OrderedDict()
-"""Few bytes of late, by object and range."""
+"""Recent small answers, by object and range."""
 _coming: OrderedDict[str, Future[Answer]] = OrderedDict()
-"""Answers that were asked for ahead."""
+"""Prefetched answers."""
 _supposed: dict[str, Answer] = {}
-"""What takes the place of answers, see `pretend_stored`."""
+"""Objects that are read as if they were stored; see `pretend_stored`."""
 ENDING = " and its end"
-"""Behind the name of an object: what is known of its end."""
+"""Suffix of the key under which the end of an object is kept."""
 _lock = threading.RLock()
-"""Held for a moment only: what is collected as garbage lets go of objects too, in any thread, also
-in one that is just being started."""
-if hasattr(os, "register_at_fork"):  # what other threads ask for never comes in a child
+"""Reentrant, and held for a moment only: garbage collection drops objects in any thread."""
+if hasattr(os, "register_at_fork"):  # requests of other threads never end in a child
     os.register_at_fork(after_in_child=_coming.clear)
 
 
-def get(path: Path, wanted: Any) -> Answer:
-    """Ask for a range (first byte, one beyond the last; or ``{"suffix": n}``) of an object."""
+def get(path: Path, byte_range: Any) -> Answer:
+    """Fetch a range (first byte, one beyond the last; or ``{"suffix": n}``) of an object."""
     import obstore
 
     store, name = store_and_name(path)
 
     def ask() -> Answer:
-        answer = obstore.get(store, name, options={"range": wanted})
+        answer = obstore.get(store, name, options={"range": byte_range})
         begin, end = answer.range
         data = memoryview(answer.bytes())
         if len(data) != end - begin:
@@ -219,23 +220,23 @@ def get(path: Path, wanted: Any) -> Answer:
     return with_retries(path, ask)
 
 
-def get_unchanged(path: Path, wanted: tuple[int, int], state: State) -> Answer:
-    """Ask for a range of an object that was as `state` tells; the answer has what it is now."""
-    if wanted[1] - wanted[0] > SMALL_NBYTES:
-        return get(path, wanted)
-    key = str(path), wanted
-    found = _small.get(key)
-    if found is None or found.state != state or found.at < time.monotonic() - SMALL_S:
-        found = get(path, wanted)
-        _put(_small, key, found, MAX_SMALL)
-    return found
+def get_unchanged(path: Path, byte_range: tuple[int, int], state: State) -> Answer:
+    """Fetch a range of an object that had `state`; the answer has its present state."""
+    if byte_range[1] - byte_range[0] > SMALL_NBYTES:
+        return get(path, byte_range)
+    key = str(path), byte_range
+    answer = _small.get(key)
+    if answer is None or answer.state != state or answer.at < time.monotonic() - SMALL_S:
+        answer = get(path, byte_range)
+        _put(_small, key, answer, MAX_SMALL)
+    return answer
 
 
 def prefetch(paths: Iterable[Path], last_nbytes: int) -> None:
-    """Ask in threads, which end with their answers, for the ends of objects to be opened next.
+    """Request, in threads, the last bytes of objects that will be opened next.
 
-    Objects that are no longer than `last_nbytes` come whole; with 0, the beginnings of objects are
-    asked for. What is at hand is not.
+    Objects no longer than `last_nbytes` come whole; with 0, the beginnings of objects are
+    requested. Objects with a recent answer are left out.
     """
     with _lock:
         names = {str(path): path for path in paths}
@@ -245,51 +246,55 @@ def prefetch(paths: Iterable[Path], last_nbytes: int) -> None:
         return
     from concurrent.futures import Future, ThreadPoolExecutor
 
-    wanted = {"suffix": last_nbytes} if last_nbytes else (0, HEAD_NBYTES)
-    asked: dict[str, Future[Answer]] = {name: Future() for name in new}
+    byte_range = {"suffix": last_nbytes} if last_nbytes else (0, HEAD_NBYTES)
+    futures: dict[str, Future[Answer]] = {name: Future() for name in new}
     with _lock:  # another thread may ask for the same
-        asked = {name: one for name, one in asked.items() if _coming.setdefault(name, one) is one}
+        futures = {
+            name: future
+            for name, future in futures.items()
+            if _coming.setdefault(name, future) is future
+        }
         while len(_coming) > MAX_KNOWN:
             _coming.popitem(last=False)
 
     def ask(name: str) -> None:
         try:
-            asked[name].set_result(get(names[name], wanted))
+            futures[name].set_result(get(names[name], byte_range))
         except BaseException as error:
-            asked[name].set_exception(error)
+            futures[name].set_exception(error)
 
     pool = ThreadPoolExecutor(LOOKS, "mdio look")
     try:
-        for name in asked:
+        for name in futures:
             pool.submit(ask, name)
     except RuntimeError:  # the interpreter ends: nobody is to wait for these
         with _lock:
-            for name in asked:
+            for name in futures:
                 _coming.pop(name, None)
         raise
     pool.shutdown(wait=False)
 
 
 def forget_prefetched(paths: Iterable[Path]) -> None:
-    """Let go of what was asked for ahead and nobody has opened."""
+    """Forget prefetched answers of objects that were not opened."""
     with _lock:
         for path in paths:
             _coming.pop(str(path), None)
 
 
-def _is_at_hand(found: Answer | float | None, nbytes: int) -> bool:
-    """Return whether an answer of late has the last bytes of an object; with 0, the first."""
-    if not isinstance(found, Answer) or time.monotonic() - found.at > KNOWN_S / 2:
+def _is_at_hand(answer: Answer | float | None, nbytes: int) -> bool:
+    """Return whether a recent answer has the last `nbytes` of an object; with 0, the first."""
+    if not isinstance(answer, Answer) or time.monotonic() - answer.at > KNOWN_S / 2:
         return False
     if not nbytes:
-        return not found.begin
-    end, size = found.begin + len(found.data), found.state.nbytes
-    return end == size and len(found.data) >= min(nbytes, size)
+        return not answer.begin
+    end, size = answer.begin + len(answer.data), answer.state.nbytes
+    return end == size and len(answer.data) >= min(nbytes, size)
 
 
 @contextmanager
 def pretend_stored(path: Path, data: bytes) -> Iterator[None]:
-    """Have an object read, in this process, as though it were there already, and held `data`."""
+    """Have reads of an object in this process return `data`, as if it were already stored."""
     _supposed[str(path)] = Answer(State(len(data), "to be sent", 0), 0, data)
     try:
         yield
@@ -297,115 +302,113 @@ def pretend_stored(path: Path, data: bytes) -> Iterator[None]:
         del _supposed[str(path)]
 
 
-def find(path: Path, wanted: Any = (0, HEAD_NBYTES)) -> Answer | None:
-    """Return what an object is and how it begins (or ends); None if there is none."""
+def find(path: Path, byte_range: Any = (0, HEAD_NBYTES)) -> Answer | None:
+    """Return the state of an object and its first (or last) bytes; None if there is none."""
     import obstore
 
     key = str(path)
     if key in _supposed:
         return _supposed[key]
-    coming = _coming.get(key)
-    if coming is not None:
-        came = None
+    future = _coming.get(key)
+    if future is not None:
+        answer = None
         try:
-            came = coming.result()
+            answer = future.result()
         except FileNotFoundError:
             _keep(key, time.monotonic())
-        except OSError:  # whatever it was, it is asked for again
+        except OSError:  # it is requested again below
             pass
-        if came is not None and len(came.data) < LARGE_NBYTES:
-            _keep(key, came)
+        if answer is not None and len(answer.data) < LARGE_NBYTES:
+            _keep(key, answer)
         with _lock:
-            if _coming.get(key) is coming:
+            if _coming.get(key) is future:
                 del _coming[key]
-        if came is not None and came.at > time.monotonic() - AHEAD_S:
-            return came
+        if answer is not None and answer.at > time.monotonic() - AHEAD_S:
+            return answer
     with _lock:
-        found = _known.get(key)
-    at = found.at if isinstance(found, Answer) else found
-    if at is not None and time.monotonic() - at < KNOWN_S:
-        return found if isinstance(found, Answer) else None
-    now: Answer | None
+        known = _known.get(key)
+    known_since = known.at if isinstance(known, Answer) else known
+    if known_since is not None and time.monotonic() - known_since < KNOWN_S:
+        return known if isinstance(known, Answer) else None
+    fetched: Answer | None
     try:
-        now = get(path, wanted)
+        fetched = get(path, byte_range)
     except FileNotFoundError:
-        now = None
+        fetched = None
     except PermissionError:
         raise
-    except OSError:  # nothing to have a range of, or no such ranges here: see what it is
+    except OSError:  # an empty object, or no ranges: ask for its state alone
         store, name = store_and_name(path)
         try:
             with translated_errors(path):
-                now = Answer(State.of(obstore.head(store, name)), 0, b"")
+                fetched = Answer(State.of(obstore.head(store, name)), 0, b"")
         except FileNotFoundError:
-            now = None
-    _keep(key, time.monotonic() if now is None else now)
-    return now
+            fetched = None
+    _keep(key, time.monotonic() if fetched is None else fetched)
+    return fetched
 
 
-def _keep(key: str, found: Answer | float) -> None:
-    _put(_known, key, found, MAX_KNOWN)
+def _keep(key: str, answer: Answer | float) -> None:
+    _put(_known, key, answer, MAX_KNOWN)
 
 
-def _put(kept: OrderedDict[Any, Any], key: object, found: object, most: int) -> None:
+def _put(cache: OrderedDict[Any, Any], key: object, entry: object, max_entries: int) -> None:
     with _lock:
-        kept.pop(key, None)
-        kept[key] = found
-        while len(kept) > most:
-            kept.popitem(last=False)
+        cache.pop(key, None)
+        cache[key] = entry
+        while len(cache) > max_entries:
+            cache.popitem(last=False)
 
 
 def prefetch_end(path: Path) -> None:
-    """Have the end of an object at hand for who opens it now, with one request.
+    """Fetch the end of an object with one request, for a library that opens it now.
 
-    Programs that write what they know of a file behind the rest of it are read so: 1 MiB of small
-    files, 8 MiB of very large ones. Who has opened it forgets it here (`forget_end`): the next one
-    is to see whether it was replaced.
+    For formats that keep their index at the end: 1 MiB of small files, 8 MiB of very large ones.
+    After opening, `forget_end` is called, so that the next opening sees whether it was replaced.
     """
-    key, found = f"{path}{ENDING}", find(path)
-    if found is None or len(found.data) == found.state.nbytes:
+    key, start = f"{path}{ENDING}", find(path)
+    if start is None or len(start.data) == start.state.nbytes:
         return
-    size = found.state.nbytes
+    size = start.state.nbytes
     with _lock:
-        known = _known.get(key)
-    if isinstance(known, Answer) and known.state == found.state:
+        stored = _known.get(key)
+    if isinstance(stored, Answer) and stored.state == start.state:
         return
-    with suppress(OSError):  # who opens it will meet it
+    with suppress(OSError):  # opening it will raise the error
         end = get(path, (max(0, size - min(max(size // 200, 1 << 20), 8 << 20)), size))
-        if end.state != found.state:
+        if end.state != start.state:
             forget(path)
         else:
             keep_end(path, end)
 
 
 def known_end(path: Path, state: State) -> Answer:
-    """Return what is at hand of the end of an object."""
+    """Return the end of an object that was prefetched; an empty answer if none was."""
     end = _known.get(f"{path}{ENDING}")
     return end if isinstance(end, Answer) and end.state == state else Answer(state, 0, b"")
 
 
-def keep_end(path: Path, found: Answer) -> None:
-    """Have the end of an object at hand for who opens it next, as it is."""
-    _keep(f"{path}{ENDING}", found)
+def keep_end(path: Path, end: Answer) -> None:
+    """Keep the end of an object for its next opening."""
+    _keep(f"{path}{ENDING}", end)
 
 
 def forget_end(path: Path) -> None:
-    """Forget what was kept by `prefetch_end`; objects that are open have it."""
+    """Forget the end kept by `prefetch_end`; open objects keep their own reference."""
     with _lock:
         _known.pop(f"{path}{ENDING}", None)
 
 
 def forget(path: Path, *, below: bool = False) -> None:
-    """Forget what was found out about an object, which is changed.
+    """Forget cached answers about an object that is being changed.
 
-    With `below`, what is known of those in a folder, or was asked for ahead: whoever opens it next
-    may find another output.
+    With `below`, those about all objects in a folder, prefetched ones too.
     """
     with _lock:
         if below:
-            for found in (_known, _coming):
-                for key in [key for key in found if key.startswith(f"{path}/")]:
-                    found.pop(key, None)
+            for cache in (_known, _coming):
+                for key in [key for key in cache if key.startswith(f"{path}/")]:
+                    cache.pop(key, None)
             return
         for key in (str(path), f"{path}{ENDING}"):
             _known.pop(key, None)
@@ -417,83 +420,83 @@ TAIL_NBYTES = 32 << 10
 
 
 class RemoteObject:
-    """One object, as it was when it was opened; for any number of threads.
+    """One object in the state in which it was opened; for any number of threads.
 
-    `path`: its URL. `last_nbytes`: bytes at its end that are wanted first: they come with the
-    request that opens it. Of others the last bytes come together once any of them are wanted:
-    formats look there several times.
-    Raises OSError: it is not there, or the store does not give it.
+    `path`: its URL. `last_nbytes`: bytes at its end to fetch with the request that opens it. With
+    0, the last `TAIL_NBYTES` come together once any of them is read: formats look there several
+    times.
+    Raises OSError: it does not exist, or the store refuses it.
     """
 
     def __init__(self, path: Path, last_nbytes: int = 0) -> None:
-        found = find(path, {"suffix": last_nbytes} if last_nbytes else (0, HEAD_NBYTES))
-        if found is None:
+        answer = find(path, {"suffix": last_nbytes} if last_nbytes else (0, HEAD_NBYTES))
+        if answer is None:
             raise FileNotFoundError(2, "no such object", str(path))
-        self.path, self.state = path, found.state
-        self._begin, self._data = found.begin, found.data
+        self.path, self.state = path, answer.state
+        self._begin, self._data = answer.begin, answer.data
         self._end = known_end(path, self.state)
         self._front, self._last_nbytes = 0, last_nbytes
-        """So many of these bytes have been read, from front to back; what lies behind them."""
+        """Bytes of `_data` read so far, from front to back; bytes requested at the end."""
 
     @property
     def status(self) -> os.stat_result:
-        """Size, time and identity, as of a file."""
+        """Size, time and identity, as for a file."""
         return self.state.status(stat.S_IFREG)
 
     def held(self, offset: int, nbytes: int) -> memoryview | None:
-        """Return bytes that came when it was opened; None if they did not, or were let go."""
-        data, at = memoryview(self._data), offset - self._begin
-        if at < 0 or at + nbytes > len(data):
+        """Return bytes that came with the opening request; None if they did not, or were freed."""
+        data, position = memoryview(self._data), offset - self._begin
+        if position < 0 or position + nbytes > len(data):
             end = self._end
-            at = offset - end.begin
-            here = at >= 0 and at + nbytes <= len(end.data)
-            return memoryview(end.data)[at : at + nbytes] if here else None
-        if at <= self._front:
-            self._front = max(self._front, at + nbytes)
+            position = offset - end.begin
+            is_here = position >= 0 and position + nbytes <= len(end.data)
+            return memoryview(end.data)[position : position + nbytes] if is_here else None
+        if position <= self._front:
+            self._front = max(self._front, position + nbytes)
             if LARGE_NBYTES < len(data) <= self._front + self._last_nbytes:
                 self._data = b""
-        return data[at : at + nbytes]
+        return data[position : position + nbytes]
 
     def get(self, offset: int, nbytes: int) -> memoryview:
-        """Return bytes of it, with one request where need be: fewer only at the end.
+        """Return bytes of the object, with one request at most: fewer only at the end.
 
-        Raises OSError: they cannot be had, or the object is another one than was opened.
+        Raises OSError: they cannot be read, or the object was replaced since it was opened.
         """
         size = self.state.nbytes
         nbytes = max(0, min(nbytes, size - offset))
-        if (here := self.held(offset, nbytes)) is not None or not nbytes:
-            return memoryview(b"") if here is None else here
+        if (held := self.held(offset, nbytes)) is not None or not nbytes:
+            return memoryview(b"") if held is None else held
         begin, end = offset, offset + nbytes
         at_end = offset >= size - TAIL_NBYTES and not self._last_nbytes
         if at_end:
-            self._end = known_end(self.path, self.state)  # others may have read it since
-            if (here := self.held(offset, nbytes)) is not None:
-                return here
+            self._end = known_end(self.path, self.state)  # another reader may have fetched it since
+            if (held := self.held(offset, nbytes)) is not None:
+                return held
             begin, end = max(0, size - TAIL_NBYTES), size
-        found = get_unchanged(self.path, (begin, end), self.state)
-        if found.state != self.state:
+        answer = get_unchanged(self.path, (begin, end), self.state)
+        if answer.state != self.state:
             forget(self.path)
             raise OSError(
                 5,
                 f"it was replaced while it was open: {self.state.nbytes} bytes with ETag "
-                f"{self.state.tag} were opened, {found.state.nbytes} with {found.state.tag} "
+                f"{self.state.tag} were opened, {answer.state.nbytes} with {answer.state.tag} "
                 "are there now; open it again",
                 str(self.path),
             )
         if at_end:
-            self._end = found
-            keep_end(self.path, found)
-        return memoryview(found.data)[offset - begin : offset - begin + nbytes]
+            self._end = answer
+            keep_end(self.path, answer)
+        return memoryview(answer.data)[offset - begin : offset - begin + nbytes]
 
     def read_into(self, buffers: Sequence[Any], offset: int) -> int:
         """Fill `buffers`, and return how many bytes came; 0 at the end; raises as `get` does."""
         views = [memoryview(buffer).cast("B") for buffer in buffers]
-        data, at = self.get(offset, sum(map(len, views))), 0
+        data, done = self.get(offset, sum(map(len, views))), 0
         for view in views:
-            part = data[at : at + len(view)]
+            part = data[done : done + len(view)]
             view[: len(part)] = part
-            at += len(part)
-        return at
+            done += len(part)
+        return done
 
 
 BLOCK_NBYTES = 1 << 20
@@ -517,11 +520,11 @@ class ObjectFile(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """Return where it is."""
+        """Return the position."""
         return self._at
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a byte."""
+        """Move to a byte."""
         base = (0, self._at, self._object.state.nbytes)[whence]
         if base + offset < 0:
             raise OSError(22, "before the beginning", str(self._object.path))
@@ -529,16 +532,16 @@ class ObjectFile(io.RawIOBase):
         return self._at
 
     def readinto(self, target: Any) -> int:
-        """Fill `target` from there on; return how many bytes came."""
+        """Fill `target` from the position on; return how many bytes were read."""
         view = memoryview(target).cast("B")
         done = 0
         while done < len(view):
             number, begin = divmod(self._at, BLOCK_NBYTES)
-            wanted = min(len(view) - done, BLOCK_NBYTES - begin)
-            here = self._object.held(self._at, wanted) if number not in self._blocks else None
-            if here is not None:  # it came as the object was opened
-                n_read = wanted
-                view[done : done + n_read] = here
+            n_wanted = min(len(view) - done, BLOCK_NBYTES - begin)
+            held = self._object.held(self._at, n_wanted) if number not in self._blocks else None
+            if held is not None:  # it came as the object was opened
+                n_read = n_wanted
+                view[done : done + n_read] = held
             elif not begin and len(view) - done > BLOCK_NBYTES:
                 n_read = self._object.read_into([view[done:]], self._at)
             else:
@@ -551,16 +554,16 @@ class ObjectFile(io.RawIOBase):
         return done
 
     def _block(self, number: int) -> bytes:
-        found = self._blocks.get(number)
-        if found is None:
+        block = self._blocks.get(number)
+        if block is None:
             begin = number * BLOCK_NBYTES
             room = bytearray(max(0, min(BLOCK_NBYTES, self._object.state.nbytes - begin)))
             self._object.read_into([room], begin)
-            found = self._blocks[number] = bytes(room)
+            block = self._blocks[number] = bytes(room)
             if len(self._blocks) > MAX_BLOCKS:
                 self._blocks.popitem(last=False)
         self._blocks.move_to_end(number)
-        return found
+        return block
 
 
 @contextmanager

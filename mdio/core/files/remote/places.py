@@ -1,9 +1,8 @@
-"""Outputs in stores: requests that change what is there, whose it is, and how one replaces another.
+"""Outputs in stores: requests that write, marks of who writes, and how an output replaces another.
 
-A store renames nothing. Where an output takes the place of a former one, its manifest alone changes
-in one step: it says first that objects lie in the folder in which they were sent, until they have
-been copied to their names, and then no more. Before, in that folder, it says of objects of the
-former output that they are above it.
+A store cannot rename. Where an output replaces a former one, only its manifest changes in one step:
+it first redirects to the folder into which objects were sent, until they have been copied to their
+final names. In that folder, before, it redirects to the folder above for objects that both share.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from mdio.core.files.remote.paths import MANIFESTS, RemotePath
 
 KEY = "elsewhere"
 STAGE = "mdio-new-"
-"""How the folder begins in which an output is whole that is to replace another one."""
+"""Prefix of the folder into which an output is sent that will replace another one."""
 ABOVE = ".."
 KEPT_NS, SENT_NS = 0, 10**9
-"""When files were changed that stand for objects: no others are as old."""
+"""Modification times of placeholder files, which no other file has."""
 
 
 class Redirect:
-    """Where the objects of an output lie, as its `manifest` says."""
+    """The folder to which an output's `manifest` redirects for some or all objects."""
 
     def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
-        found = manifest.get(KEY)
-        entry = found if isinstance(found, dict) else {}
+        value = manifest.get(KEY)
+        entry = value if isinstance(value, dict) else {}
         name, names = str(entry.get("folder", "")), entry.get("names")
         self.folder = folder
         self._other: Path | None = None
@@ -48,19 +47,19 @@ class Redirect:
         self._names = frozenset(map(str, names)) if isinstance(names, list) else None
 
     def place(self, name: str) -> Path:
-        """Return where an object is: at its name, if it has been copied there by now."""
+        """Return the path of an object: its final one, if it has been copied there."""
         if self._other is None or (self._names is not None and name not in self._names):
             return self.folder / name
-        there = self._other / name
-        if isinstance(there, RemotePath) and find(there) is None:
+        candidate = self._other / name
+        if isinstance(candidate, RemotePath) and find(candidate) is None:
             return self.folder / name
-        return there
+        return candidate
 
 
 def make_placeholder(target: Path, nbytes: int, *, sent: bool = False) -> None:
-    """Make a file, as long and without contents, for an object.
+    """Create an empty file of the size of an object that it stands for.
 
-    It stays where it is in the former output, or was `sent` for the new one.
+    The object is part of the former output, or was `sent` for the new one.
     """
     with target.open("wb") as file:
         file.truncate(nbytes)
@@ -80,12 +79,12 @@ def stands_for_sent(file: Path) -> bool:
 
 
 def read_redirect(text: bytes) -> Any:
-    """Return what a manifest says under `KEY`; None if nothing."""
+    """Return a manifest's redirect (`KEY`); None if it has none."""
     return _manifest(json.loads(text)).get(KEY)
 
 
 def with_redirect(text: bytes, folder: str = "", names: Collection[str] | None = None) -> bytes:
-    """Return a manifest that says that `names` (None = all) are in `folder`; or nothing of it."""
+    """Return a manifest that redirects `names` (None = all) to `folder`; "" = no redirect."""
     node = json.loads(text)
     manifest = _manifest(node)
     manifest.pop(KEY, None)
@@ -98,23 +97,22 @@ def with_redirect(text: bytes, folder: str = "", names: Collection[str] | None =
 
 
 def _manifest(node: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = node["attributes"][marks.MARK] if "attributes" in node else node
-    return found
+    manifest: dict[str, Any] = node["attributes"][marks.MARK] if "attributes" in node else node
+    return manifest
 
 
 PART_NBYTES = 8 << 20
-"""Larger files are sent in parts of this size, several at a time; there is nothing under their name
-before all have come."""
+"""Larger files are sent in parts of this size, several at a time; the last completes the object."""
 PARTS = 8
 CONDITIONAL_NBYTES = 64 << 20
-"""Conditions are of requests that send all of an object, which is to be done in a short time."""
+"""Largest object sent by one conditional request, which must not take long."""
 
 
 def current_tag(target: RemotePath) -> str | None:
-    """Return by what the object of a name is known now (its ETag and version); None if none is."""
+    """Return the present ETag and version of an object; None if it does not exist."""
     objects.forget(target)
-    found = objects.find(target)
-    return None if found is None else found.state.tag
+    answer = objects.find(target)
+    return None if answer is None else answer.state.tag
 
 
 def put(
@@ -123,16 +121,16 @@ def put(
     *,
     new: bool = False,
     over: str | None = None,
-    looked: bool = False,
+    checked: bool = False,
 ) -> str:
-    """Send some bytes, or those of a file, as an object; it is there whole or not at all.
+    """Send some bytes, or a file, as an object, whole or not at all.
 
     Returns its ETag, as far as it is known.
 
     `target`: its name. `data`: what it is to hold. `new`: refuse where there is an object of this
     name. `over`: refuse where there is another one than had this `current_tag`, which is read
     before the first try, and is a condition of the request, where the store has conditions and a
-    file is not so large that it goes in parts. `looked`: the caller has just read it.
+    file is not so large that it goes in parts. `checked`: the caller has just read it.
     Raises FileExistsError: with `new` or `over`: there is another one. OSError: the store does not
     take it, after `objects.TRIES` tries.
     """
@@ -143,7 +141,7 @@ def put(
     large = isinstance(data, Path) and data.stat().st_size > CONDITIONAL_NBYTES
     mode: Any = "overwrite"
     if new or over is not None:
-        if not looked and current_tag(target) != over:
+        if not checked and current_tag(target) != over:
             raise FileExistsError(17, "there is another one by now", str(target))
         if not large:
             tag, _, version = (over or "").partition(" ")
@@ -153,7 +151,7 @@ def put(
         try:
             with translated_errors(target):
                 try:
-                    found = obstore.put(
+                    answer = obstore.put(
                         store,
                         name,
                         data,
@@ -167,9 +165,9 @@ def put(
                         raise
                     mode = "overwrite"
                     continue
-            return str(found["e_tag"] or "")
+            return str(answer["e_tag"] or "")
         except FileExistsError:
-            # Of a try whose answer was lost, it is ours.
+            # Ours, from a try whose answer was lost.
             if attempt and _holds(target, data):
                 return ""
             raise
@@ -181,7 +179,7 @@ def put(
             if attempt == objects.TRIES - 1:
                 if isinstance(error, FileNotFoundError):
                     raise OSError(2, NO_BUCKET, str(target)) from None
-                raise  # of parts, what is not found may be those of a try whose answer was lost
+                raise  # an earlier try whose answer was lost may have used up the parts
             time.sleep(objects.PAUSE_S * 2**attempt)
         finally:
             objects.forget(target)
@@ -206,7 +204,7 @@ def copy(source: RemotePath, target: RemotePath) -> None:
 
 
 def delete(targets: Iterable[RemotePath]) -> None:
-    """Remove objects; those that are not there are none. Raises OSError."""
+    """Remove objects; missing ones are ignored. Raises OSError."""
     import obstore
 
     paths = list(targets)
@@ -218,7 +216,7 @@ def delete(targets: Iterable[RemotePath]) -> None:
             try:
                 obstore.delete(store, [store_and_name(path)[1] for path in paths])
             except FileNotFoundError:
-                for path in paths:  # some stores take one that is not there for an error
+                for path in paths:  # some stores refuse all if one is missing
                     try:
                         obstore.delete(store, store_and_name(path)[1])
                     except FileNotFoundError:
@@ -234,26 +232,26 @@ def names_below(folder: RemotePath) -> dict[str, int]:
 
     store, name = store_and_name(folder)
     try:
-        found = objects.with_retries(
-            folder, lambda: [one for some in obstore.list(store, f"{name}/") for one in some]
+        entries = objects.with_retries(
+            folder, lambda: [entry for batch in obstore.list(store, f"{name}/") for entry in batch]
         )
     except OSError as error:
         if "404 Not Found" in str(error.strerror):  # errors of lists have no kind
             raise OSError(2, NO_BUCKET, str(folder)) from None
         raise
-    return {one["path"][len(name) + 1 :]: one["size"] for one in found}
+    return {entry["path"][len(name) + 1 :]: entry["size"] for entry in entries}
 
 
 MARK = "mdio-unfinished.json"
 TOKEN = re.compile("[0-9a-f]{16}")
 SENDERS = 8
-"""Objects that are sent, or copied, at the same time, ..."""
+"""Objects sent, or copied, at the same time."""
 SMALL_SENDERS, SMALL_NBYTES = 32, 1 << 20
-"""... and small ones, which take no longer than their answers do."""
+"""The same for objects up to this size, whose time is that of the answer."""
 
 
 def run_concurrently(*calls: Callable[[], Any]) -> list[Any]:
-    """Return what calls return that wait for a store at the same time; raises what one raises."""
+    """Return the results of calls that run in threads at the same time; raises the first error."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(len(calls)) as pool:
@@ -261,7 +259,7 @@ def run_concurrently(*calls: Callable[[], Any]) -> list[Any]:
 
 
 def settle(goal: Path) -> None:
-    """Finish an exchange that a dead run has broken off; raises OSError."""
+    """Finish an exchange that a dead run has left half done; raises OSError."""
     if isinstance(goal, RemotePath) and not str(goal).lower().startswith("http"):
         place = OutputPlace(goal)
         place.find()
@@ -284,11 +282,11 @@ class OutputPlace:
         self._over: str | None = None
 
     def find(self) -> None:
-        """Find out what is there."""
+        """List the existing objects."""
         self._there = names_below(self.goal)
 
     def settle(self) -> None:
-        """Finish an exchange that was broken off."""
+        """Finish an exchange that was left half done."""
         mark = self._mark()
         if mark.get("moving"):
             stage = self._stage(mark["token"])
@@ -301,12 +299,12 @@ class OutputPlace:
             self.is_done = False
 
     def look(self, *, replace: bool, anew: bool, former: str | None) -> bool:
-        """Find out what is there, and clear what a dead run has left.
+        """List the existing objects, and remove those of a dead run.
 
         `replace`: whether a former output will be replaced. `anew`: whether what a run has left
         that did not end may be removed. `former`: the token of a run that is to be gone on with.
-        Returns bool: whether it is.
-        Raises OutputError: what is there must not be replaced.
+        Returns bool: whether that run is continued.
+        Raises OutputError: the existing objects must not be replaced.
         """
         _, is_object = run_concurrently(self.find, self.goal.is_object)
         self.settle()
@@ -319,8 +317,8 @@ class OutputPlace:
                 f"{self.goal}: there are objects below it that mdio did not write; remove them "
                 "yourself or choose another name"
             )
-        goes_on = bool(mark) and former == mark.get("token")
-        if goes_on:
+        continues = bool(mark) and former == mark.get("token")
+        if continues:
             self.token, self.begun = mark["token"], True
         elif mark and not anew:
             raise OutputError(
@@ -333,33 +331,33 @@ class OutputPlace:
             self._over = current_tag(
                 self.goal / self._manifests[0] if self._manifests else self.goal
             )
-        if not goes_on:
+        if not continues:
             old = {name for name in self._there if STAGE not in name} if self._manifests else set()
             delete(self.goal / name for name in self._there.keys() - (old - {MARK}))
-        return goes_on
+        return continues
 
     def new_names(self) -> dict[str, int]:
-        """Return what is there of the new output, by name, and its bytes."""
+        """Return the bytes of each stored object of the new output, by name."""
         begin = "" if self.where == self.goal else f"{self.where.name}/"
-        there = self._there.items()
-        return {name.removeprefix(begin): n for name, n in there if name.startswith(begin)}
+        sizes = self._there.items()
+        return {name.removeprefix(begin): n for name, n in sizes if name.startswith(begin)}
 
     def mark(self) -> None:
-        """Tell others that a folder is being sent; raises OutputError if one is already."""
+        """Mark the folder as being written; raises OutputError if another run has."""
         if self.goal.is_object():
             raise OutputError(f"{self.goal}: an object, and no folder; remove it yourself")
         begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-        said = {"token": self.token, "begun": begun}
+        mark = {"token": self.token, "begun": begun}
         try:
-            put(self.goal / MARK, json.dumps(said).encode(), new=True, looked=True)
+            put(self.goal / MARK, json.dumps(mark).encode(), new=True, checked=True)
         except FileExistsError:
             raise self._taken() from None
         self.begun = True
 
     def put_object(self, data: Path, *, same: bool) -> None:
-        """Send a file as an object of this name, and look whether it is there.
+        """Send a file as the object `goal`, and check its size.
 
-        `same`: only over what was there when the run began.
+        `same`: only over the object that existed when the run began.
         """
         if self._there:
             raise OutputError(f"{self.goal}: a folder, and no object; remove it yourself")
@@ -370,7 +368,7 @@ class OutputPlace:
         self._compare({"": self.goal.stat().st_size}, {"": data.stat().st_size})
 
     def compare(self, expected: Mapping[str, int], kept: Mapping[str, int]) -> None:
-        """Have all objects there that should be, and no others.
+        """Check that exactly the expected objects are stored, and delete all others.
 
         `kept`: those of the former output that are also of this one.
         Raises OutputError, OSError: another run has the folder; one is not there, or not whole.
@@ -378,28 +376,28 @@ class OutputPlace:
         _, mark = run_concurrently(self.find, self._read_mark)
         if mark.get("token") != self.token:
             raise self._taken()
-        there = self._there if self.where == self.goal else names_below(self.where)
-        self._compare(there, expected)
+        stored = self._there if self.where == self.goal else names_below(self.where)
+        self._compare(stored, expected)
         self._compare(self._there, kept)
-        delete(self.where / name for name in there.keys() - expected.keys() - {MARK})
+        delete(self.where / name for name in stored.keys() - expected.keys() - {MARK})
 
-    def _compare(self, there: Mapping[str, int], expected: Mapping[str, int]) -> None:
+    def _compare(self, stored: Mapping[str, int], expected: Mapping[str, int]) -> None:
         for name, nbytes in expected.items():
-            if there.get(name) != nbytes:
-                found = f"{there.get(name, 0)} bytes are there, {nbytes} were sent"
-                raise OSError(5, found, str(self.where / name))
+            if stored.get(name) != nbytes:
+                difference = f"{stored.get(name, 0)} bytes are there, {nbytes} were sent"
+                raise OSError(5, difference, str(self.where / name))
 
     def manifest(self, data: bytes, kept: Collection[str]) -> bytes:
-        """Return what makes the objects an output, where they are."""
+        """Return the manifest for the folder in which the objects are."""
         return data if self.where == self.goal else with_redirect(data, ABOVE, kept)
 
     def put_manifest(self, name: str, data: bytes) -> None:
-        """Send what makes the objects an output; raises OSError: it is not there afterwards."""
+        """Send the manifest, which completes the output; raises OSError if it did not arrive."""
         manifest = self.where / name
         from hashlib import md5  # reading needs none
 
         tag = put(manifest, data)
-        # Most stores say what they have got: its MD5.
+        # Most stores answer with the MD5 of what they received.
         if tag.strip('"') != md5(data, usedforsecurity=False).hexdigest() and (
             manifest.read_bytes() != data
         ):
@@ -407,7 +405,7 @@ class OutputPlace:
             raise OSError(5, "what is there is not what was sent", str(manifest))
 
     def finish(self) -> None:
-        """Have what is whole now take the name."""
+        """Give the complete output its final name."""
         if self.where == self.goal:
             delete([self.goal / MARK])
             return
@@ -415,8 +413,8 @@ class OutputPlace:
         whole = any(f"{self.where.name}/{name}" in self._there for name in MANIFESTS)
         if not whole or self._mark().get("token") != self.token:
             raise self._taken()
-        said = {"token": self.token, "moving": True, "over": self._over}
-        put(self.goal / MARK, json.dumps(said).encode())
+        mark = {"token": self.token, "moving": True, "over": self._over}
+        put(self.goal / MARK, json.dumps(mark).encode())
         try:
             self._exchange(self.where, self._over)
         except FileExistsError:
@@ -426,7 +424,7 @@ class OutputPlace:
             ) from None
 
     def withdraw(self) -> None:
-        """Remove what was sent."""
+        """Remove the objects that were sent."""
         if self.begun:
             delete(self.where / name for name in names_below(self.where))
             self.find()
@@ -434,7 +432,7 @@ class OutputPlace:
                 delete([self.goal / MARK])
 
     def _exchange(self, stage: RemotePath, over: str | None) -> None:
-        """Put what is whole in `stage` in the place of the former output; may be done again.
+        """Replace the former output by the complete one in `stage`; may be repeated.
 
         `over`: `current_tag` the former one's manifest.
         Raises FileExistsError: the former output is another one by now, and stays.
@@ -448,32 +446,32 @@ class OutputPlace:
                 with_redirect(whole, stage.name, moved if kept else None),
                 with_redirect(whole),
             )
-            found = goal.read_bytes()
-            if found not in (during, after):
+            current = goal.read_bytes()
+            if current not in (during, after):
                 put(goal, during, over=over)
             self.is_done = True
-            if found != after:
+            if current != after:
                 self._move(stage, moved, all_is_new=not kept)
                 put(goal, after)
-            old = {one for one in self._there if not one.startswith(STAGE)}
-            delete(self.goal / one for one in old - moved - kept - {MARK, name})
+            old = {existing for existing in self._there if not existing.startswith(STAGE)}
+            delete(self.goal / existing for existing in old - moved - kept - {MARK, name})
         delete([self.goal / MARK])
         delete(stage / name for name in staged)
 
     def _move(self, stage: RemotePath, names: set[str], *, all_is_new: bool) -> None:
-        """Copy objects to their names; what describes arrays when all their chunks are there.
+        """Copy objects to their final names; descriptions of arrays after all chunks.
 
-        Programs that do not know of our manifest find fewer frames, or no arrays where all is new,
-        rather than those of two outputs.
+        Programs that ignore our manifest meanwhile find fewer frames, or no arrays where all is
+        new, but never a mixture of two outputs.
         """
         from concurrent.futures import ThreadPoolExecutor
 
-        described = {one for one in {*names, *self._there} if one.rpartition("/")[2] in MANIFESTS}
+        described = {key for key in {*names, *self._there} if key.rpartition("/")[2] in MANIFESTS}
         if all_is_new:
-            delete(self.goal / one for one in described - set(MANIFESTS) if STAGE not in one)
-        for some in (names - described, names & described):
+            delete(self.goal / key for key in described - set(MANIFESTS) if STAGE not in key)
+        for batch in (names - described, names & described):
             with ThreadPoolExecutor(SENDERS) as pool:
-                list(pool.map(lambda one: copy(stage / one, self.goal / one), some))
+                list(pool.map(lambda key: copy(stage / key, self.goal / key), batch))
 
     def _stage(self, token: str) -> RemotePath:
         return self.goal / f"{STAGE}{token}{self.goal.suffix}"
@@ -486,7 +484,7 @@ class OutputPlace:
         return self._read_mark() if MARK in self._there else {}
 
     def _read_mark(self) -> dict[str, Any]:
-        """Return what is noted; nothing where it is none of our notes: folders are named by it."""
+        """Return the mark; empty if it is not one of ours, since folder names come from it."""
         try:
             mark = json.loads((self.goal / MARK).read_bytes())
         except (FileNotFoundError, ValueError, RecursionError):
