@@ -19,7 +19,7 @@ from mdio.core.words import plural, times_text
 FloatArray = NDArray[np.float32]
 
 AtomIndices = NDArray[np.int64]
-"""Which atoms, by number from 0; where it may be None, None is all of them."""
+"""Numbers of atoms, from 0; None, where allowed, means all."""
 
 FIELDS = ("positions", "velocities", "forces")
 """The per-atom arrays of a block, in the order in which everything loops over them."""
@@ -84,10 +84,10 @@ class FrameBlock:
         )
 
     def __repr__(self) -> str:
-        held = [one for one in ("velocities", "forces") if getattr(self, one) is not None]
+        extras = [name for name in ("velocities", "forces") if getattr(self, name) is not None]
         times = f", {self.time[0]:g} to {self.time[-1]:g} ps" if self.n_frames else ""
         size = f"{plural(self.n_frames, 'frame')} of {plural(self.n_atoms, 'atom')}"
-        return f"<FrameBlock: {size}{times}{''.join(', ' + one for one in held)}>"
+        return f"<FrameBlock: {size}{times}{''.join(', ' + name for name in extras)}>"
 
     @property
     def n_frames(self) -> int:
@@ -107,12 +107,12 @@ class FrameBlock:
 
     def present(self) -> dict[str, FloatArray]:
         """Return the per-atom arrays that this block has, by name of field."""
-        found = {"positions": self.positions}
+        arrays = {"positions": self.positions}
         if self.velocities is not None:
-            found["velocities"] = self.velocities
+            arrays["velocities"] = self.velocities
         if self.forces is not None:
-            found["forces"] = self.forces
-        return found
+            arrays["forces"] = self.forces
+        return arrays
 
     def frames(self, index: slice | NDArray[np.int64]) -> FrameBlock:
         """Return the frames that `index` picks (views for a slice, copies for an array)."""
@@ -141,7 +141,7 @@ class FrameBlock:
 
 
 def absent_frames(values: FloatArray) -> NDArray[np.bool_]:
-    """Return which frames of a per-atom array are absent: NaN, all of them; (F,) bool."""
+    """Return a mask, (F,) bool, of the frames of a per-atom array that are all NaN."""
     lacks = np.isnan(values[:, 0, 0]) if values.shape[1] else np.zeros(len(values), bool)
     for frame in np.flatnonzero(lacks):
         lacks[frame] = np.isnan(values[frame]).all()
@@ -151,13 +151,13 @@ def absent_frames(values: FloatArray) -> NDArray[np.bool_]:
 def field_runs(
     block: FrameBlock, fields: Sequence[str]
 ) -> list[tuple[tuple[int, int], tuple[str, ...]]]:
-    """Return runs (first, end) of frames that have the same of `fields`, and which these are."""
+    """Return runs (first, end) of frames with the same present `fields`, and these fields."""
     has = np.array([~absent_frames(getattr(block, name)) for name in fields])
     edges = [0, *(np.flatnonzero((has[:, 1:] != has[:, :-1]).any(axis=0)) + 1), block.n_frames]
     return [
         (
             (int(a), int(b)),
-            tuple(name for name, there in zip(fields, has[:, a], strict=True) if there),
+            tuple(name for name, is_present in zip(fields, has[:, a], strict=True) if is_present),
         )
         for a, b in pairwise(edges)
     ]
@@ -169,9 +169,9 @@ class LostBytes:
 
     path: str
     frame: int
-    """How many whole frames of the file lie before it."""
+    """Number of whole frames before it in the file."""
     offset: int
-    """Where in the file it begins."""
+    """Its offset in the file."""
     nbytes: int
     at_end: bool = True
     """Whether the file ends with it; otherwise whole frames follow."""
@@ -191,19 +191,19 @@ class LostBytes:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Bytes between whole frames of which nothing can be told: they are listed as one frame."""
+    """Unreadable bytes between whole frames, which count as one frame."""
 
     path: str
     frame: int
-    """The number of that frame."""
+    """The number of this frame."""
     offset: int
-    """Where in the file they begin."""
+    """Their offset in the file."""
     nbytes: int
     after_ps: float
     before_ps: float
     """Times of the whole frames around them."""
     about: int
-    """How many frames there is room for, by size and times."""
+    """Estimated number of frames, by size and times."""
 
     def __str__(self) -> str:
         """Return it as a sentence."""
@@ -220,7 +220,7 @@ class Stretch:
 
 
 class Rounding(NamedTuple):
-    """How numbers were rounded, besides by the `precision` of positions."""
+    """How numbers were rounded, in addition to the `precision` of positions."""
 
     field_precisions: Mapping[str, float] = {}
     """Steps of velocities (angstrom/ps) and forces (kJ/(mol angstrom)) where they were rounded."""
@@ -230,13 +230,13 @@ class Rounding(NamedTuple):
 
 
 class Flaws(NamedTuple):
-    """What a trajectory lacks."""
+    """Parts of a trajectory that are missing or made up."""
 
     lost: tuple[LostBytes, ...] = ()
-    """What of a native file is no whole frame: its end, where it is cut or still being written.
-    `n_frames` counts whole frames only."""
+    """Bytes of a native file that are no whole frame, such as a cut end. `n_frames` counts whole
+    frames only."""
     made_up: tuple[str, ...] = ()
-    """What its format does not hold, or that of its source, and what was taken for it, in words."""
+    """Notes on values that neither the format nor the source's has, and their substitutes."""
 
 
 AS_STORED, NO_FLAWS = Rounding(), Flaws()
@@ -299,12 +299,12 @@ class TrajectoryInfo:
 
     @property
     def lost(self) -> tuple[LostBytes, ...]:
-        """What of a native file is no whole frame; see `Flaws`."""
+        """Bytes of a native file that are no whole frame; see `Flaws`."""
         return self.flaws.lost
 
     @property
     def made_up(self) -> tuple[str, ...]:
-        """What its format does not hold; see `Flaws`."""
+        """Notes on values that the format does not have; see `Flaws`."""
         return self.flaws.made_up
 
     @property
@@ -329,24 +329,24 @@ class TrajectoryInfo:
 
 
 FrameData = dict[str, NDArray[Any]]
-"""By name, (F,) or (F, k): integers or floats of each frame."""
+"""Columns by name, (F,) or (F, k): integers or floats of each frame."""
 MOST_COLUMNS = 64
 
 
 def to_json(data: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Return it as JSON-able values: little-endian numbers, compressed by zlib, in base64."""
-    found = {}
+    """Return columns as plain values: little-endian numbers, compressed by zlib, in base64."""
+    encoded = {}
     for name, values in data.items():
         little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
         packed = b64encode(zlib.compress(little.tobytes())).decode()
-        found[name] = {"dtype": little.dtype.str, "shape": list(values.shape), "zlib": packed}
-    return found
+        encoded[name] = {"dtype": little.dtype.str, "shape": list(values.shape), "zlib": packed}
+    return encoded
 
 
 def from_json(packed: Any, n_frames: int, path: Any) -> FrameData:
-    """Return what `to_json` made values of; raises CorruptLayoutError."""
+    """Return the columns that `to_json` encoded; raises CorruptLayoutError."""
     try:
-        return {str(name): _array(one, n_frames) for name, one in dict(packed or {}).items()}
+        return {str(name): _array(column, n_frames) for name, column in dict(packed or {}).items()}
     except (TypeError, KeyError, ValueError, binascii.Error, zlib.error) as error:
         raise CorruptLayoutError(
             f"{path}: its manifest has numbers of frames that cannot be read "
@@ -365,20 +365,20 @@ def _array(packed: Mapping[str, Any], n_frames: int) -> NDArray[Any]:
 
 
 def concatenate_columns(parts: Sequence[FrameData]) -> FrameData:
-    """Return what all parts have of one after the other, in the same shape."""
+    """Return the columns that all parts have in the same shape, concatenated."""
     if not parts:
         return {}
-    first, *others = parts
+    first, *following = parts
     names = [
         name
         for name, values in first.items()
-        if all(name in one and one[name].shape[1:] == values.shape[1:] for one in others)
+        if all(name in part and part[name].shape[1:] == values.shape[1:] for part in following)
     ]
-    return {name: np.concatenate([one[name] for one in parts]) for name in names}
+    return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
 def describe_columns(data: Mapping[str, NDArray[Any]]) -> str:
-    """Return in words what there is, with the least and most of each."""
+    """Return the names of columns, each with its minimum and maximum, as text."""
     spans = ((name, values.min(), values.max()) for name, values in data.items())
     return ", ".join(
         f"{name} {low:g}" + ("" if low == high else f" to {high:g}") for name, low, high in spans

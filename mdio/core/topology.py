@@ -52,8 +52,8 @@ def find_molecules(
     order, parents = breadth_first_order(graph.tocsr(), n_atoms, directed=False)
     order = order[1:].astype(np.int64)
     order = order[np.argsort(molecules[order], kind="stable")]
-    found = parents[order].astype(np.int64)
-    return molecules, order, np.where(found == n_atoms, -1, found)
+    tree_parents = parents[order].astype(np.int64)
+    return molecules, order, np.where(tree_parents == n_atoms, -1, tree_parents)
 
 
 MAGIC = b"mdiotop1"
@@ -65,7 +65,7 @@ TEXTS = ("names", "elements", "chainIDs", "resnames", "icodes", "segids")
 NUMBERS = ("masses", "charges", "resids")
 BONDS = "bonds"
 RESINDEX, SEGINDEX = "resindices", "segindices"
-"""Of each atom, its residue; of each residue, its segment."""
+"""Names of the columns with the residue of each atom, and the segment of each residue."""
 LEVELS: tuple[tuple[str, tuple[str, ...]], ...] = ((RESINDEX, RESIDUES), (SEGINDEX, SEGMENTS))
 CODES = tuple(np.dtype(code) for code in ("<u1", "<u2", "<i4", "<i8", "<f4", "<f8"))
 ERRORS = (
@@ -82,10 +82,10 @@ ERRORS = (
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Many texts, few different ones."""
+    """An array of texts, few of which differ, as codes into a table."""
 
     codes: NDArray[Any]
-    """Of each, its place in the table."""
+    """Index of each text in `table`."""
     table: tuple[str, ...]
 
     @classmethod
@@ -97,12 +97,12 @@ class Texts:
 
     def values(self) -> NDArray[Any]:
         """Return the texts, an array of objects."""
-        found: NDArray[Any] = np.array(self.table, object)[self.codes]
-        return found
+        texts: NDArray[Any] = np.array(self.table, object)[self.codes]
+        return texts
 
-    def take(self, picked: NDArray[Any]) -> Texts:
-        """Return some of them."""
-        return Texts(self.codes[picked], self.table)
+    def take(self, indices: NDArray[Any]) -> Texts:
+        """Return the texts at some indices."""
+        return Texts(self.codes[indices], self.table)
 
 
 def _small(values: NDArray[Any]) -> NDArray[Any]:
@@ -128,13 +128,13 @@ class Topology:
 
     def texts(self, name: str) -> Texts | None:
         """Return a column of texts; None where there is none."""
-        found = self.columns.get(name)
-        return found if isinstance(found, Texts) else None
+        column = self.columns.get(name)
+        return column if isinstance(column, Texts) else None
 
     def numbers(self, name: str) -> NDArray[Any] | None:
         """Return a column of numbers; None where there is none."""
-        found = self.columns.get(name)
-        return None if isinstance(found, Texts) else found
+        column = self.columns.get(name)
+        return None if isinstance(column, Texts) else column
 
     def per_atom(self, name: str) -> NDArray[Any] | Texts | None:
         """Return a column spread over the atoms."""
@@ -151,7 +151,7 @@ class Topology:
 
     def take(self, atoms: NDArray[np.int64]) -> Topology:
         """Return the topology of some atoms, each once; bonds are those among them."""
-        kept: dict[str, NDArray[Any] | Texts] = {
+        columns: dict[str, NDArray[Any] | Texts] = {
             name: _take(self.columns[name], atoms) for name in ATOMS if name in self.columns
         }
         picked = np.asarray(atoms)
@@ -160,22 +160,22 @@ class Topology:
             if parents is None:
                 break
             order, numbers = np.unique(parents[picked], return_inverse=True)
-            kept[index] = _small(numbers)
+            columns[index] = _small(numbers)
             picked = order
             for name in names:
                 if name in self.columns:
-                    kept[name] = _take(self.columns[name], picked)
+                    columns[name] = _take(self.columns[name], picked)
         bonds = self.numbers(BONDS)
         if bonds is not None:
             place = np.full(self.n_atoms, -1, np.int64)
             place[atoms] = np.arange(len(atoms))
             pairs = place[bonds]
-            kept[BONDS] = pairs[(pairs >= 0).all(axis=1)]
-        return Topology(len(atoms), kept, self.classes)
+            columns[BONDS] = pairs[(pairs >= 0).all(axis=1)]
+        return Topology(len(atoms), columns, self.classes)
 
     def to_bytes(self) -> bytes:
-        """Return it as outputs hold it."""
-        said: dict[str, Any] = {"n_atoms": self.n_atoms, "classes": dict(self.classes)}
+        """Return the bytes that outputs store."""
+        header: dict[str, Any] = {"n_atoms": self.n_atoms, "classes": dict(self.classes)}
         rows: list[dict[str, Any]] = []
         parts: list[bytes] = []
         for name, column in self.columns.items():
@@ -186,7 +186,7 @@ class Topology:
             row = {"name": name, "dtype": values.dtype.str.replace("|", "<"), "shape": values.shape}
             rows.append(row | ({"table": column.table} if isinstance(column, Texts) else {}))
             parts.append(values.tobytes())
-        head = json.dumps(said | {"columns": rows}).encode()
+        head = json.dumps(header | {"columns": rows}).encode()
         size = np.uint32(len(head)).astype("<u4").tobytes()
         return b"".join((MAGIC, size, head, zlib.compress(b"".join(parts), 1)))
 
@@ -200,8 +200,8 @@ class Topology:
             if data[: len(MAGIC)] != MAGIC:
                 raise ValueError(f"begins with {data[:8]!r}")
             end = len(MAGIC) + 4 + int(np.frombuffer(data, "<u4", 1, len(MAGIC))[0])
-            said = json.loads(data[len(MAGIC) + 4 : end])
-            n_atoms, rows = said["n_atoms"], said["columns"]
+            header = json.loads(data[len(MAGIC) + 4 : end])
+            n_atoms, rows = header["n_atoms"], header["columns"]
             if type(n_atoms) is not int or n_atoms < 0:
                 raise ValueError(f"{n_atoms!r} atoms")
             sizes = [_nbytes(row) for row in rows]
@@ -210,38 +210,40 @@ class Topology:
             if len(flat) != sum(sizes):
                 raise ValueError(f"{len(flat)} bytes of {sum(sizes)}")
             columns: dict[str, NDArray[Any] | Texts] = {}
-            at = 0
+            offset = 0
             for row, size in zip(rows, sizes, strict=True):
                 values = np.frombuffer(
-                    flat, row["dtype"], size // np.dtype(row["dtype"]).itemsize, at
+                    flat, row["dtype"], size // np.dtype(row["dtype"]).itemsize, offset
                 )
                 values = values.reshape(row["shape"])
-                at += size
+                offset += size
                 columns[row["name"]] = _checked_column(row, values)
-            classes = {str(name): tuple(map(str, of)) for name, of in said["classes"].items()}
-            made = cls(n_atoms, columns, classes)
-            made.check()
+            classes = {
+                str(name): tuple(map(str, members)) for name, members in header["classes"].items()
+            }
+            topology = cls(n_atoms, columns, classes)
+            topology.check()
         except ERRORS as error:
             raise CorruptLayoutError(
                 f"{what}: its topology cannot be read ({' '.join(str(error).split())[:200]}); "
                 "convert the source again, or name a topology with -s/--top"
             ) from error
-        return made
+        return topology
 
     def n_parents(self, index: str) -> int:
-        """Return how many residues (``resindices``) or segments (``segindices``) there are.
+        """Return the number of residues (``resindices``) or segments (``segindices``).
 
-        Some may have no atoms, so that they are told by their names alone.
+        Some may have no atoms, and appear in columns of names only.
         """
         at = [level for level, _ in LEVELS].index(index)
         parents, names = self.numbers(index), LEVELS[at][1]
-        below = (LEVELS[at + 1][0],) if at + 1 < len(LEVELS) else ()
-        columns = [self.columns[name] for name in (*names, *below) if name in self.columns]
+        child_index = (LEVELS[at + 1][0],) if at + 1 < len(LEVELS) else ()
+        columns = [self.columns[name] for name in (*names, *child_index) if name in self.columns]
         sizes = [len(_codes(column)) for column in columns]
         return max([0 if parents is None else _most(parents) + 1, *sizes])
 
     def check(self) -> None:
-        """Raise ValueError unless columns fit each other, and are of the kinds that they should."""
+        """Raise ValueError unless columns have the right types and fit each other."""
         for name, column in self.columns.items():
             is_text = isinstance(column, Texts)
             if is_text != (name in TEXTS) and name in (*TEXTS, *NUMBERS, RESINDEX, SEGINDEX, BONDS):
@@ -257,9 +259,11 @@ class Topology:
                 _check_range(index, parents, n_children)
         for names, size in sizes:
             for name in names:
-                found = self.columns.get(name)
-                if found is not None and _codes(found).shape != (size,):
-                    raise ValueError(f"{name} of shape {_codes(found).shape}, expected ({size},)")
+                column_of_level = self.columns.get(name)
+                if column_of_level is not None and _codes(column_of_level).shape != (size,):
+                    raise ValueError(
+                        f"{name} of shape {_codes(column_of_level).shape}, expected ({size},)"
+                    )
         bonds = self.numbers(BONDS)
         if bonds is not None:
             if bonds.ndim != 2 or bonds.shape[1] != 2:
@@ -319,11 +323,11 @@ RANGE = re.compile(r"(-?\d+)(?:(?:[:-]|to)(-?\d+))?")
 
 
 class _NotSimpleError(Exception):
-    """MDAnalysis has to be asked."""
+    """The selection is left to MDAnalysis."""
 
 
 def select(topology: Topology, selection: str) -> NDArray[np.int64] | None:
-    """Return the atoms that a selection means, ascending; None if it is not a simple one.
+    """Return the atoms of a simple selection, ascending; None if it is not a simple one.
 
     `topology`: the attributes. `selection`: in MDAnalysis' language.
     Returns (n,) int64, or None: None also for what the topology lacks, and for mistakes: MDAnalysis
@@ -341,27 +345,27 @@ def select(topology: Topology, selection: str) -> NDArray[np.int64] | None:
 
 def _expression(topology: Topology, tokens: deque[str], rank: int) -> Mask:
     """Return the atoms of an expression; `and` and `or` have the rank 3."""
-    found = _term(topology, tokens)
+    mask = _term(topology, tokens)
     while tokens and tokens[0] in OPERATIONS and rank <= 3:
-        both = tokens.popleft() == "and"
-        other = _expression(topology, tokens, 4)
-        found = found & other if both else found | other
-    return found
+        is_and = tokens.popleft() == "and"
+        operand = _expression(topology, tokens, 4)
+        mask = mask & operand if is_and else mask | operand
+    return mask
 
 
 def _term(topology: Topology, tokens: deque[str]) -> Mask:
     word = tokens.popleft()
     if word == "(":
-        found = _expression(topology, tokens, 0)
+        mask = _expression(topology, tokens, 0)
         if tokens.popleft() != ")":
             raise _NotSimpleError
-        return found
+        return mask
     if word == "not":
         return ~_expression(topology, tokens, 5)
     if word == "byres":
-        of_residue = _numbers(topology, RESINDEX)
-        wanted = of_residue[_expression(topology, tokens, 1)]
-        return np.isin(of_residue, wanted)
+        residue_of_atom = _numbers(topology, RESINDEX)
+        residues = residue_of_atom[_expression(topology, tokens, 1)]
+        return np.isin(residue_of_atom, residues)
     if word == "all":
         return np.ones(topology.n_atoms, bool)
     if word == "backbone":
@@ -377,7 +381,7 @@ def _term(topology: Topology, tokens: deque[str]) -> Mask:
 
 
 def _values(tokens: deque[str]) -> list[str]:
-    """Take the values after a word; what could be a word of MDAnalysis' that is unknown here is."""
+    """Take the values after a keyword; anything that may be another keyword is not simple."""
     values = []
     while tokens and tokens[0] not in (*OPERATIONS, "not", "byres", "(", ")", *WORDS):
         value = tokens.popleft()
@@ -398,23 +402,23 @@ def _of_class(topology: Topology, name: str) -> Mask:
 def _matching(
     topology: Topology, column: str, values: list[str] | tuple[str, ...], *, exactly: bool = False
 ) -> Mask:
-    """Return the atoms with one of some texts, which may have wildcards."""
+    """Return a mask of the atoms whose text matches one of `values`, which may have wildcards."""
     texts = topology.per_atom(column)
     if not isinstance(texts, Texts):
         raise _NotSimpleError
     if exactly:
-        known = [text in values for text in texts.table]
+        matches = [text in values for text in texts.table]
     else:
-        known = [any(fnmatchcase(text, value) for value in values) for text in texts.table]
-    found: Mask = np.array(known, bool)[texts.codes]
-    return found
+        matches = [any(fnmatchcase(text, value) for value in values) for text in texts.table]
+    mask: Mask = np.array(matches, bool)[texts.codes]
+    return mask
 
 
 def _numbers(topology: Topology, column: str) -> NDArray[np.int64]:
-    found = topology.numbers(column) if column == RESINDEX else topology.per_atom(column)
-    if found is None or isinstance(found, Texts):
+    values = topology.numbers(column) if column == RESINDEX else topology.per_atom(column)
+    if values is None or isinstance(values, Texts):
         raise _NotSimpleError
-    return found.astype(np.int64)
+    return values.astype(np.int64)
 
 
 def _in_ranges(topology: Topology, word: str, values: list[str]) -> Mask:
@@ -425,11 +429,11 @@ def _in_ranges(topology: Topology, word: str, values: list[str]) -> Mask:
             raise _NotSimpleError
     else:
         numbers = np.arange(topology.n_atoms) + (word == "bynum")
-    found = np.zeros(topology.n_atoms, bool)
+    mask = np.zeros(topology.n_atoms, bool)
     for value in values:
         match = RANGE.fullmatch(value)
         if match is None:
             raise _NotSimpleError
         low, high = int(match[1]), int(match[2] or match[1])
-        found |= (numbers >= low) & (numbers <= high)
-    return found
+        mask |= (numbers >= low) & (numbers <= high)
+    return mask

@@ -1,15 +1,12 @@
-"""Several requests under way at the same time, for bytes that will be read soon.
+"""Several concurrent requests for bytes that will be read soon.
 
-A program that waits for each request before it makes the next gets what one server of striped
-storage gives, and computes while the wires are idle. `InFlight` is told which ranges of which files
-come next, asks for several of them in threads, and hands their bytes over when they are read.
+A program that waits for each request before the next uses one server of striped storage at a time,
+and computes while the network is idle. `InFlight` gets the ranges of files that come next, requests
+several of them in threads, and returns their bytes when they are read.
 
-How many it asks for is found out: the number doubles as long as the reader has to wait for bytes
-and these come faster for it. Disks of the machine itself, known by their answer to a read that must
-not wait, are left to the system's own reading ahead. Where bytes come from the page cache all the
-same, the first requests notice it, for which nobody had to wait, and reading goes on without.
-
-The requests that are made ahead: their bounds, and what one tells of the storage.
+The number of requests adapts: it doubles as long as the reader has to wait and the rate grows. For
+local disks, recognised by a read that must not wait, the system's own read-ahead is enough. Where
+bytes come from the page cache, the first requests return at once, and prefetching ends.
 """
 
 from __future__ import annotations
@@ -42,21 +39,21 @@ if TYPE_CHECKING:
 Bytes = NDArray[np.uint8]
 
 REQUEST_NBYTES = 1 << 20
-"""Requests begin and end at multiples of this: as large as the stripes that are usual."""
+"""Requests begin and end at multiples of this, a common stripe size."""
 MAX_NBYTES = 48 << 20
-"""Bytes that are asked for, or wait to be read, at a time."""
+"""Bytes that are in flight, or wait to be read, at a time."""
 MAX_FILES = 14
-"""Files of which something is asked for. Who reads them keeps those open that were used last, 31 as
-a rule: each is used once as it is asked for, and again as it is read."""
+"""Files with requests in flight. Readers usually keep the 31 files open that were used last, and
+each is used twice: for the request and for the read."""
 GUESSED_NBYTES = 16 << 20
-"""Bytes that are asked for at a time while nobody knows how much will be read, and as many
-as have been: on a slow wire all else would hold up what is read first."""
+"""Bytes in flight where the end of reading is unknown, plus as many as have been read: more would
+delay the first reads on a slow network."""
 STORE_THREADS = 32
-"""Requests to stores at once. More wait in line, so that what is read first comes first."""
+"""Concurrent requests to stores. More are queued, in the order of reading."""
 
 
 def _future() -> Future[float]:
-    from concurrent.futures import Future  # brings logging, for those who ask ahead alone
+    from concurrent.futures import Future  # imports logging, which only prefetching needs
 
     return Future()
 
@@ -68,20 +65,20 @@ class _Request:
     nbytes: int
     buffer: Bytes
     future: Future[float] = field(default_factory=_future)
-    """Gives the seconds that it took."""
+    """Seconds that the request took."""
     taken: bool = False
-    """Whether any of its bytes have been read."""
+    """Whether some of its bytes have been read."""
     held: bool = False
-    """Whether they came as the object was opened."""
+    """Whether the bytes came with the request that opened the object."""
 
 
 _all: WeakSet[InFlight] = WeakSet()
 
 
 class InFlight:
-    """Ranges of files on their way into memory; for one reader.
+    """Ranges of files that are being read into memory, for one reader.
 
-    `max_nbytes`: memory for bytes that have been asked for and not yet read. `request_nbytes`:
+    `max_nbytes`: memory for bytes that are in flight or not yet read. `request_nbytes`:
     largest request. Stores, whose answers take long, get more of both (`STORE_FACTOR`,
     `STORE_ROOM_FACTOR`).
     """
@@ -95,9 +92,9 @@ class InFlight:
         self._requests: deque[_Request] = deque()
         self._free: list[Bytes] = []
         self._files: dict[OpenFile, int] = {}
-        """Descriptors of our own; -1 for objects."""
+        """Files with requests, and their duplicated descriptors; -1 for objects."""
         self.pace = Pace(self._max_requests, request_nbytes)
-        """How many are kept under way."""
+        """The number of requests in flight."""
         self._local = False
         self._guessed_nbytes: int | None = None
         _all.add(self)
@@ -108,11 +105,10 @@ class InFlight:
         return not self._local and self.pace.pays
 
     def prefetch(self, ranges: Iterable[ByteRange], *, guessed: bool = False) -> None:
-        """Ask for what will be read next, in this order, and for nothing else any more.
+        """Request ranges that will be read next, in this order, in place of earlier ones.
 
-        `ranges`: looked at as far as there is room for requests, and later on while bytes are read:
-        it may be long, and make its ranges as it goes. Their files may be closed meanwhile.
-        `guessed`: whether reading may end at any time.
+        `ranges`: consumed as room for requests becomes free, so it may be a long generator. Their
+        files may be closed meanwhile. `guessed`: whether reading may end at any time.
         """
         self.forget()
         self._guessed_nbytes = GUESSED_NBYTES if guessed else None
@@ -122,33 +118,33 @@ class InFlight:
             self._ask()
 
     def read_into(self, file: OpenFile, buffers: Sequence[Any], offset: int) -> int:
-        """Fill the beginning of `buffers` with bytes that have come, or will.
+        """Fill the beginning of `buffers` with requested bytes, waiting for them if need be.
 
-        `file`: from which they are read. `buffers`: one after the other; C-contiguous. `offset`:
-        where in the file their bytes begin.
-        Returns int: bytes filled: 0 if nothing there was asked for, or could not be read; then the
-        caller reads for himself, and sees what is wrong.
+        `file`: the file. `buffers`: C-contiguous, filled one after the other. `offset`: where in
+        the file their bytes begin.
+        Returns int: bytes filled; 0 if nothing was requested there, or it could not be read: the
+        caller then reads by itself, and gets the error.
         """
         done = 0
-        wanted = sum(buffer.nbytes for buffer in buffers)
-        while done < wanted:
+        n_wanted = sum(buffer.nbytes for buffer in buffers)
+        while done < n_wanted:
             request = self._find(file, offset + done)
             if request is None:
                 break
             n_read = self._finish(request)
             begin = offset + done - request.offset
-            n_taken = min(n_read - begin, wanted - done)
-            if n_taken > 0:
-                copy(request.buffer[begin : begin + n_taken], buffers, done)
-                done += n_taken
-            if n_taken <= 0 or begin + n_taken >= request.nbytes:
+            n_copied = min(n_read - begin, n_wanted - done)
+            if n_copied > 0:
+                copy(request.buffer[begin : begin + n_copied], buffers, done)
+                done += n_copied
+            if n_copied <= 0 or begin + n_copied >= request.nbytes:
                 self._drop(request)
-            if n_taken <= 0:
+            if n_copied <= 0:
                 break
         return done
 
     def forget(self) -> None:
-        """Expect nothing any more; what is under way is waited for."""
+        """Drop all requests; those in flight are waited for."""
         self._coming = iter(())
         while self._requests:
             self._drop(self._requests[0])
@@ -156,7 +152,7 @@ class InFlight:
             self._leave(file)
 
     def stop(self) -> None:
-        """Expect nothing any more, and end the threads."""
+        """Drop all requests, and end the threads."""
         self.forget()
         pool, self._pool = self._pool, None
         if pool is not None:
@@ -164,12 +160,12 @@ class InFlight:
         self._free.clear()
 
     def _ask(self) -> None:
-        """Keep as many requests under way as are wanted."""
+        """Start requests up to the number that `pace` allows."""
         while self.pays and self._has_room():
-            found = self._next()
-            if found is None:
+            next_range = self._next()
+            if next_range is None:
                 return
-            file, offset, nbytes = found
+            file, offset, nbytes = next_range
             if file.remote is not None:
                 self._ask_store(file, file.remote, offset, nbytes)
                 continue
@@ -187,12 +183,12 @@ class InFlight:
                 self.pace.n_cached += 1
 
     def _ask_store(self, file: OpenFile, remote: RemoteObject, offset: int, nbytes: int) -> None:
-        """Ask for bytes of an object, whose answers take long: for many at once from the first."""
+        """Request bytes of an object: as answers take long, many at once from the beginning."""
         request = _Request(file, offset, nbytes, np.empty(0, np.uint8))
         self._requests.append(request)
-        here = remote.held(offset, nbytes)
-        if here is not None:
-            request.buffer, request.held = np.frombuffer(here, np.uint8), True
+        held_bytes = remote.held(offset, nbytes)
+        if held_bytes is not None:
+            request.buffer, request.held = np.frombuffer(held_bytes, np.uint8), True
             request.future.set_result(0.0)
             return
         self.pace.n_wanted = self._max_requests
@@ -216,37 +212,37 @@ class InFlight:
         self.pace.begin()
 
     def _has_room(self) -> bool:
-        """Return whether more may be under way than is."""
+        """Return whether another request may be started."""
         if len(self._files) >= MAX_FILES:
             return False
         untaken = [request for request in self._requests if not request.taken]
-        if untaken and untaken[-1].held:  # others are on their way without being asked for here
+        if untaken and untaken[-1].held:  # later bytes are coming with the opening request
             return False
-        n_most = self.pace.n_wanted if self._pool else 1
+        max_requests = self.pace.n_wanted if self._pool else 1
         nbytes = sum(request.nbytes for request in untaken)
-        most = self._max_nbytes if self._guessed_nbytes is None else self._guessed_nbytes
-        return len(untaken) < n_most and nbytes < min(most, self._max_nbytes)
+        max_nbytes = self._max_nbytes if self._guessed_nbytes is None else self._guessed_nbytes
+        return len(untaken) < max_requests and nbytes < min(max_nbytes, self._max_nbytes)
 
     def _next(self) -> tuple[OpenFile, int, int] | None:
-        """Return what to ask for next; None if there is nothing, or it cannot be had."""
+        """Return the next range to request; None if there is none, or it cannot be opened."""
         try:
-            found = next(self._coming, None)
-            if found is not None and found[0] not in self._files:
-                file, offset, _ = found
-                if file.ahead is not None:  # somebody else asks for its bytes
+            next_range = next(self._coming, None)
+            if next_range is not None and next_range[0] not in self._files:
+                file, offset, _ = next_range
+                if file.ahead is not None:  # another reader prefetches it
                     return None
                 self._local = file.remote is None and is_local(file.fileno(), offset)
                 if self._local:
                     return None
-                # Whoever opened it may close it.
+                # Its owner may close it meanwhile.
                 self._files[file] = -1 if file.remote else os.dup(file.fileno())
                 file.ahead = self
-        except OSError:  # who reads there will meet it, too
+        except OSError:  # reading will raise it, too
             return None
-        return found
+        return next_range
 
     def _had_to_wait(self, request: _Request) -> bool:
-        """Read without a thread, and return whether bytes came from elsewhere than memory."""
+        """Read without a thread, and return whether the bytes were not in memory."""
         before = n_waits()
         try:
             own = self._files[request.file]
@@ -257,7 +253,7 @@ class InFlight:
         return n_waits() != before
 
     def _find(self, file: OpenFile, offset: int) -> _Request | None:
-        """Return the request with this byte, and drop those that were to be read before it."""
+        """Return the request with this byte, and drop those before it."""
         for request in self._requests:
             if request.file is file and 0 <= offset - request.offset < request.nbytes:
                 while self._requests[0] is not request:
@@ -266,7 +262,7 @@ class InFlight:
         return None
 
     def _finish(self, request: _Request) -> int:
-        """Wait for a request and return how many bytes it has read; 0 if it failed."""
+        """Wait for a request and return its number of bytes; 0 if it failed."""
         waits = not request.future.done()
         try:
             seconds = request.future.result()
@@ -278,29 +274,29 @@ class InFlight:
                 self._guessed_nbytes += request.nbytes
             learns = self._pool is not None and request.file.remote is None
             self.pace.note(request.nbytes, seconds if learns else None, waited=waits)
-            self._ask()  # its reader may never want its last bytes
+            self._ask()  # its last bytes may never be read
         return request.nbytes
 
     def _drop(self, request: _Request) -> None:
         self._requests.remove(request)
         if not request.future.cancel():
-            request.future.exception()  # its buffer is not free before it has ended
+            request.future.exception()  # wait: it still writes into its buffer
         if request.file.remote is None:
             self._free.append(request.buffer)
-        if not any(other.file is request.file for other in self._requests):
-            self._leave(request.file)  # there may be thousands, one after the other
+        if not any(pending.file is request.file for pending in self._requests):
+            self._leave(request.file)  # keep few files open
 
     def _leave(self, file: OpenFile) -> None:
         file.ahead = None
         own = self._files.pop(file)
         if own >= 0:
-            with suppress(OSError):  # of a mount that is gone
+            with suppress(OSError):  # a lost mount
                 os.close(own)
 
 
 @contextmanager
 def in_flight(ranges: Iterable[ByteRange]) -> Iterator[None]:
-    """Have ranges of files under way, which are read in this order meanwhile."""
+    """Prefetch ranges of files, which the block reads in this order."""
     ahead = InFlight()
     ahead.prefetch(ranges)
     try:
@@ -310,104 +306,108 @@ def in_flight(ranges: Iterable[ByteRange]) -> Iterator[None]:
 
 
 GUESSED_RUNS, MOST_RUNS = 8, 1000
-"""Of runs to come so many are looked at while nobody knows how much will be read, and as many as
-have been; and so many at the most, ..."""
+"""Runs to prefetch where the end of reading is unknown, plus as many as have been read; and the
+limit otherwise."""
 MOST_APART = 24
-"""... with gaps between them."""
+"""The limit for runs with gaps between them."""
 PIECES_AT_ONCE = 8
-"""After so many pieces of a layout (chunks, segments), the objects that come next are asked for."""
+"""Objects are opened ahead after this many pieces of a layout (chunks, segments)."""
 
 
 class Opening(NamedTuple):
-    """An object that is opened before ranges of it are known, as a shard for its index."""
+    """An object that must be opened before its ranges are known, as a shard for its index."""
 
     path: Path
     last_nbytes: int
-    """Bytes at its end that come with the request that opens it; 0: those at its beginning do."""
+    """Bytes at its end to fetch with the request that opens it; 0 = fetch its beginning."""
     is_open: bool
-    """Whether it is, so that it need not be asked for."""
+    """Whether it is open already."""
 
 
 def prefetch_openings(openings: Iterable[Opening]) -> None:
-    """Ask for objects of stores that are not open yet."""
+    """Prefetch the ends of objects that are not open yet."""
     new: dict[int, list[Path]] = {}
-    for one in openings:
-        if not one.is_open:
-            new.setdefault(one.last_nbytes, []).append(one.path)
+    for opening in openings:
+        if not opening.is_open:
+            new.setdefault(opening.last_nbytes, []).append(opening.path)
     for last_nbytes, paths in new.items():
         objects.prefetch(paths, last_nbytes)
 
 
 class Prefetched(Protocol):
-    """A layout, or what else says which bytes reading frames takes."""
+    """A layout, or anything else that knows the byte ranges of its frames."""
 
     def boundaries(self) -> NDArray[np.int64]:
-        """Return the frames at which its pieces begin; see `mdio.layouts.base.Layout`."""
+        """Return the first frames of its pieces; see `mdio.layouts.base.Layout`."""
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
-        """Yield the bytes that reading takes, in its order."""
+        """Yield the byte ranges that a read needs, in its order."""
 
     def _openings(self, runs: Spans, atoms: AtomIndices | None) -> Iterator[Opening]: ...
 
 
 class Prefetch:
-    """Asks for what the reads to come of one layout take.
+    """Prefetches the byte ranges of the next reads of one layout.
 
-    `layout`: open. `opens_ahead`: whether objects are opened ahead, too, as in a store.
+    `layout`: open. `opens_ahead`: whether to open objects ahead, too, as in a store.
     """
 
     def __init__(self, layout: Prefetched, *, opens_ahead: bool) -> None:
         self._layout, self._opens_ahead = layout, opens_ahead
         self._in_flight = InFlight()
         self._asked: set[Path] = set()
-        """Objects that were asked for and are not open yet."""
+        """Objects that were requested and are not open yet."""
         self._edges = layout.boundaries() if opens_ahead else np.zeros(1, np.int64)
         self._stop = -1
-        """Behind the frame that was read last by itself."""
+        """One beyond the last frame that was read alone."""
 
     def begin(
         self, runs: Iterable[tuple[int, int]], atoms: AtomIndices | None, *, guessed: bool
     ) -> None:
-        """Ask for what reading these runs of frames takes, and for nothing else any more."""
+        """Prefetch these runs of frames, in place of earlier ones."""
         runs = (run for run in runs if run[0] < run[1])
         if self._opens_ahead:
             runs = self._opened_ahead(self._cut(runs), atoms, guessed=guessed)
-        ranges = (one for run in runs for one in self._layout.byte_ranges(*run, atoms))
+        ranges = (
+            byte_range for run in runs for byte_range in self._layout.byte_ranges(*run, atoms)
+        )
         self._in_flight.prefetch(ranges, guessed=guessed and self._opens_ahead)
 
     def open_for(self, frame: int, atoms: AtomIndices | None) -> None:
-        """Ask for objects that reading one frame opens, and one after the other if they are."""
+        """Open the objects of one frame ahead, and the next ones if frames are read in order."""
         runs = [(frame, frame + 1)]
         if frame == self._stop:
             following = int(self._edges.searchsorted(frame, side="right"))
             edges = self._edges[following : following + PIECES_AT_ONCE].tolist()
-            runs += [(at, at + 1) for at in edges if at < self._edges[-1]]
+            runs += [(edge, edge + 1) for edge in edges if edge < self._edges[-1]]
         self._stop = frame + 1
         self.open_ahead(runs, atoms)
         chunks = list(self._layout.byte_ranges(frame, frame + 1, atoms))
         gaps = [b.offset - a.offset - a.nbytes for a, b in pairwise(chunks) if a.file is b.file]
-        # Of a large frame, or of several fields; not if what lies between them would come, too.
+        # A large frame, or several fields; not if the gaps between them would be read, too.
         if len(chunks) > 1 and not any(0 < gap <= GAP_NBYTES for gap in gaps):
             self._in_flight.prefetch(chunks)
 
     def open_ahead(self, runs: Spans, atoms: AtomIndices | None) -> None:
-        """Ask for objects that reading runs opens, and for no others any more.
+        """Open the objects of some runs ahead, and forget those of others.
 
         `runs`: first frame, and one beyond the last; they ascend, with gaps between them.
         """
-        near = {one.path: one for one in self._layout._openings(runs, atoms)}
-        objects.forget_prefetched(self._asked - near.keys())
-        prefetch_openings(one for one in near.values() if one.path not in self._asked)
-        self._asked = {one.path for one in near.values() if not one.is_open}
+        openings = {opening.path: opening for opening in self._layout._openings(runs, atoms)}
+        objects.forget_prefetched(self._asked - openings.keys())
+        prefetch_openings(
+            opening for opening in openings.values() if opening.path not in self._asked
+        )
+        self._asked = {opening.path for opening in openings.values() if not opening.is_open}
 
     def stop(self) -> None:
-        """Ask for nothing any more, and end the threads."""
+        """Drop all requests, and end the threads."""
         self._in_flight.stop()
         if self._opens_ahead:
             self.open_ahead((), None)
 
     def _cut(self, runs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield runs in parts of a few pieces of the layout each."""
+        """Yield runs cut into a few pieces of the layout each."""
         edges = self._edges
         for start, stop in runs:
             while start < stop:
@@ -419,51 +419,51 @@ class Prefetch:
     def _opened_ahead(
         self, runs: Iterable[tuple[int, int]], atoms: AtomIndices | None, *, guessed: bool
     ) -> Iterator[tuple[int, int]]:
-        """Yield `runs`, piece by piece, and ask for the objects of those that come next."""
-        rest = iter(runs)
-        following, near = next(rest, None), deque[tuple[int, int]]()
+        """Yield `runs`, after opening the objects of the following ones ahead."""
+        iterator = iter(runs)
+        following, near = next(iterator, None), deque[tuple[int, int]]()
         joined = deque[tuple[int, int]]()
-        """Those near, joined where there is no gap between them."""
-        most, more = (GUESSED_RUNS, 1) if guessed else (MOST_RUNS, 0)
+        """The runs in `near`, joined where they are adjacent."""
+        max_runs, growth = (GUESSED_RUNS, 1) if guessed else (MOST_RUNS, 0)
         while near or following is not None:
-            while following is not None and len(near) < most and len(joined) < MOST_APART:
-                goes_on = bool(joined) and joined[-1][1] == following[0]
-                begin = joined.pop()[0] if goes_on else following[0]
+            while following is not None and len(near) < max_runs and len(joined) < MOST_APART:
+                is_adjacent = bool(joined) and joined[-1][1] == following[0]
+                begin = joined.pop()[0] if is_adjacent else following[0]
                 joined.append((begin, following[1]))
                 near.append(following)
-                following = next(rest, None)
+                following = next(iterator, None)
             self.open_ahead(tuple(joined), atoms)
             yield near[0]
-            _, until = near.popleft()
+            _, run_stop = near.popleft()
             _, end = joined.popleft()
-            if until < end:
-                joined.appendleft((until, end))
-            most = min(most + more, MOST_RUNS)
+            if run_stop < end:
+                joined.appendleft((run_stop, end))
+            max_runs = min(max_runs + growth, MOST_RUNS)
 
 
 def _stop_all() -> None:
-    for one in list(_all):
-        one.stop()
+    for in_flight_ranges in list(_all):
+        in_flight_ranges.stop()
 
 
 if hasattr(os, "register_at_fork"):
-    # The child would have no such threads, but what they were about.
+    # A child would have the requests, but not their threads.
     os.register_at_fork(before=_stop_all)
 
 
 STORE_FACTOR, STORE_ROOM_FACTOR = 8, 4
-"""Requests to stores are larger by the first, what is under way from them by the second."""
+"""For stores: factors of the request size, and of the bytes in flight."""
 GAP_NBYTES = 64 << 10
-"""Ranges that lie no farther apart are asked for together."""
+"""Ranges with smaller gaps between them are read as one."""
 END_NBYTES = 512
-"""Behind the last range of an object there is no more than this, as a shard's index."""
+"""At most this much lies behind the last range of an object, as a shard's index."""
 FIRST_REQUESTS = 8
 GROWTH = 1.1
-"""More requests stay if bytes come faster by this factor."""
+"""The number of requests stays higher if the rate grew by this factor."""
 CACHED_NBYTES_PER_S = 1.0e9
-"""What comes faster came out of memory (or of a disk that one reader at a time gets enough of)."""
+"""A faster request came from memory (or from a disk that needs no concurrent requests)."""
 CACHED_REQUESTS = 3
-"""So many requests in a row out of memory, and asking ahead ends."""
+"""Prefetching ends after this many requests in a row that came from memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,16 +476,16 @@ class ByteRange:
 
 
 class Pace:
-    """How many requests are kept under way, by how fast bytes come, and whether they are at all.
+    """Adapts the number of requests in flight to the rate of the storage.
 
-    `most`: requests at the most. `request_nbytes`: of the largest.
+    `most`: the largest number of requests. `request_nbytes`: size of the largest.
     """
 
     def __init__(self, most: int, request_nbytes: int) -> None:
         self._most, self._request_nbytes = most, request_nbytes
         self.n_wanted = FIRST_REQUESTS
         self.n_cached = 0
-        """So many came out of memory, one after the other."""
+        """Requests in a row that came from memory."""
         self._grows, self._waited = True, False
         self._best_nbytes_per_s = 0.0
         self._window_nbytes, self._window_began = 0, 0.0
@@ -496,13 +496,13 @@ class Pace:
         return self.n_cached < CACHED_REQUESTS
 
     def begin(self) -> None:
-        """Begin to look at how fast bytes come."""
+        """Start measuring the rate."""
         self._window_began = time.perf_counter()
 
     def note(self, nbytes: int, seconds: float | None, *, waited: bool) -> None:
-        """Ask for more at a time, or for nothing any more, by what a request took.
+        """Adapt the number of requests, after one has ended.
 
-        `seconds`: None where that tells nothing. `waited`: whether its reader had to wait for it.
+        `seconds`: its time; None = not measured. `waited`: whether the reader had to wait for it.
         """
         self._waited = self._waited or waited
         if seconds is None:
@@ -528,50 +528,58 @@ def requests_for(
 ) -> Iterator[tuple[OpenFile, int, int]]:
     """Yield (file, offset, nbytes) of requests: ranges joined where they meet, cut where long.
 
-    Looks no farther than the range that completes a request. Those to stores are larger by
-    `STORE_FACTOR`: each costs them, and us, as much as a few hundred KiB.
+    Consumes no range beyond the one that completes a request. Requests to stores are larger by
+    `STORE_FACTOR`: each costs as much as transferring a few hundred KiB.
     """
     file: OpenFile | None = None
     least_nbytes = request_nbytes
-    at = stop = 0
-    for one in ranges:
-        if one.file is file and at <= one.offset <= stop + GAP_NBYTES:
-            stop = max(stop, one.offset + one.nbytes)
+    offset = stop = 0
+    for byte_range in ranges:
+        if byte_range.file is file and offset <= byte_range.offset <= stop + GAP_NBYTES:
+            stop = max(stop, byte_range.offset + byte_range.nbytes)
         else:
-            if file is not None and at < stop:
-                yield file, at, stop - at
-            file, at, stop = one.file, one.offset, one.offset + one.nbytes
+            if file is not None and offset < stop:
+                yield file, offset, stop - offset
+            file, offset, stop = (
+                byte_range.file,
+                byte_range.offset,
+                byte_range.offset + byte_range.nbytes,
+            )
             request_nbytes = least_nbytes * (1 if file.remote is None else STORE_FACTOR)
-        while (end := (at // request_nbytes + 1) * request_nbytes) <= stop:
-            yield one.file, at, end - at
-            at = end
-        if one.file.remote and at < stop and stop + END_NBYTES >= one.file.nbytes:
-            yield one.file, at, stop - at  # before one waits for the next object to be opened
-            at = stop
-    if file is not None and at < stop:
-        yield file, at, stop - at
+        while (end := (offset // request_nbytes + 1) * request_nbytes) <= stop:
+            yield byte_range.file, offset, end - offset
+            offset = end
+        if byte_range.file.remote and offset < stop and stop + END_NBYTES >= byte_range.file.nbytes:
+            yield (
+                byte_range.file,
+                offset,
+                stop - offset,
+            )  # before waiting for the next object to open
+            offset = stop
+    if file is not None and offset < stop:
+        yield file, offset, stop - offset
 
 
 def is_local(fd: int, offset: int) -> bool:
     """Return whether a file lies on a disk of this machine."""
     try:
         os.preadv(fd, [bytearray(1)], offset, os.RWF_NOWAIT)
-    except BlockingIOError:  # it would have to be read from the disk
+    except BlockingIOError:  # not in the page cache
         return True
-    except (AttributeError, OSError):  # there are no such reads here
+    except (AttributeError, OSError):  # unsupported here
         return False
     return True
 
 
 def n_waits() -> float:
-    """Return how often this thread has waited for anything; what grows always, where unknown."""
+    """Return how often this thread has waited; where unknown, a number that always grows."""
     if hasattr(resource, "RUSAGE_THREAD"):
         return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
     return time.perf_counter()
 
 
 def read(fd: int, buffer: Bytes, offset: int) -> float:
-    """Fill `buffer` and return the seconds that took; raises OSError, also at the end."""
+    """Fill `buffer` and return the seconds it took; raises OSError, also at the end of the file."""
     begun = time.perf_counter()
     view = buffer.data
     done = 0
@@ -584,15 +592,15 @@ def read(fd: int, buffer: Bytes, offset: int) -> float:
 
 
 def copy(source: Bytes, targets: Sequence[Any], skip: int) -> None:
-    """Copy `source` into what lies behind the first `skip` bytes of `targets`."""
-    data, at = source.data, 0
+    """Copy `source` into `targets`, behind their first `skip` bytes."""
+    data, offset = source.data, 0
     for target in targets:
         if skip >= target.nbytes:
             skip -= target.nbytes
             continue
-        n_bytes = min(target.nbytes - skip, len(data) - at)
-        memoryview(target).cast("B")[skip : skip + n_bytes] = data[at : at + n_bytes]
-        at += n_bytes
+        n_bytes = min(target.nbytes - skip, len(data) - offset)
+        memoryview(target).cast("B")[skip : skip + n_bytes] = data[offset : offset + n_bytes]
+        offset += n_bytes
         skip = 0
-        if at == len(data):
+        if offset == len(data):
             return
