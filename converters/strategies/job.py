@@ -1,4 +1,4 @@
-"""What is to be made, and of what: strategies are asked whether they are the one for it."""
+"""A job: the output to make, its source and options; from it a strategy is chosen."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from mdio.layouts.writer import LayoutWriter, NotFinite, OutputMeta
 
 @dataclass(frozen=True)
 class Appended:
-    """An output that another one continues, and takes the place of."""
+    """An existing output that the new one continues and replaces."""
 
     continuation: Continuation
     source: Mapping[str, Any]
     frames: Sequence[Sequence[int]]
-    """What the new one says of its source, and of the frames it has of it."""
+    """The new manifest's ``source``, and ``frames`` of it."""
     not_finite: NotFinite | None = None
-    """What is in the units that are taken over."""
+    """Coordinates that are not finite in the units that are kept."""
 
     def meta(self, meta: OutputMeta) -> OutputMeta:
-        """Return what the new one says of itself."""
+        """Return the metadata of the new output."""
         uuid = self.continuation.manifest["uuid"]
         recipe = self.continuation.manifest.get("recipe", {})
         return replace(
@@ -58,7 +58,7 @@ class Appended:
 
 
 def check_room(out: Path, nbytes: float, folder: Path) -> None:
-    """Refuse at once what cannot fit on the disk of `folder`, where it is built."""
+    """Raise OutputError if the output does not fit on the disk of `folder`, where it is built."""
     free = shutil.disk_usage(folder).free
     if nbytes > free:
         raise OutputError(
@@ -82,18 +82,17 @@ def output_meta(
     unreadable: Sequence[Sequence[int]] | None = None,
     stretches: Sequence[Stretch] = (),
 ) -> OutputMeta:
-    """Return what an output says of its source.
+    """Return the metadata of an output.
 
-    `paths`: the source's files. `source`: what is in them, joined. `dt_ps`, `frames`, `atoms`,
-    `groups`: what is kept; see `OutputMeta`. `transformed`: the ``--pbc`` and ``--center`` that
-    frames went through; None = none. `joined`: how the files were joined, if not just as given.
-    `opened`: what they were said to be, where they do not say it themselves. `topology`: of the
-    atoms that are kept, if the output is to hold it. `unreadable`: runs of frames that were left
-    out since they cannot be read. `stretches`: what of these may be several frames.
+    `paths`: the source's files. `source`: the joined source. `dt_ps`, `frames`, `atoms`, `groups`:
+    the kept part; see `OutputMeta`. `transformed`: the ``--pbc`` and ``--center`` applied to
+    frames; None = none. `joined`: how the files were joined, if not as given. `opened`: options
+    with which they were opened. `topology`: of the kept atoms, if the output stores it. `unreadable`: runs of
+    frames left out since they cannot be read. `stretches`: those that may be several frames.
     """
     prints = [fingerprint(path) for path in paths]
     files = {"path": prints[0]["path"], "files": prints} if len(prints) > 1 else {}
-    files = prints[0] if len(prints) == 1 else files  # frames in memory are of no file
+    files = prints[0] if len(prints) == 1 else files  # frames in memory have no file
     return OutputMeta(
         uuid=str(uuid4()),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -121,34 +120,34 @@ def output_meta(
 def topology_files(
     choice: AtomChoice, out: Path, sources: Sequence[Path] = (), first: FrameBlock | None = None
 ) -> dict[Path, bytes]:
-    """Return the topology files that belong beside `out`, and what is to be in each.
+    """Return the topology files beside `out`, and their contents.
 
-    One for the kept atoms where only some are kept, and one for each group, with the coordinates
-    of the output's first frame; none where no topology was given. Outputs that share their stem
-    (``md.zarr`` and ``md.h5md``) share a topology if it is the same; where another one has the name
-    and may belong to another output, the name gets the suffix of `out` too (``md.h5md.top.pdb``).
+    One for the kept atoms if only some are kept, and one for each group, with the coordinates of
+    the output's first frame; none where no topology was given. Outputs with one stem (``md.zarr``
+    and ``md.h5md``) share a topology if it is the same; if a different file has the name and may
+    belong to another output, the name gets the suffix of `out` too (``md.h5md.top.pdb``).
 
-    `choice`: what is kept. `out`: the output. `sources`: what is converted: no outputs, even if
-    they share the stem. `first`: the first frame, (1, kept atoms), where it is not the source's.
+    `choice`: the kept atoms. `out`: the output. `sources`: the source's files, which are no outputs
+    even if they have the stem. `first`: the first frame, (1, kept atoms), if not the source's.
     Returns dict of path to bytes: ``NAME.top.pdb`` and ``NAME.GROUP.top.pdb``; ``.gro`` where the
     coordinates do not fit the columns of a PDB file.
     """
-    wanted: list[str | None] = [] if choice.kept is None else [None]
-    wanted += choice.groups
-    made = {}
+    groups: list[str | None] = [] if choice.kept is None else [None]
+    groups += choice.groups
+    contents = {}
     with _placed(choice.atom_group(), first):
-        files = [_topology(choice, group) for group in wanted]
-    for group, (suffix, data) in zip(wanted, files, strict=True):
+        files = [_topology(choice, group) for group in groups]
+    for group, (suffix, data) in zip(groups, files, strict=True):
         ending = f".{group}.top{suffix}" if group else f".top{suffix}"
         path = out.with_name(out.stem + ending)
         if os.path.lexists(path) and not file_has(path, data) and _has_namesakes(out, sources):
             path = out.with_name(out.name + ending)
-        made[path] = data
-    return made
+        contents[path] = data
+    return contents
 
 
 def file_has(path: Path, data: bytes) -> bool:
-    """Return whether a file is there, and has these bytes."""
+    """Return whether a file exists and has these bytes."""
     with suppress(OSError):  # the name may be too long for a file
         return path.is_file() and read_regular(path) == data
     return False
@@ -157,14 +156,14 @@ def file_has(path: Path, data: bytes) -> bool:
 def _has_namesakes(out: Path, sources: Sequence[Path]) -> bool:
     """Return whether trajectories besides `out` have its stem."""
     names = {out.stem + suffix for suffix in output_suffixes()} - {out.name}
-    there = [out.with_name(name) for name in names if os.path.lexists(out.with_name(name))]
-    given = {os.path.realpath(source) for source in sources}
-    return any(os.path.realpath(path) not in given for path in there)
+    existing = [out.with_name(name) for name in names if os.path.lexists(out.with_name(name))]
+    source_paths = {os.path.realpath(source) for source in sources}
+    return any(os.path.realpath(path) not in source_paths for path in existing)
 
 
 @contextmanager
 def _placed(atoms: Any, first: FrameBlock | None) -> Iterator[None]:
-    """Have atoms meanwhile where a frame has them."""
+    """Give atoms the positions and box of a frame within the block."""
     if first is None:
         yield
         return
@@ -194,25 +193,25 @@ def _topology(choice: AtomChoice, group: str | None) -> tuple[str, bytes]:
 
 
 SUMS = ("file_crc32c", "column_crc32c", "table_crc32c", "segments", "piece_checksums")
-"""Keys of a manifest under which checksums are, directly or of tables of them."""
+"""Keys of a manifest with checksums, or checksums of tables of them."""
 
 
 @dataclass
 class Repairs:
-    """An output, and what the repaired one says of itself."""
+    """An output to repair, and the metadata of the repaired one."""
 
     former: Layout
-    """Opened without verifying, since what it says is compared one by one."""
+    """Opened without verifying: its checksums are compared one by one."""
     meta: OutputMeta
     manifest: Mapping[str, Any]
-    """Of the former output."""
+    """Manifest of the former output."""
     made: Mapping[str, Any]
-    """What fields of the plan are to be; see `Layout.made_as`."""
+    """Fields that the plan must have; see `Layout.made_as`."""
 
     def compare(self, manifest: Mapping[str, Any]) -> None:
         """Compare all checksums of the repaired output with those of the former one.
 
-        Raises SourceError: they differ: what was written again is not what was there.
+        Raises SourceError: they differ: the source is not the one that the output was made from.
         """
         for key in SUMS:
             if key in self.manifest and manifest.get(key) != self.manifest[key]:
@@ -225,13 +224,13 @@ class Repairs:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is to be made, of what, and how."""
+    """An output to make: path, source, selection, plan and options."""
 
     out: Path
     files: Sequence[Path]
-    """Of the source."""
+    """Files of the source."""
     view: ViewLayout
-    """The frames and atoms that are kept."""
+    """A view of the kept frames and atoms."""
     choice: AtomChoice
     plan: LayoutPlan
     writer: type[LayoutWriter]
@@ -243,17 +242,17 @@ class Job:
     topology: Topology | None = None
     """Of the atoms that are kept, if the output is to hold it."""
     appended: Appended | None = None
-    """What it continues, and takes the place of."""
+    """The output that it continues and replaces."""
     repairs: Repairs | None = None
-    """Of which output this is a repair."""
+    """The output that it repairs."""
     stretches: Sequence[Stretch] = ()
-    """Of the frames that cannot be read, those that may be several."""
+    """Unreadable frames that may be several."""
     former: State | None = None
-    """Of the output that it takes the place of, from before it was read; None in stores."""
+    """State of the output that it replaces, before it was read; None in stores."""
 
     def meta(self) -> OutputMeta:
-        """Return what the output says of itself."""
-        made = output_meta(
+        """Return the metadata of the output."""
+        meta = output_meta(
             self.files,
             self.view.source.info,
             dt_ps=self.view.info.dt_ps,
@@ -267,10 +266,10 @@ class Job:
             unreadable=self.view.unreadable,
             stretches=self.stretches,
         )
-        return replace(made, frame_data=self.view.frame_data(), recipe=self.options.recipe())
+        return replace(meta, frame_data=self.view.frame_data(), recipe=self.options.recipe())
 
     def result(self, plan: LayoutPlan, **done: Any) -> ConvertResult:
-        """Return what is told of the output, which lies as `plan` says, and of what was `done`."""
+        """Return the result of writing the output as `plan` says; `done`: its other fields."""
         return ConvertResult(
             out=str(self.out),
             layout=plan.layout,
@@ -283,9 +282,9 @@ class Job:
 
     @cached_property
     def beside(self) -> dict[Path, bytes]:
-        """The topologies that belong beside the output, with its first frame.
+        """Contents of the topology files beside the output, with its first frame.
 
-        Those of what is repaired are there.
+        Empty for a repair, whose files exist already.
         """
         if self.repairs or self.choice.universe is None:
             return {}

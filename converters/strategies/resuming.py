@@ -1,6 +1,6 @@
-"""What a conversion notes of its work, so that another run goes on where it ended.
+"""The journal of a conversion, from which another run can continue it.
 
-Whether the output of a conversion is there already, as the conversion would make it.
+Also, whether the output that a conversion would make exists already.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ ANY_WAY = {
     "n_writes",
     "piece_frames",
 }
-"""What of a plan does not change the output, or follows from the rest."""
+"""Fields of a plan that do not change the output, or follow from others."""
 DIVISION = ("segment_frames", "piece_frames", "n_files", "nbytes")
-"""What of a plan follows from who works at it."""
+"""Fields of a plan that depend on the workers."""
 LOOKED_AT_NBYTES = 64 << 20
-"""So much of what was stored last is compared with its checksums, though it had been flushed."""
+"""Bytes of the last flushed pieces whose checksums are verified all the same."""
 
 
 def conversion_identity(
     meta: OutputMeta, plan: LayoutPlan, topology: Sequence[Path] = ()
 ) -> dict[str, Any]:
-    """Return what has to be the same where a conversion is gone on with, as plain values."""
+    """Return plain values that must be equal for a conversion to be continued."""
     chosen = {"kept": meta.atoms}
     chosen |= {f"group {name}": atoms for name, atoms in (meta.groups or {}).items()}
     values = {
@@ -69,14 +69,14 @@ def conversion_identity(
 
 
 def _told(atoms: NDArray[np.int64] | None) -> str | None:
-    """Return what tells chosen atoms from others."""
+    """Return a text that identifies chosen atoms."""
     if atoms is None:
         return None
     return f"{len(atoms):,} atoms, checksum {crc32c(np.ascontiguousarray(atoms, '<i8')):08x}"
 
 
 def first_record(begun: Mapping[str, Any], meta: OutputMeta, plan: LayoutPlan) -> dict[str, Any]:
-    """Return what the journal of a new output says first."""
+    """Return the values of the first record of a journal."""
     return {
         "of": begun,
         "n_frames": plan.n_frames,
@@ -89,12 +89,12 @@ def first_record(begun: Mapping[str, Any], meta: OutputMeta, plan: LayoutPlan) -
 
 @contextmanager
 def _as_written(journal: Journal) -> Iterator[None]:
-    """Raise OutputError where a journal does not hold what mdio writes into one."""
+    """Raise OutputError where a journal is not as mdio writes it."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise OutputError(
-            f"{journal.path}: it does not tell what an earlier run has stored as mdio writes it "
+            f"{journal.path}: it does not record what an earlier run stored as mdio writes it "
             f"({error!r}); give --force to start again"
         ) from error
 
@@ -102,9 +102,9 @@ def _as_written(journal: Journal) -> Iterator[None]:
 def restore_plan(
     journal: Journal, meta: OutputMeta, plan: LayoutPlan
 ) -> tuple[OutputMeta, LayoutPlan]:
-    """Return both as the first run had them, whoever works at it now.
+    """Return metadata and plan as the first run had them, whatever the workers are now.
 
-    The output stays the one that was begun, and so do its segments and pieces.
+    The output keeps its uuid, and its division into segments and pieces.
     """
     values = journal.values
     with _as_written(journal):
@@ -116,7 +116,7 @@ def restore_plan(
 
 
 def journal_record(receipt: PieceRecord) -> Record:
-    """Return what a journal says of a stored piece."""
+    """Return the journal's record of a stored piece."""
     values = {
         "nbytes": receipt.nbytes,
         "crcs": {key: len(crcs) for key, crcs in receipt.crcs.items()},
@@ -132,15 +132,15 @@ def journal_record(receipt: PieceRecord) -> Record:
 
 
 def _receipt_of(record: Record) -> PieceRecord:
-    box, time, step, flat, *more = record.arrays
-    crcs, at = {}, 0
+    box, time, step, flat, *extra_columns = record.arrays
+    crcs, offset = {}, 0
     for key, count in record.values["crcs"].items():
-        crcs[key] = flat[at : at + count].tolist()
-        at += count
+        crcs[key] = flat[offset : offset + count].tolist()
+        offset += count
     stop = record.first + record.n_frames
     not_finite = record.values["not_finite"]
     not_finite = None if not_finite is None else NotFinite(**not_finite)
-    extra = dict(zip(record.values["extra"], more, strict=True))
+    extra = dict(zip(record.values["extra"], extra_columns, strict=True))
     return PieceRecord(
         record.first, stop, crcs, record.values["nbytes"], box, time, step, not_finite, extra
     )
@@ -149,20 +149,25 @@ def _receipt_of(record: Record) -> PieceRecord:
 def _believed(
     records: Sequence[Record], holds: Callable[[Record], bool], temporary: Path
 ) -> list[Record]:
-    """Return the records of what is there.
+    """Return the records of pieces that are stored.
 
-    What was not flushed, and what was stored last, is looked at.
+    Pieces that were not flushed, and those stored last, are verified.
 
-    `records`: in the order in which they were written; of several of one piece, the last one
-    counts. `holds`: returns whether the output holds what a record says, by its checksums.
-    `temporary`: for the message.
-    Raises OutputError: what had been flushed is not there: nothing of it can be believed.
+    `records`: in the order of writing; of several for one piece, the last one counts. `holds`:
+    returns whether the piece of a record has its checksums. `temporary`: for the message.
+    Raises OutputError: a flushed piece is missing or differs, so that no record can be trusted.
     """
     last = {record.first: record for record in records}
-    found, looked_at = [], 0
-    for record in reversed([one for one in records if last[one.first] is one]):
-        if not record.flushed or looked_at < LOOKED_AT_NBYTES:
-            looked_at += record.values["nbytes"]
+    trusted, checked_nbytes = [], 0
+    for record in reversed(
+        [
+            record_of_piece
+            for record_of_piece in records
+            if last[record_of_piece.first] is record_of_piece
+        ]
+    ):
+        if not record.flushed or checked_nbytes < LOOKED_AT_NBYTES:
+            checked_nbytes += record.values["nbytes"]
             if not holds(record):
                 if not record.flushed:
                     continue
@@ -173,15 +178,15 @@ def _believed(
                     f"{record.first + record.n_frames - 1} are not as they were written); give "
                     "--force to start again"
                 )
-        found.append(record)
-    return found[::-1]
+        trusted.append(record)
+    return trusted[::-1]
 
 
 def resume_from(journal: Journal, writer: LayoutWriter) -> list[PieceRecord]:
-    """Have `writer` go on with what former runs have stored; return the receipts, to commit."""
+    """Have `writer` continue from the pieces of earlier runs; return their receipts, to commit."""
     with _as_written(journal):
         receipts = {record.first: _receipt_of(record) for record in journal.records}
-        if any(one.start < 0 or one.stop > writer.plan.n_frames for one in receipts.values()):
+        if any(moved.start < 0 or moved.stop > writer.plan.n_frames for moved in receipts.values()):
             raise ValueError("frames that the output has not")
 
     def believe(
@@ -196,33 +201,32 @@ def resume_from(journal: Journal, writer: LayoutWriter) -> list[PieceRecord]:
         return [receipts[record.first] for record in records]
 
     try:
-        there = writer.find(list(receipts.values()), believe)
+        existing = writer.find(list(receipts.values()), believe)
     except CorruptLayoutError as error:
         raise OutputError(
             f"{error}; what an earlier run has left is damaged: give --force"
         ) from error
-    for receipt in there:
-        if receipt is not receipts[receipt.start]:  # it has another place now
-            for one, files in writer.settled(receipt):
-                journal.add(journal_record(one), files)
-    return list(there)
+    for receipt in existing:
+        if receipt is not receipts[receipt.start]:  # it was moved
+            for moved, files in writer.settled(receipt):
+                journal.add(journal_record(moved), files)
+    return list(existing)
 
 
 DIFFERS = ("uuid", "created", "has_box", "not_finite", "manifest_crc32c", "stripe", "recipe")
-"""What two outputs of the same conversion need not have in common, or is compared apart."""
+"""Keys of manifests that may differ, or are compared separately."""
 STRIPE = ("stripe_nbytes", "stripe_count")
 BY_WORKERS = ("piece_frames", "n_files")
-"""What of an output follows from who worked at it."""
+"""Fields of a plan that depend on the workers."""
 
 
 def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult | None:
-    """Return the result of a conversion whose output is there already; None if it is not.
+    """Return the result of a conversion whose output exists already; None if it does not.
 
-    It is the same if its manifest is the one that the conversion would write: the state of all
-    source files, frames, atoms, steps, sizes and version; if its arrays are cut the same way, and
-    the topologies inside and beside it are the same. What has no manifest is never taken for it,
-    nor what was moved with the bonds of a topology file, or laid on a file: outputs do not hold
-    their state.
+    It is the same if its manifest is the one that the conversion would write (state of all source
+    files, frames, atoms, steps, sizes, version), its arrays are cut the same way, and the
+    topologies inside and beside it are equal. Outputs without a manifest never count, nor those
+    that depend on the bonds of a topology file or on a reference file, whose state is not stored.
 
     `job`, `plan`: the conversion. `copies`: whether frames are copied as bytes.
     """
@@ -235,19 +239,21 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
         return None
     try:
         with open_layout(job.out) as layout:
-            manifest, made, topology = layout.manifest, made_as(layout), layout.topology()
+            manifest, built, topology = layout.manifest, made_as(layout), layout.topology()
             nbytes = layout.info.nbytes
     except OSError:
         return None
-    wanted: dict[str, Any] = json.loads(json.dumps(manifest_of(plan, job.meta())))
+    expected: dict[str, Any] = json.loads(json.dumps(manifest_of(plan, job.meta())))
     same = (
         manifest is not None
-        and all(manifest.get(key) == value for key, value in wanted.items() if key not in DIFFERS)
-        and all(manifest["stripe"].get(key) == wanted["stripe"][key] for key in STRIPE)
+        and all(manifest.get(key) == value for key, value in expected.items() if key not in DIFFERS)
+        and all(manifest["stripe"].get(key) == expected["stripe"][key] for key in STRIPE)
         and "parts" not in manifest
         and manifest.get("container") == plan.container
         and manifest.get("flavour") == plan.flavour
-        and all(getattr(plan, key) == value for key, value in made.items() if key not in BY_WORKERS)
+        and all(
+            getattr(plan, key) == value for key, value in built.items() if key not in BY_WORKERS
+        )
         and _bytes(topology) == _bytes(job.topology)
         and all(file_has(path, data) for path, data in job.beside.items())
     )

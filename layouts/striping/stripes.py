@@ -1,8 +1,8 @@
-"""What file systems that stripe have in common: how a file lies on servers, and what was asked.
+"""Types and helpers for all striping file systems: stripes of a file, and a record of the request.
 
-Striping only ever makes an output faster, so nothing that a file system answers (nothing, a
-refusal, something unknown) stops a conversion: what was asked, what was applied and why the two
-differ is a record, which goes into the output's manifest.
+Striping only makes an output faster, so no answer of a file system (none, a refusal, an unknown
+one) stops a conversion: the stripes requested, those applied and why the two differ are a record in
+the output's manifest.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Striping:
-    """How a file lies on servers, or how files that are made in a folder will.
+    """The stripes of a file, or of new files in a folder.
 
-    Of a progressive layout (Lustre), size and count are those of its last component, where the bulk
+    For a progressive layout (Lustre), size and count of its last component, where the bulk
     of a trajectory lies.
     """
 
@@ -39,18 +39,18 @@ class Striping:
 
 
 class StripeRecord(TypedDict):
-    """What was asked of the file system and what it made of it; plain values for a manifest."""
+    """Stripes requested and stripes applied; plain values for a manifest."""
 
     asked: dict[str, Any]
     applied: dict[str, Any] | None
-    """What the file system says after; None where nothing was applied."""
+    """Stripes that the file system reports afterwards; None where none were applied."""
     reason: str | None
-    """Why `applied` is not what was asked; None where it is."""
+    """Why `applied` differs from `asked`; None if it does not."""
     file_system: str
 
 
 def run_program(program: str, *arguments: str) -> tuple[str, str | None]:
-    """Run a file system's program and return (what it printed, why that is worth nothing or None).
+    """Run a file system's program and return (its output, why it failed or None).
 
     Never raises, and does not wait for long: a client that has lost its servers hangs.
     """
@@ -81,10 +81,10 @@ def run_program(program: str, *arguments: str) -> tuple[str, str | None]:
             process.communicate(timeout=1)
         return "", f"{program} {arguments[0]} did not answer within {TIMEOUT_S:g} s"
     if process.returncode != 0:
-        said = " ".join(complaint.split())[:500] or "no message"
+        message = " ".join(complaint.split())[:500] or "no message"
         return (
             printed,
-            f"{program} {arguments[0]} failed with exit code {process.returncode}: {said}",
+            f"{program} {arguments[0]} failed with exit code {process.returncode}: {message}",
         )
     return printed, None
 
@@ -94,7 +94,7 @@ def stripe_request(
     stripe_count: int | None,
     progressive: Sequence[tuple[int, int]] | None = None,
 ) -> dict[str, Any]:
-    """Return what was asked, as plain values for a `StripeRecord`."""
+    """Return requested stripes as plain values for a `StripeRecord`."""
     asked: dict[str, Any] = {"stripe_nbytes": stripe_nbytes, "stripe_count": stripe_count}
     if progressive:
         asked["progressive"] = [list(part) for part in progressive]
@@ -104,26 +104,26 @@ def stripe_request(
 def stripe_record(
     path: str | PathLike[str],
     asked: dict[str, Any],
-    found: Striping | None,
+    applied: Striping | None,
     reason: str | None = None,
 ) -> StripeRecord:
-    """Return what was asked and what was found after, and why the two differ if they do."""
-    if reason is None and found is not None and asked:
-        reason = _difference(found, asked["stripe_nbytes"], asked["stripe_count"])
+    """Return a record of the stripes requested and applied, and why they differ if they do."""
+    if reason is None and applied is not None and asked:
+        reason = _difference(applied, asked["stripe_nbytes"], asked["stripe_count"])
     return StripeRecord(
         asked=asked,
-        applied=None if found is None else asdict(found),
+        applied=None if applied is None else asdict(applied),
         reason=reason,
         file_system=file_system_type(path),
     )
 
 
-def _difference(found: Striping, stripe_nbytes: int, stripe_count: int | None) -> str | None:
-    """Return how `found` differs from what was asked, or None."""
-    if found.stripe_nbytes != stripe_nbytes:
-        return f"the stripe size is {found.stripe_nbytes}, not {stripe_nbytes}"
-    if stripe_count is not None and stripe_count > 0 and found.stripe_count != stripe_count:
-        return f"the stripe count is {found.stripe_count}, not {stripe_count}"
+def _difference(applied: Striping, stripe_nbytes: int, stripe_count: int | None) -> str | None:
+    """Return how `applied` differs from the request, or None."""
+    if applied.stripe_nbytes != stripe_nbytes:
+        return f"the stripe size is {applied.stripe_nbytes}, not {stripe_nbytes}"
+    if stripe_count is not None and stripe_count > 0 and applied.stripe_count != stripe_count:
+        return f"the stripe count is {applied.stripe_count}, not {stripe_count}"
     return None
 
 

@@ -57,7 +57,7 @@ def _default(one: Field[Any]) -> Any:
 
 
 def non_defaults(options: Any) -> Iterator[tuple[Field[Any], Any]]:
-    """Yield each option that is not as it is by itself, and its value."""
+    """Yield each option that differs from its default, and its value."""
     for one in fields(options):
         value, default = getattr(options, one.name), _default(one)
         same = type(value) is type(default) and value == default
@@ -73,7 +73,7 @@ def allowed_with(one: Field[Any], way: str) -> bool:
 def takes_options(
     *parts: type, apart: Mapping[str, type] = MappingProxyType({})
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let a function whose ``**options`` are fields of `parts` say so, and check their names.
+    """Document the ``**options`` of a function, which are fields of `parts`, and check their names.
 
     Its signature has those that are used most by name, and its docstring all, where it has
     ``<options>``. A name that is none of them is an OptionError. `apart`: parts that the function
@@ -84,8 +84,8 @@ def takes_options(
 
     def decorated(function: Callable[P, R]) -> Callable[P, R]:
         own = inspect.signature(function)
-        taken = list(own.parameters.values())
-        known = {one.name for one in taken if one.kind is not one.VAR_KEYWORD}
+        parameters = list(own.parameters.values())
+        known = {one.name for one in parameters if one.kind is not one.VAR_KEYWORD}
         known |= every.keys() | apart.keys()
 
         @wraps(function)
@@ -109,7 +109,7 @@ def takes_options(
         objects = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in apart
         ]
-        signature = own.replace(parameters=[*taken[:-1], *shown, *objects, taken[-1]])
+        signature = own.replace(parameters=[*parameters[:-1], *shown, *objects, parameters[-1]])
         vars(checked).update(__signature__=signature, option_names=known)
         checked.__doc__ = (function.__doc__ or "").replace("<options>", _listed(parts, apart))
         return checked
@@ -126,25 +126,25 @@ def _put_into(part: Any, name: str, words: dict[str, Any]) -> None:
     options: Any = words.get(name)
     if not (options is None or isinstance(options, part)):
         raise OptionError(f"{name} is {options!r}; give mdio.{part.__name__}(...)")
-    given = {one.name: one for one in fields(part) if one.name in words}
-    twice = {one.name for one, _ in non_defaults(options)} if options is not None else set()
-    for same in twice & given.keys():
+    own_options = {one.name: one for one in fields(part) if one.name in words}
+    in_object = {one.name for one, _ in non_defaults(options)} if options is not None else set()
+    for same in in_object & own_options.keys():
         raise OptionError(f"{same} is given twice: by itself and in {name}; give it once")
-    former = [key for key, one in given.items() if not _is_given_by_name(one)]
-    if former:
-        text = ", ".join(f"{key}={words[key]!r}" for key in former)
+    by_name_only = [key for key, one in own_options.items() if not _is_given_by_name(one)]
+    if by_name_only:
+        text = ", ".join(f"{key}={words[key]!r}" for key in by_name_only)
         warnings.warn(
             f"give {name}=mdio.{part.__name__}({text}); by itself, the next version of mdio does "
-            f"not take {' and '.join(former)}",
+            f"not take {' and '.join(by_name_only)}",
             DeprecationWarning,
             stacklevel=3,
         )
-        values = {key: words.pop(key) for key in former}
+        values = {key: words.pop(key) for key in by_name_only}
         words[name] = part(**values) if options is None else replace(options, **values)
 
 
 def _listed(parts: tuple[type, ...], apart: Mapping[str, type]) -> str:
-    """Return a list of options, as a docstring has it."""
+    """Return the list of options for a docstring."""
     lines = []
     objects = {part: name for name, part in apart.items()}
     for part in parts:
@@ -163,7 +163,7 @@ def _listed(parts: tuple[type, ...], apart: Mapping[str, type]) -> str:
 
 
 def build_parts(parts: tuple[type, ...], options: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return an object of each dataclass, of options by name."""
+    """Return an object of each dataclass, made from its options among `options`."""
     names = (declared_fields(part).keys() & options.keys() for part in parts)
     pairs = zip(parts, names, strict=True)
     return tuple(part(**{name: options[name] for name in own}) for part, own in pairs)

@@ -248,7 +248,7 @@ SUMMED = ("t_open_s", "t_io_s", "t_comp_s", "t_comm_s")
 
 
 def summary(timings: Sequence[BlockTiming | WorkerTiming]) -> dict[str, Any]:
-    """Return what the workers' times come to.
+    """Return sums and maxima of the workers' times.
 
     `timings`: of blocks, or already of workers.
     Returns dict: ``t_open_s``, ``t_io_s``, ``t_comp_s``, ``t_comm_s``: sums over all workers; each
@@ -259,18 +259,18 @@ def summary(timings: Sequence[BlockTiming | WorkerTiming]) -> dict[str, Any]:
     """
     workers = [timing for timing in timings if isinstance(timing, WorkerTiming)]
     workers += per_worker([timing for timing in timings if isinstance(timing, BlockTiming)])
-    found: dict[str, Any] = {}
+    totals: dict[str, Any] = {}
     for name in (*SUMMED, "t_total_s"):
         sums = [getattr(worker, name) for worker in workers]
         if name in SUMMED:
-            found[name] = sum(sums)
-        found[f"{name.removesuffix('_s')}_max_s"] = max(sums, default=0.0)
-    found["ratio_comp_io"] = _ratio(found["t_comp_s"], found["t_io_s"])
-    found["ratio_comp_comm"] = _ratio(found["t_comp_s"], found["t_comm_s"])
-    found["workers"] = len(workers)
+            totals[name] = sum(sums)
+        totals[f"{name.removesuffix('_s')}_max_s"] = max(sums, default=0.0)
+    totals["ratio_comp_io"] = _ratio(totals["t_comp_s"], totals["t_io_s"])
+    totals["ratio_comp_comm"] = _ratio(totals["t_comp_s"], totals["t_comm_s"])
+    totals["workers"] = len(workers)
     for name in ("nbytes_read", "nbytes_source", "nbytes_cache"):
-        found[name] = sum(getattr(worker, name) for worker in workers)
-    return found
+        totals[name] = sum(getattr(worker, name) for worker in workers)
+    return totals
 
 
 SCHEMA = "mdio-timings-1"
@@ -301,14 +301,14 @@ def stragglers(workers: Sequence[WorkerTiming]) -> list[dict[str, Any]]:
 
     typical_s = median(worker.t_own_s for worker in workers)
     typical = {part: median(map(of, workers)) for part, of in PARTS.items()}
-    found = []
+    slow_workers = []
     for worker in workers:
         beyond_s = worker.t_own_s - typical_s
         if beyond_s < max(FLOOR_S, (FACTOR - 1) * typical_s):
             continue
         beyond = {part: of(worker) - typical[part] for part, of in PARTS.items()}
         cause = max(beyond, key=lambda part: beyond[part])
-        found.append(
+        slow_workers.append(
             {
                 "worker": worker.worker,
                 "rank": worker.rank,
@@ -320,11 +320,11 @@ def stragglers(workers: Sequence[WorkerTiming]) -> list[dict[str, Any]]:
                 "slowest_file": worker.slowest_file if cause == "io" else None,
             }
         )
-    return sorted(found, key=lambda one: -float(one["beyond_median_s"]))
+    return sorted(slow_workers, key=lambda straggler: -float(straggler["beyond_median_s"]))
 
 
 class TimedResult(Protocol):
-    """What a record is made of: the result of an analysis."""
+    """The parts of an analysis' result that go into a record."""
 
     ranks: list[WorkerTiming]
     timings: list[BlockTiming]
@@ -335,9 +335,9 @@ class TimedResult(Protocol):
 
 
 def timing_record(result: TimedResult) -> dict[str, Any]:
-    """Return the record of one analysis, as the module describes it."""
+    """Return the record of one analysis; see the module."""
     numbers = result.to_json()
-    found = {
+    record = {
         "schema": SCHEMA,
         **numbers,
         "t_total_s": numbers["t_total_max_s"],
@@ -346,6 +346,6 @@ def timing_record(result: TimedResult) -> dict[str, Any]:
         "timings": [timing.to_json() for timing in result.timings],
     }
     if result.tasks:
-        found["tasks"] = result.tasks
-        found["tasks_per_worker"] = dict(Counter(task["worker"] for task in result.tasks))
-    return found
+        record["tasks"] = result.tasks
+        record["tasks_per_worker"] = dict(Counter(task["worker"] for task in result.tasks))
+    return record

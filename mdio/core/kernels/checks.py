@@ -1,4 +1,4 @@
-"""Checks of what the kernels are given, so that native code has not to check.
+"""Checks of the kernels' arguments, so that native code need not check.
 
 Wrong dtypes raise TypeError, wrong shapes and strides ValueError, indices out of range IndexError.
 """
@@ -89,7 +89,7 @@ def step_size(step: float, name: str) -> float:
 def read_arguments(
     shape: tuple[int, ...], out: Float32s, atoms: Int64s | None, first: int, last: int | None
 ) -> tuple[Float32s, Int64s | None, int]:
-    """Check what of `shape` (frames, atoms, ...) is wanted; return output, atoms, last frame."""
+    """Check the part of `shape` (frames, atoms, ...) to read; return output, atoms, last frame."""
     n_frames, n_atoms = shape[:2]
     last = n_frames if last is None else last
     if not 0 <= first <= last <= n_frames:
@@ -99,7 +99,7 @@ def read_arguments(
 
 
 def deltas_output(out: Int32s | None, shape: tuple[int, ...]) -> Int32s:
-    """Check that integers can be put there; or make room for them."""
+    """Check the output array of integers, or allocate it."""
     if out is None:
         return np.empty(shape, np.int32)
     if int32s(out, "out").shape != shape:
@@ -110,7 +110,7 @@ def deltas_output(out: Int32s | None, shape: tuple[int, ...]) -> Int32s:
 
 
 def int32s(array: Int32s, name: str) -> Int32s:
-    """Check that an array is one that native code can go through in one piece."""
+    """Check that an array is contiguous native int32."""
     if array.dtype != np.int32 or not array.flags.c_contiguous:
         raise TypeError(f"{name} must be a C-contiguous array of native int32")
     return array
@@ -131,7 +131,7 @@ def mask_bytes(kept: NDArray[np.uint8], n_atoms: int) -> None:
 
 
 def unfold_arguments(folded: Folded, out: Int32s) -> None:
-    """Check what unfolding is given."""
+    """Check the arguments of unfolding."""
     if folded.dtype not in (np.uint16, np.uint32) or not folded.flags.c_contiguous:
         raise TypeError("folded must be a C-contiguous array of native uint16 or uint32")
     if int32s(out, "out").size != folded.size:
@@ -143,7 +143,7 @@ def unfold_arguments(folded: Folded, out: Int32s) -> None:
 def rmsd_arguments(
     positions: Float32s, reference: Float64s, weights: Float64s | None, out: Float64s | None
 ) -> tuple[Float64s, Float64s | None, Float64s]:
-    """Check what RMSD is given; return reference, weights and output."""
+    """Check the arguments of RMSD; return reference, weights and output."""
     n_frames, n_atoms = native_rows(positions, "positions").shape[:2]
     reference = np.ascontiguousarray(reference, np.float64)
     if n_atoms == 0 or reference.shape != (n_atoms, 3):
