@@ -1,4 +1,4 @@
-"""Is an output whole, and does it hold what its source holds?
+"""Verification of an output: its checksums, and its frames against the source's.
 
 Runs of units are checked, and runs of blocks compared with the source, in any process.
 """
@@ -42,7 +42,7 @@ def compare_blocks(
     rounded: Sequence[str],
     rounded_source: bool = False,
 ) -> tuple[float, list[str]]:
-    """Return the largest difference of a coordinate (angstrom), and what is not as it should be.
+    """Return the largest difference of a coordinate (angstrom), and a list of problems.
 
     `mine`, `theirs`: the same frames and atoms, of the output and of its source. `allowed`: by how
     much each field may differ besides rounding; 0 where it is not named. `tables`: whether the
@@ -57,19 +57,21 @@ def compare_blocks(
         if other is None:
             problems.append(f"the source has no {name}")
             continue
-        may = allowed.get(name, 0.0)
-        worst, excess = _difference(array, other, may, rounded=rounded_source or name in rounded)
+        tolerance = allowed.get(name, 0.0)
+        worst, excess = _difference(
+            array, other, tolerance, rounded=rounded_source or name in rounded
+        )
         if name == "positions":
             largest = worst
         if excess:
             unit = " angstrom" if name == "positions" else ""
-            difference = f" by up to {worst:g}{unit}, {may:g} is allowed"
-            problems.append(f"{name} differ{difference if may or unit else ''}")
+            difference = f" by up to {worst:g}{unit}, {tolerance:g} is allowed"
+            problems.append(f"{name} differ{difference if tolerance or unit else ''}")
     for name in ("box", "time", "step") if tables else ():
-        one, other = getattr(mine, name), getattr(theirs, name)
+        array_of_output, other = getattr(mine, name), getattr(theirs, name)
         may_round = rounded_source and name == "box"
-        if _difference(one, other, 0.0, rounded=may_round)[1]:
-            worst = np.abs(one.astype(np.float64) - other).max(initial=0.0)
+        if _difference(array_of_output, other, 0.0, rounded=may_round)[1]:
+            worst = np.abs(array_of_output.astype(np.float64) - other).max(initial=0.0)
             problems.append(f"{name} differs by up to {worst:g}")
     return largest, problems
 
@@ -77,7 +79,7 @@ def compare_blocks(
 def _difference(
     mine: NDArray[np.float32], theirs: NDArray[np.float32], allowed: float, *, rounded: bool
 ) -> tuple[float, bool]:
-    """Return the largest difference, and whether any exceeds what is allowed.
+    """Return the largest difference, and whether any exceeds the allowed one.
 
     Formats with units of their own may round float32 at every step to these and back.
     """
@@ -97,12 +99,12 @@ Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 BLOCK_NBYTES = 16 << 20
 """Decoded bytes compared at a time."""
 Item = tuple[int, int, int]
-"""Which of the layouts (-1: the source beside the first), and its units or blocks from and to."""
+"""Number of a layout (-1: compare with the source), first unit or block, one beyond the last."""
 
 
 @dataclass
 class VerifyResult:
-    """What `verify` found."""
+    """The result of `verify`."""
 
     ok: bool = True
     chunks_checked: int = 0
@@ -114,19 +116,19 @@ class VerifyResult:
     allowed_diff_angstrom: float | None = None
     """What the output's precision allows besides float32 rounding; None if nothing was compared."""
     bad: list[str] = field(default_factory=list)
-    """What is wrong, a line each."""
+    """Problems, one line each."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
         return asdict(self)
 
     def add(self, problem: str) -> None:
-        """Note a problem."""
+        """Add a problem."""
         self.ok = False
         self.bad.append(problem)
 
     def take(self, other: VerifyResult) -> None:
-        """Add what was found elsewhere."""
+        """Add the result of another worker."""
         self.ok &= other.ok
         self.chunks_checked += other.chunks_checked
         self.frames_compared += other.frames_compared
@@ -149,7 +151,7 @@ class Checks:
         self.wanted = wanted
         self.progress = progress
         self.begun = result = VerifyResult()
-        """What is known before the work."""
+        """The result of opening, before units are checked."""
         self.source = view
         self.rows = self.n_blocks = 0
         layout = open_damaged(out)
@@ -159,7 +161,7 @@ class Checks:
             self.frame_nbytes = layout.info.frame_nbytes
             for lost in (*layout.info.lost, *layout.stretches):
                 result.add(str(lost))
-            # In an output of mdio its groups are among the units; in files of others each is read.
+            # Groups are units of mdio's outputs; in foreign files each is checked by itself.
             for group in layout.info.groups if layout.manifest is None else ():
                 try:
                     self.layouts.append(open_layout(out, group=group))
@@ -169,7 +171,7 @@ class Checks:
                     result.add(f"group {group}: {error}")
                 else:
                     self.names.append(f"group {group}, ")
-            self.n_units = [_n_units(one) for one in self.layouts]
+            self.n_units = [_n_units(opened) for opened in self.layouts]
             result.units = sum(self.n_units)
             if view is None and against is not None:
                 source = open_with_topology(against, top, **source_reader(layout))
@@ -181,7 +183,7 @@ class Checks:
             raise
 
     def _compare_shapes(self, layout: Layout, source: ViewLayout) -> None:
-        """Compare what is known without frames, and find out what these may differ by."""
+        """Compare numbers of frames and atoms, and set the allowed difference of coordinates."""
         info, expected, result = layout.info, source.info, self.begun
         if (info.n_frames, info.n_atoms) != (expected.n_frames, expected.n_atoms):
             result.add(
@@ -201,14 +203,14 @@ class Checks:
         self.n_blocks = math.ceil(info.n_frames / self.rows)
 
     def items(self, n_pieces: int) -> Iterator[Item]:
-        """Yield the work, each layout's (and the comparison) in about as many pieces."""
+        """Yield the work, for each layout and the comparison cut into `n_pieces` at most."""
         for number, n_units in (*enumerate(self.n_units), (-1, self.n_blocks)):
             n_here = min(n_pieces, n_units)
             cuts = [n_units * k // n_here for k in range(n_here + 1)] if n_here else []
             yield from ((number, first, last) for first, last in pairwise(cuts))
 
     def __call__(self, item: Item) -> VerifyResult:
-        """Return what is found in a piece."""
+        """Return the result of one piece."""
         number, first, last = item
         result = VerifyResult()
         if number < 0:
@@ -236,14 +238,16 @@ class Checks:
 
     @cached_property
     def _source_rounds(self) -> bool:
-        """Whether the source is not the output's own, and of a format that rounds."""
+        """Return whether the source is another file than the output's, in a format that rounds."""
         layout, view = self.layouts[0], self.source
-        said = (layout.manifest or {}).get("source", {})
+        recorded = (layout.manifest or {}).get("source", {})
         files = [] if view is None else list(view.source.files())
-        if len(files) != 1 or not files[0].facts.rounds or "crc32c_tail" not in said:
+        if len(files) != 1 or not files[0].facts.rounds or "crc32c_tail" not in recorded:
             return False
         own = fingerprint(files[0].path)
-        return any(own[name] != said.get(name) for name in ("nbytes", "crc32c_head", "crc32c_tail"))
+        return any(
+            own[name] != recorded.get(name) for name in ("nbytes", "crc32c_head", "crc32c_tail")
+        )
 
     def _compare(self, blocks: range, result: VerifyResult) -> None:
         layout, source = self.layouts[0], self.source
@@ -251,9 +255,9 @@ class Checks:
         n_frames = layout.info.n_frames
         container = container_of(layout)
         rounded = (layout if container is None else layout_class(container)).facts.rounds
-        starts = [at * self.rows for at in blocks if self.wanted(at)]
-        for one in (layout, source):
-            one.prefetch((at, min(at + self.rows, n_frames)) for at in starts)
+        starts = [block * self.rows for block in blocks if self.wanted(block)]
+        for opened in (layout, source):
+            opened.prefetch((block, min(block + self.rows, n_frames)) for block in starts)
         for start in starts:
             stop = min(start + self.rows, n_frames)
             try:
@@ -280,13 +284,13 @@ class Checks:
                 self.progress(stop - start, mine.nbytes)
 
     def close(self) -> None:
-        """Close what was opened."""
-        for one in (*self.layouts, *([] if self.source is None else [self.source])):
-            one.close()
+        """Close all layouts."""
+        for opened in (*self.layouts, *([] if self.source is None else [self.source])):
+            opened.close()
 
 
 def _n_units(layout: Layout) -> int:
-    """Return how many units there are, without reading one."""
+    """Return the number of units, without reading any."""
     numbers: list[int] = []
 
     def counted(number: int) -> bool:
@@ -299,25 +303,25 @@ def _n_units(layout: Layout) -> int:
 
 
 PIECES_PER_WORKER = 4
-"""Runs of units that each worker gets, so that none waits long for the last."""
+"""Runs of units for each worker, so that none waits long for the last."""
 
 
 def everything(number: int) -> bool:  # noqa: ARG001
-    """Return that every unit is checked."""
+    """Return True: every unit is checked."""
     return True
 
 
 def every_nth(part: int, n_parts: int) -> Wanted:
-    """Return what takes one unit of `n_parts`; parts 1 to `n_parts` together are all of them."""
+    """Return a choice of one unit in `n_parts`; parts 1 to `n_parts` together are all units."""
     return partial(_is_nth, part, n_parts)
 
 
 def sample(share: float) -> Wanted:
-    """Return what takes this share of the units, evenly spread, the first among them."""
+    """Return a choice of this share of the units, evenly spread, including the first."""
     return partial(_is_sampled, share)
 
 
-# No lambdas: they travel to other ranks.
+# Not lambdas: they are pickled.
 def _is_nth(part: int, n_parts: int, number: int) -> bool:
     return number % n_parts == part - 1
 

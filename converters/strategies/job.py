@@ -86,8 +86,8 @@ def output_meta(
 
     `paths`: the source's files. `source`: the joined source. `dt_ps`, `frames`, `atoms`, `groups`:
     the kept part; see `OutputMeta`. `transformed`: the ``--pbc`` and ``--center`` applied to
-    frames; None = none. `joined`: how the files were joined, if not as given. `opened`: options
-    with which they were opened. `topology`: of the kept atoms, if the output stores it. `unreadable`: runs of
+    frames; None = none. `joined`: how the files were joined, if not as given. `opened`: options of
+    opening them. `topology`: of the kept atoms, if the output stores it. `unreadable`: runs of
     frames left out since they cannot be read. `stretches`: those that may be several frames.
     """
     prints = [fingerprint(path) for path in paths]

@@ -33,18 +33,18 @@ from mdio.layouts.registry import open_layout
 Words = NDArray[np.uint64]
 
 EXACT_UNITS = 1 << 20
-"""Up to so many units, loads are balanced to the unit; beyond, by the law of large numbers."""
+"""Up to this many units, loads are balanced exactly; beyond, statistically."""
 MOST_SETS = 2048
-"""Different sets of nodes that have a unit, up to which they are gone through one by one."""
+"""Up to this many different sets of nodes that hold a unit, each set is balanced by itself."""
 MOST_WEIGHTS = 1 << 22
-"""Of nodes for units, at a time."""
+"""Weights (nodes times units) computed at a time."""
 MOST_BLOCKS = 1 << 19
-"""Into so many blocks at most, and 2**18 at least, very many units are cut: for each, nodes are put
-into an order of their own, which then takes the same time however many units there are."""
+"""Very many units are cut into 2**18 to this many blocks. Nodes are sorted once for each block, so
+that this takes the same time however many units there are."""
 CHUNK_WORDS = 1 << 18
-"""Words of all nodes that are assigned at a time: they fit into a processor's cache."""
+"""Words of all nodes that are assigned at a time: they fit into a CPU's cache."""
 PIECE_NBYTES = 32 << 20
-"""Of a bitmap, that ranks send each other at a time."""
+"""Bytes of a bitmap that ranks exchange at a time."""
 MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 """Constants of SplitMix64 (Steele, Lea, Flood 2014)."""
 
@@ -56,7 +56,7 @@ def _weights(numbers: NDArray[np.int64], names: Sequence[str]) -> Words:
 
 def _seeds(names: Sequence[str]) -> Words:
     digests = [hashlib.sha256(name.encode()).digest() for name in names]
-    return np.array([int.from_bytes(one[:8], "little") for one in digests], np.uint64)
+    return np.array([int.from_bytes(digest[:8], "little") for digest in digests], np.uint64)
 
 
 def _mixed(numbers: NDArray[np.int64], seeds: Words) -> Words:
@@ -67,7 +67,7 @@ def _mixed(numbers: NDArray[np.int64], seeds: Words) -> Words:
 
 
 def unit_keys(name: str, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return numbers for the units of a trajectory that hardly any other has.
+    """Return hashed numbers for the units of a trajectory, different from other trajectories'.
 
     Units of many small files would else prefer the same node, all being number 0.
     """
@@ -76,49 +76,49 @@ def unit_keys(name: str, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def preferred(numbers: NDArray[np.int64], names: Sequence[str]) -> NDArray[np.int64]:
-    """Return which node each unit prefers, by rendezvous hashing: that with the largest weight.
+    """Return the node that each unit prefers: that of the largest weight (rendezvous hashing).
 
     `numbers`, (n,) int64: of the units, as `unit_keys` gives them. `names`: of the nodes; their
     order does not matter.
     """
-    found = np.empty(len(numbers), np.int64)
-    for some in _runs(len(numbers), len(names)):
-        found[some] = _weights(numbers[some], names).argmax(axis=0)
-    return found
+    nodes = np.empty(len(numbers), np.int64)
+    for units in _runs(len(numbers), len(names)):
+        nodes[units] = _weights(numbers[units], names).argmax(axis=0)
+    return nodes
 
 
 def _runs(n_units: int, n_nodes: int) -> Iterator[slice]:
     """Yield runs of units that take little memory for all nodes."""
     step = max(1, MOST_WEIGHTS // max(1, n_nodes))
-    for at in range(0, n_units, step):
-        yield slice(at, at + step)
+    for begin in range(0, n_units, step):
+        yield slice(begin, begin + step)
 
 
 def _preferred_holders(
     held: NDArray[np.bool_], numbers: NDArray[np.int64], names: Sequence[str]
 ) -> NDArray[np.int64]:
-    """Return which of the nodes that have a unit it prefers; each has one at least."""
-    found = np.empty(len(numbers), np.int64)
+    """Return the preferred node among those that hold each unit; at least one holds it."""
+    owners = np.empty(len(numbers), np.int64)
     seeds = _seeds(names)
-    for some in _runs(len(numbers), len(names)):
-        units, nodes = np.nonzero(held[:, some].T)
-        weights = _mixed(numbers[some][units], seeds[nodes])
+    for run in _runs(len(numbers), len(names)):
+        units, nodes = np.nonzero(held[:, run].T)
+        weights = _mixed(numbers[run][units], seeds[nodes])
         best = np.maximum.reduceat(weights, np.flatnonzero(np.diff(units, prepend=-1)))
         is_best = weights == best[units]
-        found[some][units[is_best]] = nodes[is_best]
-    return found
+        owners[run][units[is_best]] = nodes[is_best]
+    return owners
 
 
 def _shares(loads: NDArray[np.int64], workers: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    """Return how many of `n` units each node gets, so that loads by worker become level."""
+    """Return how many of `n` units each node gets, so that loads per worker become equal."""
     order = np.argsort(loads / workers, kind="stable")
     levels = (n + np.cumsum(loads[order])) / np.cumsum(workers[order])
     takes_part = loads[order] / workers[order] <= levels
     level = levels[np.flatnonzero(takes_part)[-1]]
     exact = np.maximum(0.0, level * workers - loads)
     shares = np.floor(exact).astype(np.int64)
-    left = n - int(shares.sum())
-    shares[np.argsort(shares - exact, kind="stable")[:left]] += 1
+    n_left = n - int(shares.sum())
+    shares[np.argsort(shares - exact, kind="stable")[:n_left]] += 1
     return np.asarray(shares)
 
 
@@ -128,7 +128,7 @@ def assign(
     workers: Sequence[int] | None = None,
     numbers: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
-    """Return which node reads each unit.
+    """Return the node that reads each unit.
 
     `held`, (N, U) bool: which node has which unit. `names`: of the nodes, each another. `workers`:
     how many each node has; one each by default. `numbers`, (U,) int64: by which units prefer nodes,
@@ -143,35 +143,37 @@ def assign(
     loads = np.bincount(owners[n_held == 1], minlength=n_nodes)
     several = np.flatnonzero(n_held > 1)
     keys = np.empty(len(several), np.uint64)  # of the sets of nodes
-    for some in _runs(len(several), n_nodes):
-        keys[some] = _seeds(names) @ held[:, several[some]]
-    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    for run in _runs(len(several), n_nodes):
+        keys[run] = _seeds(names) @ held[:, several[run]]
+    _, first, set_of_unit = np.unique(keys, return_index=True, return_inverse=True)
     if len(first) > MOST_SETS:
         owners[several] = _preferred_holders(held[:, several], numbers[several], names)
         loads += np.bincount(owners[several], minlength=n_nodes)
     else:
-        for one in np.argsort(n_held[several[first]], kind="stable"):
-            units = several[which == one]
+        for set_number in np.argsort(n_held[several[first]], kind="stable"):
+            units = several[set_of_unit == set_number]
             nodes = np.flatnonzero(held[:, units[0]])
             shares = _shares(loads[nodes], count[nodes], len(units))
             owners[units] = np.repeat(nodes, shares)
             loads[nodes] += shares
     missing = np.flatnonzero(n_held == 0)
     if len(missing):
-        wanted = preferred(numbers[missing], names)
+        preferred_nodes = preferred(numbers[missing], names)
         room = _shares(loads, count, len(missing))
-        order = np.argsort(wanted, kind="stable")
-        place = np.arange(len(missing)) - np.searchsorted(wanted[order], wanted[order])
-        gets = order[place < room[wanted[order]]]
-        owners[missing[gets]] = wanted[gets]
-        left = np.setdiff1d(np.arange(len(missing)), gets)
-        room -= np.bincount(wanted[gets], minlength=n_nodes)
-        owners[missing[left]] = np.repeat(np.arange(n_nodes), room)
+        order = np.argsort(preferred_nodes, kind="stable")
+        rank_at_node = np.arange(len(missing)) - np.searchsorted(
+            preferred_nodes[order], preferred_nodes[order]
+        )
+        gets = order[rank_at_node < room[preferred_nodes[order]]]
+        owners[missing[gets]] = preferred_nodes[gets]
+        unplaced = np.setdiff1d(np.arange(len(missing)), gets)
+        room -= np.bincount(preferred_nodes[gets], minlength=n_nodes)
+        owners[missing[unplaced]] = np.repeat(np.arange(n_nodes), room)
     return np.asarray(owners)
 
 
 def words_in_block(n_units: int) -> int:
-    """Return how many words of 64 units share an order of nodes."""
+    """Return the number of words of 64 units that share one order of nodes."""
     return 1 << max(0, -(-n_units // (64 * MOST_BLOCKS)) - 1).bit_length()
 
 
@@ -188,17 +190,17 @@ def assign_words(held: Words, names: Sequence[str], block_words: int, first: int
     rows = held.reshape(n_nodes, n_words // block_words, block_words)
     step = max(1, CHUNK_WORDS // (n_nodes * block_words))
     for begin in range(0, rows.shape[1], step):
-        some = rows[:, begin : begin + step]
-        at = np.arange(some.shape[1])
-        order = np.argsort(_weights(first + begin + at, names).T, axis=1)[:, ::-1]  # (blocks, N)
-        left = np.full(some.shape[1:], ~np.uint64(0))
+        chunk = rows[:, begin : begin + step]
+        block = np.arange(chunk.shape[1])
+        order = np.argsort(_weights(first + begin + block, names).T, axis=1)[:, ::-1]  # (blocks, N)
+        unassigned = np.full(chunk.shape[1:], ~np.uint64(0))
         for node in order.T:
-            bits = some[node, at]
-            bits &= left
-            left ^= bits
-            some[node, at] = bits
-        for word in range(block_words):  # of what no node has, each word goes to another one
-            some[order[:, word % n_nodes], at, word] |= left[:, word]
+            bits = chunk[node, block]
+            bits &= unassigned
+            unassigned ^= bits
+            chunk[node, block] = bits
+        for word in range(block_words):  # units that no node holds: words in turn
+            chunk[order[:, word % n_nodes], block, word] |= unassigned[:, word]
     return held
 
 
@@ -210,7 +212,7 @@ def share_together(
     comm: Any,
     numbers: NDArray[np.int64] | None = None,
 ) -> NDArray[np.uint8]:
-    """Return which units this node reads (collective over one rank of each node).
+    """Return the units that this node reads (collective over one rank of each node).
 
     `held`, (ceil(U / 8),) uint8: packed bits of the units that this node has. May be overwritten,
     since it may be large. `n_units`: how many units U there are. `name`, `n_workers`: of this node.
@@ -221,12 +223,12 @@ def share_together(
     if len(set(names)) < len(names):
         names = tuple(f"{one}/{number}" for number, one in enumerate(names))
     if n_units <= EXACT_UNITS:
-        every = np.empty((comm.size, len(held)), np.uint8)
-        comm.Allgather(held, every)
-        bits = np.unpackbits(every, axis=1, count=n_units, bitorder="little").astype(bool)
-        mine = assign(bits, names, workers, numbers) == comm.rank
-        return np.packbits(mine, bitorder="little")
-    # Of each piece, each rank decides of one stretch for all nodes, in the same memory every time.
+        all_held = np.empty((comm.size, len(held)), np.uint8)
+        comm.Allgather(held, all_held)
+        bits = np.unpackbits(all_held, axis=1, count=n_units, bitorder="little").astype(bool)
+        is_own = assign(bits, names, workers, numbers) == comm.rank
+        return np.packbits(is_own, bitorder="little")
+    # Each rank assigns one stretch of each piece for all nodes, reusing its memory.
     block_words = words_in_block(n_units)
     n_blocks = -(-len(held) // (8 * block_words))
     for begin in range(0, n_blocks, step := max(comm.size, PIECE_NBYTES // (8 * block_words))):
@@ -240,7 +242,7 @@ def share_together(
 def _share_piece(
     held: NDArray[np.uint8], names: Sequence[str], block_words: int, first: int, comm: Any
 ) -> None:
-    """Replace packed bits of what this node has by those of what it reads (collective)."""
+    """Replace the packed bits of units that this node holds by those that it reads (collective)."""
     from mpi4py import MPI
 
     block_nbytes = 8 * block_words
@@ -250,15 +252,18 @@ def _share_piece(
     n_blocks = int(edges[comm.rank + 1] - edges[comm.rank])
     words = np.zeros((comm.size, n_blocks * block_words), "<u8")
     own = counts[comm.rank]
-    even, evenly = [own] * comm.size, [n_blocks * block_nbytes * k for k in range(comm.size)]
-    comm.Alltoallv([held, counts, starts, MPI.BYTE], [words, even, evenly, MPI.BYTE])
+    own_counts, own_starts = (
+        [own] * comm.size,
+        [n_blocks * block_nbytes * k for k in range(comm.size)],
+    )
+    comm.Alltoallv([held, counts, starts, MPI.BYTE], [words, own_counts, own_starts, MPI.BYTE])
     assign_words(words, names, block_words, first + int(edges[comm.rank]))
-    comm.Alltoallv([words, even, evenly, MPI.BYTE], [held, counts, starts, MPI.BYTE])
+    comm.Alltoallv([words, own_counts, own_starts, MPI.BYTE], [held, counts, starts, MPI.BYTE])
 
 
 @dataclass
 class CacheFollower:
-    """Takes this node's share of what is complete in files that match a pattern.
+    """Caches this node's share of the complete units of files that match a pattern.
 
     What is done is known by the cache itself: a follower that was killed is simply started again.
 
@@ -271,13 +276,13 @@ class CacheFollower:
     nodes: Sequence[str]
     this: str
     n_units: int = 0
-    """Units that were kept."""
+    """Units that were cached."""
     nbytes: int = 0
     notes: list[str] = field(default_factory=list)
     _seen: dict[Path, tuple[int, int]] = field(default_factory=dict)
 
     def look(self, *, ended: bool = False) -> int:
-        """Keep what is complete, and return how many files have changed since the last look.
+        """Cache complete units, and return how many files have changed since the last call.
 
         The last unit of a file is complete when nothing has changed since, or all has `ended`.
         """

@@ -1,4 +1,4 @@
-"""Outputs appear in a store only when they are whole, though nothing can be renamed there.
+"""Uploads: an output appears in a store only when it is complete, though nothing can be renamed.
 
 An output is built on this machine, in a folder of its own below the one for temporary files, and
 sent from there: a file as one object, which appears at once; a folder object by object, some of
@@ -60,7 +60,7 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def own_folder() -> Path:
-    """Return the folder for what is to be sent, which is this user's alone."""
+    """Return the private folder in which this user's uploads are built."""
     folder = Path(tempfile.gettempdir(), f"mdio-{getpass.getuser()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
@@ -73,7 +73,7 @@ def own_folder() -> Path:
 
 @contextmanager
 def alone(folder: Path, goal: Path) -> Iterator[None]:
-    """Have `folder`, in which `goal` is built; raises OutputError: another run has it."""
+    """Lock `folder`, in which `goal` is built; raises OutputError if another run holds it."""
     lock = folder / LOCK
     while True:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -83,26 +83,26 @@ def alone(folder: Path, goal: Path) -> Iterator[None]:
             raise OutputError(
                 f"{goal}: another run on this machine writes it; wait until that is done"
             )
-        with suppress(FileNotFoundError):  # of a run that has just ended
+        with suppress(FileNotFoundError):  # removed by a run that has just ended
             if os.path.samestat(os.fstat(fd), lock.stat()):
                 break
         os.close(fd)
     try:
         yield
     finally:
-        with suppress(OSError):  # what a run has left stays
-            if [one.name for one in folder.iterdir()] == [LOCK]:
+        with suppress(OSError):  # unfinished output stays
+            if [entry.name for entry in folder.iterdir()] == [LOCK]:
                 shutil.rmtree(folder)
         os.close(fd)
 
 
 STATE = "sent.json"
 WAITING_NBYTES = 512 << 20
-"""Who makes files faster than the store takes them waits when so much of them is here."""
+"""Unsent bytes at which a writer waits for the store."""
 
 
 class Upload:
-    """The way of one output into a store.
+    """The upload of one output into a store.
 
     `goal`: file or folder to be. `follows`: whether it is made of the one that is there, and takes
     the place of that one only. `early`: whether files are added (`add`) while others are made; then
@@ -123,17 +123,17 @@ class Upload:
         self._local = self._folder / goal.name
         self._sent: dict[str, list[int]] = {}
         self._asked: dict[str, list[int]] = {}
-        """What is on its way, too."""
+        """Files that are sent or being sent, with their size and time."""
         # Both from the first object on: until then this is sent to ranks.
         self._pool: ThreadPoolExecutor | None = None
         self._large: BoundedSemaphore
         self._marked: Future[None]
         self._under_way: dict[Future[None], int] = {}
-        """What is being sent, and its bytes."""
+        """Transfers that are running, and their bytes."""
 
     @property
     def is_done(self) -> bool:
-        """Whether the output has its name in the store, though some of it may have to be copied."""
+        """Whether the output has its final name, though objects may remain to be copied."""
         return self._place.is_done
 
     @contextmanager
@@ -147,7 +147,7 @@ class Upload:
         companions: Sequence[Path],
         check: Callable[[Path], None] | None,
     ) -> Iterator[Path]:
-        """Yield where the output is to be built, and send it when the block ends well.
+        """Yield the path at which to build the output; send it when the block ends without error.
 
         Parameters are those of `mdio.core.files.publish.publish`. `check` looks at a folder in the
         store before it replaces anything.
@@ -209,7 +209,7 @@ class Upload:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def add(self, built: Path, files: Iterable[Path]) -> None:
-        """Send files of the folder that is being built at `built`, which are not written again.
+        """Send finished files of the folder that is being built at `built`.
 
         Raises OutputError: the store has not taken an earlier one.
         """
@@ -217,24 +217,24 @@ class Upload:
             self._begin()
             for file in files:
                 self._send(file.relative_to(built).as_posix(), file)
-            for future in [one for one in self._under_way if one.done()]:
+            for future in [sent_future for sent_future in self._under_way if sent_future.done()]:
                 self._wait_for(future)
             while sum(self._under_way.values()) > WAITING_NBYTES:
                 self._wait_for(next(iter(self._under_way)))
 
     def _begin(self) -> None:
-        """Tell the store that this is being sent, meanwhile; objects wait for its answer."""
+        """Mark the output in the store, in the background; objects wait for the answer."""
         if self._pool is not None:
             return
         from concurrent.futures import Future, ThreadPoolExecutor
 
         self._pool = ThreadPoolExecutor(SMALL_SENDERS, thread_name_prefix="mdio-send")
         self._large = BoundedSemaphore(SENDERS)
-        if self._place.begun:  # by a run that this one goes on with
+        if self._place.begun:  # by an earlier run, which this one continues
             self._marked = Future()
             self._marked.set_result(None)
             return
-        self._note()  # first: by it a run that is killed is known
+        self._note()  # first: it identifies a run that is killed
         self._marked = self._pool.submit(self._place.mark)
         self._under_way[self._marked] = 0
 
@@ -246,16 +246,16 @@ class Upload:
         status = file.stat()
         if stands_for_kept(status) or stands_for_sent(file):
             return
-        known = [status.st_size, status.st_mtime_ns]
-        if known in (self._sent.get(name), self._asked.get(name)):
+        state = [status.st_size, status.st_mtime_ns]
+        if state in (self._sent.get(name), self._asked.get(name)):
             return
-        self._asked[name] = known
+        self._asked[name] = state
 
         def work() -> None:
             self._marked.result()
             with self._large if status.st_size > SMALL_NBYTES else nullcontext():
                 put(self._place.where / name, file)
-            self._sent[name] = known
+            self._sent[name] = state
             if self.early and status.st_size > SMALL_NBYTES:
                 new = self._folder / f"sent-{get_ident()}"
                 make_placeholder(new, status.st_size, sent=True)
@@ -267,7 +267,7 @@ class Upload:
     def finish(
         self, built: Path, beside: Mapping[str, Path], check: Callable[[Path], None] | None
     ) -> None:
-        """Send what is left of the output that is built at `built`, the manifest last.
+        """Send the remaining files of the output at `built`, the manifest last.
 
         `beside`: files that go beside it, by name, if they are there. `check`: looks at a folder in
         the store before it replaces anything, or is found.
@@ -291,24 +291,30 @@ class Upload:
         }
         last = [(name, files.pop(name)) for name in MANIFESTS if name in files]
         status = {name: file.stat() for name, file in files.items()}
-        kept = {name: one.st_size for name, one in status.items() if stands_for_kept(one)}
-        sent = {name: one.st_size for name, one in status.items() if name not in kept}
+        kept = {
+            name: file_status.st_size
+            for name, file_status in status.items()
+            if stands_for_kept(file_status)
+        }
+        sent = {
+            name: file_status.st_size for name, file_status in status.items() if name not in kept
+        }
         for name in sent:
             self._send(name, files[name])
         for future in list(self._under_way):
             self._wait_for(future)
-        where = self._place.where
-        made = {name: self._place.manifest(file.read_bytes(), kept) for name, file in last}
-        with ExitStack() as stack:  # readers find an output once it has been looked at
-            for name, data in made.items():
-                stack.enter_context(pretend_stored(where / name, data))
-            looks = [partial(check, where)] if check is not None else []
-            run_concurrently(partial(self._place.compare, sent, kept), *looks)
-        if where == self.goal:
+        folder = self._place.where
+        manifests = {name: self._place.manifest(file.read_bytes(), kept) for name, file in last}
+        with ExitStack() as stack:  # readers see the output only after the check
+            for name, data in manifests.items():
+                stack.enter_context(pretend_stored(folder / name, data))
+            checks = [partial(check, folder)] if check is not None else []
+            run_concurrently(partial(self._place.compare, sent, kept), *checks)
+        if folder == self.goal:
             self._send_beside(beside)
-        for name, data in made.items():
+        for name, data in manifests.items():
             self._place.put_manifest(name, data)
-        if where != self.goal:
+        if folder != self.goal:
             self._send_beside(beside)
         self._place.finish()
 
@@ -317,27 +323,27 @@ class Upload:
             if file.exists():
                 put(self.goal.with_name(name), file)
 
-    def _leave_out_lost(self, there: Mapping[str, int]) -> None:
-        """Remove what stands for sent objects that are not `there`: their pieces are not done."""
+    def _leave_out_lost(self, stored: Mapping[str, int]) -> None:
+        """Remove placeholders of sent objects that are not in the store: they are sent again."""
         for file in filter(stands_for_sent, self._folder.glob("*/**/*")):
             name = file.relative_to(self._folder).as_posix().partition("/")[2]
-            if there.get(name) != file.stat().st_size:
+            if stored.get(name) != file.stat().st_size:
                 file.unlink()
 
     def _note(self) -> None:
-        """Note what was sent, for a run that goes on."""
+        """Record the sent files, for a run that continues."""
         state = {"token": self._place.token, "sent": dict(self._sent)}
         (self._folder / STATE).write_text(json.dumps(state))
 
     def _noted(self) -> dict[str, Any]:
         with suppress(OSError, ValueError):
-            found = json.loads((self._folder / STATE).read_bytes())
-            return found if isinstance(found, dict) else {}
+            state = json.loads((self._folder / STATE).read_bytes())
+            return state if isinstance(state, dict) else {}
         return {}
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Turn what the store says into OutputError."""
+        """Turn errors of the store into OutputError."""
         try:
             yield
         except OSError as error:
