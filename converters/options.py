@@ -27,7 +27,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Sources(Reading):
-    """How the source is read, and what it does not say of itself."""
+    """Options of reading the source, and values that its files lack."""
 
     top: str | PathLike[str] | None = option(
         "topology, for selections", "-s --top FILE", named=True, append=True
@@ -73,7 +73,7 @@ class Selection(FrameChoice):
 
 @dataclass(frozen=True, kw_only=True)
 class Storage(StoredAs):
-    """How the output is stored.
+    """Options of storing the output.
 
     Examples
     --------
@@ -127,7 +127,7 @@ class Storage(StoredAs):
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """How a conversion runs; the output is the same."""
+    """Options of running a conversion, which do not change the output."""
 
     direct: str = option(
         "on: large writes go past the page cache (auto: on a disk of this machine, if OUT is "
@@ -187,12 +187,12 @@ class ConversionOptions:
     def of(
         cls, *, selection: Selection | None = None, storage: Storage | None = None, **options: Any
     ) -> ConversionOptions:
-        """Return them, of parts and of options by name."""
+        """Return the options of a conversion, given as parts and by name."""
         parts = cls(selection=selection or Selection(), storage=storage or Storage())
         return parts.but(**options)
 
     def words(self) -> dict[str, Any]:
-        """Return them as `mdio.convert` takes them."""
+        """Return the options as keyword arguments of `mdio.convert`."""
         others = (*non_defaults(self.sources), *non_defaults(self.running))
         apart = {name: getattr(self, name) for name in APART}
         apart = {name: part for name, part in apart.items() if any(non_defaults(part))}
@@ -213,7 +213,7 @@ class ConversionOptions:
         return [pair for part in vars(self).values() for pair in non_defaults(part)]
 
     def out_of_place(self, way: str) -> list[str]:
-        """Return how options are spelled that were asked for and do not go with `way`."""
+        """Return the spelling of options that were given but are not allowed with `way`."""
         return [
             spell_option(one, value)
             for one, value in self.asked_for()
@@ -221,7 +221,7 @@ class ConversionOptions:
         ]
 
     def recipe(self) -> dict[str, Any]:
-        """Return what was asked of sources, selection and storage, by name, as plain values.
+        """Return the given options of sources, selection and storage, by name, as plain values.
 
         How many frames there were in the end is not asked of a source that grows.
         """
@@ -298,7 +298,7 @@ def check_flavour(options: ConversionOptions, layout: str) -> None:
 
 @dataclass(frozen=True)
 class ConvertResult:
-    """What a conversion did."""
+    """The result of a conversion."""
 
     out: str
     layout: str

@@ -54,7 +54,7 @@ def readable(source: Layout, frames: Frames) -> tuple[Frames, list[list[int]]]:
 
     Each is read once.
 
-    Raises OSError: the mount is gone, which tells nothing of the frames.
+    Raises OSError: the mount is lost, so that nothing is known of the frames.
     """
     bad: list[int] = []
     for unit in runs_of_frames(source.info, source.boundaries(), source.read):
@@ -174,7 +174,7 @@ def open_with_topology(
 
 
 def atom_count(top: str | PathLike[str] | Universe) -> int:
-    """Return how many atoms a topology has; raises SourceError if it cannot be read."""
+    """Return the number of atoms of a topology; raises SourceError if it cannot be read."""
     if not isinstance(top, str | PathLike):
         return len(top.atoms)
     with warnings.catch_warnings():
@@ -195,7 +195,7 @@ class AtomChoice:
     stored: Topology | None = None
     """The topology that the source holds."""
     notes: tuple[str, ...] = ()
-    """What was guessed of the atoms for selections."""
+    """Notes on attributes of atoms that were guessed for selections."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the topology behind: other processes need indices only."""
@@ -203,7 +203,7 @@ class AtomChoice:
 
     @property
     def topology(self) -> Topology | None:
-        """What the kept atoms are: as the topology file says, or else as the source does."""
+        """The topology of the kept atoms, from the topology file or else from the source."""
         if self.universe is not None:
             return topology_of(self.universe, self.kept)
         if self.stored is None or self.kept is None:
@@ -249,9 +249,9 @@ def choose_atoms(
         )
     universe = load_topology(top, source) if top is not None else None
     notes: list[str] = []
-    known = _Known(universe, stored, source, notes)
+    lookup = _Known(universe, stored, source, notes)
     everything = np.arange(source.info.n_atoms, dtype=np.int64)
-    kept = None if select is None else _indices(select, known, everything, "--select")
+    kept = None if select is None else _indices(select, lookup, everything, "--select")
     atoms = everything if kept is None else kept
     chosen = {}
     for name, selection in groups.items():
@@ -260,18 +260,18 @@ def choose_atoms(
                 f"a group cannot be called {name!r}; use letters, digits, - and _ "
                 "('trajectory' is the name of the full system)"
             )
-        found = _indices(selection, known, atoms, f"--group {name}")
+        members = _indices(selection, lookup, atoms, f"--group {name}")
         place = np.full(source.info.n_atoms, -1, dtype=np.int64)
         place[atoms] = np.arange(len(atoms))
-        if np.any(place[found] < 0):
+        if np.any(place[members] < 0):
             raise PlanError(f"--group {name}: some of its atoms are not in --select; widen that")
-        chosen[name] = place[found]
+        chosen[name] = place[members]
     return AtomChoice(universe, kept, chosen, stored, tuple(notes))
 
 
 @dataclass
 class _Known:
-    """What selections are looked up in."""
+    """The topologies in which selections are evaluated."""
 
     universe: Universe | None
     stored: Topology | None
@@ -279,7 +279,7 @@ class _Known:
     notes: list[str]
 
     def select(self, selection: str, among: NDArray[np.int64], option: str) -> NDArray[np.int64]:
-        """Return those of some atoms that a selection means."""
+        """Return the atoms of a selection, among some atoms."""
         if self.stored is not None:
             found = select_stored(self.stored.take(among), selection)
             if found is not None:

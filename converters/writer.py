@@ -66,9 +66,9 @@ class _Growing:
         self.n_frames = 0
         self.shard_frames = 0
         self.uuid: str | None = None
-        """Of what is there; None = nothing yet."""
+        """UUID of the stored output; None = nothing stored yet."""
         self.result: ConvertResult | None = None
-        """Of what was added last."""
+        """Result of the last addition."""
 
     def plan(self, new: Layout) -> Conversion:
         """Plan the output with the frames of `new` behind those that it has."""
@@ -243,11 +243,11 @@ class Writer:
 
     @property
     def result(self) -> ConvertResult | None:
-        """What was stored last, as `mdio.convert` says it; None before that."""
+        """The `ConvertResult` of the last conversion or append; None before that."""
         return ((self._closed and self._final) or self._grows).result
 
     def places(self) -> list[Path]:
-        """Return where there are frames: of the output, or of the tree that it is made of."""
+        """Return the existing paths with frames: the output, or the tree that it is made from."""
         return [one for one in dict.fromkeys((self._grows.out, self.out)) if os.path.lexists(one)]
 
     def set_atoms(self, atoms: Any) -> None:

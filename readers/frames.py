@@ -110,18 +110,18 @@ class FrameCache:
 
         Raises what `Layout.read` raises.
         """
-        at = frame - self._start
-        held = 0 <= at < len(self._frames)
-        found = self._frames[at] if held else None
-        if found is None:
-            self._fetch(frame, again=held)
-            at = frame - self._start
-            found = self._frames[at]
-            assert found is not None
+        index = frame - self._start
+        is_cached = 0 <= index < len(self._frames)
+        cached = self._frames[index] if is_cached else None
+        if cached is None:
+            self._fetch(frame, again=is_cached)
+            index = frame - self._start
+            cached = self._frames[index]
+            assert cached is not None
         self._jump, self._last = frame - self._last, frame
         if not self.keeps:
-            self._frames[at] = None
-        return found
+            self._frames[index] = None
+        return cached
 
     def stop_reading_ahead(self) -> None:
         """End the thread that may be using the layout; reading on starts another."""
@@ -209,10 +209,10 @@ class FrameCache:
         stop = min(start + self._jump_unit, self._n_frames)
         return start, stop, self._asked_again or self._jump_unit > 1
 
-    def _copied(self, room: FrameBuffer, at: int) -> Frame | None:
+    def _copied(self, room: FrameBuffer, index: int) -> Frame | None:
         """Return a frame of a block in memory of its own."""
         copy = self._singles.take(1)
-        copy.block.assign(room.block.frames(slice(at, at + 1)))
+        copy.block.assign(room.block.frames(slice(index, index + 1)))
         return _frames_of(copy)[0]
 
     def _read(self, start: int, stop: int) -> FrameBuffer:

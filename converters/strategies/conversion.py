@@ -70,7 +70,7 @@ class Conversion:
             with output_errors(job.out):
                 self._former = state_at(job.out)
         self.uuid: str | None = None
-        """Of the output, once it has run; where it is owned."""
+        """Metadata of the output after `run`, on its owner."""
         self._journal: Journal | None = None
         early = self.writer.facts.writes_files_once
         self._upload = store_at(self.out).upload(self.out, follows=self._follows, early=early)
@@ -89,7 +89,7 @@ class Conversion:
         the output is complete.
 
         Raises OutputError: the output exists, the disk is full, ... SourceError: the source turns
-        out damaged on the way. PlanError: with `resume`, an output that cannot be gone on with.
+        out damaged on the way. PlanError: with `resume`, an output that cannot be continued.
         """
         if resume and not force:
             found = executor.from_owner(
@@ -184,7 +184,7 @@ class Conversion:
 
     @property
     def n_taken(self) -> int:
-        """Frames that are taken over from the output that goes on."""
+        """Frames that are kept from the output that is continued."""
         return 0 if self.appended is None else self.appended.continuation.taken
 
     @property
@@ -265,13 +265,13 @@ class Conversion:
         return writer
 
     def _worker(self, writer: LayoutWriter) -> Any:
-        """Return what makes one piece at each call, in any process."""
+        """Return the callable that makes one piece, in any process."""
         return WriteTaskWorker(self.view, writer, self.repairs.former if self.repairs else None)
 
     def _pieces(self, work: Any) -> list[tuple[int, int]]:
         """Return the pieces that are yet to be made."""
-        left = (one for one in work.writer.plan.write_tasks() if one[0] not in work.done)
-        return [one for one in left if one[0] >= self.n_taken]
+        pending = (one for one in work.writer.plan.write_tasks() if one[0] not in work.done)
+        return [one for one in pending if one[0] >= self.n_taken]
 
     def _write(self, work: Any, executor: Executor, progress: Progress | None) -> int:
         """Do this process' share, and store and commit in the owner what others have encoded."""
@@ -358,13 +358,15 @@ def read_back(path: Path, plan: LayoutPlan, look: Look | None = None) -> None:
 def _read_at_once(path: Path, plan: LayoutPlan, frames: Sequence[int]) -> None:
     """Read frames, each with a layout of its own: stores answer late."""
 
-    def read(layout: Layout, at: int) -> None:
-        layout.prefetch([(at, at + 1)])
-        layout.read(at, at + 1)
+    def read(layout: Layout, frame: int) -> None:
+        layout.prefetch([(frame, frame + 1)])
+        layout.read(frame, frame + 1)
 
     with ExitStack() as stack:  # what one has asked for the others have, until it is closed
         layouts = [stack.enter_context(layout_class(plan.layout)(path)) for _ in frames]
-        run_concurrently(*(partial(read, one, at) for one, at in zip(layouts, frames, strict=True)))
+        run_concurrently(
+            *(partial(read, one, frame) for one, frame in zip(layouts, frames, strict=True))
+        )
 
 
 def _failed(path: Path, what: str) -> OutputError:

@@ -33,10 +33,10 @@ WATCHED: dict[CodeType, tuple[str, tuple[str, ...]]] = {
     writing.write_all.__code__: ("writing", ("offset",)),
     writing.flush.__code__: ("flushing", ()),
 }
-"""What a thread does in which function, and the variables that change as it gets on."""
+"""By code object of a blocking function: what it does, and variables that show its progress."""
 
 Wait = tuple[str, str, tuple[Any, ...]]
-"""What is done, with which file, and how far it has come."""
+"""An operation: its name, its file, and its progress."""
 
 
 def _file_of(variables: dict[str, Any]) -> str:
@@ -53,7 +53,7 @@ def _file_of(variables: dict[str, Any]) -> str:
 
 
 def _wait_of(frame: FrameType | None) -> Wait | None:
-    """Return what a thread waits for, if it is in a function of the floor."""
+    """Return the operation that a thread waits for, if it is in one of `WATCHED`."""
     while frame is not None:
         found = WATCHED.get(frame.f_code)
         if found is not None:
@@ -102,16 +102,16 @@ class StallWatch:
             self.look(time.monotonic())
 
     def look(self, now_s: float) -> None:
-        """Look at all threads once, and tell of those that are stuck."""
+        """Look at all threads once, and report those that are stuck."""
         own = threading.get_ident()
-        seen: dict[int, tuple[Wait, float, int]] = {}
+        waits: dict[int, tuple[Wait, float, int]] = {}
         for thread, frame in sys._current_frames().items():
             wait = None if thread == own else _wait_of(frame)
             if wait is None:
                 continue
             before = self._since.get(thread)
             if before is None or before[0] != wait:
-                seen[thread] = wait, now_s, 1
+                waits[thread] = wait, now_s, 1
                 continue
             _, since_s, n_next = before
             lasted_s = now_s - since_s
@@ -127,14 +127,14 @@ class StallWatch:
                     "as --stall-abort asks; what was being written stays under its temporary name"
                 )
                 _abort()
-            seen[thread] = wait, since_s, n_next
-        self._since = seen
+            waits[thread] = wait, since_s, n_next
+        self._since = waits
 
 
 GONE = {errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT, errno.ESHUTDOWN, errno.EHOSTDOWN}
 """What the system says of files on a mount that is lost."""
 LOST = GONE | {errno.EIO}
-"""What it says of those on a mount, or a disk, that fails."""
+"""Error numbers of the system for a lost mount or a failing disk."""
 
 WAITING = "the storage does not answer, still waiting"
 
@@ -152,7 +152,7 @@ def lost_mount(error: BaseException | None) -> str:
 
 
 def is_mount_gone(error: BaseException) -> bool:
-    """Return whether an error is of a mount that is lost, which tells nothing of what is there."""
+    """Return whether an error comes from a lost mount, so that the file may be intact."""
     return _is_one_of(GONE, error)
 
 

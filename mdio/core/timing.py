@@ -86,12 +86,12 @@ PAPER_NAMES = {
     "t_overhead2_s": "t_overhead2_s",
     "t_total_s": "t_N_s",
 }
-"""What the papers' Table 1 calls each time (with the unit behind it), but for t_RMSD."""
+"""The papers' names of the times (Table 1), with units; without t_RMSD."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Times:
-    """What is measured of a block or a worker, in seconds and bytes, and what follows from it."""
+    """Times and bytes measured for a block or a worker, and values derived from them."""
 
     t_open_s: float = 0.0
     """Opening the trajectory, t0 - t00: in the first block of each worker only."""
@@ -123,12 +123,12 @@ class _Times:
 
     @property
     def t_overhead1_s(self) -> float:
-        """What the loop spends on neither reading nor computing."""
+        """Time of the loop without reading and computing."""
         return self.t_all_frame_s - self.t_io_s - self.t_comp_s - self.t_end_loop_s
 
     @property
     def t_overhead2_s(self) -> float:
-        """What the block function spends outside of the loop and of opening."""
+        """Time of the block function outside of the loop and of opening."""
         return self.t_block_s - self.t_all_frame_s - self.t_open_s
 
     @property
@@ -148,7 +148,7 @@ class BlockTiming(_Times):
     block: int
     """Number of the block."""
     frames: range
-    """Of the trajectory."""
+    """Frames of the trajectory."""
     worker: str = field(default_factory=worker_name)
     """Host and process."""
     rank: int | None = None
@@ -156,13 +156,13 @@ class BlockTiming(_Times):
     began_unix_s: float = field(default_factory=time.time)
     """When the worker took the block up, on the worker's clock."""
     notes: tuple[str, ...] = ()
-    """What this worker has to tell of the cache."""
+    """Notes of this worker's cache."""
     cut_frames: list[int] = field(default_factory=list)
     """Frames in which the box cuts molecules, where that matters."""
 
     @property
     def n_frames(self) -> int:
-        """How many frames it has."""
+        """Number of frames."""
         return len(self.frames)
 
     def gathered(self) -> None:
@@ -194,13 +194,13 @@ class WorkerTiming(_Times):
     """Of t_comm: under MPI, from the end of this rank's last block until all ranks had done
     theirs."""
     t_put_s: float = 0.0
-    """Of t_comm: one-sided, making the global array and putting this rank's rows (t6 - t5)."""
+    """Part of t_comm: one-sided, making the global array, putting this rank's rows (t6 - t5)."""
     t_get_s: float = 0.0
-    """Of t_comm: one-sided, getting the whole (t7 - t6; rank 0)."""
+    """Part of t_comm: one-sided, getting the whole array (t7 - t6; rank 0)."""
 
     @property
     def t_own_s(self) -> float:
-        """What this worker itself took: t_N without the wait for others."""
+        """Time of this worker itself: t_N without the wait for others."""
         return self.t_total_s - self.t_wait_s
 
     def to_json(self) -> dict[str, Any]:
@@ -223,7 +223,7 @@ class WorkerTiming(_Times):
 
 
 ADDED = ("n_frames", *(f.name for f in fields(_Times) if not f.name.startswith("slowest")))
-"""What a worker has as the sum over its blocks."""
+"""Fields that are summed over a worker's blocks."""
 
 
 def _ratio(above: float, below: float) -> float | None:
