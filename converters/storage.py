@@ -1,4 +1,4 @@
-"""What the storage under an output means for how it is written."""
+"""How the storage under an output determines the way of writing it."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from mdio.layouts.striping.stripes import StripeRecord, stripe_record
 from mdio.parallel.executors import Executor
 
 MEMORY_SHARE = 0.25
-"""Of the memory that is available: what is larger would not stay in the page cache anyway."""
+"""Share of available memory: larger outputs would not stay in the page cache anyway."""
 STEP_NBYTES = 64 << 10
 """Stripes are of multiples of this, on all file systems that have them."""
 LARGE_NBYTES = 1 << 30
 """Less is often read again at once, and then had better be in the page cache."""
 PIECE_FOR_OWNER_NBYTES = 6 << 20
-"""What is handed to who alone writes, at a time: it begins when the first one is there."""
+"""Size of a piece for an owner that writes alone: it begins when the first piece arrives."""
 FEW_FRAMES, MANY_FRAMES, SAMPLE_NBYTES = 4, 16, 16 << 20
 """Frames that tell the size of bit-packed chunks, and of rigid ones, and the most that are read."""
 ENOUGH = 0.9
-"""Of an XTC: where bitpack takes less, nothing smaller is looked for."""
+"""Share of an XTC's size: where bitpack takes less, no smaller codec is tried."""
 
 
 def file_system_for(target: Path, compression: str | None) -> str | None:
     """Return the type of the file system that is to say how floats are stored, if any is."""
     if compression not in (None, "auto"):
         return None
-    found = file_system_type(target)
-    return found if compression == "auto" or is_network(found) else None
+    type_name = file_system_type(target)
+    return type_name if compression == "auto" or is_network(type_name) else None
 
 
 def packed_shares(
@@ -56,7 +56,7 @@ def packed_shares(
     storage: Storage,
     density: float | None,
 ) -> dict[str, PackedShare]:
-    """Return what integers of an XTC take when packed anew, of a few frames in the middle.
+    """Return the size of an XTC's integers when packed anew, from a few frames in the middle.
 
     Of all atoms of `view` and of those of each group; of none where integers are not stored, or
     where it is asked for what packs them. `density`: bytes of the XTC an atom and frame.
@@ -128,14 +128,14 @@ def for_owner(plan: LayoutPlan) -> LayoutPlan:
     MB/s, of 32 MiB 85, 82 and 84, in turn.
     """
     chunk = max((array.chunk_frames for array in plan.arrays), default=1)
-    wanted = PIECE_FOR_OWNER_NBYTES * plan.n_frames // max(plan.nbytes, 1)
-    frames = max(chunk, wanted // chunk * chunk)
+    piece_frames = PIECE_FOR_OWNER_NBYTES * plan.n_frames // max(plan.nbytes, 1)
+    frames = max(chunk, piece_frames // chunk * chunk)
     return plan.replace(by_owner=True, piece_frames=min(plan.piece_frames, frames))
 
 
 @dataclass(frozen=True, slots=True)
 class StripeRequest:
-    """What a user asked of the file system for one output."""
+    """Stripes that a user requested for one output."""
 
     nbytes: int | None = None
     """Stripe size; None = what the target's folder has, else 1 MiB."""

@@ -35,13 +35,13 @@ from mdio.layouts.registry import open_layout
 from mdio.layouts.views.memory import MemoryLayout
 
 POLL_S = 0.2
-"""How soon it is seen that the recording is to end."""
+"""Interval at which a request to end the recording is noticed."""
 STALL_S, LEAST_S = 600.0, 2.0
 """After so long within a frame, the rest of it is given up; less is too little for networks."""
 MOST_GAPS = 10
 """Gaps that are told of one by one."""
 DISCONNECTED = b"\0\0\0\0"
-"""How a message begins by which a simulation leaves."""
+"""Beginning of the message with which a simulation disconnects."""
 TAKEN = ("box", "time", "step", "velocities", "forces")
 GOES_WITH = {"top", "select", "groups", "pbc", "center", "fit", "fit_select", "fit_reference"}
 """Options, besides those of storage, that need one frame at a time."""
@@ -145,7 +145,7 @@ def record(
 
 
 def _chosen(source: str, wanted: ConversionOptions) -> tuple[AtomChoice, TransformedLayout | None]:
-    """Return which atoms are kept, and what is done to frames, before the simulation begins."""
+    """Return the kept atoms and the steps for frames, before the simulation begins."""
     for part in (wanted.sources, wanted.selection, wanted.running):
         for one, value in non_defaults(part):
             if one.name not in GOES_WITH:
@@ -267,7 +267,7 @@ def _connected(source: str, n_atoms: int, idle_s: float | None) -> Iterator[Any]
 
 
 class _Stream:
-    """What comes from a simulation; `end` says in the end why no more does."""
+    """Frames from a simulation; `end` is the reason for its end."""
 
     def __init__(
         self, source: str, client: Any, stopped: threading.Event, until_idle_s: float | None

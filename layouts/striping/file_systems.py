@@ -1,4 +1,4 @@
-"""Which file systems stripe, and how each is asked."""
+"""The table of striping file systems, and reading and setting stripes through it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WITHOUT = {
     "fuse.glusterfs": "GlusterFS keeps each file whole on one server, unless it was set up to "
     "shard: more files are read from more servers",
 }
-"""What stripes mean where none can be asked for, by the kernel's name of the type."""
+"""Notes on stripes for types of file systems where none can be set."""
 SAME = {
     "nfs4": "nfs",
     "smb3": "cifs",
@@ -54,12 +54,12 @@ SAME = {
 
 
 def _type(path: str | PathLike[str]) -> str:
-    found = file_system_type(path)
-    return SAME.get(found, found)
+    type_name = file_system_type(path)
+    return SAME.get(type_name, type_name)
 
 
 def unstriped(path: str | PathLike[str]) -> str | None:
-    """Return what stripes mean where `path` lies; None where they can be set, or mean nothing."""
+    """Return a note on stripes at `path`; None where they can be set, or do not matter."""
     return WITHOUT.get(_type(path))
 
 
@@ -69,13 +69,13 @@ def stripes(path: str | PathLike[str]) -> bool:
 
 
 def get_stripe(path: str | PathLike[str]) -> Striping | None:
-    """Return how `path` is striped (a folder: how new files in it will be).
+    """Return the stripes of `path` (for a folder, of new files in it).
 
     None where that cannot be known. Never raises.
     """
     system = STRIPING.get(_type(path))
-    found: Striping | None = None if system is None else system.get_stripe(path)
-    return found
+    striping: Striping | None = None if system is None else system.get_stripe(path)
+    return striping
 
 
 def set_stripe(
@@ -91,8 +91,8 @@ def set_stripe(
     """
     kind = _type(path)
     if kind in WITHOUT:
-        asked = stripe_request(stripe_nbytes, stripe_count, progressive)
-        return stripe_record(Path(path), asked, None, WITHOUT[kind])
+        request = stripe_request(stripe_nbytes, stripe_count, progressive)
+        return stripe_record(Path(path), request, None, WITHOUT[kind])
     system = STRIPING.get(kind, lustre)
-    made: StripeRecord = system.set_stripe(path, stripe_nbytes, stripe_count, progressive)
-    return made
+    applied: StripeRecord = system.set_stripe(path, stripe_nbytes, stripe_count, progressive)
+    return applied

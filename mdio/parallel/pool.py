@@ -41,7 +41,7 @@ GRACE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What came instead of a result."""
+    """A failure in place of a result."""
 
     text: str
     """The worker's traceback, or how the worker died."""
@@ -55,7 +55,7 @@ class _Worker:
     process: BaseProcess
     pipe: Connection[Any, Any]
     number: int | None = None
-    """Of the item it is at."""
+    """Number of the item in work."""
 
     def submit(self, message: tuple[int, Any] | None) -> None:
         """Send an item with its number, or None to let the worker go."""
@@ -65,7 +65,7 @@ class _Worker:
 
 
 def start_method() -> str:
-    """Return how workers start: forked, where the system can and all threads are our own."""
+    """Return the start method of workers: fork, where possible and all threads are our own."""
     methods = multiprocessing.get_all_start_methods()
     if has_store_threads():
         return "spawn"
@@ -282,7 +282,7 @@ class SharedRows(Closing):
     def _first_to_say(
         self, kind: tuple[tuple[int, ...], np.dtype[Any]], nbytes: int
     ) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-        """Return what rows are: what another worker has said, or else `kind` from now on."""
+        """Return the kind of rows that the first worker recorded; record `kind` if none has."""
         import fcntl
 
         pickled = pickle.dumps(kind)

@@ -104,7 +104,7 @@ class Ahead(Protocol):
 
 
 class _Reads(threading.local):
-    """What a thread reads, and where it looks for it first."""
+    """Counters of a thread's reads, and the cache that it reads from first."""
 
     cached: Ahead | None = None
     """Asked before any file is: a cache of what files hold."""
@@ -158,10 +158,10 @@ class OpenFile(Closing):
         self.error = error
         self._descriptor = descriptor
         self.remote: RemoteObject | None = None
-        """What is read, if it is no file."""
+        """The object that is read; None for a file."""
         self._has_begun = False
         self._which = (-1, -1)
-        """What it was when it was pickled."""
+        """Identity of the file when it was pickled."""
         self.ahead: Ahead | None = None
         """Has bytes of it that have been asked for already, or will."""
         try:
@@ -176,7 +176,7 @@ class OpenFile(Closing):
                 else f"{path}: cannot be opened ({failure.strerror})"
             ) from failure
         self.nbytes = self.status().st_size
-        """How long it was when it was opened."""
+        """Bytes of the file when it was opened."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the descriptor behind; the path leads there from any folder."""
@@ -331,7 +331,7 @@ def _view(buffer: Buffer) -> memoryview:
 
 
 def _behind(buffers: Sequence[Buffer], done: int) -> list[Buffer]:
-    """Return what of `buffers` lies behind their first `done` bytes."""
+    """Return `buffers` without their first `done` bytes."""
     left: list[Buffer] = []
     for buffer in buffers:
         nbytes = buffer.nbytes
@@ -380,14 +380,14 @@ class Handles(Generic[Key, Handle]):
 
     def __getitem__(self, key: Key) -> Handle:
         """Return the handle of `key`, open until others push it out."""
-        found = self._open.get(key)
-        if found is not None:
+        handle = self._open.get(key)
+        if handle is not None:
             self._open.move_to_end(key)
-            return found
+            return handle
         while len(self._open) >= self._limit:
             self._open.popitem(last=False)[1].close()
-        found = self._open[key] = self._open_one(key)
-        return found
+        handle = self._open[key] = self._open_one(key)
+        return handle
 
     def __contains__(self, key: object) -> bool:
         return key in self._open

@@ -1,4 +1,4 @@
-"""How outputs take the place of former ones: in one step where the system can, else step by step.
+"""Replacing former outputs by new ones: in one step where the system can, else step by step.
 
 An output is a file or a folder; a file and the folder of the parts that it refers to; and its
 companions, such as topologies. One alone is exchanged with its predecessor by a single call
@@ -56,14 +56,14 @@ CANNOT_RENAME = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
 """What it says where it, or a flag, does not work: old kernels, network file systems, filters of
 containers."""
 READ_AND_WRITE = 0o666
-"""What a file takes over of the mode of a folder."""
+"""Mode bits that a file inherits from a folder."""
 ACCESS_LISTS = {"system.posix_acl_access", "system.posix_acl_default"}
 """Extended attributes, acl(5)."""
 
 INDEX_HALVES = f"{INDEX_ENDING}-*"
 """Frame indexes that were being written when the process ended."""
 WAITS = 200
-"""How often, every 50 ms, a process asks whether another is done with changing names here."""
+"""Checks, every 50 ms, whether another process has finished changing names here."""
 
 
 def _rename_to_free(source: Path, target: Path) -> None:
@@ -131,23 +131,27 @@ def put_in_place(
     tidy([goal, *beside, parts_folder(goal)], unfinished_too=True)  # which may take long
     with exclusive_turn(goal), _alone_in(folder):
         _tidy([goal, *beside, parts_folder(goal)], unfinished_too=True)
-        gone = [path for path in former_parts() if path not in beside]
-        claim.built |= {path.name: parts_folder(goal).name for path in gone}
-        there = [path for path in (goal, *beside, *gone) if os.path.lexists(path)]
-        if there and not force:
-            raise _appeared(there[0])
-        for path in there:
+        removed_parts = [path for path in former_parts() if path not in beside]
+        claim.built |= {path.name: parts_folder(goal).name for path in removed_parts}
+        existing = [path for path in (goal, *beside, *removed_parts) if os.path.lexists(path)]
+        if existing and not force:
+            raise _appeared(existing[0])
+        for path in existing:
             if os.path.lexists(claim.name(path)):
                 keep_access(path, claim.name(path))
         flush(folder)  # the names under which all was built
         if force and state_at(goal) != former:
             raise concurrent_change_error(goal)
         is_file = not (_is_folder(goal) or _is_folder(claim.name(goal)))
-        if (beside or set(there) - {goal}) and is_file and set(there) <= {goal, *gone}:
-            _by_reference(claim, goal, beside, gone)
-        elif beside or set(there) - {goal}:
-            _step_by_step(claim, goal, beside, there)
-        elif not there:
+        if (
+            (beside or set(existing) - {goal})
+            and is_file
+            and set(existing) <= {goal, *removed_parts}
+        ):
+            _by_reference(claim, goal, beside, removed_parts)
+        elif beside or set(existing) - {goal}:
+            _step_by_step(claim, goal, beside, existing)
+        elif not existing:
             _rename_to_free(claim.name(goal), goal)
         elif not _is_folder(claim.name(goal)) and not _is_folder(goal):
             rename(claim.name(goal), goal)
@@ -159,7 +163,7 @@ def put_in_place(
                 raise
             remove(claim.name(goal))
         else:
-            _step_by_step(claim, goal, beside, there)
+            _step_by_step(claim, goal, beside, existing)
         flush(folder)
 
 
@@ -201,11 +205,13 @@ def _is_done(goal: Path, plan: Mapping[str, Any]) -> bool:
     return is_identical(goal, plan["new"][goal.name])
 
 
-def _step_by_step(claim: Claim, goal: Path, beside: Sequence[Path], there: Sequence[Path]) -> None:
-    plan = _plan(claim, goal, beside) | {"aside": [path.name for path in there]}
+def _step_by_step(
+    claim: Claim, goal: Path, beside: Sequence[Path], existing: Sequence[Path]
+) -> None:
+    plan = _plan(claim, goal, beside) | {"aside": [path.name for path in existing]}
     claim.note(plan)
     try:
-        for path in there:
+        for path in existing:
             rename(path, claim.name(path, "old"))
             if path == goal:
                 flush(goal.parent)
@@ -232,7 +238,7 @@ def _step_by_step(claim: Claim, goal: Path, beside: Sequence[Path], there: Seque
                 f"({error}); the former one is {old}, and comes back when {goal} is next written"
             ) from error
         raise
-    for path in there:
+    for path in existing:
         remove(claim.name(path, "old"))
 
 

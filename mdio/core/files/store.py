@@ -1,4 +1,4 @@
-"""Where files and objects lie: a disk, or a store of objects, and what can be done there.
+"""Storage of files and objects: a disk, or a store of objects, and its operations.
 
 `store_at` says which it is. Both answer the same: how bytes are opened and listed, how something
 gets a second name, what is worth asking for ahead, and what is known of a place. So nobody else
@@ -44,7 +44,7 @@ def mounts(mountinfo: str = MOUNTS) -> list[tuple[int, str, str]]:
         lines = Path(mountinfo).read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
         return []
-    found = []
+    entries = []
     for line in lines:
         before, _, after = line.partition(" - ")
         fields = before.split(" ")
@@ -53,8 +53,8 @@ def mounts(mountinfo: str = MOUNTS) -> list[tuple[int, str, str]]:
         # Spaces, tabs, newlines and backslashes in a mount point are octal: \040.
         point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
         device = os.makedev(*map(int, fields[2].split(":")))
-        found.append((device, f"{point.rstrip('/')}/", after.split(" ")[0]))
-    return found
+        entries.append((device, f"{point.rstrip('/')}/", after.split(" ")[0]))
+    return entries
 
 
 NETWORKS = {
@@ -123,7 +123,7 @@ class Disk:
         return open_regular(path), None
 
     def for_library(self, path: Path) -> Path | ObjectFile:
-        """Return what libraries open; raises OSError for pipes, which they would wait for."""
+        """Return what a library can open; raises OSError for pipes, which would block it."""
         check_regular(path)
         return path
 
@@ -187,7 +187,7 @@ class Disk:
         return found
 
     def missing(self, path: Path) -> str:  # noqa: ARG002
-        """Return what is said where nothing is."""
+        """Return a message that nothing exists at `path`."""
         return "no such file or folder"
 
 
@@ -304,7 +304,7 @@ _DISK, _OBJECTS = Disk(), ObjectStore()
 
 
 def store_at(path: AnyPath) -> Disk:
-    """Return what `path` is in: a disk, or a store for a URL."""
+    """Return the storage of `path`: a disk, or a store for a URL."""
     if isinstance(path, Path):
         return _OBJECTS if isinstance(path, RemotePath) else _DISK
     return _OBJECTS if is_remote(path) else _DISK
