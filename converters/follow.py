@@ -32,7 +32,7 @@ from mdio.layouts.registry import open_layout
 from mdio.parallel.executors import Executor, Serial
 
 POLL_S = 1.0
-"""How often the size of the source is asked for, at most."""
+"""Shortest interval between looks at the source's size."""
 ENDLESS_FRAMES = 1 << 24
 """For how many frames the output is planned: shards are as large as they get."""
 
@@ -70,12 +70,12 @@ def follow(
     Raises SourceError: the source was replaced or cut, or there is no complete frame in the end.
     PlanError, OutputError: as for `convert`.
     """
-    wanted = ConversionOptions.of(growing=True, **options)
-    for name in wanted.out_of_place("follow"):
+    conversion_options = ConversionOptions.of(growing=True, **options)
+    for name in conversion_options.out_of_place("follow"):
         raise PlanError(f"{name} does not go with --follow; leave it out")
     need_disk(source, f"following a source needs it on a disk; {COPY_IT}")
-    where = link_target(out) if append else to_path(out)
-    follower = _Follower(Path(source), where, wanted, executor or Serial(), force)
+    out_path = link_target(out) if append else to_path(out)
+    follower = _Follower(Path(source), out_path, conversion_options, executor or Serial(), force)
     if append:
         follower.resume()
     ended = threading.Event() if stopped is None else stopped
@@ -137,7 +137,7 @@ class _Follower:
             self._unit = made.get("piece_frames") or int(old.boundaries()[1])
 
     def look(self) -> int:
-        """Return how many frames of the output are complete in the source."""
+        """Return the number of the output's frames that are complete in the source."""
         try:
             status = self.source.stat()
         except FileNotFoundError as error:

@@ -44,14 +44,14 @@ Paths = AnyPath | Sequence[AnyPath]
 
 @dataclass
 class RepairResult:
-    """What `repair` found and did."""
+    """The result of `repair`."""
 
     out: str
     n_frames: int
     units: int
-    """How many there are."""
+    """Number of units."""
     bad: list[str] = field(default_factory=list)
-    """What is wrong, a line each."""
+    """Problems, one line each."""
     lost_frames: dict[str, list[list[int]]] = field(default_factory=dict)
     """Frames that cannot be read, as runs (start, stop, step), by group; ``trajectory`` is the
     full system. Not looked for where a source is given."""
@@ -258,7 +258,7 @@ def _options(
 def _meta(
     manifest: dict[str, Any], source: Layout, view: ViewLayout, names: Sequence[str]
 ) -> OutputMeta:
-    """Return what the output says of itself, as it did, and the repair."""
+    """Return the metadata of the output, with a record of the repair."""
     done = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "units": list(names),

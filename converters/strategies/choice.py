@@ -1,4 +1,4 @@
-"""Which strategy makes an output, by what its layout and the source can do; which copy bytes."""
+"""The choice of a strategy, by the facts of layout and source; strategies that copy bytes."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ class CopiedBytes(Conversion):
         parts = [(list(layout.files()), start, stop) for layout, start, stop in joined]
         layouts = [layout for files, *_ in parts for layout in files]
         try:
-            found = _all_bytes(layouts)
+            ranges = _all_bytes(layouts)
             container = layouts[0].name
-            if found is None or job.plan.container != container:
+            if ranges is None or job.plan.container != container:
                 return None
-            rest = iter(found)
+            remaining = iter(ranges)
             frames = [
                 one
                 for files, start, stop in parts
-                for one in _cut(list(islice(rest, len(files))), start, stop)
+                for one in _cut(list(islice(remaining, len(files))), start, stop)
             ]
             own = [one for one in _cut(frames, first, first + n_frames - n_taken) if one.n_frames]
             times_ps = _times_ps(source, first, job.plan)
@@ -162,19 +162,19 @@ def _kept_chunks(placed: list[ChunkTable], job: Job) -> list[ChunkTable]:
     """Return the chunks of the frames that are kept."""
     frames = np.asarray(job.view.frames, np.int64)
     n_frames = job.view.source.info.n_frames
-    every = len(frames) == n_frames and job.view.first == 0
-    if placed[0].chunk[0] > 1 and not (every and len(placed) == 1):
+    is_whole = len(frames) == n_frames and job.view.first == 0
+    if placed[0].chunk[0] > 1 and not (is_whole and len(placed) == 1):
         raise PlanError(
             f"{job.out}: its frames are stored in chunks of {placed[0].chunk[0]}, which references "
             "take whole: leave out --start, --stop and --step, or write zarr"
         )
-    if every:
+    if is_whole:
         return placed
     cut, at = [], 0
     for one in placed:
         n_here = len(one.offset)
-        here = frames[(frames >= at) & (frames < at + n_here)] - at
-        cut += [one.frames(here)] if len(here) else []
+        inside = frames[(frames >= at) & (frames < at + n_here)] - at
+        cut += [one.frames(inside)] if len(inside) else []
         at += n_here
     return cut
 
@@ -198,15 +198,15 @@ class _Columns:
 
 def check_options(options: ConversionOptions, layout: str, out: Path) -> None:
     """Refuse what a layout does not have, or what does not go together; raises PlanError."""
-    has = writer_class(layout).facts.own_options
+    own_options = writer_class(layout).facts.own_options
     for one, value in options.asked_for():
-        if not one.metadata.get("own") or one.name in has:
+        if not one.metadata.get("own") or one.name in own_options:
             continue
-        every = {name: writer_class(name).facts.own_options for name in writable_layouts()}
-        others = sorted(name for name, theirs in every.items() if one.name in theirs)
-        where = f"layout{'s' if len(others) > 1 else ''} {' and '.join(others)}"
+        options_of = {name: writer_class(name).facts.own_options for name in writable_layouts()}
+        having = sorted(name for name, theirs in options_of.items() if one.name in theirs)
+        place = f"layout{'s' if len(having) > 1 else ''} {' and '.join(having)}"
         raise PlanError(
-            f"{out}: {spell_option(one, value)} belongs to the {where}, not to {layout}; leave it "
+            f"{out}: {spell_option(one, value)} belongs to the {place}, not to {layout}; leave it "
             "out, or choose another output"
         )
     if options.storage.pattern is not None and options.storage.pattern not in PATTERNS:

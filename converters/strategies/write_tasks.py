@@ -63,7 +63,7 @@ def describe_task(piece: Piece) -> str:
 
 
 def describe_on(executor: Executor) -> Callable[[Piece], str]:
-    """Return what names pieces for messages; under MPI with the rank, which tells of a node."""
+    """Return a function that names a piece in messages; under MPI with the rank."""
     if (ranks := executor.ranks) is None:
         return describe_task
     return lambda piece: f"{describe_task(piece)} (rank {ranks.rank})"
@@ -131,8 +131,8 @@ class WriteTaskWorker:
         for first, end in cut:
             if kept is None:
                 block = self._read(first, end)
-                found = NotFinite.among(block.positions, first - start)
-                odd = odd + found if odd and found else odd or found
+                not_finite = NotFinite.among(block.positions, first - start)
+                odd = odd + not_finite if odd and not_finite else odd or not_finite
             else:
                 block = self.source.read(first, end, atoms=[])
             for item in self.writer.encode(first, block) if kept is None else kept:
@@ -151,7 +151,7 @@ class WriteTaskWorker:
         return done if self.lends else _copy(done)
 
     def _stored(self, start: int, stop: int) -> list[EncodedChunk] | None:
-        """Return what the former output has of a piece, if it is whole there."""
+        """Return the encoded piece in the former output, if it is complete there."""
         with suppress(CorruptLayoutError):
             return None if self.former is None else stored(self.former, start, stop)
         return None

@@ -25,12 +25,12 @@ LARGEST = 1e30
 EXPECTED = {str: "text", int: "whole number from 0 on", float: "number from 0 to 1e30"}
 ABOVE_0 = "above 0"
 Positive = Annotated[float, ABOVE_0]
-"""What is divided by, or has a logarithm."""
+"""A positive number."""
 Count = Annotated[int, ABOVE_0]
 
 
 def json_at(path: str | PathLike[str], wanted: str) -> Any:
-    """Return what is in a JSON file.
+    """Return the value in a JSON file.
 
     Raises SourceError: it cannot be read, or is no JSON; the message says what is `wanted`.
     """
@@ -49,13 +49,13 @@ def from_plain(kind: type[Value], data: Any, where: str, name: str = "") -> Valu
     """
     if not isinstance(data, dict):
         raise _wrong(data, "table", where, name or "it")
-    known = fields(kind)  # type: ignore[arg-type]
-    added = {field.name for field in known if field.default is not MISSING} - set(data)
-    names = [field.name for field in known if field.name not in added]
+    known_fields = fields(kind)  # type: ignore[arg-type]
+    added = {field.name for field in known_fields if field.default is not MISSING} - set(data)
+    names = [field.name for field in known_fields if field.name not in added]
     if strange := set(data) ^ set(names):
         inside = f"{where}: {name}" if name else where
-        said = ", ".join(sorted(map(str, strange)))
-        raise SourceError(f"{inside}: {said} missing or unknown; make it again")
+        unknown_names = ", ".join(sorted(map(str, strange)))
+        raise SourceError(f"{inside}: {unknown_names} missing or unknown; make it again")
     hints = typing.get_type_hints(kind, include_extras=True)
     at = {one: f"{name}.{one}" if name else one for one in names}
     return kind(**{one: _checked(hints[one], data[one], where, at[one]) for one in names})

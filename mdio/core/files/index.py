@@ -1,4 +1,4 @@
-"""Where each frame of a file begins: found once by a scan, then stored.
+"""Offsets of the frames of a file: found once by a scan, then stored.
 
 Formats with frames of unequal size (XTC, TRR) are scanned once. The index lies beside the file as
 ``.NAME.mdio-index``, or in a cache folder where that one cannot be written. There are no locks:
@@ -30,11 +30,11 @@ from mdio.core.frames import LostBytes
 MAGIC = b"MDIOIDX1"
 """First bytes of a stored index; the last character is the version of the format."""
 HEADER = struct.Struct("<8sI")
-"""How all that lies beside a file begins: magic, and the crc of all that follows."""
+"""Head of every file stored beside a trajectory: magic, and the crc32c of the rest."""
 IDENTITY = struct.Struct("<IQq")
-"""What follows: crc of the file's ends, its size, mtime in ns."""
+"""Then: crc32c of the trajectory's ends, its size, mtime in ns."""
 COUNTS = struct.Struct("<QQ")
-"""What follows in an index: atoms, frames; then the offsets as int64."""
+"""Then, in an index: atoms, frames; then the offsets as int64."""
 END_NBYTES = 4096
 """Bytes of the head and of the tail of the file that an index is checked against."""
 
@@ -68,14 +68,14 @@ class FrameIndex:
         return np.diff(self.offsets, append=np.int64(self.nbytes))
 
     def lost(self, path: Path) -> tuple[LostBytes, ...]:
-        """Return what of the file `path` is no whole frame."""
+        """Return the bytes of the file `path` that are no whole frame."""
         end = LostBytes(str(path), self.n_frames, self.nbytes, self.lost_nbytes)
         return (end,) if self.lost_nbytes else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What must still hold of a file for what lies beside it to be used."""
+    """The state of a file, which must not have changed for stored facts to be used."""
 
     nbytes: int
     mtime_ns: int
@@ -89,7 +89,7 @@ class Identity:
 
     @classmethod
     def of(cls, path: Path, nbytes: int | None = None) -> Identity:
-        """Return that of a file, or of its first `nbytes`."""
+        """Return the identity of a file, or of its first `nbytes`."""
         with open_source(path, path) as file:
             status = file.status()
             size = status.st_size if nbytes is None else nbytes
@@ -156,7 +156,7 @@ def store_index(path: Path, index: FrameIndex) -> None:
 
 
 def index_paths(path: Path, ending: str = INDEX_ENDING) -> Iterator[Path]:
-    """Yield where the index of `path` may lie: beside it, and in the cache folder (if any).
+    """Yield possible paths of the index of `path`: beside it, and in the cache folder (if any).
 
     `ending`: of its name; another one is of something else that was found out about the file.
 

@@ -1,4 +1,4 @@
-"""What files may be opened, obeyed and replaced: regular ones, the user's own, and what mdio wrote.
+"""Checks of files to open, trust or replace: regular ones, the user's own, outputs of mdio.
 
 A pipe or a device under the name of a file would be waited for, or read without an end. A record
 that says what to remove, to move or to believe could have been put there by anyone who may write
@@ -80,7 +80,7 @@ def check_regular(path: Path) -> None:
 
 
 def read_regular(path: Path, most: int = RECORD_NBYTES) -> bytes:
-    """Return what is in a file, or an object of a store.
+    """Return the bytes of a file, or of an object of a store.
 
     Raises OSError: it cannot be read, is no regular file, or is longer than `most` bytes.
     """
@@ -96,7 +96,7 @@ def read_regular(path: Path, most: int = RECORD_NBYTES) -> bytes:
 
 
 def first_bytes(path: Path, nbytes: int) -> bytes:
-    """Return how a file, or an object of a store, begins.
+    """Return the first bytes of a file, or of an object of a store.
 
     Raises OSError: it cannot be read, or is no regular file.
     """
@@ -147,7 +147,7 @@ TELL_OUTPUTS = ("manifest.json", "zarr.json", PARTS_MARKER)
 """Files that tell of a folder that mdio wrote it."""
 """What a folder of parts holds besides them."""
 ANOTHER = r"-[0-9a-f]{8}"
-"""What follows in its name where a former output had that."""
+"""Suffix of the folder's name where a former output had the plain one."""
 MARK = "mdio"
 SEAL = "manifest_crc32c"
 SMALL_NBYTES = 16 << 20
@@ -171,11 +171,11 @@ def seal(manifest: Mapping[str, Any]) -> dict[str, Any]:
     It is the crc32c of the rest as JSON with sorted keys and without spaces, so that it does not
     depend on how the manifest is written.
     """
-    rest = {key: value for key, value in manifest.items() if key != SEAL}
+    unsealed = {key: value for key, value in manifest.items() if key != SEAL}
     # Through JSON once: keys are strings only then, and are sorted as strings.
-    plain = json.loads(json.dumps(rest))
+    plain = json.loads(json.dumps(unsealed))
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
-    return rest | {SEAL: crc32c(text.encode())}
+    return unsealed | {SEAL: crc32c(text.encode())}
 
 
 def is_output(folder: Path) -> bool:
@@ -197,16 +197,16 @@ def new_parts_folder(target: Path, uuid: str) -> Path:
     A former one keeps its own until the file that refers to it is replaced, in one step.
     """
     first = parts_folder(target)
-    other = first.with_name(f"{first.name}-{uuid[:8]}")
+    second = first.with_name(f"{first.name}-{uuid[:8]}")
     # One that is repaired keeps its uuid, and perhaps its folder has the other name.
-    return other if os.path.lexists(target) and not os.path.lexists(other) else first
+    return second if os.path.lexists(target) and not os.path.lexists(second) else first
 
 
 def own_parts_folder(target: Path, name: object) -> Path | None:
     """Return the folder of parts of `target` that has this name; None if it is none of its own."""
     first = parts_folder(target)
-    known = isinstance(name, str) and re.fullmatch(f"{re.escape(first.name)}({ANOTHER})?", name)
-    return first.with_name(str(name)) if known else None
+    match = isinstance(name, str) and re.fullmatch(f"{re.escape(first.name)}({ANOTHER})?", name)
+    return first.with_name(str(name)) if match else None
 
 
 def belongs_to_output(goal: str, name: object) -> bool:
@@ -246,7 +246,7 @@ def mark_parts(built: Path, uuid: str, target: Path, name: str) -> None:
 
 
 def final_parts_folder(built: Path, target: Path) -> Path:
-    """Return what a folder of parts that was built will be called."""
+    """Return the final path of a folder of parts that was built."""
     return own_parts_folder(target, _read(built / PARTS_MARKER).get("folder")) or parts_folder(
         target
     )

@@ -39,7 +39,7 @@ ends (int64), and the crc32c of each piece (uint32)."""
 
 
 def pieces_of_row(row_nbytes: int) -> int:
-    """Return how many pieces a row of an array has."""
+    """Return the number of pieces of a row of an array."""
     return -(-row_nbytes // ROW_PIECE_NBYTES)
 
 
@@ -73,7 +73,7 @@ def sums_of_rows(rows: NDArray[Any]) -> tuple[int, list[int]]:
 
 
 def first_difference(found: Sums, expected: Sums) -> int | None:
-    """Return which checksum is the first that is another one than expected; None if none is."""
+    """Return the index of the first checksum that differs; None if none does."""
     if found.tobytes() == expected.tobytes():  # much faster than NumPy, where there are few
         return None
     places = np.flatnonzero(found != expected.reshape(-1))  # none if only bytes are swapped
@@ -83,7 +83,7 @@ def first_difference(found: Sums, expected: Sums) -> int | None:
 def piece_edges(
     offsets: NDArray[np.int64], head_nbytes: int, piece_nbytes: int = PIECE_NBYTES
 ) -> NDArray[np.int64]:
-    """Return where the pieces of frames begin, and where the last one ends.
+    """Return the offsets at which pieces of frames begin, and that of the end.
 
     `offsets`, (F + 1,) int64: where each frame begins, and where the last one ends. `head_nbytes`:
     bytes of a frame's head. `piece_nbytes`: bytes of the longest piece.
@@ -150,7 +150,7 @@ class PieceSums:
         return int(self.offsets[-1])
 
     def index(self, n_atoms: int) -> FrameIndex:
-        """Return where the frames are."""
+        """Return the offsets of the frames."""
         from mdio.core.files.index import FrameIndex
 
         return FrameIndex(self.offsets[:-1], self.nbytes, n_atoms)
@@ -161,7 +161,7 @@ class PieceSums:
         return self.crcs[a:b]
 
     def around(self, begin: int, end: int) -> tuple[int, int]:
-        """Return where the pieces begin and end that bytes ``begin:end`` of the file lie in."""
+        """Return the bounds of the pieces that contain bytes ``begin:end`` of the file."""
         first = bisect_right(self._edges, begin) - 1
         last = bisect_left(self._edges, end)
         return self._edges[max(first, 0)], self._edges[min(last, len(self.crcs))]

@@ -35,7 +35,7 @@ FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
 FLUSHERS = 8
 """Files that are flushed at the same time."""
 NAME_NBYTES = 255
-"""What file systems allow."""
+"""Longest name of a file that file systems allow, bytes."""
 
 
 @contextmanager
@@ -92,11 +92,11 @@ def _check_folder(target: Path) -> None:
 
 def _check_name(path: Path, target: Path) -> None:
     """Refuse names that do not leave room for that of a temporary."""
-    left = NAME_NBYTES - longest_name(path)
-    if left < 0:
-        of = "" if path == target else f" (with it comes {path.name})"
+    n_free = NAME_NBYTES - longest_name(path)
+    if n_free < 0:
+        companion = "" if path == target else f" (with it comes {path.name})"
         raise OutputError(
-            f"{target}: the name is too long by {-left} bytes{of}; choose a shorter one"
+            f"{target}: the name is too long by {-n_free} bytes{companion}; choose a shorter one"
         )
 
 
@@ -167,7 +167,7 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def link_target(out: str | os.PathLike[str]) -> Path:
-    """Return where an output lies that is changed: behind a symbolic link, if `out` is one.
+    """Return the path of an existing output: the target of a symbolic link, if `out` is one.
 
     The new state takes the place of the former one, in its folder, and not that of the link.
     """
@@ -237,9 +237,9 @@ def publish(
     cannot, with `resume`. In the end: the disk is full, the target has appeared, or another run has
     changed it meanwhile.
     """
-    where = to_path(target)
-    upload = upload or store_at(where).upload(where)
-    if upload is not None and where == upload.goal:
+    target_path = to_path(target)
+    upload = upload or store_at(target_path).upload(target_path)
+    if upload is not None and target_path == upload.goal:
         names = [Path(companion).name for companion in companions]
         with (
             upload.building(
@@ -247,7 +247,7 @@ def publish(
                 anew=force if anew is None else anew,
                 resume=resume,
                 sources=[to_path(source) for source in sources],
-                companions=[where.with_name(name) for name in names],
+                companions=[target_path.with_name(name) for name in names],
                 check=check,
             ) as local,
             publish(
@@ -264,7 +264,7 @@ def publish(
         ):
             yield temporary
         return
-    goal = where.absolute()
+    goal = target_path.absolute()
     beside = [Path(companion).absolute() for companion in companions]
     parts = parts_folder(goal)
     read = [Path(source) for source in sources]
@@ -291,11 +291,13 @@ def publish(
                 if resume and begun is not None:
                     take_over(claim, goal, begun)
                 yield temporary
-                made = [path for path in beside if os.path.lexists(claim.name(path))]
+                companions_made = [path for path in beside if os.path.lexists(claim.name(path))]
                 if in_parts:
-                    made.append(final_parts_folder(claim.name(parts), goal))
-                    claim.built[made[-1].name] = parts.name
-                for path in (*made, goal) if upload is None else ():  # what is sent goes then
+                    companions_made.append(final_parts_folder(claim.name(parts), goal))
+                    claim.built[companions_made[-1].name] = parts.name
+                for path in (
+                    (*companions_made, goal) if upload is None else ()
+                ):  # what is sent goes then
                     flush_tree(claim.name(path))
                 # What stays in the store, or is there by now, is not here.
                 if check is not None and (upload is None or not (upload.follows or upload.early)):
@@ -305,10 +307,10 @@ def publish(
                         journal_path(temporary).unlink(missing_ok=True)  # what it tells is wrong
                         raise
                 if upload is not None and upload.early:
-                    there = {path.name: claim.name(path) for path in made}
-                    upload.finish(temporary, there, check)
+                    temporaries = {path.name: claim.name(path) for path in companions_made}
+                    upload.finish(temporary, temporaries, check)
                 try:
-                    put_in_place(claim, goal, made, gone, force=force, former=former)
+                    put_in_place(claim, goal, companions_made, gone, force=force, former=former)
                 except OutputError:
                     if follows and state_at(goal) != former:
                         journal_path(temporary).unlink(missing_ok=True)  # it continues nothing now
@@ -317,21 +319,21 @@ def publish(
         except BaseException as error:
             if os.getpid() == claim.pid:  # and no forked child of it
                 goes_on = _may_pass(error) and not (upload is not None and upload.is_done)
-                left = find_unfinished(temporary) if goes_on else None
-                if left is None:
+                unfinished = find_unfinished(temporary) if goes_on else None
+                if unfinished is None:
                     with suppress(OSError):
                         for path in claim.temporaries():
                             remove(path)
                     with suppress(OSError):
                         journal_path(temporary).unlink(missing_ok=True)
                 else:
-                    said = (
-                        f"{left.text}: use --resume to continue, --force to start over "
+                    plan = (
+                        f"{unfinished.text}: use --resume to continue, --force to start over "
                         "(resume=True or force=True in Python)"
                     )
                     if isinstance(error, MdioError):
-                        raise type(error)(f"{error}; {said}") from error
-                    error.add_note(said)
+                        raise type(error)(f"{error}; {plan}") from error
+                    error.add_note(plan)
             raise
         finally:
             claim.release()

@@ -53,16 +53,16 @@ def write_all(fd: int, offset: int, *parts: Data) -> int:
     """
     for first in range(0, len(parts), MAX_BUFFERS):
         views = [buffer(part) for part in parts[first : first + MAX_BUFFERS]]
-        left = [view for view in views if view.nbytes]
-        while left:  # the system writes at most 2 GiB at a time
-            done = os.pwritev(fd, left, offset)
+        unwritten = [view for view in views if view.nbytes]
+        while unwritten:  # the system writes at most 2 GiB at a time
+            done = os.pwritev(fd, unwritten, offset)
             if not done:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             offset += done
-            while left and done >= left[0].nbytes:
-                done -= left.pop(0).nbytes
-            if left:
-                left[0] = left[0][done:]
+            while unwritten and done >= unwritten[0].nbytes:
+                done -= unwritten.pop(0).nbytes
+            if unwritten:
+                unwritten[0] = unwritten[0][done:]
     return offset
 
 
@@ -131,15 +131,15 @@ Direct = bool | Literal["auto"]
 
 BLOCK_NBYTES = 4096
 ROOM_NBYTES, N_ROOMS = 2 << 20, 4
-"""What is under way at most. Larger writes gain nothing, and leave more to wait for at the end."""
+"""Most bytes in flight. More gain nothing, and closing would have to wait for them."""
 LEAST_NBYTES = 256 << 10
 """Fewer bytes go through the page cache: a direct call waits for the disk."""
 N_TRIED = 8
 """Writes by which a disk shows whether it is fast: the fastest of them counts."""
 FAST_NBYTES_PER_S = 1e9
-"""What is not in the page cache comes from such a disk about as fast as it is decoded."""
+"""Such a disk delivers bytes about as fast as they are decoded."""
 REFUSED = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}
-"""What file systems say that cannot, when a file is opened or only when it is written."""
+"""Errors of file systems without O_DIRECT, on opening or on the first write."""
 _refused: set[int] = set()
 """File systems that took files opened in this way, and then refused what was written."""
 _trials: dict[int, _Trial] = {}
@@ -201,16 +201,16 @@ class WrittenFile:
 
         Returns int: the offset behind them.
         """
-        left = deque(buffer(part) for part in parts)
-        end = offset + sum(part.nbytes for part in left)
+        unwritten = deque(buffer(part) for part in parts)
+        end = offset + sum(part.nbytes for part in unwritten)
         # What is little waits in line, too: the kernel would have it wait for what is under way.
         if not self._under_way and (self._direct < 0 or end - offset < LEAST_NBYTES):
-            return write_all(self._fd, offset, *left)
+            return write_all(self._fd, offset, *unwritten)
         first = min(end, -(-offset // BLOCK_NBYTES) * BLOCK_NBYTES)
         at = offset
         while at < end:
             stop = first if at < first else min(end, at + ROOM_NBYTES)
-            self._write_behind(at, _take(left, stop - at))
+            self._write_behind(at, _take(unwritten, stop - at))
             at = stop
         return end
 
@@ -311,17 +311,17 @@ def _take_room() -> memoryview:
     return memoryview(mmap.mmap(-1, ROOM_NBYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
-def _take(left: deque[memoryview], nbytes: int) -> Sequence[memoryview]:
+def _take(unwritten: deque[memoryview], nbytes: int) -> Sequence[memoryview]:
     """Take the first `nbytes` bytes from `left`."""
-    taken = []
+    views = []
     while nbytes:
-        part = left.popleft()
+        part = unwritten.popleft()
         if part.nbytes > nbytes:
-            left.appendleft(part[nbytes:])
+            unwritten.appendleft(part[nbytes:])
             part = part[:nbytes]
-        taken.append(part)
+        views.append(part)
         nbytes -= part.nbytes
-    return taken
+    return views
 
 
 def free_memory() -> int:
@@ -346,8 +346,8 @@ systems, filters of containers."""
 
 
 def _buffer(target: int, nbytes: int) -> memoryview:
-    wanted = min(max(os.fstat(target).st_blksize, MIN_BUFFER_NBYTES), MAX_BUFFER_NBYTES)
-    return memoryview(bytearray(max(1, min(wanted, nbytes))))
+    size = min(max(os.fstat(target).st_blksize, MIN_BUFFER_NBYTES), MAX_BUFFER_NBYTES)
+    return memoryview(bytearray(max(1, min(size, nbytes))))
 
 
 def _read(source: int, buffer: memoryview, offset: int) -> int:
