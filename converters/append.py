@@ -31,21 +31,21 @@ from mdio.core.files.store import to_path
 from mdio.core.files.turns import State, state_at
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.base import Layout
-from mdio.layouts.continuation import continuation_of
+from mdio.layouts.continuation import open_continuation
 from mdio.layouts.manifest import has_source_integers, indices_from_runs, runs_from_indices
 from mdio.layouts.registry import open_layout, writer_class
 from mdio.layouts.views import KEEP_ALL
-from mdio.layouts.views.chain import ChainLayout, chain_of
+from mdio.layouts.views.chain import ChainLayout, chain_parts
 from mdio.layouts.views.joining import (
     GAP,
     RUN_FRAMES,
-    Frames,
+    FrameKeys,
     Joining,
-    are_counted,
-    continued,
+    lack_own_times,
     merge,
+    merge_counted,
 )
-from mdio.layouts.views.view import ViewLayout, select_frames, times_of
+from mdio.layouts.views.view import ViewLayout, read_times, select_frames
 from mdio.layouts.writer import NotFinite
 from mdio.parallel.executors import Executor
 
@@ -169,17 +169,17 @@ def check_same_trajectory(
     )
 
 
-def read_frame_table(layout: Layout) -> Frames:
+def read_frame_table(layout: Layout) -> FrameKeys:
     """Return times and steps of all frames; coordinates are not read."""
     n_frames = layout.info.n_frames
     runs = [(start, min(start + RUN_FRAMES, n_frames)) for start in range(0, n_frames, RUN_FRAMES)]
     blocks = [layout.read(begin, end, atoms=[]) for begin, end in runs]
-    return Frames(
+    return FrameKeys(
         path=str(layout.path),
         time=np.concatenate([np.empty(0), *(block.time for block in blocks)]),
         step=np.concatenate([np.empty(0, np.int64), *(block.step for block in blocks)]),
-        timed=layout.timing.has_times,
-        stepped=layout.timing.has_steps,
+        has_times=layout.timing.has_times,
+        has_steps=layout.timing.has_steps,
     )
 
 
@@ -215,32 +215,32 @@ class Timeline:
         def same(old_frame: Numbers, new_frame: Numbers) -> NDArray[np.bool_]:
             return comparison.same(self._read, self._follows, source, old_frame, new_frame, nbytes)
 
-        if overlap is None and are_counted(self._frames, new):
-            merged = continued(self._frames, new, same)
+        if overlap is None and lack_own_times(self._frames, new):
+            merged = merge_counted(self._frames, new, same)
         else:
             merged = merge(self._frames, new, same, overlap)
-        is_old = merged.there >= 0
-        old_frame = np.where(is_old, merged.there, 0)
+        is_old = merged.old_frames >= 0
+        old_frame = np.where(is_old, merged.old_frames, 0)
         added = merged.added
-        new_frame = np.where(added | merged.equal, merged.here, -1)
+        new_frame = np.where(added | merged.equal, merged.new_frames, -1)
         self.numbers = [
             np.where(is_old & (merged.equal | ~added), numbers[old_frame], -1)
             for numbers in self.numbers
         ]
         self.numbers.append(new_frame)
         self.member = np.where(added, len(self.members), self.member[old_frame])
-        self.frame = np.where(added, merged.here, self.frame[old_frame])
+        self.frame = np.where(added, merged.new_frames, self.frame[old_frame])
         columns = {
             name: np.where(
-                added, getattr(new, name)[merged.here], getattr(self._frames, name)[old_frame]
+                added, getattr(new, name)[merged.new_frames], getattr(self._frames, name)[old_frame]
             )
             for name in ("time", "step")
         }
         tables = new, self._frames
         self._frames = replace(
             self._frames,
-            timed=all(numbers.timed for numbers in tables),
-            stepped=all(numbers.stepped or numbers.timed for numbers in tables),
+            has_times=all(numbers.has_times for numbers in tables),
+            has_steps=all(numbers.has_steps or numbers.has_times for numbers in tables),
             **columns,
         )
         self.members.append(source)
@@ -311,7 +311,7 @@ def prepare_append(
     former = state_at(out)
     old = open_layout(out, verify=options.sources.verify)
     try:
-        continuation_of(old, 0)
+        open_continuation(old, 0)
         files = [sources] if isinstance(sources, str | PathLike) else list(sources)
         return _Plan(old, former, [to_path(file) for file in files], options).make()
     except BaseException:
@@ -391,7 +391,7 @@ class _Plan:
     def behind(self, stop: int, new: Layout) -> Conversion:
         """Plan the first `stop` frames of the output, and behind them those of `new`."""
         n_new = new.info.n_frames
-        chain = chain_of([self.old, new], Joining(((0, 0, stop), (1, 0, n_new))))
+        chain = chain_parts([self.old, new], Joining(((0, 0, stop), (1, 0, n_new))))
         source = self._said((), ())
         before = indices_from_runs(self.manifest["frames"])[:stop]
         first = int(source["n_frames"]) if "path" in source else stop
@@ -409,18 +409,18 @@ class _Plan:
         info = chain.info.replace(
             has_velocities=old.info.has_velocities, has_forces=old.info.has_forces
         )
-        first, start, stop = chain.kept[0]
+        first, start, stop = chain.member_runs[0]
         stop = stop if first is old and not start else 0
-        continuation = continuation_of(old, stop)
+        continuation = open_continuation(old, stop)
         plan = continuation.plan(info)
-        n_old = sum(end - begin for layout, begin, end in chain.kept if layout is old)
+        n_old = sum(end - begin for layout, begin, end in chain.member_runs if layout is old)
         summary = (
             f"added {info.n_frames - n_old:,} frames to {n_old:,} of the {old.info.n_frames:,} "
             "already there"
         )
         if n_old == info.n_frames == old.info.n_frames:
             summary = f"nothing to add: {old.path} already has all of these frames"
-        not_finite = self._not_finite(continuation.taken)
+        not_finite = self._not_finite(continuation.n_reused)
         stripe = self.manifest["stripe"]
         stripe_sizes = (
             (stripe["stripe_nbytes"], stripe["stripe_count"]) if stripe.get("asked") else ()
@@ -472,7 +472,7 @@ class _Plan:
                 self.notes.append(f"{path}: {old.path} has {n_frames} already")
         self.notes += timeline.notes
         joining = Joining(tuple(timeline.parts), tuple(timeline.gaps()), changes=True)
-        chain = chain_of(timeline.members, joining)
+        chain = chain_parts(timeline.members, joining)
         return chain, self._origin(chain, timeline, sources)
 
     @property
@@ -568,7 +568,7 @@ class _Plan:
             there,
             FOLLOWED_NBYTES if is_known else COMPARED_NBYTES,
         )
-        check_same_trajectory(path, self.old.path, same, times_of(view))
+        check_same_trajectory(path, self.old.path, same, read_times(view))
 
     def _not_finite(self, taken: int) -> NotFinite | None:
         """Return the record of coordinates before frame `taken` that are not finite."""
@@ -639,7 +639,7 @@ class _Plan:
         source = self._with_files(chain, sources)
         n_before = source["n_frames"]
         frames = [indices_from_runs(self.manifest["frames"])]
-        for member, start, end in chain.kept[1:]:
+        for member, start, end in chain.member_runs[1:]:
             info, numbers = self.frames_of[member]
             frames.append(numbers[start:end] + n_before)
             n_before += info.n_frames

@@ -52,9 +52,9 @@ from mdio.core.files.turns import State
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.options import takes_options
 from mdio.core.words import plural, runs_text
-from mdio.layouts.base import Layout, container_of
+from mdio.layouts.base import Layout, container_format
 from mdio.layouts.manifest import indices_from_runs, runs_from_indices
-from mdio.layouts.plan import LayoutPlan, StoredAs, WriteOptions
+from mdio.layouts.plan import LayoutPlan, StorageOptions, WriteOptions
 from mdio.layouts.registry import (
     layout_class,
     layout_name_for_output,
@@ -62,7 +62,7 @@ from mdio.layouts.registry import (
     writer_class,
 )
 from mdio.layouts.striping.file_systems import unstriped
-from mdio.layouts.views.view import Frames, ViewLayout, note_on_dt, select_frames
+from mdio.layouts.views.view import FrameNumbers, ViewLayout, note_on_dt, select_frames
 from mdio.parallel.executors import Executor, Serial, pool_or_serial
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
@@ -139,7 +139,7 @@ def plan_conversion(
     layout_name: str,
     options: ConversionOptions,
     executor: Executor,
-    frames: Frames | None = None,
+    frames: FrameNumbers | None = None,
     repairs: Repairs | None = None,
     former: State | None = None,
 ) -> Conversion:
@@ -149,7 +149,7 @@ def plan_conversion(
     writer = writer_class(layout_name)
     choice = choose_atoms(origin, reading.top, keep.select, keep.groups)
     whole: Layout = origin
-    transformed, step_notes = keep.transformed(keep.select), []
+    transformed, step_notes = keep.transformation(keep.select), []
     if transformed is not None:
         whole = moved = TransformedLayout(
             origin.path, source=origin, top=reading.top, **transformed
@@ -194,9 +194,9 @@ def plan_conversion(
     striping = StripeRequest(storage.stripe_nbytes, storage.stripe_count, storage.progressive)
     if repairs is None:  # older versions asked for any size
         striping.check()
-    asked = {one.name: getattr(storage, one.name) for one in fields(StoredAs)}
+    asked = {one.name: getattr(storage, one.name) for one in fields(StorageOptions)}
     if asked["container"] is None and writer.facts.copier is not None:
-        asked["container"] = container_of(origin)
+        asked["container"] = container_format(origin)
     wanted = WriteOptions(
         **asked,
         compression=None if storage.compression in ("auto", "none") else storage.compression,

@@ -23,7 +23,7 @@ from mdio.core.files.store import need_disk, to_path
 from mdio.core.options import takes_options
 from mdio.layouts.chunked.own import Ensemble
 from mdio.layouts.registry import layout_name_for_output, load_class, parts_at, writer_class
-from mdio.layouts.views.opening import check_labels, ensemble_at
+from mdio.layouts.views.opening import check_labels, ensemble_members
 from mdio.parallel.executors import Executor, Serial, replicas_fill
 
 AnyPath = str | PathLike[str]
@@ -102,7 +102,7 @@ def convert_ensemble(
     }
     own: type[Ensemble] = load_class(kind)
     storage = given.but(to=layout).words()
-    existing = ensemble_at(out) if resume and not force else {}
+    existing = ensemble_members(out) if resume and not force else {}
     if list(existing) == list(sources):  # each is found complete, or refused: its name is taken
         members = [(label, paths, existing[label]) for label, paths in sources.items()]
         return dict(_converted(members, storage | {"resume": True}, chosen, progress))
@@ -225,7 +225,7 @@ def convert_members(
     PlanError
         `source` is no ensemble, or `out` has no place for the label; and as `mdio.convert`.
     """
-    members = ensemble_at(source)
+    members = ensemble_members(source)
     if not members or "{label}" not in out:
         raise PlanError(
             f"{source} -> {out}: give an ensemble, and names with a place for its labels, such as "

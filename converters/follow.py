@@ -27,7 +27,7 @@ from mdio.core.files.publish import link_target
 from mdio.core.files.store import COPY_IT, need_disk, to_path
 from mdio.core.files.turns import concurrent_change_error
 from mdio.core.options import takes_options
-from mdio.layouts.backend import made_as
+from mdio.layouts.backend import plan_fields
 from mdio.layouts.registry import open_layout
 from mdio.parallel.executors import Executor, Serial
 
@@ -133,7 +133,7 @@ class _Follower:
             self.begin, _, self.step = runs[0]
             self._uuid, self._known = old.uuid, False
             self.n_done = old.info.n_frames
-            made = made_as(old)
+            made = plan_fields(old)
             self._unit = made.get("piece_frames") or int(old.boundaries()[1])
 
     def look(self) -> int:

@@ -17,7 +17,7 @@ from mdio.layouts.base import Layout
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views import KEEP_ALL
-from mdio.layouts.views.chain import chain_of
+from mdio.layouts.views.chain import chain_parts
 from mdio.layouts.views.joining import ROUNDING, Joining
 from mdio.layouts.views.view import ViewLayout
 
@@ -142,7 +142,7 @@ def _matching(layout: Layout, source: ViewLayout, unit: str) -> NDArray[np.int64
 
 def _chosen(source: Layout, frames: NDArray[np.int64]) -> Layout:
     """Return the frames of one or several files with these numbers, as a chain."""
-    counts = [stop - start for _, start, stop in source.kept]
+    counts = [stop - start for _, start, stop in source.member_runs]
     edges = np.cumsum([0, *counts])
     member = np.searchsorted(edges, frames, "right") - 1
     own = frames - edges[member]
@@ -151,7 +151,7 @@ def _chosen(source: Layout, frames: NDArray[np.int64]) -> Layout:
         (int(member[a]), int(own[a]), int(own[b - 1]) + 1)
         for a, b in pairwise([0, *turns.tolist(), len(frames)])
     )
-    return chain_of([layout for layout, *_ in source.kept], Joining(parts, changes=True))
+    return chain_parts([layout for layout, *_ in source.member_runs], Joining(parts, changes=True))
 
 
 def _keys(layout: Layout, unit: str) -> NDArray[np.float64]:

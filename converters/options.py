@@ -17,7 +17,7 @@ from mdio.core.files.store import to_path
 from mdio.core.options import allowed_with, declared_fields, non_defaults, option, spell_option
 from mdio.core.words import without_passwords
 from mdio.layouts.manifest import indices_from_runs, runs_from_indices
-from mdio.layouts.plan import PATTERNS, LayoutPlan, Pattern, StoredAs
+from mdio.layouts.plan import PATTERNS, LayoutPlan, Pattern, StorageOptions
 from mdio.layouts.registry import layout_class, open_layout, writable_layouts
 from mdio.layouts.views.options import FrameChoice, Reading
 
@@ -72,7 +72,7 @@ class Selection(FrameChoice):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Storage(StoredAs):
+class Storage(StorageOptions):
     """Options of storing the output.
 
     Examples

@@ -27,7 +27,7 @@ from mdio.core.words import plural
 from mdio.layouts.base import FormatFacts, Layout
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import open_layout
-from mdio.layouts.views.options import FITS, FORMER_PBC, PBC
+from mdio.layouts.views.options import FITS, OLD_PBC_NAMES, PBC
 from mdio.parallel.executors import Executor
 
 NEED_BONDS = ("whole", "mol", "cluster", "unwrap")
@@ -287,7 +287,7 @@ class TransformedLayout(Layout):
         own_options: dict[str, Any] = {"top": top, "pbc": pbc, "center": center, "steps": steps}
         own_options |= {"fit": fit, "fit_select": fit_select, "fit_reference": fit_reference}
         super().__init__(path, source=source, **own_options, **options)
-        if pbc is not None and pbc not in (*PBC, *FORMER_PBC):
+        if pbc is not None and pbc not in (*PBC, *OLD_PBC_NAMES):
             raise PlanError(f"--pbc {pbc!r} is unknown; choose from {', '.join(PBC)}")
         if fit is not None and fit not in FITS:
             raise PlanError(f"--fit {fit!r} is unknown; choose from {', '.join(FITS)}")

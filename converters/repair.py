@@ -23,9 +23,9 @@ from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.publish import link_target, settle
 from mdio.core.files.turns import State, state_at
 from mdio.core.stalls import is_mount_gone
-from mdio.layouts.backend import made_as
+from mdio.layouts.backend import plan_fields
 from mdio.layouts.base import Layout
-from mdio.layouts.continuation import options_of
+from mdio.layouts.continuation import storage_options_like
 from mdio.layouts.manifest import (
     FULL_SYSTEM,
     has_source_integers,
@@ -33,7 +33,7 @@ from mdio.layouts.manifest import (
     runs_from_indices,
 )
 from mdio.layouts.registry import open_layout
-from mdio.layouts.units import named
+from mdio.layouts.units import add_unit_name
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import NotFinite, OutputMeta
 from mdio.parallel.executors import Executor, pool_or_serial
@@ -156,7 +156,7 @@ def _look(out: AnyPath) -> tuple[RepairResult, list[str]]:
             result.units += 1
             if problem is not None:
                 problems.append((name, problem))
-    result.bad += [named(name, problem) for name, problem in problems]
+    result.bad += [add_unit_name(name, problem) for name, problem in problems]
     return result, [name for name, _ in problems]
 
 
@@ -200,7 +200,7 @@ def _prepare(
 ) -> Conversion:
     """Plan the conversion that made `out` once more."""
     with open_layout(out, verify=False) as former:
-        manifest, made = dict(former.manifest or {}), made_as(former)
+        manifest, made = dict(former.manifest or {}), plan_fields(former)
     if "parts" in manifest:
         raise SourceError(
             f"{out}: its frames lie in parts, which are no longer written; convert its source again"
@@ -250,7 +250,7 @@ def _options(
         groups={name: kept[atoms] for name, atoms in members.items()},
         precision=precision,
         segments=len(segments) if segments else None,
-        **options_of(manifest, made),
+        **storage_options_like(manifest, made),
         **(manifest["source"].get("transformed") or {}),
     )
 

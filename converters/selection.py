@@ -23,9 +23,9 @@ from mdio.core.topology import select as select_stored
 from mdio.layouts.base import Layout
 from mdio.layouts.foreign.universe import selected, topology_of, universe_of
 from mdio.layouts.manifest import runs_from_indices
-from mdio.layouts.units import runs_of_frames
+from mdio.layouts.units import frame_units
 from mdio.layouts.views.opening import open_source
-from mdio.layouts.views.view import Frames
+from mdio.layouts.views.view import FrameNumbers
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe
@@ -49,7 +49,7 @@ def check_whole(info: TrajectoryInfo, stop: int | None, end_ps: float | None) ->
             )
 
 
-def readable(source: Layout, frames: Frames) -> tuple[Frames, list[list[int]]]:
+def readable(source: Layout, frames: FrameNumbers) -> tuple[FrameNumbers, list[list[int]]]:
     """Return the frames that can be read, and runs of those of `source` that cannot.
 
     Each is read once.
@@ -57,7 +57,7 @@ def readable(source: Layout, frames: Frames) -> tuple[Frames, list[list[int]]]:
     Raises OSError: the mount is lost, so that nothing is known of the frames.
     """
     bad: list[int] = []
-    for unit in runs_of_frames(source.info, source.boundaries(), source.read):
+    for unit in frame_units(source.info, source.boundaries(), source.read):
         if not _reads(unit.check):
             every = range(*unit.frames or (0, 0))
             source.prefetch((at, at + 1) for at in every)

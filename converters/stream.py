@@ -164,7 +164,7 @@ def _chosen(source: str, wanted: ConversionOptions) -> tuple[AtomChoice, Transfo
     ahead = _Ahead(Path(top), block=FrameBlock.empty(1, atom_count(top)))
     ahead.block.box[:] = 1  # there will be a cell
     choice = choose_atoms(ahead, top, selection.select, selection.groups)
-    moves = selection.transformed(selection.select)
+    moves = selection.transformation(selection.select)
     if moves is None:
         return choice, None
     moved = TransformedLayout(Path(source), source=ahead, top=top, **moves)

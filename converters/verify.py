@@ -24,11 +24,11 @@ from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
 from mdio.core.files.fingerprint import fingerprint
 from mdio.core.frames import FrameBlock
 from mdio.core.words import frames_text
-from mdio.layouts.base import Layout, container_of
+from mdio.layouts.base import Layout, container_format
 from mdio.layouts.manifest import has_source_integers
 from mdio.layouts.registry import layout_class, open_layout
-from mdio.layouts.units import Wanted, named
-from mdio.layouts.views.opening import ensemble_at
+from mdio.layouts.units import UnitFilter, add_unit_name
+from mdio.layouts.views.opening import ensemble_members
 from mdio.layouts.views.view import ViewLayout
 from mdio.parallel.executors import Executor, Serial
 
@@ -145,7 +145,7 @@ class Checks:
         against: Paths | None,
         top: str | PathLike[str] | None,
         view: ViewLayout | None,
-        wanted: Wanted,
+        wanted: UnitFilter,
         progress: Progress | None,
     ) -> None:
         self.wanted = wanted
@@ -232,7 +232,7 @@ class Checks:
         ):
             result.chunks_checked += 1
             if problem is not None:
-                result.add(prefix + named(name, problem))
+                result.add(prefix + add_unit_name(name, problem))
             if self.progress is not None:
                 self.progress(0, 0)
 
@@ -253,7 +253,7 @@ class Checks:
         layout, source = self.layouts[0], self.source
         assert source is not None
         n_frames = layout.info.n_frames
-        container = container_of(layout)
+        container = container_format(layout)
         rounded = (layout if container is None else layout_class(container)).facts.rounds
         starts = [block * self.rows for block in blocks if self.wanted(block)]
         for opened in (layout, source):
@@ -311,12 +311,12 @@ def everything(number: int) -> bool:  # noqa: ARG001
     return True
 
 
-def every_nth(part: int, n_parts: int) -> Wanted:
+def every_nth(part: int, n_parts: int) -> UnitFilter:
     """Return a choice of one unit in `n_parts`; parts 1 to `n_parts` together are all units."""
     return partial(_is_nth, part, n_parts)
 
 
-def sample(share: float) -> Wanted:
+def sample(share: float) -> UnitFilter:
     """Return a choice of this share of the units, evenly spread, including the first."""
     return partial(_is_sampled, share)
 
@@ -336,7 +336,7 @@ def verify(
     *,
     top: str | PathLike[str] | None = None,
     view: ViewLayout | None = None,
-    wanted: Wanted = everything,
+    wanted: UnitFilter = everything,
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> VerifyResult:
@@ -381,7 +381,7 @@ def verify(
     (True, 98, 0.0)
     """
     chosen = executor or Serial()
-    if members := chosen.from_owner(partial(ensemble_at, out)):
+    if members := chosen.from_owner(partial(ensemble_members, out)):
         if against is not None:
             raise PlanError(
                 f"{out}: an ensemble; compare its trajectories one by one "
@@ -407,7 +407,7 @@ def verify(
 
 
 def _verify_all(
-    outs: dict[str, Path], wanted: Wanted, executor: Executor | None, progress: Progress | None
+    outs: dict[str, Path], wanted: UnitFilter, executor: Executor | None, progress: Progress | None
 ) -> VerifyResult:
     result = VerifyResult()
     for label, out in outs.items():

@@ -38,11 +38,11 @@ from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.options import takes_options
 from mdio.core.topology import Topology
 from mdio.core.words import plural
-from mdio.layouts.backend import made_as
+from mdio.layouts.backend import plan_fields
 from mdio.layouts.base import Layout
 from mdio.layouts.registry import layout_class, layout_name_for_output, open_layout
 from mdio.layouts.views.memory import MemoryLayout
-from mdio.layouts.views.view import times_of
+from mdio.layouts.views.view import read_times
 from mdio.parallel.executors import Serial
 
 PLANNED_NBYTES = 256 << 20
@@ -95,8 +95,8 @@ class _Growing:
         self.out = link_target(self.out)
         settle(self.out)
         with open_layout(self.out) as old:
-            info, times_ps = old.info, times_of(old)
-            made = made_as(old)
+            info, times_ps = old.info, read_times(old)
+            made = plan_fields(old)
             self.shard_frames = made.get("piece_frames") or int(old.boundaries()[1])
             self.uuid = old.uuid
         if info.n_atoms != n_atoms:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Backend(Protocol):
     """An opened file or tree, of mdio or of others.
 
-    It may also have `units`, `stored` and `made_as`, as `Layout` has, and `byte_ranges` and
-    `openings`, which get the fields, too; and `holds`: then it pickles, without open files, and
+    It may also have `units`, `encoded_chunks` and `plan_fields`, as `Layout` has, and `byte_ranges`
+    and `openings`, which get the fields, too; and `holds`: then it pickles, without open files, and
     goes on where it is unpickled once the attribute of that name has been opened again
     (`OpenFile.open_again`).
     """
@@ -63,8 +63,10 @@ class BackendLayout(Layout):
 
     def _open_once_more(self) -> TrajectoryInfo:
         """Open what opening it found in another process, or else anew."""
-        if self._known is not None:
-            info, backend = copy.deepcopy(self._known)  # without the files that are open here
+        if self._opened_state is not None:
+            info, backend = copy.deepcopy(
+                self._opened_state
+            )  # without the files that are open here
             if getattr(backend, backend.holds).open_again():
                 self._backend = backend
                 return cast(TrajectoryInfo, info)
@@ -76,9 +78,9 @@ class BackendLayout(Layout):
 
         Ranks of a large job would otherwise all ask for the same few bytes.
         """
-        if self._known is not None or not hasattr(self.contents, "holds"):
+        if self._opened_state is not None or not hasattr(self.contents, "holds"):
             return self
-        return self._knowing((self.info, self.contents))
+        return self._with_opened_state((self.info, self.contents))
 
     @property
     def contents(self) -> Backend:
@@ -112,12 +114,12 @@ class BackendLayout(Layout):
         if openings is not None:
             yield from openings(runs, atoms, self.fields)
 
-    def _cached_as(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:
+    def _cached_group(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:
         """Return the stored group that has `atoms`, with its fields, and the group's atoms."""
         contents: Any = self.contents
         if self.manifest is None:
             return "", None
-        group, _ = contents.stored_as(atoms)
+        group, _ = contents.stored_group(atoms)
         fields = [field for field in self.fields if (group, field) in contents.arrays]
         whole = None if group == contents.group else contents.groups.members(group)
         return f"{group}: {', '.join(fields)}", whole
@@ -145,18 +147,18 @@ class BackendLayout(Layout):
             self._backend = None
 
 
-def made_as(layout: Layout) -> dict[str, Any]:
+def plan_fields(layout: Layout) -> dict[str, Any]:
     """Return what fields of a plan are to be for an output that is laid out as this one."""
-    made = getattr(_contents(layout), "made_as", dict)
+    made = getattr(_contents(layout), "plan_fields", dict)
     return cast(dict[str, Any], made())
 
 
-def stored(layout: Layout, start: int, stop: int) -> list[EncodedChunk]:
+def read_encoded_chunks(layout: Layout, start: int, stop: int) -> list[EncodedChunk]:
     """Return what its writer once made of the frames of a piece, as it lies on disk.
 
     Raises CorruptLayoutError: some of it is not what was written, or it has no checksums.
     """
-    found = getattr(_contents(layout), "stored", None)
+    found = getattr(_contents(layout), "encoded_chunks", None)
     if found is None:
         raise CorruptLayoutError(
             f"{layout.path}: {layout.name} keeps no checksums of what it stores"

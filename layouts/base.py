@@ -27,7 +27,7 @@ from mdio.core.files.reading import Closing
 from mdio.core.files.store import store_at, to_path
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, Stretch, TrajectoryInfo
 from mdio.core.words import plural
-from mdio.layouts.units import Unit, Wanted, check_units, mendable, runs_of_frames
+from mdio.layouts.units import Unit, UnitFilter, add_repair_hint, check_units, frame_units
 
 if TYPE_CHECKING:
     from xarray import Dataset
@@ -39,8 +39,11 @@ if TYPE_CHECKING:
     from mdio.layouts.tables import Tables
 
 
-ASSUMED = {"dt": ("--timestep", "times"), "length_unit": ("--length-unit", "units of lengths")}
-"""What options are called that say what a format does not hold, and what that is."""
+ASSUMED_OPTIONS = {
+    "dt": ("--timestep", "times"),
+    "length_unit": ("--length-unit", "units of lengths"),
+}
+"""Options that supply what a format does not hold: flag, and what it supplies."""
 
 
 TIMES_MADE_UP = "times are made up"
@@ -49,13 +52,13 @@ STEPS_KNOWN = f"{TIMES_MADE_UP}, though steps are known"
 """... and where the format numbers integration steps."""
 
 
-def boundaries_of(info: TrajectoryInfo) -> NDArray[np.int64]:
+def chunk_boundaries(info: TrajectoryInfo) -> NDArray[np.int64]:
     """Return where chunks begin, or frames where there are no chunks, and ``n_frames``."""
     edges = np.arange(0, info.n_frames, info.chunk_frames or 1, dtype=np.int64)
     return np.append(edges, info.n_frames)
 
 
-def fields_in_some(infos: Sequence[TrajectoryInfo]) -> tuple[str, ...]:
+def sparse_fields(infos: Sequence[TrajectoryInfo]) -> tuple[str, ...]:
     """Return the fields that some frames lack, of one of the files or all of one."""
     lacking = {name for info in infos for name in info.sparse}
     for name in ("velocities", "forces"):
@@ -114,9 +117,9 @@ class FormatFacts:
     """As which other programs want them its outputs can be written."""
 
 
-def not_assumed(path: Path, option: str) -> OptionError:
+def needless_option_error(path: Path, option: str) -> OptionError:
     """Return the error for an option that says what the format, or the file, holds itself."""
-    flag, what = ASSUMED[option]
+    flag, what = ASSUMED_OPTIONS[option]
     return OptionError(
         f"{path}: it has {what} of its own, so that there is nothing to assume; leave out {flag} "
         f"(in Python: {option}=)"
@@ -166,13 +169,13 @@ class Layout(Closing, ABC):
     facts: ClassVar[FormatFacts] = FormatFacts()
     cache: Cache | None
     """Where units of it are kept on this node."""
-    _known: Any = None  # what opening it found in another process
+    _opened_state: Any = None  # what opening it found in another process
     _prefetch: Prefetch | None = None
     _unit_reads: dict[str, UnitReads] | None = None
     _told: tuple[str, ...] = ()
     """Of caches that were closed."""
     _opens_ahead = False
-    _is_led = False
+    _reads_announced = False
     """Whether somebody says what will be read."""
 
     def __init__(
@@ -199,8 +202,8 @@ class Layout(Closing, ABC):
             return
         if unknown := sorted(self.options.keys() - self.facts.options - {"n_atoms"}):
             known = ", ".join(sorted({*self.facts.options, "fields"}))
-            if unknown[0] in ASSUMED:
-                raise not_assumed(self.path, unknown[0])
+            if unknown[0] in ASSUMED_OPTIONS:
+                raise needless_option_error(self.path, unknown[0])
             raise OptionError(
                 f"{self.path}: the layout {self.name} has no option {unknown[0]!r}; it has {known} "
                 "and verify"
@@ -267,7 +270,7 @@ class Layout(Closing, ABC):
         if isinstance(corrupt, CorruptLayoutError):
             replaced = self.uuid is not None and self.uuid_at(self.path) not in (None, self.uuid)
             manifest = self.manifest if self._info is not None else None
-            mended = self._replaced() if replaced else mendable(self.path, manifest, corrupt)
+            mended = self._replaced() if replaced else add_repair_hint(self.path, manifest, corrupt)
             better = mended or better
         if better is not None:
             raise better from error
@@ -286,7 +289,7 @@ class Layout(Closing, ABC):
         )
 
     @property
-    def kept(self) -> list[tuple[Layout, int, int]]:
+    def member_runs(self) -> list[tuple[Layout, int, int]]:
         """Its members, and which frames of each."""
         return [(self, 0, self.info.n_frames)]
 
@@ -297,14 +300,14 @@ class Layout(Closing, ABC):
     @property
     def _assumed(self) -> list[str]:
         """Options that say what the file does not."""
-        return [name for name in ASSUMED if self.options.get(name) is not None]
+        return [name for name in ASSUMED_OPTIONS if self.options.get(name) is not None]
 
     def boundaries(self) -> NDArray[np.int64]:
         """Return the frames at which the layout's own pieces begin, ascending, ``n_frames`` last.
 
         Blocks that begin and end at these read no chunk, shard or segment twice.
         """
-        return boundaries_of(self.info)
+        return chunk_boundaries(self.info)
 
     def read(
         self, start: int, stop: int, atoms: ArrayLike | None = None, out: FrameBlock | None = None
@@ -354,7 +357,7 @@ class Layout(Closing, ABC):
             raise ValueError(f"out holds {found}, but {stop - start} of {n_atoms} are read")
         if start < stop:
             try:
-                if self._opens_ahead and not self._is_led:
+                if self._opens_ahead and not self._reads_announced:
                     self._prefetch_run(start, stop, indices)
                 reads = None if self.cache is None else self._through_cache(indices)
                 (self._read_into if reads is None else reads.read)(start, stop, indices, out)
@@ -388,9 +391,9 @@ class Layout(Closing, ABC):
 
     def units(self) -> Iterator[Unit]:
         """Yield all that there is to check, always in the same order."""
-        yield from runs_of_frames(self.info, self.boundaries(), self.read, self.byte_ranges)
+        yield from frame_units(self.info, self.boundaries(), self.read, self.byte_ranges)
 
-    def check(self, wanted: Wanted | None = None) -> Iterator[tuple[str, str | None]]:
+    def check(self, wanted: UnitFilter | None = None) -> Iterator[tuple[str, str | None]]:
         """Read everything once, or the units whose numbers are `wanted`, and compare checksums.
 
         Yields
@@ -516,7 +519,7 @@ class Layout(Closing, ABC):
         """Return a layout that pickles with what opening finds; itself if opening is cheap."""
         return self
 
-    def _cached_as(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:  # noqa: ARG002
+    def _cached_group(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:  # noqa: ARG002
         """Return what the cache keeps for reads of `atoms`: its name, and which atoms it has.
 
         All of the frames by default, and then no name and no atoms.
@@ -532,12 +535,14 @@ class Layout(Closing, ABC):
         return cached_reads(self, atoms)
 
     @property
-    def _below(self) -> tuple[Layout, ...]:
+    def _inner_layouts(self) -> tuple[Layout, ...]:
         """The layouts that it reads, if it is made of others."""
         return ()
 
     def _opening_waits(self) -> bool:
-        return store_at(self.path).opening_waits or any(one._opening_waits() for one in self._below)
+        return store_at(self.path).opening_waits or any(
+            one._opening_waits() for one in self._inner_layouts
+        )
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield the bytes of files that reading frames ``start:stop`` of `atoms` takes, in order.
@@ -579,11 +584,11 @@ class Layout(Closing, ABC):
         asked of stores at first.
         """
         if isinstance(runs, Sequence) and not runs:
-            self._lead(False)
+            self._announce_reads(False)
             if self._prefetch is not None:
                 self._prefetch.stop()
             return
-        self._lead(True)
+        self._announce_reads(True)
         self._prefetching.begin(runs, atoms, guessed=guessed)
 
     @property
@@ -593,16 +598,16 @@ class Layout(Closing, ABC):
             self._prefetch = Prefetch(self, opens_ahead=self._opens_ahead)
         return self._prefetch
 
-    def _lead(self, led: bool) -> None:
+    def _announce_reads(self, led: bool) -> None:
         """Take note, with all members, of whether somebody says what will be read."""
-        self._is_led = led
-        for one in self._below:
-            one._lead(led)
+        self._reads_announced = led
+        for one in self._inner_layouts:
+            one._announce_reads(led)
 
     def _prefetch_run(self, start: int, stop: int, atoms: AtomIndices | None) -> None:
         """Ask for what reading objects' frames takes now."""
-        for one in self._below:
-            one._lead(True)
+        for one in self._inner_layouts:
+            one._announce_reads(True)
         if stop - start > 1:
             self._prefetching.begin([(start, stop)], atoms, guessed=False)
         else:
@@ -628,35 +633,35 @@ class Layout(Closing, ABC):
         with suppress(Exception):  # the interpreter may be ending
             self.close()
 
-    def _knowing(self, found: Any) -> Layout:
+    def _with_opened_state(self, found: Any) -> Layout:
         """Return the same layout, not open, which pickles with what opening it has `found`."""
         again, given, _ = Layout.__reduce__(self)
         made: Layout = again(*given)
-        made._known = found
+        made._opened_state = found
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
         more = {"verify": self.verify, "uuid": self.uuid, "cache": self.cache}
         given = (type(self), str(self.path.absolute()), self.fields, self.options | more)
-        return _reopen, given, {"_known": self._known}
+        return _reopen, given, {"_opened_state": self._opened_state}
 
 
 def _reopen(cls: type[Layout], path: str, fields: Sequence[str], options: dict[str, Any]) -> Layout:
     return cls(path, fields=fields, **options)
 
 
-def container_of(layout: Layout) -> str | None:
+def container_format(layout: Layout) -> str | None:
     """Return the format of the files whose frames can be copied as bytes; None if there is none."""
-    members = [one for one, *_ in layout.kept]
+    members = [one for one, *_ in layout.member_runs]
     if members == [layout]:
         name = (layout.manifest or {}).get("container")
         return name or (layout.name if layout.facts.is_copied else None)
-    names = {container_of(one) for one in members}
+    names = {container_format(one) for one in members}
     return names.pop() if len(names) == 1 else None
 
 
 def cache_notes(layout: Layout) -> tuple[str, ...]:
     """Return what is to be told of the cache of a layout, and of its members', each once."""
     own = (note for one in (layout._unit_reads or {}).values() for note in one.source.notes)
-    others = (note for one in layout._below for note in cache_notes(one))
+    others = (note for one in layout._inner_layouts for note in cache_notes(one))
     return tuple(dict.fromkeys([*layout._told, *own, *others]))

@@ -63,7 +63,7 @@ def cached_reads(layout: Any, atoms: AtomIndices | None) -> UnitReads:
     """Return what reads `atoms` of a layout through the cache that it has."""
     _ = layout.info
     assert layout.cache is not None
-    label, kept = layout._cached_as(atoms)
+    label, kept = layout._cached_group(atoms)
     if layout._unit_reads is None:
         layout._unit_reads = {}
     found: UnitReads | None = layout._unit_reads.get(label)
@@ -98,7 +98,7 @@ class UnitReads:
     """Reads one layout, or one stored group of it, through a cache.
 
     `layout`: open. `cache`: the node's. `label`, `atoms`: what of the layout units hold, as
-    `mdio.layouts.base.Layout._cached_as` has it.
+    `mdio.layouts.base.Layout._cached_group` has it.
     """
 
     def __init__(self, layout: Any, cache: Cache, label: str, atoms: AtomIndices | None) -> None:
@@ -270,7 +270,7 @@ def _merged(ranges: Iterator[ByteRange]) -> list[ByteRange]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class UnitsOfOne:
+class FileUnits:
     """Units of one file or output."""
 
     path: Path
@@ -290,7 +290,7 @@ class CacheUnits:
     """
 
     edges: NDArray[np.int64]
-    parts: list[UnitsOfOne]
+    parts: list[FileUnits]
 
     def held(self, cache: Cache) -> NDArray[np.bool_]:
         """Return which units this node has, (U,)."""
@@ -304,10 +304,10 @@ class CacheUnits:
         return np.concatenate(found)
 
 
-def units_of(layout: Any, atoms: NDArray[np.int64] | None) -> CacheUnits:
+def cache_units(layout: Any, atoms: NDArray[np.int64] | None) -> CacheUnits:
     """Return the units that reading `atoms` of an open layout takes, its members' one by one."""
     edges, parts, at = [np.zeros(1, np.int64)], [], 0
-    for member, first, last in layout.kept:
+    for member, first, last in layout.member_runs:
         reads = cached_reads(member, atoms)
         own = reads.edges
         a = int(np.searchsorted(own, first, side="right")) - 1
@@ -316,6 +316,6 @@ def units_of(layout: Any, atoms: NDArray[np.int64] | None) -> CacheUnits:
         edges.append(at + inner)
         stops = own[a + 1 : b + 1]
         source = reads.source
-        parts.append(UnitsOfOne(source.path, source.label, source.uuid, np.arange(a, b), stops))
+        parts.append(FileUnits(source.path, source.label, source.uuid, np.arange(a, b), stops))
         at += last - first
     return CacheUnits(np.concatenate(edges), parts)

@@ -22,7 +22,7 @@ from mdio.core.files.marks import read_regular
 from mdio.core.files.publish import output_errors
 from mdio.core.files.store import store_at
 from mdio.core.frames import TrajectoryInfo
-from mdio.layouts.backend import made_as, stored
+from mdio.layouts.backend import plan_fields, read_encoded_chunks
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.registry import load_class, writer_class
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from mdio.layouts.zarr.own import OwnTree
 
 
-def options_of(manifest: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
+def storage_options_like(manifest: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
     """Return options of an output that is to lie as another does, by name; the precision apart.
 
-    `manifest`: of the other. `made`: how it is laid out; see `Layout.made_as`.
+    `manifest`: of the other. `made`: how it is laid out; see `backend.plan_fields`.
     """
     first = made["arrays"][0] if "arrays" in made else None
     contiguous = first is not None and first.contiguous
@@ -64,7 +64,7 @@ class Continuation(ABC):
     `old`: the output. `stop`: its frames before this one are kept.
     """
 
-    taken = 0
+    n_reused = 0
     """Frames in units that are taken over; known once `plan` was called."""
 
     def __init__(self, old: Layout, stop: int) -> None:
@@ -73,13 +73,13 @@ class Continuation(ABC):
         self.stop = stop
         self.manifest = old.manifest
 
-    def planned(self, info: TrajectoryInfo) -> LayoutPlan:
+    def plan_alike(self, info: TrajectoryInfo) -> LayoutPlan:
         """Return a plan of chunks as they are, made as the output was."""
-        made = made_as(self.old)
+        made = plan_fields(self.old)
         options = WriteOptions(
             precision=self.manifest["precision"] or ("none" if "arrays" in made else None),
             groups=self.manifest["groups"],
-            **options_of(self.manifest, made),
+            **storage_options_like(self.manifest, made),
         )
         plan = writer_class(self.old.name).plan_for(info, options)
         return plan.replace(precision_source=self.manifest["precision_source"], **made)
@@ -94,14 +94,14 @@ class Continuation(ABC):
 
     @abstractmethod
     def take_over(self, writer: LayoutWriter) -> None:
-        """Give `writer`, which has made its files, the units of the first `taken` frames."""
+        """Give `writer`, which has made its files, the units of the first `n_reused` frames."""
 
     @cached_property
     def sizes(self) -> dict[str, int]:
         """Bytes of the output's files, by name."""
         return store_at(self.old.path).sizes(self.old.path)
 
-    def take(self, name: str, folder: Path) -> None:
+    def link_file(self, name: str, folder: Path) -> None:
         """Give a file of the output the same name in `folder`; an object stays, and has a stand-in.
 
         Raises CorruptLayoutError: it is missing. OutputError: the disk is full, ...
@@ -121,7 +121,7 @@ class Continuation(ABC):
         )
 
 
-def continuation_of(old: Layout, stop: int) -> Continuation:
+def open_continuation(old: Layout, stop: int) -> Continuation:
     """Return what continues an output, of which frames before `stop` are kept.
 
     Raises PlanError: it is none of mdio, or of a layout to which nothing is added.
@@ -142,9 +142,9 @@ class ZarrContinuation(Continuation):
 
     def plan(self, info: TrajectoryInfo) -> LayoutPlan:
         """Plan shards and chunks as they are; see the base class."""
-        plan = self.planned(info)
+        plan = self.plan_alike(info)
         self._compare(plan.replace(n_frames=self.old.info.n_frames))
-        self.taken = self.stop // plan.piece_frames * plan.piece_frames
+        self.n_reused = self.stop // plan.piece_frames * plan.piece_frames
         return plan
 
     def _compare(self, plan: LayoutPlan) -> None:
@@ -164,12 +164,12 @@ class ZarrContinuation(Continuation):
         from mdio.layouts.zarr.tree import atom_arrays
 
         plan, tree = writer.plan, cast("OwnTree", self.old.contents)
-        for start in range(0, self.taken, plan.piece_frames):
+        for start in range(0, self.n_reused, plan.piece_frames):
             stop = start + plan.piece_frames
             crcs = {}
             for path, (array, metadata) in atom_arrays(plan).items():
                 key = f"{path}/{metadata.file_name(start // plan.piece_frames)}"
-                self.take(key, writer.path)
+                self.link_file(key, writer.path)
                 checksums = tree.arrays[array.group, array.field].checksums
                 crcs[key] = checksums.of_frames(start, stop, array.chunk_frames)
             block = self.old.read(start, stop, atoms=[])
@@ -196,11 +196,11 @@ class SegmentsContinuation(Continuation):
         if read_sums(self.old.path, self.manifest, 0) is None:
             raise self.refuse()
         kept = [segment.n_frames for segment in self.kept]
-        self.taken = sum(kept)
+        self.n_reused = sum(kept)
         size = self.old.segments[0].n_frames
-        full, rest = divmod(info.n_frames - self.taken, size)
+        full, rest = divmod(info.n_frames - self.n_reused, size)
         sizes = (*kept, *[size] * full, *[rest] * (rest > 0))
-        plan = self.planned(info)
+        plan = self.plan_alike(info)
         return plan.replace(
             segment_frames=sizes, piece_frames=min(plan.piece_frames, size), n_files=len(sizes)
         )
@@ -213,10 +213,10 @@ class SegmentsContinuation(Continuation):
         for number, segment in enumerate(self.kept):
             sums = read_sums(self.old.path, self.manifest, number)
             assert sums is not None
-            self.take(segment.file, writer.path)
+            self.link_file(segment.file, writer.path)
             index = next(index_paths(self.old.path / segment.file))
             if (name := str(index.relative_to(self.old.path))) in self.sizes:
-                self.take(name, writer.path)
+                self.link_file(name, writer.path)
             taken.append((segment, sums.table))
         cast("SegmentsWriter", writer).adopt(taken, has_box=bool(self.manifest["has_box"]))
 
@@ -226,20 +226,20 @@ class H5MDContinuation(Continuation):
 
     def plan(self, info: TrajectoryInfo) -> LayoutPlan:
         """Plan chunks as they are; see the base class."""
-        plan = self.planned(info)
+        plan = self.plan_alike(info)
         unit = math.lcm(*(array.chunk_frames for array in plan.arrays))
         plan = plan.replace(
             piece_frames=max(1, plan.piece_frames // unit) * unit, segment_frames=(), n_files=1
         )
         if plan.compression is not None and "parts" not in self.manifest:
-            self.taken = self.stop // plan.piece_frames * plan.piece_frames
+            self.n_reused = self.stop // plan.piece_frames * plan.piece_frames
         return plan
 
     def take_over(self, writer: LayoutWriter) -> None:
         """Copy the chunks; see the base class."""
         for start, stop in writer.plan.write_tasks():
-            if stop <= self.taken:
-                items = stored(self.old, start, stop)
+            if stop <= self.n_reused:
+                items = read_encoded_chunks(self.old, start, stop)
                 for item in items:
                     writer.store(item)
                 block = self.old.read(start, stop, atoms=[])

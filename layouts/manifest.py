@@ -98,7 +98,7 @@ def indices_from_runs(runs: Runs) -> NDArray[np.int64]:
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def manifest_of(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str, Any]:
+def build_manifest(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str, Any]:
     """Return the manifest of an output as JSON-able values.
 
     `plan`, `meta`: what was planned, and what the output says of its source. `extra`: what only the
@@ -227,13 +227,13 @@ def check_manifest(manifest: Any, path: str | PathLike[str]) -> dict[str, Any]:
             )
         runs = manifest["group_atoms"].get(name, [])
         counts[f"group {name}"] = (runs, n_atoms)
-        if count_of_runs(runs) is not None and any(run[1] > manifest["n_atoms"] for run in runs):
+        if count_indices(runs) is not None and any(run[1] > manifest["n_atoms"] for run in runs):
             raise CorruptLayoutError(
                 f"{path}: the group {name} in its manifest has atoms beyond the "
                 f"{manifest['n_atoms']} that there are; convert the source again"
             )
     for what, (runs, expected) in counts.items():
-        if runs is not None and count_of_runs(runs) != expected:
+        if runs is not None and count_indices(runs) != expected:
             raise CorruptLayoutError(
                 f"{path}: the {what} in its manifest do not add up to {expected}; "
                 "convert the source again"
@@ -249,7 +249,7 @@ def _check_types(manifest: Mapping[str, Any], path: str | PathLike[str]) -> None
         # JSON's true and false are numbers to Python.
         right = isinstance(found, kinds) and (kinds is bool or not isinstance(found, bool))
         if key == "frames":
-            right = right and count_of_runs(found) is not None
+            right = right and count_indices(found) is not None
         elif key == "fields":
             right = right and all(isinstance(field, str) for field in found)
         elif key == "groups":
@@ -263,7 +263,7 @@ def _check_types(manifest: Mapping[str, Any], path: str | PathLike[str]) -> None
             )
 
 
-def count_of_runs(runs: Any) -> int | None:
+def count_indices(runs: Any) -> int | None:
     """Return how many indices `runs` stand for without making them; None if they are no runs."""
     try:
         if any(start < 0 or step < 1 for start, _, step in runs):
@@ -273,7 +273,7 @@ def count_of_runs(runs: Any) -> int | None:
         return None
 
 
-def crcs_in(manifest: Mapping[str, Any], key: str, path: Any) -> dict[str, Any]:
+def manifest_checksums(manifest: Mapping[str, Any], key: str, path: Any) -> dict[str, Any]:
     """Return the checksums by array that a manifest holds; those of older versions have none."""
     crcs = manifest.get(key, {})
     if not isinstance(crcs, dict):

@@ -219,7 +219,7 @@ in a worker, and that there are pieces enough for every worker (16 where sizes a
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoredAs:
+class StorageOptions:
     """What a user may ask of how an output is stored: it goes as it is to the layout's plan."""
 
     precision: float | Literal["auto", "none"] | None = option(
@@ -287,7 +287,7 @@ class StoredAs:
         asked = {"velocities": self.precision_velocities, "forces": self.precision_forces}
         return {name: step for name, step in asked.items() if step is not None}
 
-    def keep_floats(self, what: str) -> None:
+    def refuse_rounding(self, what: str) -> None:
         """Raise PlanError, for `what` cannot round them, if velocities or forces are to be."""
         for name in self.field_precisions:
             raise PlanError(
@@ -304,7 +304,7 @@ class PackedShare(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteOptions(StoredAs):
+class WriteOptions(StorageOptions):
     """What an output is planned by."""
 
     compression: str | None = None
@@ -440,7 +440,7 @@ class LayoutPlan:
         """Whether any field is stored as multiples of a step."""
         return self.precision is not None or bool(self.field_precisions)
 
-    def step_of(self, field_name: str) -> float | None:
+    def rounding_step(self, field_name: str) -> float | None:
         """Return the step of a field; None where float32 are stored in full."""
         steps = {"positions": self.precision, **self.field_precisions}
         return steps.get(field_name)

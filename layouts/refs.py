@@ -27,7 +27,7 @@ from mdio.core.files.writing import write_whole
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.topology import Topology
 from mdio.layouts.base import FormatFacts, Layout
-from mdio.layouts.manifest import check_manifest, count_of_runs, indices_from_runs, manifest_of
+from mdio.layouts.manifest import build_manifest, check_manifest, count_indices, indices_from_runs
 from mdio.layouts.plan import FieldPlan, LayoutPlan, WriteOptions
 from mdio.layouts.registry import open_layout
 from mdio.layouts.tables import ChunkTable
@@ -111,7 +111,7 @@ class RefsLayout(Layout):
         opened = known.get("opened") or {}
         whole = open_layout(source, fields=self.fields, verify=self.verify, **opened)
         last = max((stop for _, stop, _ in manifest["frames"]), default=0)
-        if count_of_runs(manifest["frames"]) != manifest["n_frames"] or last > whole.info.n_frames:
+        if count_indices(manifest["frames"]) != manifest["n_frames"] or last > whole.info.n_frames:
             whole.close()
             raise SourceError(
                 f"{self.path}: tells of {manifest['n_frames']} frames and refers to others of the "
@@ -154,7 +154,7 @@ class RefsLayout(Layout):
         self._source.read(start, stop, atoms=atoms, out=block)
 
     @property
-    def _below(self) -> tuple[Layout, ...]:
+    def _inner_layouts(self) -> tuple[Layout, ...]:
         return (self._source,) if "_source" in self.__dict__ else ()  # it may not be open
 
     def _members_of(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
@@ -216,7 +216,7 @@ class RefsWriter(LayoutWriter):
                     f"{name} does not go with references, which point into the source as it is; "
                     "leave it out, or write zarr"
                 )
-        options.keep_floats("references")
+        options.refuse_rounding("references")
         left_out = [name for name in ("velocities", "forces") if getattr(info, f"has_{name}")]
         note = f"references are to positions; {' and '.join(left_out)} stay in the source"
         return LayoutPlan(
@@ -247,7 +247,7 @@ class RefsWriter(LayoutWriter):
         """Write the file."""
         pieces = [self._columns[start] for start in sorted(self._columns)]
         box = np.concatenate([piece.box for piece in pieces])
-        manifest = manifest_of(self.plan, self.meta, has_box=bool(box.any()))
+        manifest = build_manifest(self.plan, self.meta, has_box=bool(box.any()))
         refs: dict[str, Any] = {
             ".zgroup": json.dumps({"zarr_format": 2}),
             ".zattrs": json.dumps({"source": self.meta.source["path"], "uuid": manifest["uuid"]}),
@@ -311,7 +311,7 @@ def _inline(
     return {**dict(said), f"{name}/{key}": f"base64:{data}"}
 
 
-def placed_positions(source: Layout) -> list[ChunkTable]:
+def position_tables(source: Layout) -> list[ChunkTable]:
     """Return where the positions of a trajectory lie, file by file, each in the same way.
 
     Raises PlanError: others cannot read them there; SourceError.

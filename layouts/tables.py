@@ -58,7 +58,7 @@ class FrameTable:
         """Bytes of all frames."""
         return int(self.edges[-1] - self.edges[0])
 
-    def may_be_odd(self, data: memoryview) -> bool:
+    def may_hold_nonfinite(self, data: memoryview) -> bool:
         """Return whether bytes of frames may hold positions that are NaN or infinite.
 
         Those of their exponents, all ones, are looked for in all words of four bytes.
@@ -103,7 +103,7 @@ class ChunkTable:
         return replace(self, offset=self.offset[frames], nbytes=self.nbytes[frames])
 
 
-def nothing() -> None:
+def no_table() -> None:
     """Return no table."""
     return
 
@@ -118,10 +118,10 @@ class Tables:
     """
 
     frames: FrameTable | None = None
-    positions: Callable[[], ChunkTable | None] = nothing
+    positions: Callable[[], ChunkTable | None] = no_table
 
 
-def in_frames(
+def frame_chunk_table(
     path: Path, begins: NDArray[np.int64], planes: NDArray[np.int64], n_atoms: int, **more: Any
 ) -> ChunkTable:
     """Return positions that lie in each frame in the same way.

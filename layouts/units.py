@@ -28,7 +28,7 @@ AGAIN = re.compile("(split or )?convert the source again")
 CHECK_NBYTES = 16 << 20
 """Decoded bytes of a unit where a layout has no chunks of its own."""
 
-Wanted = Callable[[int], bool]
+UnitFilter = Callable[[int], bool]
 """Tells of the number of a unit whether it is to be checked."""
 
 
@@ -49,7 +49,7 @@ class Unit:
     """Returns the objects of stores that are opened for that."""
 
 
-def runs_of_frames(
+def frame_units(
     info: TrajectoryInfo,
     edges: NDArray[np.int64],
     read: Callable[[int, int], Any],
@@ -67,7 +67,7 @@ def runs_of_frames(
 
 
 def check_units(
-    units: Iterable[Unit], wanted: Wanted | None, *, opens_ahead: bool
+    units: Iterable[Unit], wanted: UnitFilter | None, *, opens_ahead: bool
 ) -> Iterator[tuple[str, str | None]]:
     """Check the units whose numbers are `wanted`, or all; yield names and what is wrong.
 
@@ -111,12 +111,12 @@ def _opened_ahead(units: Iterable[Unit]) -> Iterator[Unit]:
         yield near.popleft()
 
 
-def named(name: str, problem: str) -> str:
+def add_unit_name(name: str, problem: str) -> str:
     """Return what is wrong with a unit, with its name in it."""
     return problem if name in problem else f"{name}: {problem}"
 
 
-def mendable(
+def add_repair_hint(
     path: Path, manifest: Mapping[str, Any] | None, error: CorruptLayoutError
 ) -> CorruptLayoutError | None:
     """Return an error that names what mends damage to an opened output; None if nothing does."""

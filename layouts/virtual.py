@@ -14,10 +14,10 @@ from urllib.request import url2pathname
 import numpy as np
 
 from mdio.core.errors import MissingExtraError
-from mdio.layouts.refs import placed_positions
+from mdio.layouts.refs import position_tables
 from mdio.layouts.registry import open_layout
 from mdio.layouts.tables import ChunkTable
-from mdio.layouts.views.view import columns_of
+from mdio.layouts.views.view import read_columns
 
 if TYPE_CHECKING:
     from xarray import Dataset
@@ -74,8 +74,8 @@ def virtual_parser(url: str, registry: Any) -> Any:
     is_file = url.startswith("file:")
     with open_layout(url2pathname(urlsplit(url).path) if is_file else url) as layout:
         info = layout.info
-        positions = _as_array(placed_positions(layout), info.n_frames, info.n_atoms)
-        columns, has_box = columns_of(layout), info.has_box
+        positions = _as_array(position_tables(layout), info.n_frames, info.n_atoms)
+        columns, has_box = read_columns(layout), info.has_box
 
     class TrajectoryStore(ManifestStore):
         """Its columns are no references."""

@@ -165,8 +165,11 @@ class WriterFacts(NamedTuple):
     """Frames of a piece that `LayoutWriter.encode` had best be given at a time; None: all."""
 
 
-Believe = Callable[[Sequence[PieceRecord], Callable[[PieceRecord], bool]], Sequence[PieceRecord]]
-"""Given receipts, and what compares a piece with its checksums, returns those to go on with."""
+SelectIntact = Callable[
+    [Sequence[PieceRecord], Callable[[PieceRecord], bool]], Sequence[PieceRecord]
+]
+"""Takes receipts and a function that compares a piece with its checksums; returns the receipts of
+intact pieces."""
 
 
 class LayoutWriter(ABC):
@@ -216,7 +219,7 @@ class LayoutWriter(ABC):
         What workers need besides path, plan and meta is kept in plain, picklable attributes.
         """
 
-    def find(self, receipts: Sequence[PieceRecord], believe: Believe) -> Sequence[PieceRecord]:
+    def find(self, receipts: Sequence[PieceRecord], believe: SelectIntact) -> Sequence[PieceRecord]:
         """Take up what former runs have stored, in place of `create`.
 
         Parameters

@@ -26,7 +26,7 @@ from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.words import plural
 from mdio.layouts.base import Layout
 from mdio.layouts.manifest import indices_from_runs
-from mdio.layouts.views.opening import AnyPath, ensemble_at
+from mdio.layouts.views.opening import AnyPath, ensemble_members
 from mdio.parallel.executors import choose_executor
 
 Trajectory = AnyPath | Sequence[AnyPath] | Layout
@@ -375,7 +375,7 @@ def sample(
     for member in members:
         opened: Iterable[Any] = [member]
         if not isinstance(member, Layout):
-            paths = ensemble_at(member).values() or [member]
+            paths = ensemble_members(member).values() or [member]
             opened = (open_with_topology(path, top, fields=fields, **options) for path in paths)
         for layout in opened:  # each is closed before the next is opened: there may be thousands
             with layout:

@@ -299,12 +299,15 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         >>> ca.shape, ca[:3, 0, 0].compute().round(1)
         ((10, 214, 3), array([11.7, 11.9, 11.9], dtype=float32))
         """
-        from mdio.layouts.views.notebooks import FieldArray, OfThreads  # for those who have dask
+        from mdio.layouts.views.notebooks import (  # for those who have dask
+            FieldArray,
+            LayoutPerThread,
+        )
 
         if self.transformations:
             raise ValueError("transformations go from frame to frame; take timeseries()")
         frames, atoms = self._picked(atomgroup, (start, stop, step), order)
-        array = FieldArray(OfThreads(self._layout), "positions", atoms).on_dask()
+        array = FieldArray(LayoutPerThread(self._layout), "positions", atoms).on_dask()
         stops = frames.stop if frames.stop >= 0 else None
         return array[frames.start : stops : frames.step].transpose(["fac".index(a) for a in order])
 

@@ -20,7 +20,7 @@ from mdio.advisor.measurements import SCHEMA, Candidate, Group, candidates
 from mdio.advisor.probes import PreparedKernel, read_only
 from mdio.analysis.kernels.kernel import Kernel, Prepared, UserKernel
 from mdio.analysis.system import System
-from mdio.layouts.base import container_of
+from mdio.layouts.base import container_format
 from mdio.parallel.executors import Executor
 
 SLOW_S = 0.0002
@@ -142,7 +142,7 @@ class Truth:
     def _convert(self, group: Group, workers: int) -> Made:
         assert self._own is not None
         with mdio.open(str(self.source.path)) as layout:
-            info, container = layout.info, container_of(layout)
+            info, container = layout.info, container_format(layout)
         made = Made({"as-is": self.source.path})
         wanted: list[Candidate] = candidates(info, container, group, workers)
         for number, candidate in enumerate(wanted):

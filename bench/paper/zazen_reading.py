@@ -17,7 +17,7 @@ from mdio.core.cache import Cache, CachedUnit
 from mdio.core.files.page_cache import drop_cache
 from mdio.core.files.reading import OpenFile, reads
 from mdio.layouts import caching as unit_reads
-from mdio.layouts.caching import units_of
+from mdio.layouts.caching import cache_units
 from mdio.parallel.assignment import assign
 
 N_ATOMS = 25_000
@@ -135,7 +135,7 @@ class Nodes:
         self.cache = Cache(str(self.folder))
         with mdio.open(path, cache=self.cache) as layout:
             _ = layout.info
-            self.edges = units_of(layout, None).edges
+            self.edges = cache_units(layout, None).edges
         nobody = np.zeros((N_NODES, len(self.edges) - 1), bool)
         self.has = assign(nobody, self.names)
         for node, name in enumerate(self.names):

@@ -15,11 +15,11 @@ from mdio.converters.strategies.job import Job
 from mdio.converters.strategies.mpio import MPIOConversion
 from mdio.core.errors import PlanError
 from mdio.core.options import spell_option
-from mdio.layouts.base import Layout, container_of
+from mdio.layouts.base import Layout, container_format
 from mdio.layouts.plan import PATTERNS, LayoutPlan
 from mdio.layouts.registry import load_class, writable_layouts, writer_class
 from mdio.layouts.tables import ChunkTable, FrameTable
-from mdio.layouts.views.view import within
+from mdio.layouts.views.view import clip_runs
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, PieceRecord
 
 
@@ -44,11 +44,11 @@ class CopiedBytes(Conversion):
         if job.view.first is None or changed:
             return None
         source, first, n_frames = job.view.source, job.view.first, job.view.info.n_frames
-        n_taken = 0 if job.appended is None else job.appended.continuation.taken
+        n_taken = 0 if job.appended is None else job.appended.continuation.n_reused
         joined = [
             part
-            for layout, *span in within(source.kept, n_taken, source.info.n_frames)
-            for part in within(layout.kept, *span)
+            for layout, *span in clip_runs(source.member_runs, n_taken, source.info.n_frames)
+            for part in clip_runs(layout.member_runs, *span)
         ]
         parts = [(list(layout.files()), start, stop) for layout, start, stop in joined]
         layouts = [layout for files, *_ in parts for layout in files]
@@ -105,7 +105,7 @@ class _Worker:
 
 def _all_bytes(layouts: Sequence[Layout]) -> list[FrameTable] | None:
     """Return the frames of all files as bytes; None if these cannot be copied together."""
-    if len({container_of(layout) for layout in layouts}) > 1:
+    if len({container_format(layout) for layout in layouts}) > 1:
         return None
     found = []
     for layout in layouts:
@@ -149,9 +149,9 @@ class Pointing(Conversion):
                 f"{job.out}: references are to one trajectory; make segments of several files "
                 "first (mdio split), or references to each"
             )
-        from mdio.layouts.refs import placed_positions
+        from mdio.layouts.refs import position_tables
 
-        placed = placed_positions(job.view.source)
+        placed = position_tables(job.view.source)
         return cls(job, job.plan, placed=_kept_chunks(placed, job))
 
     def _worker(self, writer: LayoutWriter) -> Any:

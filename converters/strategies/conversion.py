@@ -185,7 +185,7 @@ class Conversion:
     @property
     def n_taken(self) -> int:
         """Frames that are kept from the output that is continued."""
-        return 0 if self.appended is None else self.appended.continuation.taken
+        return 0 if self.appended is None else self.appended.continuation.n_reused
 
     @property
     def _needed_nbytes(self) -> float | None:

@@ -206,7 +206,7 @@ class Repairs:
     manifest: Mapping[str, Any]
     """Manifest of the former output."""
     made: Mapping[str, Any]
-    """Fields that the plan must have; see `Layout.made_as`."""
+    """Fields that the plan must have; see `Layout.plan_fields`."""
 
     def compare(self, manifest: Mapping[str, Any]) -> None:
         """Compare all checksums of the repaired output with those of the former one.

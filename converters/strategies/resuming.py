@@ -27,8 +27,8 @@ from mdio.core.files.journal import Journal, Record
 from mdio.core.files.turns import TEMPORARY
 from mdio.core.kernels import crc32c
 from mdio.core.topology import Topology
-from mdio.layouts.backend import made_as
-from mdio.layouts.manifest import manifest_of
+from mdio.layouts.backend import plan_fields
+from mdio.layouts.manifest import build_manifest
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import open_layout
 from mdio.layouts.writer import LayoutWriter, NotFinite, OutputMeta, PieceRecord
@@ -239,11 +239,11 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
         return None
     try:
         with open_layout(job.out) as layout:
-            manifest, built, topology = layout.manifest, made_as(layout), layout.topology()
+            manifest, built, topology = layout.manifest, plan_fields(layout), layout.topology()
             nbytes = layout.info.nbytes
     except OSError:
         return None
-    expected: dict[str, Any] = json.loads(json.dumps(manifest_of(plan, job.meta())))
+    expected: dict[str, Any] = json.loads(json.dumps(build_manifest(plan, job.meta())))
     same = (
         manifest is not None
         and all(manifest.get(key) == value for key, value in expected.items() if key not in DIFFERS)

@@ -16,7 +16,7 @@ import numpy as np
 from mdio.core.errors import CorruptLayoutError, MdioError
 from mdio.core.frames import FrameBlock
 from mdio.core.words import frames_text
-from mdio.layouts.backend import stored
+from mdio.layouts.backend import read_encoded_chunks
 from mdio.layouts.base import Layout
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, NotFinite, PieceRecord
 from mdio.parallel.executors import Executor
@@ -153,7 +153,7 @@ class WriteTaskWorker:
     def _stored(self, start: int, stop: int) -> list[EncodedChunk] | None:
         """Return the encoded piece in the former output, if it is complete there."""
         with suppress(CorruptLayoutError):
-            return None if self.former is None else stored(self.former, start, stop)
+            return None if self.former is None else read_encoded_chunks(self.former, start, stop)
         return None
 
     def _read(self, start: int, stop: int) -> FrameBlock:

@@ -156,7 +156,7 @@ class ChunkedArray(ABC):
         """The row of chunks that is decoded, and that of which a few frames were read last."""
         self._decoded: dict[int, FloatArray] = {}
 
-    def name_of(self, i: int, j: int) -> str:
+    def describe_chunk(self, i: int, j: int) -> str:
         """Return what messages call a chunk."""
         first, atom = i * self.chunk_frames, j * self.chunk_atoms
         name = f"{self.what}, frames {first} to {min(first + self.chunk_frames, self.n_frames) - 1}"
@@ -283,7 +283,7 @@ class ChunkedArray(ABC):
         """Return a whole chunk, compared with its checksum; raises CorruptLayoutError."""
         return self._load(i, j, verify=True)
 
-    def range_of(self, i: int, j: int) -> list[ByteRange]:
+    def chunk_range(self, i: int, j: int) -> list[ByteRange]:
         """Return where a chunk lies; raises CorruptLayoutError."""
         file, offset, nbytes = self.locate(i, j)
         return [ByteRange(file, offset, nbytes + self.behind_nbytes)]
@@ -313,7 +313,7 @@ class ChunkedArray(ABC):
         """Yield the objects that reading runs opens first, within the memory of one of `share`."""
         yield from ()
 
-    def openings_of(self, i: int) -> Iterator[Opening]:  # noqa: ARG002
+    def chunk_openings(self, i: int) -> Iterator[Opening]:  # noqa: ARG002
         """Yield the objects that are opened to read chunks of row `i`."""
         yield from ()
 
@@ -524,7 +524,7 @@ class ChunksInFile(ChunkedArray):
 
     def corrupt(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:  # noqa: ARG002
         """Return an error that tells of a chunk."""
-        return CorruptLayoutError(f"{self.name_of(i, j)}: {problem}")
+        return CorruptLayoutError(f"{self.describe_chunk(i, j)}: {problem}")
 
 
 def inflate(stored: NDArray[np.uint8], out: NDArray[Any]) -> None:

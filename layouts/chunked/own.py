@@ -78,7 +78,7 @@ class OwnOutput(ABC, Generic[Array]):
         return {name: value for name, value in self.__dict__.items() if name != "_near"}
 
     @property
-    def tells_times(self) -> bool:
+    def has_manifest_times(self) -> bool:
         """Whether the manifest tells the first and last time, so that opening reads no more."""
         times = (self.manifest.get(f"time_{which}_ps") for which in ("first", "last"))
         return None not in times
@@ -130,7 +130,7 @@ class OwnOutput(ABC, Generic[Array]):
         """Return what is in it, as the trajectory of its group."""
         manifest = self.manifest
         time_first_ps, time_last_ps, has_box = 0.0, 0.0, False
-        if self.tells_times:
+        if self.has_manifest_times:
             time_first_ps, time_last_ps = manifest["time_first_ps"], manifest["time_last_ps"]
             has_box = manifest["has_box"]
         else:
@@ -177,7 +177,7 @@ class OwnOutput(ABC, Generic[Array]):
         block.box[:] = box[start - first : stop - first]
         if atoms is not None and not atoms.size:
             return
-        group, atoms = self.stored_as(atoms)
+        group, atoms = self.stored_group(atoms)
         for field, out in block.present().items():
             if (group, field) not in self.arrays:
                 raise CorruptLayoutError(f"{self.path}: there are no {field} in it; leave them out")
@@ -190,7 +190,7 @@ class OwnOutput(ABC, Generic[Array]):
     ) -> Iterator[ByteRange]:
         """Yield what reading `fields` takes of chunks; see `Layout.byte_ranges`."""
         if atoms is None or atoms.size:
-            group, atoms = self.stored_as(atoms)
+            group, atoms = self.stored_group(atoms)
             for field in fields:
                 if (group, field) in self.arrays:
                     yield from self.arrays[group, field].byte_ranges(start, stop, atoms)
@@ -199,7 +199,7 @@ class OwnOutput(ABC, Generic[Array]):
         self, runs: Spans, atoms: AtomIndices | None, fields: Sequence[str]
     ) -> Iterator[Opening]:
         """Yield the objects that reading `fields` opens; of several fields by turns."""
-        group, atoms = self.stored_as(atoms)
+        group, atoms = self.stored_group(atoms)
         if runs and (atoms is None or atoms.size):
             wanted = [field for field in fields if (group, field) in self.arrays]
             each = [
@@ -207,12 +207,12 @@ class OwnOutput(ABC, Generic[Array]):
             ]
             yield from (one for some in zip_longest(*each) for one in some if one is not None)
 
-    def stored_as(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:
+    def stored_group(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:
         """Return the group that atoms are read of, and which of its atoms; None for all."""
         if atoms is None:
             return self.group, None
         group, atoms = self.groups.cover(atoms) or (self.group, atoms)
-        if atoms is not None and is_everything(atoms, self._sizes[group]):
+        if atoms is not None and is_all_atoms(atoms, self._sizes[group]):
             atoms = None
         return group, atoms
 
@@ -222,9 +222,9 @@ class OwnOutput(ABC, Generic[Array]):
         for i, j in np.ndindex(*array.grid):
             first = i * array.chunk_frames
             frames = (first, min(first + array.chunk_frames, array.n_frames))
-            check, ranges = partial(array.check, i, j), partial(array.range_of, i, j)
-            openings = partial(array.openings_of, i)
-            yield Unit(array.name_of(i, j), check, frames, key[0], ranges, openings)
+            check, ranges = partial(array.check, i, j), partial(array.chunk_range, i, j)
+            openings = partial(array.chunk_openings, i)
+            yield Unit(array.describe_chunk(i, j), check, frames, key[0], ranges, openings)
 
     def close(self) -> None:
         """Close files."""
@@ -285,7 +285,7 @@ class StoredGroups:
         return None
 
 
-def is_everything(atoms: AtomIndices, n_atoms: int) -> bool:
+def is_all_atoms(atoms: AtomIndices, n_atoms: int) -> bool:
     """Return whether these are all atoms, in order."""
     return atoms.size == n_atoms and bool(np.array_equal(atoms, np.arange(n_atoms)))
 

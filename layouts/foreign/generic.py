@@ -20,9 +20,9 @@ from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import read_head
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.topology import Topology
-from mdio.layouts.base import FormatFacts, Layout, Timing, not_assumed
+from mdio.layouts.base import FormatFacts, Layout, Timing, needless_option_error
 from mdio.layouts.foreign.packed import PACKED, UNPACKED_BY, head_unpacked, packed_as
-from mdio.layouts.foreign.snapshot import Frames, Snapshot
+from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot
 from mdio.layouts.foreign.text.format import FORMATS as TEXT_FORMATS
 from mdio.layouts.foreign.text.format import TextFrames
 from mdio.layouts.foreign.units import length_factor, made_up
@@ -74,7 +74,7 @@ class GenericLayout(Layout):
         options=None,
     )
 
-    _frames: Frames
+    _frames: ForeignFrames
     _factor: np.float32
 
     @classmethod
@@ -109,7 +109,7 @@ class GenericLayout(Layout):
         frames = self._frames
         held = {"dt": frames.has_times, "length_unit": frames.names_lengths}
         if needless := [name for name in self._assumed if held[name]]:
-            raise not_assumed(self.path, needless[0])
+            raise needless_option_error(self.path, needless[0])
         first = self._snapshot(0)
         # A frame may take long to read: none is read twice.
         ends = {0, min(1, frames.n_frames - 1), frames.n_frames - 1}
@@ -140,7 +140,7 @@ class GenericLayout(Layout):
         )
         return info.replace(flaws=info.flaws._replace(made_up=(*made, *frames.remarks())))
 
-    def _frames_of(self, kind: str | None) -> Frames:
+    def _frames_of(self, kind: str | None) -> ForeignFrames:
         """Return what reads the frames."""
         if kind is None or (kind in NATIVE and "format" not in self.options):
             head = read_head(self.path)[:8]

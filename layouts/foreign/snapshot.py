@@ -67,7 +67,7 @@ def lacking(snapshot: Snapshot) -> tuple[str, ...]:
     )
 
 
-class Frames(ABC):
+class ForeignFrames(ABC):
     """What gives the frames of a file, whichever library reads them."""
 
     path: Path

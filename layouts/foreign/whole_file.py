@@ -19,7 +19,7 @@ from mdio.core.errors import AtomCountError, MdioError, SourceError
 from mdio.core.files.marks import open_regular
 from mdio.core.frames import LostBytes
 from mdio.layouts.foreign.packed import let_mdanalysis_read, opened_unpacked
-from mdio.layouts.foreign.snapshot import Frames, Snapshot, forget, lacking, snapshot_of
+from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot, forget, lacking, snapshot_of
 from mdio.layouts.foreign.text.format import has_all_digits
 
 TEXT = ("CRD", "CONFIG", "FHIAIMS", "IN", "DATA", "GMS")
@@ -32,7 +32,7 @@ LAST_LINES = {"GMS": b"EXECUTION OF GAMESS TERMINATED"}
 END_NBYTES = 1 << 16
 
 
-class WholeFile(Frames):
+class WholeFile(ForeignFrames):
     """The frames that MDAnalysis' reader counts."""
 
     def __init__(self, path: Path, kind: str, options: Mapping[str, Any]) -> None:
@@ -205,7 +205,7 @@ def check_blocks(path: Path) -> None:
             at, number = end, number + 1
 
 
-class TNGByChemfiles(Frames):
+class TNGByChemfiles(ForeignFrames):
     """The frames of a TNG file as chemfiles reads them: no forces."""
 
     def __init__(self, path: Path) -> None:
@@ -262,7 +262,7 @@ class TNGByChemfiles(Frames):
         self._trajectory.close()
 
 
-def tng_frames(path: Path, options: Mapping[str, Any]) -> Frames:
+def tng_frames(path: Path, options: Mapping[str, Any]) -> ForeignFrames:
     """Return what reads a TNG file: pytng, or chemfiles where that cannot; raises SourceError.
 
     pytng reads forces too, but only files whose frames all have a box, and positions as often.

@@ -126,14 +126,14 @@ class OutputFile:
     ) -> None:
         self._disk = _Disk(path, mode, written)
         try:
-            with self.telling():
+            with self.raising_disk_errors():
                 self.file = h5py.File(self._disk, "r+" if mode == "r+" else "w", **options)
         except BaseException:
             self._disk.close()
             raise
 
     @contextmanager
-    def telling(self) -> Iterator[None]:
+    def raising_disk_errors(self) -> Iterator[None]:
         """Raise what the disk has said by the end, or in place of what HDF5 makes of it."""
         try:
             yield
@@ -146,12 +146,12 @@ class OutputFile:
 
     def flush(self) -> None:
         """Write what HDF5 has kept in memory; raises OSError."""
-        with self.telling():
+        with self.raising_disk_errors():
             self.file.flush()
 
     def close(self) -> None:
         """Write everything and close; raises OSError if anything was not written."""
-        with self.telling():
+        with self.raising_disk_errors():
             try:
                 self.file.close()
             finally:
@@ -222,7 +222,7 @@ def _of_zeros(_: OpenFile, begin: int, nbytes: int, crc: int) -> int:
     return crc
 
 
-def seal_of(file: OpenFile, places: Places, written: Written | None = None) -> bytes:
+def make_seal(file: OpenFile, places: Places, written: Written | None = None) -> bytes:
     """Return the seal of a file that has none yet; raises CorruptLayoutError.
 
     `places` are offsets and lengths of the chunks of each array. `written`, of a file that was made
@@ -232,12 +232,12 @@ def seal_of(file: OpenFile, places: Places, written: Written | None = None) -> b
     return body + struct.pack("<I", crc32c(body))
 
 
-def problem_of_seal(
+def find_seal_problem(
     file: OpenFile, places: Places, what: str, written: Written | None = None
 ) -> str | None:
     """Return what is wrong with a file or its seal; None if it is whole or has no seal.
 
-    `places`, `written`: as for `seal_of`.
+    `places`, `written`: as for `make_seal`.
     """
     size = file.nbytes
     head = file.peek(0, 64).ljust(64, b"\0")
@@ -260,7 +260,7 @@ def problem_of_seal(
 
 def check_seal(file: OpenFile, places: Places, what: str) -> None:
     """Raise CorruptLayoutError if the seal is not that of the file, or there is none."""
-    problem = problem_of_seal(file, places, what)
+    problem = find_seal_problem(file, places, what)
     if problem is not None:
         raise CorruptLayoutError(problem)
 
@@ -272,7 +272,7 @@ def check_written(
     with h5py.File(path, "r", locking="best-effort") as file:
         found = bytes(np.asarray(file[MANIFEST]).tobytes())
     with OpenFile(path, CorruptLayoutError) as opened:
-        problem = problem_of_seal(opened, places, str(path), written)
+        problem = find_seal_problem(opened, places, str(path), written)
     if crc32c(found) != manifest_crc32c or problem is not None:
         raise OutputError(
             f"{path}: what was written is not what is there ({problem or 'manifest'}); "

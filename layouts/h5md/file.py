@@ -36,7 +36,7 @@ from mdio.layouts.codecs import quantised
 from mdio.layouts.codecs.compressors import MEANT, quantised_from_option
 from mdio.layouts.codecs.quantised import WITHOUT_LEVEL, QuantisedFormat
 from mdio.layouts.h5md.disk import Written, open_output
-from mdio.layouts.h5md.flavours import Flavour, flavour_of
+from mdio.layouts.h5md.flavours import Flavour, get_flavour
 from mdio.layouts.h5md.io import BOX, CREATOR, FULL_SYSTEM, SOURCE_STEP, Column
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _create_array(file: h5py.File, array: ArrayPlan, plan: LayoutPlan) -> None:
     else:
         layout.set_chunk((array.chunk_frames, array.chunk_atoms, 3))
     layout.set_fill_time(h5d.FILL_TIME_NEVER)
-    coder = coder_of(plan, array.field)
+    coder = chunk_coder(plan, array.field)
     if coder is None:
         layout.set_alloc_time(h5d.ALLOC_TIME_EARLY)
     elif isinstance(coder, int):
@@ -169,7 +169,7 @@ def _create_array(file: h5py.File, array: ArrayPlan, plan: LayoutPlan) -> None:
     path = value_path(array.group, array.field)
     space = h5s.create_simple((plan.n_frames, array.n_atoms, 3))
     h5d.create(file.id, path.encode(), h5t.IEEE_F32LE, space, layout)
-    file[path].attrs["unit"] = flavour_of(plan.flavour).units[array.field]
+    file[path].attrs["unit"] = get_flavour(plan.flavour).units[array.field]
 
 
 def create_column(parent: h5py.Group, name: str, shape: tuple[int, ...], dtype: str) -> Column:
@@ -290,7 +290,7 @@ def write_steps(file: h5py.File, column: Column, source: OpenFile) -> None:
         h5md_step[start:stop] = np.arange(start, stop)
 
 
-FILTER, FORMER_FILTER = 33_165, 397
+FILTER, OLD_FILTER = 33_165, 397
 """Of integers. HDF5 leaves numbers from 32,768 on to applications; the former one lies in its range
 for tests, and is read."""
 FILTER_VERSION = 1
@@ -322,20 +322,20 @@ def gzip_level(compression: str | None) -> int | None:
     return int(level) if level else DEFAULT_GZIP_LEVEL
 
 
-def integers_by(compression: str | None) -> str | None:
+def integer_codec(compression: str | None) -> str | None:
     """Return what packs integers if ``--compression`` asks for that; None for anything else."""
     name = MEANT.get(compression or "", (None, compression))[1]
     return name if name in WITHOUT_LEVEL else None
 
 
-def coder_of(plan: LayoutPlan, field: str) -> Coder:
+def chunk_coder(plan: LayoutPlan, field: str) -> Coder:
     """Return what the chunks of a field go through."""
     if plan.compression not in WITHOUT_LEVEL:
         return gzip_level(plan.compression)
-    step = plan.step_of(field)
+    step = plan.rounding_step(field)
     if step is None:
         return DEFAULT_GZIP_LEVEL
-    step *= flavour_of(plan.flavour).to_file.get(field, 1)
+    step *= get_flavour(plan.flavour).to_file.get(field, 1)
     rule = plan.precision_source if field == "positions" else "asked"
     return quantised_from_option(step, rule, plan.compression)
 
@@ -365,7 +365,7 @@ def round_to_step(values: NDArray[np.float32], step: float) -> NDArray[np.float3
         return np.where(np.abs(values) < np.float32(FLOAT32_DIGITS * step), rounded, values)
 
 
-def chunks_of(
+def cut_chunks(
     plan: ArrayPlan, start: int, values: NDArray[np.float32]
 ) -> Iterator[tuple[int, int, tuple[int, int], NDArray[np.float32]]]:
     """Cut a run of frames into chunks.
@@ -392,7 +392,7 @@ def chunks_of(
             yield i, j, there, np.ascontiguousarray(part, "<f4")
 
 
-def checksums_of(chunk: NDArray[np.float32], coder: Coder) -> list[int]:
+def chunk_checksums(chunk: NDArray[np.float32], coder: Coder) -> list[int]:
     """Return the crc32c of a chunk and, if it is not compressed, those of its rows."""
     if coder is not None:
         return [crc32c(chunk)]
@@ -403,7 +403,7 @@ def checksums_of(chunk: NDArray[np.float32], coder: Coder) -> list[int]:
 def encode_chunk(
     chunk: NDArray[np.float32], coder: Coder, there: tuple[int, int]
 ) -> tuple[Any, list[int]]:
-    """Return the bytes of a chunk as they are stored, and `checksums_of` the decoded ones.
+    """Return the bytes of a chunk as they are stored, and `chunk_checksums` the decoded ones.
 
     Deflated ones went through HDF5's shuffle before (RFC 1950). `there`: frames and atoms in it;
     behind these are zeros.
@@ -414,8 +414,8 @@ def encode_chunk(
         if coder.rule == "step":  # else nothing is lost
             chunk = np.empty_like(chunk)
             unpack(np.frombuffer(stored, np.uint8), chunk)
-        return stored, checksums_of(chunk, coder)
-    checksums = checksums_of(chunk, coder)
+        return stored, chunk_checksums(chunk, coder)
+    checksums = chunk_checksums(chunk, coder)
     if coder is None:
         return chunk, checksums
     return zlib.compress(shuffle(chunk, chunk.itemsize), coder), checksums
@@ -442,7 +442,7 @@ def atom_ids(meta: OutputMeta) -> dict[str, NDArray[np.int64]]:
     return ids
 
 
-def values_of(
+def array_values(
     block: FrameBlock,
     group: str,
     field: str,
@@ -453,7 +453,7 @@ def values_of(
     values = block.present()[field]
     if group != FULL_SYSTEM:
         values = np.take(values, (groups or {})[group], axis=1)
-    step = plan.step_of(field)
+    step = plan.rounding_step(field)
     if step is not None and plan.compression not in WITHOUT_LEVEL:
         values = round_to_step(values, step)
     return values

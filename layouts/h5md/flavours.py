@@ -68,7 +68,7 @@ _FLAVOURS = MappingProxyType(
 )
 
 
-def flavour_of(name: str | None) -> Flavour:
+def get_flavour(name: str | None) -> Flavour:
     """Return a flavour by name; raises PlanError for one that is none."""
     if name not in _FLAVOURS:
         known = ", ".join(key for key in _FLAVOURS if key)
@@ -81,7 +81,7 @@ def add_system(file: h5py.File, plan: LayoutPlan) -> None:
 
     A field that some frames lack is shown with the others only, by virtual datasets.
     """
-    name = flavour_of(plan.flavour).system
+    name = get_flavour(plan.flavour).system
     if name is None:
         return
     full = file[f"particles/{FULL_SYSTEM}"]

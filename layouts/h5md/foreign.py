@@ -15,8 +15,8 @@ from mdio.core.frames import ELEMENTS, AtomIndices
 from mdio.core.topology import Topology
 from mdio.layouts.foreign.hdf5 import Datasets, check_heaps
 from mdio.layouts.foreign.tree import ForeignTrajectory, Series, as_source_error, child
-from mdio.layouts.h5md.gromacs_topology import topology_in
-from mdio.layouts.h5md.io import descriptor_of
+from mdio.layouts.h5md.gromacs_topology import read_file_topology
+from mdio.layouts.h5md.io import duplicate_descriptor
 
 MAX_DEPTH = 4
 """Virtual datasets of virtual datasets are followed so far."""
@@ -71,7 +71,7 @@ class ForeignFile(ForeignTrajectory):
 
     def __init__(self, path: Path, file: h5py.File, options: Mapping[str, Any]) -> None:
         self._file = file
-        self._datasets = Datasets(path, lambda: descriptor_of(file))
+        self._datasets = Datasets(path, lambda: duplicate_descriptor(file))
         check_heaps(path)
         particles = child(file, "particles")
         names = list(particles) if isinstance(particles, h5py.Group) else []
@@ -128,7 +128,7 @@ class ForeignFile(ForeignTrajectory):
     def topology(self) -> Topology | None:
         """Return what the file says of the atoms; see `Layout.topology`."""
         with as_source_error(self.path, "what it says of its atoms cannot be read"):
-            return topology_in(self._file, self._group, self.n_atoms)
+            return read_file_topology(self._file, self._group, self.n_atoms)
 
     def close(self) -> None:
         """Close the file."""

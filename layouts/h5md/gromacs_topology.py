@@ -51,7 +51,7 @@ def write_topology(file: h5py.File, topology: Topology, group: str) -> None:
         dataset.attrs["particles_group"] = particles.ref
 
 
-def topology_in(file: h5py.File, group: h5py.Group, n_atoms: int) -> Topology | None:
+def read_file_topology(file: h5py.File, group: h5py.Group, n_atoms: int) -> Topology | None:
     """Return what a file of another program says of the atoms of a group; None if nothing.
 
     Raises ValueError, LookupError: its parts do not fit each other.

@@ -78,7 +78,7 @@ def manifest_text(file: h5py.File, path: Path) -> str:
     return text
 
 
-def descriptor_of(file: h5py.File) -> int:
+def duplicate_descriptor(file: h5py.File) -> int:
     """Return a descriptor of the very file that HDF5 has open, whatever its name is now.
 
     -1 where HDF5 has none, as of an object: it is opened again.

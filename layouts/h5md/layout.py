@@ -76,9 +76,9 @@ def members_at(path: Path) -> dict[str, Path]:
     manifest = _manifest_at(path)
     if "members" not in manifest:
         return {}
-    from mdio.layouts.h5md.parts import members_of
+    from mdio.layouts.h5md.parts import member_files
 
-    return members_of(path, manifest)
+    return member_files(path, manifest)
 
 
 class H5MDLayout(BackendLayout):

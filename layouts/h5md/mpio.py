@@ -29,10 +29,10 @@ from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.frames import FrameBlock
 from mdio.layouts.h5md.file import (
     LIBVER,
-    checksums_of,
-    chunks_of,
-    coder_of,
-    integers_by,
+    chunk_checksums,
+    chunk_coder,
+    cut_chunks,
+    integer_codec,
     value_path,
 )
 from mdio.layouts.h5md.io import writing
@@ -121,7 +121,7 @@ class H5MDMPIOWriter(H5MDWriter):
     @staticmethod
     def check(plan: LayoutPlan) -> None:
         """Raise PlanError for what HDF5 would have to encode, and cannot."""
-        if integers_by(plan.compression):
+        if integer_codec(plan.compression):
             raise PlanError(
                 f"parallel HDF5 has no filter that encodes {plan.compression}; leave --mpio and "
                 "--collective out (--mpi alone does without), or take --compression gzip"
@@ -182,9 +182,9 @@ class H5MDMPIOWriter(H5MDWriter):
         items = []
         for (group, field), array in self._arrays.items():
             values = np.ascontiguousarray(self._values(block, group, field), "<f4")
-            chunks = chunks_of(array, start, values)
-            coder = coder_of(self.plan, field)
-            crcs = [crc for *_, chunk in chunks for crc in checksums_of(chunk, coder)]
+            chunks = cut_chunks(array, start, values)
+            coder = chunk_coder(self.plan, field)
+            crcs = [crc for *_, chunk in chunks for crc in chunk_checksums(chunk, coder)]
             items.append(EncodedChunk(f"{group}/{field}/{start}", values, crcs))
         return items
 
@@ -255,7 +255,7 @@ class H5MDMPIOWriter(H5MDWriter):
         return replace(record, crcs=crcs)
 
     def _n_checksums(self, array: ArrayPlan, i: int) -> int:
-        """Return how many checksums come with a chunk; see `checksums_of`."""
+        """Return how many checksums come with a chunk; see `chunk_checksums`."""
         if self.plan.compression is not None:
             return 1
         n_rows = array.chunk_frames

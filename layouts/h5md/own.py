@@ -21,8 +21,8 @@ from mdio.core.kernels import crc32c
 from mdio.layouts.chunked.array import ChunksInFile, inflate
 from mdio.layouts.chunked.own import OwnOutput
 from mdio.layouts.h5md.disk import check_seal
-from mdio.layouts.h5md.file import FILTER, FORMER_FILTER, chunk_table, run_table, unpack, value_path
-from mdio.layouts.h5md.flavours import flavour_of
+from mdio.layouts.h5md.file import FILTER, OLD_FILTER, chunk_table, run_table, unpack, value_path
+from mdio.layouts.h5md.flavours import get_flavour
 from mdio.layouts.h5md.gromacs_topology import TOPOLOGY
 from mdio.layouts.h5md.io import (
     ARRAYS,
@@ -32,11 +32,11 @@ from mdio.layouts.h5md.io import (
     RUN_FRAMES,
     SOURCE_STEP,
     Column,
-    descriptor_of,
+    duplicate_descriptor,
     manifest_text,
 )
 from mdio.layouts.h5md.opening import is_sealed
-from mdio.layouts.tables import ChunkTable, in_frames
+from mdio.layouts.tables import ChunkTable, frame_chunk_table
 from mdio.layouts.units import Unit
 
 if TYPE_CHECKING:
@@ -141,10 +141,10 @@ class OwnFile(OwnOutput[PlacedChunks]):
                 f"{path}: its manifest cannot be read; convert the source again"
             ) from error
         super().__init__(path, manifest, group, verify=verify)
-        self._bytes = OpenFile(path, CorruptLayoutError, descriptor_of(file))
+        self._bytes = OpenFile(path, CorruptLayoutError, duplicate_descriptor(file))
         self._sealed = is_sealed(path)
         n_frames = self.n_frames
-        self._factors = flavour_of(self.manifest.get("flavour")).from_file
+        self._factors = get_flavour(self.manifest.get("flavour")).from_file
         try:
             self.arrays = self._arrays(file)
             position = file[f"particles/{FULL_SYSTEM}/position"]
@@ -265,7 +265,7 @@ class OwnFile(OwnOutput[PlacedChunks]):
             return None
         if self.contiguous:  # the last run of frames is not whole
             begins = array.offset[0, 0] + 12 * array.n_atoms * np.arange(array.n_frames)
-            return in_frames(self.path, begins, np.zeros(1, np.int64), array.n_atoms)
+            return frame_chunk_table(self.path, begins, np.zeros(1, np.int64), array.n_atoms)
         chunk = (array.chunk_frames, array.chunk_atoms, 3)
         offset, nbytes = array.offset[..., None], array.nbytes[..., None]
         return ChunkTable(self.path, chunk, offset, nbytes)
@@ -292,12 +292,12 @@ class OwnFile(OwnOutput[PlacedChunks]):
                 yield Unit(array.pieces.what, verify, None, group)
             yield from self._units_of((group, field))
 
-    def stored(self, start: int, stop: int) -> list[EncodedChunk]:
-        """Return the chunks of a piece as they lie in the file; see `Layout.stored`."""
+    def encoded_chunks(self, start: int, stop: int) -> list[EncodedChunk]:
+        """Return the chunks of a piece as stored; see `backend.read_encoded_chunks`."""
         return list(stored_chunks(self.arrays, start, stop))
 
-    def made_as(self) -> dict[str, Any]:
-        """Return how arrays are cut; see `Layout.made_as`."""
+    def plan_fields(self) -> dict[str, Any]:
+        """Return how arrays are cut; see `backend.plan_fields`."""
         arrays = self.array_plans(contiguous=self.contiguous)
         topology = self._columns.get("topology")
         nbytes, flavour = topology.shape[0] if topology else 0, self.manifest.get("flavour")
@@ -313,7 +313,7 @@ UNPACK: dict[tuple[int, ...], Unpack | None] = {
     (): None,
     (h5z.FILTER_SHUFFLE, h5z.FILTER_DEFLATE): inflate,
     (FILTER,): unpack,
-    (FORMER_FILTER,): unpack,
+    (OLD_FILTER,): unpack,
 }
 """What undoes the filters that chunks go through."""
 

@@ -242,14 +242,14 @@ class JoinedFile(OwnFile):
                 a, b = unit.frames or (0, part.n_frames)
                 yield replace(unit, frames=(first + a, first + b))
 
-    def stored(self, start: int, stop: int) -> list[EncodedChunk]:
+    def encoded_chunks(self, start: int, stop: int) -> list[EncodedChunk]:
         """Raise: a part is a file by itself, which is asked instead."""
         raise NotImplementedError
 
-    def made_as(self) -> dict[str, Any]:
-        """Return how parts and arrays are cut; see `Layout.made_as`."""
+    def plan_fields(self) -> dict[str, Any]:
+        """Return how parts and arrays are cut; see `backend.plan_fields`."""
         frames = tuple(part.n_frames for part in self.parts)
-        return self._first().made_as() | {"segment_frames": frames, "n_files": 1 + len(frames)}
+        return self._first().plan_fields() | {"segment_frames": frames, "n_files": 1 + len(frames)}
 
     def _check_part(self, number: int) -> None:
         """Open a part and compare it with what is said of it; raises CorruptLayoutError."""
@@ -310,7 +310,7 @@ class H5MDEnsemble(Ensemble):
             flush_tree(self.path)
 
 
-def members_of(path: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
+def member_files(path: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
     """Return the files of an ensemble, in order; none if the manifest is of something else.
 
     Raises CorruptLayoutError: a file is missing.

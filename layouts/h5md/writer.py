@@ -33,20 +33,21 @@ from mdio.core.frames import ELEMENTS, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.chunked.array import inflate
 from mdio.layouts.codecs.compressors import quantised_from_option
-from mdio.layouts.h5md.disk import OutputFile, Written, check_written, gaps, seal_of
+from mdio.layouts.h5md.disk import OutputFile, Written, check_written, gaps, make_seal
 from mdio.layouts.h5md.file import (
     FILTER,
     LIBVER,
     Places,
+    array_values,
     atom_ids,
+    chunk_coder,
     chunk_table,
-    chunks_of,
-    coder_of,
     create_column,
     create_file,
+    cut_chunks,
     encode_chunk,
     gzip_level,
-    integers_by,
+    integer_codec,
     is_aligned,
     missing_chunks,
     power_of_two_step,
@@ -54,11 +55,10 @@ from mdio.layouts.h5md.file import (
     split_key,
     unpack,
     value_path,
-    values_of,
     write_edges,
     write_steps,
 )
-from mdio.layouts.h5md.flavours import add_system, flavour_of
+from mdio.layouts.h5md.flavours import add_system, get_flavour
 from mdio.layouts.h5md.gromacs_topology import TOPOLOGY, write_topology
 from mdio.layouts.h5md.io import (
     ARRAYS,
@@ -69,7 +69,7 @@ from mdio.layouts.h5md.io import (
     checksum,
     writing,
 )
-from mdio.layouts.manifest import check_group_names, manifest_of
+from mdio.layouts.manifest import build_manifest, check_group_names
 from mdio.layouts.plan import (
     MAX_PADDING,
     ArrayPlan,
@@ -80,11 +80,11 @@ from mdio.layouts.plan import (
 )
 from mdio.layouts.writer import (
     CHUNK_OPTIONS,
-    Believe,
     EncodedChunk,
     LayoutWriter,
     OutputMeta,
     PieceRecord,
+    SelectIntact,
     WriterFacts,
 )
 
@@ -113,7 +113,7 @@ class H5MDWriter(LayoutWriter):
     places: Places
     _handle: WrittenFile | None = None
     _handle_file: OutputFile | None = None
-    _handle_former: FormerChunks | None = None
+    _handle_former: EarlierRunChunks | None = None
     _written: Written | None = None
     """Of a file made now: where something other than chunks was written."""
 
@@ -169,13 +169,13 @@ class H5MDWriter(LayoutWriter):
             if not self._plain:
                 self._handle_file = OutputFile(self.path, "r+", libver=LIBVER)
 
-    def find(self, receipts: Sequence[PieceRecord], believe: Believe) -> Sequence[PieceRecord]:
+    def find(self, receipts: Sequence[PieceRecord], believe: SelectIntact) -> Sequence[PieceRecord]:
         """Make all but the chunks anew; compressed ones are copied."""
         if self._plain:
             with writing(self.path):
                 self.places = remake(self.path, self.plan, atom_ids(self.meta))
             return believe(receipts, self._holds)
-        former = self._handle_former = FormerChunks(self.path, receipts)
+        former = self._handle_former = EarlierRunChunks(self.path, receipts)
         self.create()
         copied: list[PieceRecord] = []
         for receipt in believe(receipts, partial(former.holds, plan=self.plan)):
@@ -186,12 +186,12 @@ class H5MDWriter(LayoutWriter):
 
     def _holds(self, receipt: PieceRecord) -> bool:
         with self._reading() as file:
-            return holds_chunks(file, receipt, self.plan, self.places)
+            return has_chunks(file, receipt, self.plan, self.places)
 
     def settled(self, receipt: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
         """Return the receipt; of compressed chunks, with their places."""
         run = 1 if self._handle_former is None else self._handle_former.run
-        receipt = receipt if self._plain else with_places(self._file, receipt, self.plan, run)
+        receipt = receipt if self._plain else add_places(self._file, receipt, self.plan, run)
         return [(receipt, [self.path])]
 
     @property
@@ -205,15 +205,15 @@ class H5MDWriter(LayoutWriter):
         """Cut one piece into chunks, rounded and compressed as planned."""
         items = []
         for (group, field), array in self._arrays.items():
-            coder = coder_of(self.plan, field)
-            for i, j, there, chunk in chunks_of(array, start, self._values(block, group, field)):
+            coder = chunk_coder(self.plan, field)
+            for i, j, there, chunk in cut_chunks(array, start, self._values(block, group, field)):
                 data, crcs = encode_chunk(chunk, coder, there)
                 items.append(EncodedChunk(f"{group}/{field}/{i}/{j}", data, crcs))
         return items
 
     def _values(self, block: FrameBlock, group: str, field: str) -> NDArray[np.float32]:
-        values = values_of(block, group, field, self.meta.groups, self.plan)
-        return flavour_of(self.plan.flavour).store(field, values)
+        values = array_values(block, group, field, self.meta.groups, self.plan)
+        return get_flavour(self.plan.flavour).store(field, values)
 
     @property
     def _opened(self) -> WrittenFile:
@@ -237,7 +237,7 @@ class H5MDWriter(LayoutWriter):
         plan = self._arrays[array]
         file = self._file
         assert self._handle_file is not None
-        with writing(self.path), self._handle_file.telling():
+        with writing(self.path), self._handle_file.raising_disk_errors():
             dataset = file[value_path(*array)].id
             first = (at[0] * plan.chunk_frames, at[1] * plan.chunk_atoms, 0)
             dataset.write_direct_chunk(first, item.data)
@@ -276,12 +276,12 @@ class H5MDWriter(LayoutWriter):
         with writing(self.path):
             output = self._handle_file or OutputFile(self.path, "r+", self._written, libver=LIBVER)
             self._handle_file = output
-            with output.telling():
+            with output.raising_disk_errors():
                 self._write_rest(output.file)
             self._handle_file = None
             output.close()
             with self._reading() as file:
-                seal = seal_of(file, self._chunk_places, self._written)
+                seal = make_seal(file, self._chunk_places, self._written)
                 self._opened.write(file.nbytes, seal)
             os.fsync(self._opened.fileno())
             check_written(self.path, self.manifest_crc32c, self._chunk_places, self._written)
@@ -295,7 +295,7 @@ class H5MDWriter(LayoutWriter):
         columns = {"time": places.time, "step": places.step, "box": places.box}
         with self._reading() as source:
             crcs = {name: column.checksum(source) for name, column in columns.items()}
-            has_box = write_edges(file, places.box, source, flavour_of(self.plan.flavour))
+            has_box = write_edges(file, places.box, source, get_flavour(self.plan.flavour))
             write_steps(file, places.step, source)
         add_system(file, self.plan)
         tables, self._chunk_places = write_tables(file, self._arrays, self._crcs, self._pieces)
@@ -306,7 +306,7 @@ class H5MDWriter(LayoutWriter):
             crcs["topology"] = crc32c(data)
             write_topology(file, self.meta.topology, FULL_SYSTEM)
         facts_of_frames = {"has_box": has_box, "column_crc32c": crcs, "table_crc32c": tables}
-        manifest = manifest_of(self.plan, self.meta, **facts_of_frames)
+        manifest = build_manifest(self.plan, self.meta, **facts_of_frames)
         text = json.dumps(manifest).encode()
         self.manifest_crc32c = crc32c(text)
         file.create_dataset(MANIFEST, data=text, dtype=h5py.string_dtype(length=len(text)))
@@ -329,7 +329,7 @@ def plan_contiguous(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
     Raises PlanError: compression, precision or chunks of a part of the atoms are asked for too.
     """
     precision = None if options.precision in ("auto", "none") else options.precision
-    options.keep_floats("--contiguous")
+    options.refuse_rounding("--contiguous")
     for option, value in (
         ("--compression", options.compression),
         ("--precision", precision),
@@ -380,7 +380,7 @@ def _floats(options: WriteOptions) -> dict[str, Any]:
 
 def _packed(info: TrajectoryInfo, options: WriteOptions) -> dict[str, Any]:
     """Return what the plan says of integers, of a step or of an XTC; raises PlanError."""
-    name, asked = integers_by(options.compression), options.precision
+    name, asked = integer_codec(options.compression), options.precision
     precision, source = None, None
     if isinstance(asked, float | int):
         precision, source = float(asked), "asked"
@@ -392,7 +392,7 @@ def _packed(info: TrajectoryInfo, options: WriteOptions) -> dict[str, Any]:
             f"--compression {name} stores integers, and {info.path} holds none of one step; give "
             "--precision STEP, or take --compression gzip"
         )
-    if flavour_of(options.flavour).to_file and precision is not None:
+    if get_flavour(options.flavour).to_file and precision is not None:
         source = (
             "asked"  # the numbers are those of an XTC in other units, so in their last bits others
         )
@@ -411,17 +411,17 @@ def _packed(info: TrajectoryInfo, options: WriteOptions) -> dict[str, Any]:
 def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
     """Plan one file; raises PlanError for what H5MD files cannot have."""
     check_group_names(options.groups)
-    if flavour_of(options.flavour).to_file and not integers_by(options.compression):
-        options.keep_floats(f"--flavour {options.flavour}, which has units of its own")
+    if get_flavour(options.flavour).to_file and not integer_codec(options.compression):
+        options.refuse_rounding(f"--flavour {options.flavour}, which has units of its own")
         if options.precision not in (None, "auto", "none"):
             raise PlanError(
                 f"--flavour {options.flavour} stores floats in its own units, which --precision "
                 "does not know; leave one of them out"
             )
-    how = _packed(info, options) if integers_by(options.compression) else _floats(options)
+    how = _packed(info, options) if integer_codec(options.compression) else _floats(options)
     packed = how["compression"] is not None
     contiguous = options.contiguous
-    quantised = integers_by(how["compression"]) is not None
+    quantised = integer_codec(how["compression"]) is not None
     plan = (
         plan_contiguous(info, options)
         if contiguous
@@ -530,7 +530,7 @@ def remake(path: Path, plan: LayoutPlan, atom_ids: Mapping[str, NDArray[np.int64
     return places
 
 
-def holds_chunks(file: OpenFile, receipt: PieceRecord, plan: LayoutPlan, places: Places) -> bool:
+def has_chunks(file: OpenFile, receipt: PieceRecord, plan: LayoutPlan, places: Places) -> bool:
     """Return whether the chunks of a piece are in the file, by their checksums."""
     for key, crcs in receipt.crcs.items():
         group, field, row, column = key.split("/")
@@ -545,7 +545,7 @@ def holds_chunks(file: OpenFile, receipt: PieceRecord, plan: LayoutPlan, places:
     return True
 
 
-def with_places(file: h5py.File, receipt: PieceRecord, plan: LayoutPlan, run: int) -> PieceRecord:
+def add_places(file: h5py.File, receipt: PieceRecord, plan: LayoutPlan, run: int) -> PieceRecord:
     """Return the receipt of compressed chunks with their places in the open file of a run."""
     places = []
     for key in receipt.crcs:
@@ -558,7 +558,7 @@ def with_places(file: h5py.File, receipt: PieceRecord, plan: LayoutPlan, run: in
     return replace(receipt, extra=extra)
 
 
-class FormerChunks:
+class EarlierRunChunks:
     """Compressed chunks in the files of former runs.
 
     `path`: temporary path of the file, which gets the name that its run has. `receipts`: what
@@ -586,7 +586,7 @@ class FormerChunks:
                 data = file.array(offset, nbytes)
                 array = plan.array(*key.split("/")[:2])
                 room = np.empty((array.chunk_frames, array.chunk_atoms, 3), "<f4")
-                coder = coder_of(plan, array.field)
+                coder = chunk_coder(plan, array.field)
                 try:
                     (inflate if isinstance(coder, int) else unpack)(data, room)
                 except ValueError as error:

@@ -50,7 +50,7 @@ from mdio.core.units import AKMA_TO_PS, FS_TO_PS
 from mdio.layouts.base import FormatFacts, Timing
 from mdio.layouts.native.encoder import Bytes, Encoder
 from mdio.layouts.native.file import NO_ATOMS, Field, NativeLayout, PositionalFile, spare_gaps
-from mdio.layouts.tables import ChunkTable, FrameTable, Tables, in_frames
+from mdio.layouts.tables import ChunkTable, FrameTable, Tables, frame_chunk_table
 
 FIRST_RECORD_NBYTES = 84
 CELL_NBYTES = 48
@@ -435,7 +435,9 @@ class DCDLayout(NativeLayout):
         begins = header.nbytes + header.frame_nbytes(header.n_atoms) * np.arange(n_frames)
         planes = np.arange(3) * header.record_nbytes(header.n_atoms)
         planes += header.cell_nbytes + header.marker.itemsize
-        return in_frames(self.path, begins, planes, header.n_atoms, dtype=f"{header.order}f4")
+        return frame_chunk_table(
+            self.path, begins, planes, header.n_atoms, dtype=f"{header.order}f4"
+        )
 
     def _span(self, start: int, stop: int) -> tuple[int, int]:
         return self._header.frame_offset(start), self._header.frame_offset(stop)

@@ -194,7 +194,7 @@ def native_plan(container: str, info: TrajectoryInfo, options: WriteOptions) -> 
         raise PlanError(f"{container} files hold no --group; write h5md or zarr")
     if options.compression is not None:
         raise PlanError(f"{container} files know no --compression; write h5md or zarr")
-    options.keep_floats(f"{container} files")
+    options.refuse_rounding(f"{container} files")
     present = ["positions"]
     present += ["velocities"] * info.has_velocities + ["forces"] * info.has_forces
     fields = tuple(name for name in present if name in HOLDS[container])

@@ -1,7 +1,8 @@
 """AMBER's restart files: one frame, as NetCDF (AMBERRESTART) or as text.
 
-Convention: https://ambermd.org/netcdf/nctraj.xhtml; text: https://ambermd.org/FileFormats.php#restart.
-Velocities of both are in AMBER's unit, of 20.455 angstrom/ps; NetCDF names the factor.
+Convention: https://ambermd.org/netcdf/nctraj.xhtml; text:
+https://ambermd.org/FileFormats.php#restart. Velocities of both are in AMBER's unit, of 20.455
+angstrom/ps; NetCDF names the factor.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ from mdio.core.units import NM_TO_ANGSTROM, PER_NM_TO_PER_ANGSTROM
 from mdio.layouts.base import FormatFacts
 from mdio.layouts.native.encoder import Bytes, Encoder
 from mdio.layouts.native.file import Field, FrameMarks, IndexedLayout, PositionalFile
-from mdio.layouts.tables import ChunkTable, FrameTable, in_frames
+from mdio.layouts.tables import ChunkTable, FrameTable, frame_chunk_table
 
 MAGIC = 1993
 VERSION = b"GMX_trn_file"
@@ -297,7 +297,7 @@ class TRRLayout(IndexedLayout):
             return None
         planes = np.array([first.field_offset("positions")], np.int64)
         how = {"dtype": f">f{first.itemsize}", "unit": "nm"}
-        return in_frames(self.path, self._index.offsets, planes, self._index.n_atoms, **how)
+        return frame_chunk_table(self.path, self._index.offsets, planes, self._index.n_atoms, **how)
 
     def _sample_fields(self) -> set[str]:
         first_of_size = np.unique(self._sizes, return_index=True)[1][:N_SAMPLED]

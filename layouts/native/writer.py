@@ -28,11 +28,11 @@ from mdio.layouts.native.encoder import Encoder, EncodingBuffer, encoder_of, is_
 from mdio.layouts.native.netcdf.layout import NCDFEncoder
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.writer import (
-    Believe,
     EncodedChunk,
     LayoutWriter,
     OutputMeta,
     PieceRecord,
+    SelectIntact,
     WriterFacts,
 )
 
@@ -78,7 +78,7 @@ class _FileWriter(LayoutWriter):
             )
         return self._handle_file
 
-    def find(self, receipts: Sequence[PieceRecord], believe: Believe) -> Sequence[PieceRecord]:
+    def find(self, receipts: Sequence[PieceRecord], believe: SelectIntact) -> Sequence[PieceRecord]:
         """Leave the file as it is."""
         return believe(receipts, self._holds)
 
@@ -193,7 +193,7 @@ class AppendingFileWriter(_FileWriter):
         """Where pieces were appended."""
         self._unsettled: list[PieceRecord] = []
 
-    def find(self, receipts: Sequence[PieceRecord], believe: Believe) -> Sequence[PieceRecord]:
+    def find(self, receipts: Sequence[PieceRecord], believe: SelectIntact) -> Sequence[PieceRecord]:
         """Take the pieces that follow each other from the first one on."""
         if self.facts.parallel_store:
             return super().find(receipts, believe)

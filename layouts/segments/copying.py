@@ -31,7 +31,7 @@ from mdio.layouts.segments.files import HEADS, Segment, read_sums, segment_name
 from mdio.layouts.segments.layout import SegmentsLayout
 from mdio.layouts.segments.writer import SegmentsWriter
 from mdio.layouts.tables import FrameTable
-from mdio.layouts.writer import Believe, NotFinite, OutputMeta, PieceRecord
+from mdio.layouts.writer import NotFinite, OutputMeta, PieceRecord, SelectIntact
 
 RUN_NBYTES = 1 << 20
 """Bytes that are read, looked at and written at a time: they stay in the processor's cache."""
@@ -108,7 +108,7 @@ class SegmentsCopier(SegmentsWriter):
         )
         self._tables[number] = record.extra["table"].tobytes()
 
-    def find(self, receipts: Sequence[PieceRecord], believe: Believe) -> Sequence[PieceRecord]:
+    def find(self, receipts: Sequence[PieceRecord], believe: SelectIntact) -> Sequence[PieceRecord]:
         """Leave the segments as they are."""
         self.create()
         return believe(receipts, self._holds)
@@ -203,7 +203,7 @@ class SegmentsCopier(SegmentsWriter):
                     write_sliced(target, data, at)
                     edges.append(frames.edges[run.start : run.stop] - frames.edges[run.start] + at)
                     at += len(data)
-                    if frames.may_be_odd(data):
+                    if frames.may_hold_nonfinite(data):
                         suspects.append(range(n_copied, n_copied + len(run)))
                     n_copied += len(run)
         offsets = np.append(np.concatenate(edges), np.int64(at))

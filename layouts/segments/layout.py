@@ -102,18 +102,18 @@ class SegmentsLayout(Layout):
         return found if isinstance(found, str) else None
 
     def _open(self) -> TrajectoryInfo:
-        if self._known is None:
+        if self._opened_state is None:
             self._seen = state_of(self.path / MANIFEST)
             self._manifest = read_manifest(self.path, self.name)
         else:
-            _, self._manifest, self._seen = self._known
+            _, self._manifest, self._seen = self._opened_state
         manifest = self._manifest
         self._segments = segments_of(manifest, self.path)
         self._place = Redirect(self.path, manifest).place
         self._edges = np.array([0, *(segment.stop for segment in self._segments)], np.int64)
         self._opened, self._early = {}, set()
-        if self._known is not None:
-            return cast(TrajectoryInfo, self._known[0])
+        if self._opened_state is not None:
+            return cast(TrajectoryInfo, self._opened_state[0])
         first = self._first().info
         return first.replace(
             layout=self.name,
@@ -253,9 +253,9 @@ class SegmentsLayout(Layout):
 
     def preopened(self) -> Layout:
         """Return a layout that pickles with the manifest."""
-        if self._known is not None:
+        if self._opened_state is not None:
             return self
-        return self._knowing((self.info, self.manifest, self._seen))
+        return self._with_opened_state((self.info, self.manifest, self._seen))
 
     def files(self) -> Iterator[Layout]:
         """Yield every segment."""
@@ -274,8 +274,8 @@ class SegmentsLayout(Layout):
         _ = self.info
         return self._edges.copy()
 
-    def made_as(self) -> dict[str, Any]:
-        """Return how frames are divided; see `Layout.made_as`."""
+    def plan_fields(self) -> dict[str, Any]:
+        """Return how frames are divided; see `backend.plan_fields`."""
         return {"segment_frames": tuple(segment.n_frames for segment in self.segments)}
 
     def units(self) -> Iterator[Unit]:
@@ -307,8 +307,8 @@ class SegmentsLayout(Layout):
                 "have changed; split or convert the source again"
             )
 
-    def stored(self, start: int, stop: int) -> list[EncodedChunk]:
-        """Return the bytes of frames of one segment; see `Layout.stored`."""
+    def encoded_chunks(self, start: int, stop: int) -> list[EncodedChunk]:
+        """Return the bytes of frames of one segment; see `backend.read_encoded_chunks`."""
         number = int(np.searchsorted(self.boundaries(), start, side="right")) - 1
         segment = self.segments[number]
         sums = read_sums(self.path, self.manifest, number)

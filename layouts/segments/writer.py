@@ -22,7 +22,7 @@ from mdio.core.files.publish import output_errors
 from mdio.core.files.writing import WrittenFile, copy_bytes, write_all
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c, crc32c_joined, crc32c_pieces
-from mdio.layouts.manifest import manifest_of
+from mdio.layouts.manifest import build_manifest
 from mdio.layouts.native.encoder import (
     CONTAINERS,
     Encoder,
@@ -44,11 +44,11 @@ from mdio.layouts.segments.files import (
     write_sums,
 )
 from mdio.layouts.writer import (
-    Believe,
     EncodedChunk,
     LayoutWriter,
     OutputMeta,
     PieceRecord,
+    SelectIntact,
     WriterFacts,
 )
 
@@ -85,7 +85,7 @@ def write_manifest(
 ) -> None:
     """Write the checksums, and the manifest, which makes the folder a trajectory."""
     sums = write_sums(folder, tables)
-    manifest = manifest_of(
+    manifest = build_manifest(
         plan,
         meta,
         has_box=has_box,
@@ -151,7 +151,7 @@ class SegmentsWriter(LayoutWriter):
             self._done[number], self._tables[number] = segment, table
         self._has_box |= has_box
 
-    def find(self, receipts: Sequence[PieceRecord], believe: Believe) -> Sequence[PieceRecord]:
+    def find(self, receipts: Sequence[PieceRecord], believe: SelectIntact) -> Sequence[PieceRecord]:
         """Make the folders; leave out segments whose parts were just being joined."""
         self.create()
         if self._encoder.frame_nbytes is not None:

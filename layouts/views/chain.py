@@ -26,7 +26,7 @@ from mdio.core.frames import (
     concatenate_columns,
 )
 from mdio.core.topology import Topology
-from mdio.layouts.base import FormatFacts, Layout, boundaries_of, fields_in_some
+from mdio.layouts.base import FormatFacts, Layout, chunk_boundaries, sparse_fields
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views import KEEP_ALL, check_overlap
 from mdio.layouts.views.joining import Joining, join
@@ -60,7 +60,7 @@ class ChainLayout(Layout):
         options=None,
     )
     members: tuple[Layout, ...] = ()
-    # What is `_known`: info, those of members, joining, boundaries.
+    # What is `_opened_state`: info, those of members, joining, boundaries.
 
     def __init__(
         self,
@@ -102,10 +102,10 @@ class ChainLayout(Layout):
             raise
 
     def _join(self) -> TrajectoryInfo:
-        if self._known is not None:
-            self._infos = self._known[1]
+        if self._opened_state is not None:
+            self._infos = self._opened_state[1]
             self._set_edges()
-            return cast(TrajectoryInfo, self._known[0])
+            return cast(TrajectoryInfo, self._opened_state[0])
         timed, steps_ps, stepped = self._learn()
         first = self._infos[0]
         for info in self._infos:
@@ -167,14 +167,14 @@ class ChainLayout(Layout):
     def _describe(self) -> TrajectoryInfo:
         infos = self._infos
         first, last = infos[0], infos[-1]
-        start, stop = self._kept[0][1], self._kept[-1][2]
+        start, stop = self._member_runs[0][1], self._member_runs[-1][2]
         time_first_ps, time_last_ps, dt_ps = first.time_first_ps, last.time_last_ps, first.dt_ps
         if start:
             time_first_ps = self._time_ps(0, start)
         if stop < last.n_frames:
             time_last_ps = self._time_ps(len(infos) - 1, stop - 1)
-        if self._kept[0][2] - start == 1 and len(infos) > 1:
-            dt_ps = self._time_ps(1, self._kept[1][1]) - time_first_ps
+        if self._member_runs[0][2] - start == 1 and len(infos) > 1:
+            dt_ps = self._time_ps(1, self._member_runs[1][1]) - time_first_ps
         distinct = list({id(info): info for info in infos}.values())
         alike = len({(info.compression, info.precision) for info in infos}) == 1
         steps = first.field_precisions
@@ -189,7 +189,7 @@ class ChainLayout(Layout):
             has_velocities=any(info.has_velocities for info in infos),
             has_forces=any(info.has_forces for info in infos),
             has_box=first.has_box,
-            sparse=fields_in_some(infos),
+            sparse=sparse_fields(infos),
             compression=first.compression if alike else None,
             precision=first.precision if alike else None,
             rounding=Rounding(
@@ -212,7 +212,7 @@ class ChainLayout(Layout):
         """Those of its members, by its own numbers of frames."""
         return tuple(
             replace(one, frame=int(edge) + one.frame - start)
-            for (member, start, stop), edge in zip(self.kept, self._edges, strict=False)
+            for (member, start, stop), edge in zip(self.member_runs, self._edges, strict=False)
             for one in member.stretches
             if start <= one.frame < stop
         )
@@ -227,10 +227,10 @@ class ChainLayout(Layout):
 
         A worker then opens just the files that its blocks lie in, not all of them.
         """
-        if self._known is not None:
+        if self._opened_state is not None:
             return self
         info, edges = self.info, self.boundaries()
-        parts = tuple((n, start, stop) for n, (_, start, stop) in enumerate(self.kept))
+        parts = tuple((n, start, stop) for n, (_, start, stop) in enumerate(self.member_runs))
         known = {member: _preopened(member) for member in {*self.members}}
         members = tuple(known[member] for member in self.members)
         assert self._joining is not None
@@ -238,13 +238,13 @@ class ChainLayout(Layout):
         return _known_chain(members, info, self._infos, joining, edges)
 
     @property
-    def kept(self) -> list[tuple[Layout, int, int]]:
+    def member_runs(self) -> list[tuple[Layout, int, int]]:
         """The members whose frames are read, in order, and which: first, one beyond the last."""
         _ = self.info
-        return self._kept
+        return self._member_runs
 
     @property
-    def _kept(self) -> list[tuple[Layout, int, int]]:
+    def _member_runs(self) -> list[tuple[Layout, int, int]]:
         assert self._joining is not None
         parts = zip(self.members, self._joining.parts, strict=True)
         return [(member, start, stop) for member, (_, start, stop) in parts]
@@ -272,7 +272,7 @@ class ChainLayout(Layout):
     def frame_data(self) -> FrameData:
         """Return what all members have; see `Layout.frame_data`."""
         _ = self.info
-        parts = [(one.frame_data(), start, stop) for one, start, stop in self.kept]
+        parts = [(one.frame_data(), start, stop) for one, start, stop in self.member_runs]
         return concatenate_columns(
             [{name: v[a:b] for name, v in data.items()} for data, a, b in parts]
         )
@@ -286,13 +286,13 @@ class ChainLayout(Layout):
 
     def boundaries(self) -> NDArray[np.int64]:
         """Return where the members, and the pieces of each, begin."""
-        if self._known is not None:
-            return np.asarray(self._known[-1])
+        if self._opened_state is not None:
+            return np.asarray(self._opened_state[-1])
         _ = self.info
         edges = []
         for number, info in enumerate(self._infos):
             own = self._own_boundaries.get(number)
-            own = boundaries_of(info) if own is None else own
+            own = chunk_boundaries(info) if own is None else own
             start, count = self._starts[number], self._edges[number + 1] - self._edges[number]
             own = own[slice(*np.searchsorted(own, [start + 1, start + count]))] - start
             edges.append(np.concatenate([[0] if count else [], own]) + self._edges[number])
@@ -311,7 +311,7 @@ class ChainLayout(Layout):
             block = block.frames(slice(last - first, None))
 
     @property
-    def _below(self) -> tuple[Layout, ...]:
+    def _inner_layouts(self) -> tuple[Layout, ...]:
         return self.members
 
     def _members_of(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
@@ -331,8 +331,8 @@ class ChainLayout(Layout):
             self._use(number).read(start, stop, atoms=atoms, out=block)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._known is not None:
-            return (_known_chain, (self.members, *self._known))
+        if self._opened_state is not None:
+            return (_known_chain, (self.members, *self._opened_state))
         options = {**self.options, "overlap": self.overlap, "fields": self.fields}
         return (_chain, (self._given, options, self._joining))
 
@@ -341,7 +341,7 @@ class ChainLayout(Layout):
         return self._shown(f"{str(self.members[0].path)!r}" + f" and {more:,} more" * (more > 0))
 
 
-def chain_of(members: Sequence[Layout], joining: Joining) -> ChainLayout:
+def chain_parts(members: Sequence[Layout], joining: Joining) -> ChainLayout:
     """Return a chain of frames that were chosen before."""
     return _chain(tuple(members), {"overlap": KEEP_ALL}, joining)
 
@@ -363,5 +363,5 @@ def _preopened(member: Layout) -> Layout:
 
 def _known_chain(members: tuple[Layout, ...], *known: Any) -> ChainLayout:
     chain = ChainLayout(members, fields=members[0].fields)
-    chain._known, chain._joining = known, known[2]
+    chain._opened_state, chain._joining = known, known[2]
     return chain

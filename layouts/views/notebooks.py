@@ -19,7 +19,7 @@ from mdio.core.pages import html_table
 from mdio.core.units import FIELD_UNITS
 from mdio.core.words import box_text, human_nbytes
 from mdio.layouts.base import Layout
-from mdio.layouts.views.view import times_of
+from mdio.layouts.views.view import read_times
 
 if TYPE_CHECKING:
     from xarray import Dataset
@@ -28,7 +28,7 @@ CHUNK_NBYTES = 16 << 20
 """Decoded bytes of a field in a chunk, about; more only where less is not decoded alone."""
 
 
-class OfThreads:
+class LayoutPerThread:
     """A layout for each thread that reads it, of which one is for one thread at a time.
 
     `layout`: which; it is not read itself. Pickles as it does.
@@ -48,7 +48,7 @@ class OfThreads:
         return layout
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return OfThreads, (self.layout,)
+        return LayoutPerThread, (self.layout,)
 
 
 class FieldArray:
@@ -58,7 +58,9 @@ class FieldArray:
     of which atoms, all by default.
     """
 
-    def __init__(self, layouts: OfThreads, name: str, atoms: AtomIndices | None = None) -> None:
+    def __init__(
+        self, layouts: LayoutPerThread, name: str, atoms: AtomIndices | None = None
+    ) -> None:
         self.layouts, self.name, self.atoms = layouts, name, atoms
         info = layouts.layout.info
         n_atoms = info.n_atoms if atoms is None else len(atoms)
@@ -104,12 +106,12 @@ class FieldArray:
 
     def on_dask(self) -> Any:
         """Return it as an array of dask; raises MissingExtraError."""
-        from_array: Any = imported("dask.array").from_array
+        from_array: Any = import_extra("dask.array").from_array
         meta = np.empty((0,) * self.ndim, self.dtype)
         return from_array(self, self.chunks(), name=False, asarray=False, meta=meta)
 
 
-def imported(module: str) -> Any:
+def import_extra(module: str) -> Any:
     """Return xarray, or dask's module of arrays; raises MissingExtraError."""
     try:
         return import_module(module)
@@ -122,8 +124,8 @@ def imported(module: str) -> Any:
 
 def as_dataset(layout: Layout) -> Dataset:
     """Return the trajectory as a dataset of xarray; see `Layout.to_xarray`."""
-    xr = imported("xarray")
-    layouts = OfThreads(layout)
+    xr = import_extra("xarray")
+    layouts = LayoutPerThread(layout)
     info = layout.info
     names = {"positions", *(name for name in FIELDS[1:] if getattr(info, f"has_{name}"))}
     variables: dict[str, Any] = {}
@@ -135,7 +137,7 @@ def as_dataset(layout: Layout) -> Dataset:
     for name, data in layout.frame_data().items():
         variables.setdefault(name, (("frame", f"{name}_column")[: data.ndim], data, {}))
     coordinates: dict[str, Any] = {
-        "time": ("frame", times_of(layout), {"units": "ps"}),
+        "time": ("frame", read_times(layout), {"units": "ps"}),
         "axis": ["x", "y", "z"],
     }
     if info.has_box:

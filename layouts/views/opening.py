@@ -90,7 +90,7 @@ LABEL = re.compile(r"[A-Za-z0-9_][\w.+=-]*")
 RESERVED = ("mdio", "h5md", "particles")
 
 
-def ensemble_at(path: Any, group: str | None = None) -> dict[str, Path]:
+def ensemble_members(path: Any, group: str | None = None) -> dict[str, Path]:
     """Return the trajectories of an ensemble by label; none if `path` is something else.
 
     `path`: a path, or a list of one; of whatever else may be opened none are returned. `group`:
@@ -154,7 +154,7 @@ def open_ensemble(
     >>> {label: one.info.n_frames for label, one in mdio.open_ensemble("both.zarr").items()}
     {'a': 10, 'b': 10}
     """
-    members = ensemble_at(path, group)
+    members = ensemble_members(path, group)
     if not members:
         raise PlanError(f"{path}: no ensemble of trajectories; open it with mdio.open")
     return {label: open_layout(member, **options) for label, member in members.items()}
@@ -170,7 +170,7 @@ def check_labels(labels: Sequence[str]) -> None:
             )
 
 
-def labelled(texts: list[str]) -> dict[str, str]:
+def paths_by_label(texts: list[str]) -> dict[str, str]:
     """Return trajectories by label, of ``LABEL=FILE`` or just files.
 
     A file without a label is called as it is, without its suffix; where several files would be

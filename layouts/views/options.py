@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PBC = ("whole", "mol", "cluster", "atom", "nojump")
 FITS = ("rot+trans", "translation")
-FORMER_PBC = {"wrap": "atom", "unwrap": "whole"}
+OLD_PBC_NAMES = {"wrap": "atom", "unwrap": "whole"}
 """What two of them were called; still accepted, and in older outputs."""
 
 
@@ -40,7 +40,7 @@ class FrameChoice:
         "where they leave the box",
         f"--pbc {'|'.join(PBC)}",
         kind="pbc",
-        choices=(*PBC, *FORMER_PBC),
+        choices=(*PBC, *OLD_PBC_NAMES),
     )
     center: str | None = option(
         "move these atoms to the middle of the box, then the others around them as --pbc says "
@@ -66,7 +66,7 @@ class FrameChoice:
         kind="reference",
     )
 
-    def transformed(self, selection: Any) -> dict[str, Any] | None:
+    def transformation(self, selection: Any) -> dict[str, Any] | None:
         """Return what is done to frames, as `TransformedLayout` takes it; None = nothing.
 
         `selection`: the atoms that are wanted, which are fitted if no others are named.

@@ -20,7 +20,7 @@ from mdio.core.topology import Topology
 from mdio.layouts.base import FormatFacts, Layout, Timing
 from mdio.layouts.manifest import runs_from_indices
 
-Frames = range | NDArray[np.int64]
+FrameNumbers = range | NDArray[np.int64]
 
 DENSE_STEP = 2
 """Up to this stride, reading everything and dropping frames is cheaper than single frames."""
@@ -37,7 +37,7 @@ def select_frames(
     begin_ps: float | None = None,
     end_ps: float | None = None,
     dt_ps: float | None = None,
-) -> Frames:
+) -> FrameNumbers:
     """Choose frames of `source` by number, and of these by time.
 
     `source`: whose frames. `start`, `stop`, `step`: as a Python slice; negative numbers count from
@@ -52,10 +52,10 @@ def select_frames(
         raise PlanError(f"--step is {step}; give a whole number of 1 or more")
     if dt_ps is not None and dt_ps <= 0:
         raise PlanError(f"--dt is {dt_ps:g} ps; give a positive time")
-    frames: Frames = range(*slice(start, stop, step).indices(info.n_frames))
+    frames: FrameNumbers = range(*slice(start, stop, step).indices(info.n_frames))
     if len(frames) and not (begin_ps is None and end_ps is None and dt_ps is None):
         frames = np.asarray(frames, dtype=np.int64)
-        time = times_of(source)[frames]
+        time = read_times(source)[frames]
         slack = _slack_ps(time)
         keep = np.ones(len(frames), dtype=bool)
         if begin_ps is not None:
@@ -81,10 +81,10 @@ def select_frames(
     return frames
 
 
-def within(
+def clip_runs(
     kept: Sequence[tuple[Layout, int, int]], start: int, stop: int
 ) -> Iterator[tuple[Layout, int, int]]:
-    """Yield what frames ``start:stop`` are of those that are `kept`; see `Layout.kept`."""
+    """Yield what frames ``start:stop`` are of those that are `kept`; see `Layout.member_runs`."""
     for layout, first, last in kept:
         begin, end = max(first, first + start), min(last, first + stop)
         if begin < end:
@@ -119,16 +119,16 @@ def note_on_dt(source: TrajectoryInfo, kept: TrajectoryInfo, dt_ps: float) -> st
     )
 
 
-def columns_of(source: Layout, run: int = 65536) -> FrameBlock:
+def read_columns(source: Layout, run: int = 65536) -> FrameBlock:
     """Return boxes, times and steps of all frames, with no atoms; `run` frames are read at once."""
     n_frames = source.info.n_frames
     runs = [(at, min(at + run, n_frames)) for at in range(0, n_frames, run)]
     return FrameBlock.concatenate([source.read(a, b, atoms=[]) for a, b in runs])
 
 
-def times_of(source: Layout) -> NDArray[np.float64]:
+def read_times(source: Layout) -> NDArray[np.float64]:
     """Return the times of all frames, ps, (F,)."""
-    return columns_of(source).time
+    return read_columns(source).time
 
 
 class ViewLayout(Layout):
@@ -150,7 +150,7 @@ class ViewLayout(Layout):
         path: str | PathLike[str],
         *,
         source: Layout,
-        frames: Frames | None = None,
+        frames: FrameNumbers | None = None,
         atoms: AtomIndices | None = None,
         unreadable: list[list[int]] | None = None,
         **options: Any,
@@ -158,7 +158,7 @@ class ViewLayout(Layout):
         kept: dict[str, Any] = {"frames": frames, "atoms": atoms, "unreadable": unreadable}
         super().__init__(path, source=source, **kept, **options)
         self.source = source
-        self.frames: Frames = range(source.info.n_frames) if frames is None else frames
+        self.frames: FrameNumbers = range(source.info.n_frames) if frames is None else frames
         self.atoms = atoms
         self.unreadable = unreadable
         contiguous = isinstance(self.frames, range) and self.frames.step == 1
@@ -193,7 +193,7 @@ class ViewLayout(Layout):
         self.source.close()
 
     @property
-    def _below(self) -> tuple[Layout, ...]:
+    def _inner_layouts(self) -> tuple[Layout, ...]:
         return (self.source,)
 
     @property
@@ -202,11 +202,11 @@ class ViewLayout(Layout):
         return self.source.timing
 
     @property
-    def kept(self) -> list[tuple[Layout, int, int]]:
-        """Of which layouts it has neighbouring frames, just as they are; see `Layout.kept`."""
+    def member_runs(self) -> list[tuple[Layout, int, int]]:
+        """Layouts whose neighbouring frames it has, unchanged; see `Layout.member_runs`."""
         if self.atoms is not None or self.first is None:
-            return super().kept
-        return list(within(self.source.kept, self.first, self.first + len(self.frames)))
+            return super().member_runs
+        return list(clip_runs(self.source.member_runs, self.first, self.first + len(self.frames)))
 
     def topology(self) -> Topology | None:
         """Return what the source has of the view's atoms."""

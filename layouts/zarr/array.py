@@ -338,7 +338,7 @@ class ShardedChunks(ChunkedArray):
             shard = self._files[number]
             offset, nbytes = shard.span(row * self._n_columns + j)
         except CorruptLayoutError as error:
-            raise CorruptLayoutError(f"{error} ({self.name_of(i, j)})") from error
+            raise CorruptLayoutError(f"{error} ({self.describe_chunk(i, j)})") from error
         if self.plain and nbytes != self._chunk_nbytes:
             raise self.corrupt(
                 i, j, shard.file, f"a chunk of {nbytes} bytes, not {self._chunk_nbytes}"
@@ -364,7 +364,7 @@ class ShardedChunks(ChunkedArray):
             wholly.update(whole[:MAX_AHEAD] if every else ())
         yield from self._files.openings(list(coming), wholly, share)
 
-    def openings_of(self, i: int) -> Iterator[Opening]:
+    def chunk_openings(self, i: int) -> Iterator[Opening]:
         """Yield the shard of a row of chunks; see the base class."""
         return self._files.openings([i // self.frames_per_shard], set(), 1)
 
@@ -376,7 +376,7 @@ class ShardedChunks(ChunkedArray):
 
     def corrupt(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:
         """Return an error that tells of the frames of a chunk."""
-        return CorruptLayoutError(f"{file.path}: {problem} ({self.name_of(i, j)})")
+        return CorruptLayoutError(f"{file.path}: {problem} ({self.describe_chunk(i, j)})")
 
     def _compare(self, i: int, j: int, file: OpenFile, crc: int, behind: Bytes) -> None:
         if crc != int.from_bytes(behind.tobytes(), "little"):
@@ -417,7 +417,7 @@ class ShardedChunks(ChunkedArray):
             self._check_rows(i, j, 0, file, chunk[:n_rows])
         return chunk
 
-    def stored(self, start: int, stop: int) -> EncodedChunk:
+    def encoded_chunk(self, start: int, stop: int) -> EncodedChunk:
         """Return the shard of frames ``start:stop``, in which all has been checked."""
         from mdio.layouts.writer import EncodedChunk  # reading frames needs none
 

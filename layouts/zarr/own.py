@@ -20,7 +20,7 @@ from mdio.core.files.remote.objects import LARGE_NBYTES, prefetch
 from mdio.core.files.store import store_at
 from mdio.core.frames import ELEMENTS, FIELDS, AtomIndices, TrajectoryInfo
 from mdio.layouts.chunked.own import OwnOutput
-from mdio.layouts.manifest import crcs_in
+from mdio.layouts.manifest import manifest_checksums
 from mdio.layouts.units import Unit
 from mdio.layouts.zarr.array import Checksums, SeriesArray, ShardedChunks
 from mdio.layouts.zarr.folder import Folder
@@ -59,8 +59,8 @@ class OwnTree(OwnOutput[ShardedChunks]):
         self._root, self._text = root, text
         super().__init__(path, manifest, group, verify=verify)
         root.learn(self.manifest)
-        self._file_crcs = crcs_in(self.manifest, "file_crc32c", path)
-        self._node_crcs = crcs_in(self.manifest, "node_crc32c", path)
+        self._file_crcs = manifest_checksums(self.manifest, "file_crc32c", path)
+        self._node_crcs = manifest_checksums(self.manifest, "node_crc32c", path)
         fields = self.manifest.get("fields")
         if not isinstance(fields, list) or "positions" not in fields or set(fields) - set(FIELDS):
             raise CorruptLayoutError(
@@ -78,7 +78,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
             "step": self._series("mdio/step", "source_step"),
             "box": self._series("mdio/box", "box"),
         }
-        if not self.tells_times and store_at(path).opening_waits:
+        if not self.has_manifest_times and store_at(path).opening_waits:
             ends = (("box", 0), ("time", 0), ("time", self.n_frames - 1))
             prefetch_openings(
                 one for name, at in ends for one in self._columns[name].openings(at, at + 1)
@@ -139,7 +139,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
 
     def _array(self, group: str, field: str, n_atoms: int) -> ShardedChunks:
         path = f"particles/{group}/{ELEMENTS[field]}/value"
-        node = crcs_in(self.manifest, "nodes", self.path).get(path)
+        node = manifest_checksums(self.manifest, "nodes", self.path).get(path)
         metadata = self._metadata(path, (self.n_frames, n_atoms, 3), "float32", node)
         if not metadata.sharded or metadata.chunk_shape[2] != 3:
             raise CorruptLayoutError(f"{self.path / path}: mdio did not write this array")
@@ -254,12 +254,12 @@ class OwnTree(OwnOutput[ShardedChunks]):
                 "program added to it (attributes, consolidated metadata)"
             )
 
-    def stored(self, start: int, stop: int) -> list[EncodedChunk]:
-        """Return the shards of a piece, each as the file that it is; see `Layout.stored`."""
-        return [array.stored(start, stop) for array in self.arrays.values()]
+    def encoded_chunks(self, start: int, stop: int) -> list[EncodedChunk]:
+        """Return the shards of a piece, each a file; see `backend.read_encoded_chunks`."""
+        return [array.encoded_chunk(start, stop) for array in self.arrays.values()]
 
-    def made_as(self) -> dict[str, Any]:
-        """Return how arrays are cut; see `Layout.made_as`."""
+    def plan_fields(self) -> dict[str, Any]:
+        """Return how arrays are cut; see `backend.plan_fields`."""
         first = next(iter(self.arrays.values()))
         topology = 0 if self._topology is None else self._topology.metadata.shape[0]
         piece_frames = first.frames_per_shard * first.chunk_frames

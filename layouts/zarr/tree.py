@@ -93,7 +93,7 @@ def _atom_metadata(plan: LayoutPlan, array: ArrayPlan) -> ArrayMetadata:
     chunk = (array.chunk_frames, array.chunk_atoms, 3)
     file_atoms = array.n_atom_chunks * array.chunk_atoms
     quantised = compressor = None
-    step = plan.step_of(array.field)
+    step = plan.rounding_step(array.field)
     if step is not None and array.field == "positions":
         packs = array.compression or plan.compression
         quantised = quantised_from_option(step, plan.precision_source, packs)

@@ -44,15 +44,15 @@ from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.chunked.own import Ensemble
 from mdio.layouts.codecs.compressors import MEANT, full_option, quantised_from_option
 from mdio.layouts.codecs.quantised import Scratch, decode_chunk, encode_chunk
-from mdio.layouts.manifest import FULL_SYSTEM, check_group_names, manifest_of
+from mdio.layouts.manifest import FULL_SYSTEM, build_manifest, check_group_names
 from mdio.layouts.plan import ArrayPlan, LayoutPlan, PackedShare, WriteOptions, plan_pieces
 from mdio.layouts.writer import (
     CHUNK_OPTIONS,
-    Believe,
     EncodedChunk,
     LayoutWriter,
     OutputMeta,
     PieceRecord,
+    SelectIntact,
     WriterFacts,
 )
 from mdio.layouts.zarr.array import (
@@ -152,7 +152,7 @@ class ZarrWriter(LayoutWriter):
                 raise
             raise OutputError(f"{self.path}: cannot be made ({error.strerror})") from error
 
-    def find(self, receipts: Sequence[PieceRecord], believe: Believe) -> Sequence[PieceRecord]:
+    def find(self, receipts: Sequence[PieceRecord], believe: SelectIntact) -> Sequence[PieceRecord]:
         """Make the tree again, without the manifest that says that it is whole."""
         (self.path / METADATA).unlink(missing_ok=True)
         self.create()
@@ -271,7 +271,7 @@ class ZarrWriter(LayoutWriter):
             metadata = topology_metadata(data.size)
             file = self.path / TOPOLOGY / metadata.file_name(0)
             tables[TOPOLOGY] = [write_numbers(file, metadata, data)]
-        manifest = manifest_of(
+        manifest = build_manifest(
             self.plan,
             self.meta,
             has_box=bool(self._series.periodic.any()),

@@ -61,7 +61,7 @@ from mdio.core.frames import TrajectoryInfo
 from mdio.core.signals import terminations_raised
 from mdio.core.timing import Stopwatch
 from mdio.core.words import duration
-from mdio.layouts.base import Layout, container_of
+from mdio.layouts.base import Layout, container_format
 from mdio.layouts.views.opening import open_source
 from mdio.parallel.executors import available_cores, pool_or_serial
 
@@ -575,7 +575,7 @@ def measure(
     kernel = make_kernel(analysis, select)
     notes: list[str] = []
     with open_source(paths, overlap=overlap, fields=kernel.fields, verify=verify) as layout:
-        info, container = layout.info, container_of(layout)
+        info, container = layout.info, container_format(layout)
         if info.n_frames < 1:
             raise PlanError(f"{paths[0]}: it has no frames; there is nothing to advise on")
         system = System(layout, None if top is None else str(top))

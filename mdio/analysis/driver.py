@@ -28,7 +28,7 @@ from mdio.analysis.work import (
 from mdio.core.errors import BlockError, PlanError
 from mdio.core.options import build_parts, takes_options
 from mdio.core.timing import Stopwatch
-from mdio.layouts.views.opening import ensemble_at
+from mdio.layouts.views.opening import ensemble_members
 from mdio.layouts.views.options import CachedReading, FrameChoice
 from mdio.layouts.views.view import select_frames
 from mdio.parallel import GATHERS, How
@@ -142,12 +142,12 @@ def analyze(
         choose=partial(select_frames, **frames.frames),
         dt_ps=frames.dt_ps,
         cache=reading.folder,
-        transformed=frames.transformed(selection if isinstance(selection, str) else None),
+        transformed=frames.transformation(selection if isinstance(selection, str) else None),
     )
     run = partial(
         _run, run_in=run_in, gather=gather, progress=progress, blocks_per_worker=blocks_per_worker
     )
-    members = run_in.from_owner(partial(ensemble_at, trajectory, group))
+    members = run_in.from_owner(partial(ensemble_members, trajectory, group))
     requests = {
         label: replace(request, trajectory=path, group=None) for label, path in members.items()
     }

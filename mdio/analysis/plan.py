@@ -23,7 +23,7 @@ from mdio.core.words import plural, runs_text
 from mdio.layouts.base import Layout
 from mdio.layouts.manifest import runs_from_indices
 from mdio.layouts.views.opening import open_source
-from mdio.layouts.views.view import Frames, ViewLayout, note_on_dt, select_frames
+from mdio.layouts.views.view import FrameNumbers, ViewLayout, note_on_dt, select_frames
 from mdio.parallel.executors import Executor
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Plan:
     """Seconds for topology, selection and reference; imports too, if they were the first."""
     is_ours: bool
     """Whether `layout` was opened for this plan and has to be closed with it."""
-    chosen: Frames
+    chosen: FrameNumbers
     """Numbers of the frames in the trajectory; other than `frames` if `layout` is a view."""
 
     notes: tuple[str, ...] = ()
@@ -158,14 +158,14 @@ class Request:
     """Whether stored bytes are compared with their checksums."""
     overlap: str | None = None
     """Treatment of frames whose times several files have."""
-    choose: Callable[[Layout], Frames] = select_frames
+    choose: Callable[[Layout], FrameNumbers] = select_frames
     """Chooses frames of the trajectory; by default all."""
     dt_ps: float | None = None
     """Requested time between frames."""
     cache: Cache | None = None
     """Cache of each node."""
     transformed: Mapping[str, Any] | None = None
-    """Transformations of frames; see `mdio.layouts.views.options.FrameChoice.transformed`."""
+    """Transformations of frames; see `mdio.layouts.views.options.FrameChoice.transformation`."""
 
     def plan(self) -> Plan:
         """Open the trajectory, choose blocks, prepare the kernel.
@@ -186,7 +186,7 @@ class Request:
         watch = Stopwatch()
         is_ours = layout is not self.trajectory
         try:
-            source, cache = layout, layout.kept[0][0].cache
+            source, cache = layout, layout.member_runs[0][0].cache
             transformed = self._transform(layout)
             layout = layout if transformed is None else transformed
             system = System(layout, self.top, self.group, source)
@@ -230,9 +230,9 @@ class Request:
                 prepared = replace(prepared, reducer=self.reducer)
             units = None
             if cache is not None and (atoms is None or len(atoms)):
-                from mdio.layouts.caching import units_of
+                from mdio.layouts.caching import cache_units
 
-                units = units_of(source, atoms)
+                units = cache_units(source, atoms)
                 if layout is view:
                     units = replace(units, edges=np.searchsorted(chosen, units.edges))
                 edges = np.unique(units.edges)
@@ -283,7 +283,7 @@ class Request:
                 raise PlanError(f"{trajectory.path}: open the layout with group={group!r} instead")
             if trajectory.verify and not self.verify:
                 raise PlanError(f"{trajectory.path}: open the layout with verify=False instead")
-            if self.cache not in (None, trajectory.kept[0][0].cache):
+            if self.cache not in (None, trajectory.member_runs[0][0].cache):
                 raise PlanError(f"{trajectory.path}: open the layout with the cache instead")
             return trajectory
         if not isinstance(trajectory, str | PathLike) and not len(trajectory):

@@ -279,7 +279,7 @@ class System:
     @property
     def _manifest(self) -> Mapping[str, Any] | None:
         _ = self.layout.info  # opens it
-        return self.stored.kept[0][0].manifest
+        return self.stored.member_runs[0][0].manifest
 
     def _load(self, top: Any) -> Any:
         """Return the Universe, which has to fit the stored group or the full system."""
@@ -290,7 +290,7 @@ class System:
 
         full = self.layout
         if self._group is not None and self._manifest is not None:
-            stored = self.stored.kept[0][0]
+            stored = self.stored.member_runs[0][0]
             full = open_layout(stored.path, verify=stored.verify, uuid=stored.uuid)
         state = state_of(to_path(top))
         try:

@@ -41,7 +41,7 @@ from mdio.cli.workers import add_workers, chosen_executor, executor_name
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.store import is_remote
 from mdio.core.words import duration, human_nbytes, plural
-from mdio.layouts.views.opening import ensemble_at, open_source
+from mdio.layouts.views.opening import ensemble_members, open_source
 from mdio.layouts.views.options import CachedReading, FrameChoice
 from mdio.parallel import GATHERS
 from mdio.parallel.executors import Executor
@@ -177,7 +177,7 @@ def _kernel(args: argparse.Namespace) -> Kernel:
 
 def _n_frames(args: argparse.Namespace) -> int:
     """Return the number of frames for the progress bar; 0 for an ensemble."""
-    if ensemble_at(args.trajectory):
+    if ensemble_members(args.trajectory):
         return 0
     with open_source(args.trajectory, overlap=args.overlap) as layout:
         return len(range(*slice(args.start, args.stop, args.step).indices(layout.info.n_frames)))

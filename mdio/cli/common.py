@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mdio.core.errors import PlanError
 from mdio.core.words import without_passwords
-from mdio.layouts.views.options import FORMER_PBC
+from mdio.layouts.views.options import OLD_PBC_NAMES
 
 
 def add(
@@ -262,7 +262,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "int": {"type": int},
     "int | None": {"type": positive},
     "nbytes": {"type": parse_nbytes},
-    "pbc": {"type": _parse_renamed("--pbc", FORMER_PBC)},
+    "pbc": {"type": _parse_renamed("--pbc", OLD_PBC_NAMES)},
     "precision": {"type": parse_precision},
     "reference": {"type": _parse_reference},
     "several": {"action": "append", "default": []},

@@ -42,7 +42,7 @@ from mdio.core.options import declared_fields
 from mdio.core.signals import ending_signals_noted
 from mdio.core.words import human_nbytes, notes_by_label, plural
 from mdio.layouts.plan import LayoutPlan
-from mdio.layouts.views.opening import labelled
+from mdio.layouts.views.opening import paths_by_label
 from mdio.parallel.executors import Executor
 
 UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -215,7 +215,7 @@ def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
         if "{label}" in args.out and len(args.source) == 1:
             results = convert_members(args.source[0], args.out, progress=progress, **arguments)
         else:
-            sources = labelled(args.source)
+            sources = paths_by_label(args.source)
             results = convert_ensemble(sources, args.out, progress=progress, **arguments)
     notes = notes_by_label({label: result.plan.notes for label, result in results.items()})
     if args.json:

@@ -20,7 +20,7 @@ from mdio.core.units import FIELD_UNITS
 from mdio.core.words import box_text, human_nbytes, plural, times_text
 from mdio.layouts.base import Layout
 from mdio.layouts.striping.file_systems import get_stripe, unstriped
-from mdio.layouts.views.opening import ensemble_at
+from mdio.layouts.views.opening import ensemble_members
 from mdio.layouts.views.options import Reading
 
 HAS = ("has_velocities", "has_forces", "has_box")
@@ -140,7 +140,7 @@ def _print_ensemble(args: argparse.Namespace, members: dict[str, Path]) -> int:
 def run(args: argparse.Namespace) -> int:
     """Print facts of the trajectory."""
     options = source_options(args)
-    if members := ensemble_at(args.path):
+    if members := ensemble_members(args.path):
         return _print_ensemble(args, members)
     try:
         opened = open_with_topology(args.path, args.top, overlap=args.overlap, **options)

@@ -23,7 +23,7 @@ from mdio.cli.common import (
 from mdio.cli.workers import add_workers, chosen_executor
 from mdio.core.errors import PlanError
 from mdio.core.words import human_nbytes, plural
-from mdio.layouts.views.opening import labelled
+from mdio.layouts.views.opening import paths_by_label
 from mdio.layouts.views.options import CachedReading, FrameChoice
 from mdio.mapreduce.driver import map_reduce
 from mdio.mapreduce.job import Shuffle
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, executor: Executor) -> int:
-    trajectory = labelled(args.trajectory) if args.replicas else args.trajectory
+    trajectory = paths_by_label(args.trajectory) if args.replicas else args.trajectory
     arguments = arguments_for(map_reduce, args) | {
         "trajectory": trajectory,
         "map": _program(args),

@@ -29,7 +29,7 @@ from mdio.core.errors import PlanError, WorkerDiedError
 from mdio.core.options import build_parts, takes_options
 from mdio.core.signals import terminations_raised
 from mdio.core.timing import Stopwatch
-from mdio.layouts.views.opening import ensemble_at
+from mdio.layouts.views.opening import ensemble_members
 from mdio.layouts.views.options import CachedReading
 from mdio.mapreduce.job import (
     MappedBlock,
@@ -171,7 +171,7 @@ def map_reduce(
     trajectories: Mapping[str, Trajectory]
     if isinstance(trajectory, Mapping):
         trajectories = trajectory
-    elif members := run_in.from_owner(partial(ensemble_at, trajectory, group)):
+    elif members := run_in.from_owner(partial(ensemble_members, trajectory, group)):
         trajectories, group = members, None
     else:
         trajectories = {"": trajectory}

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from mdio.analysis.kernels.kernel import BlockFunction, Kernel, UserKernel, kernel_name
 from mdio.core.errors import PlanError
 from mdio.layouts.base import Layout
-from mdio.layouts.views.view import Frames, select_frames, times_of
+from mdio.layouts.views.view import FrameNumbers, read_times, select_frames
 from mdio.mapreduce.pairs import KeyValuePairs, convert_values
 
 FrameSelector = slice | Sequence[float] | NDArray[Any] | Callable[[NDArray[np.float64]], Any]
 """A slice or a list, of numbers of frames or (floats) of times in ps; or a function of times."""
 
 
-def choose_frames(layout: Layout, frames: FrameSelector | None) -> Frames:
+def choose_frames(layout: Layout, frames: FrameSelector | None) -> FrameNumbers:
     """Return numbers of frames of a layout, ascending.
 
     `layout`: the trajectory. `frames`: a slice of whole numbers, as Python has it, with a positive
@@ -37,7 +37,7 @@ def choose_frames(layout: Layout, frames: FrameSelector | None) -> Frames:
         return select_frames(layout, *parts)
     n_frames = layout.info.n_frames
     if callable(frames):
-        time = times_of(layout)
+        time = read_times(layout)
         mask = np.asarray(frames(time))
         if mask.shape != time.shape or mask.dtype != np.bool_:
             raise PlanError(
@@ -60,7 +60,7 @@ def _frames_of_list(layout: Layout, frames: NDArray[Any], n_frames: int) -> NDAr
     if frames.ndim != 1 or frames.dtype.kind not in "iuf" or not frames.size:
         raise PlanError("frames are a list of whole numbers, or of times in ps as floats")
     if frames.dtype.kind == "f":
-        time = times_of(layout)
+        time = read_times(layout)
         order = np.argsort(time, kind="stable")
         midpoints = (time[order][1:] + time[order][:-1]) / 2
         numbers = order[np.searchsorted(midpoints, frames)]
@@ -96,7 +96,7 @@ class MappedFrames:
     """Labels of the trajectories, if they have any."""
 
     @classmethod
-    def of(cls, frames: Mapping[str, Frames]) -> MappedFrames:
+    def of(cls, frames: Mapping[str, FrameNumbers]) -> MappedFrames:
         """Return the frames of trajectories by label; times are zeros until they are read."""
         numbers = [np.asarray(own, np.int64) for own in frames.values()]
         firsts = np.cumsum([0, *map(len, numbers)])[:-1]

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, FrameRangeError
 from mdio.core.frames import FrameBlock
-from mdio.layouts.backend import stored
+from mdio.layouts.backend import read_encoded_chunks
 from mdio.layouts.base import Layout
 from mdio.testing.blocks import Floats, Oracle, oracle_from_mdanalysis
 
@@ -256,7 +256,7 @@ class LayoutReadingTests:
         if is_output:
             # Some outputs consist of files that are checked by themselves.
             with suppress(NotImplementedError, CorruptLayoutError), case.open() as layout:
-                stored(layout, int(edges[0]), int(edges[1]))
+                read_encoded_chunks(layout, int(edges[0]), int(edges[1]))
 
     def test_reading_in_a_forked_process(self, case: ReadingCase) -> None:
         with case.open() as layout:

@@ -4,12 +4,12 @@ import pytest
 
 import mdio
 from mdio.advisor.measurements import candidates
-from mdio.layouts.base import container_of
+from mdio.layouts.base import container_format
 
 
 def names(source, **more):
     with mdio.open(source) as layout:
-        found = candidates(layout.info, container_of(layout), None, 2, **more)
+        found = candidates(layout.info, container_format(layout), None, 2, **more)
     return [one.name for one in found]
 
 

@@ -28,7 +28,7 @@ SAMPLES = {"groups": {"ca": "name CA"}, "source_options": {"dt": 2.0}, "verify":
 SAMPLES |= {"topology": False, "progressive": [[1 << 30, 1]], "hints": ["a=b"]}
 
 
-def manifest_of(path):
+def build_manifest(path):
     with open_layout(path) as layout:
         assert layout.info
         return layout.manifest
@@ -68,7 +68,7 @@ def test_an_output_is_made_as_another_was(tmp_path, capsys):
     made = {"select": "protein", "groups": {"ca": "name CA"}, "step": 7, "precision": 0.01}
     assert read_recipe(first) == {"top": PSF} | made
     assert main(["convert", "--recipe", str(first), DCD, str(second), "-q", "-w", "2"]) == 0
-    ours, theirs = manifest_of(first), manifest_of(second)
+    ours, theirs = build_manifest(first), build_manifest(second)
     differ = ("uuid", "created", "manifest_crc32c")
     assert {key for key in ours if ours[key] != theirs[key]} <= {*differ}
     whole = mdio.open(second).read(0, 14).positions

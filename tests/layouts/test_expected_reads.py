@@ -116,7 +116,7 @@ def test_gaps_between_chunks_are_asked_for_together(requested, tmp_path):
     offsets, sizes = np.arange(16) << 17, np.full(16, 100_000)
     between = b"".join(data[at + 100_000 : at + (1 << 17)] for at in offsets)
     with OpenFile(path) as file:
-        made = seal.seal_of(file, [(offsets, sizes)])
+        made = seal.make_seal(file, [(offsets, sizes)])
     assert struct.unpack("<8sQI", made[:-4])[1:] == (len(data), google_crc32c.value(between))
     assert len(requested) == 16
 

@@ -13,14 +13,14 @@ import mdio
 from mdio.core.cache import Cache, cached_trajectories
 from mdio.core.errors import PlanError
 from mdio.core.files.reading import reads
-from mdio.layouts.caching import units_of
+from mdio.layouts.caching import cache_units
 from mdio.parallel.assignment import CacheFollower, follow_into_cache
 
 
 def held(path, cache):
     with mdio.open(path, cache=cache) as layout:
         _ = layout.info
-        return units_of(layout, None).held(cache)
+        return cache_units(layout, None).held(cache)
 
 
 @pytest.mark.parametrize("kind", ["xtc", "dcd", "trr"])

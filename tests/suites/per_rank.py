@@ -24,10 +24,10 @@ from mdio.layouts.h5md.file import (
     create_groups,
     value_path,
 )
-from mdio.layouts.h5md.flavours import flavour_of
+from mdio.layouts.h5md.flavours import get_flavour
 from mdio.layouts.h5md.parts import IN_PARTS, Part
 from mdio.layouts.h5md.writer import H5MDWriter
-from mdio.layouts.manifest import manifest_of
+from mdio.layouts.manifest import build_manifest
 from mdio.layouts.writer import PieceRecord
 from mdio.parallel.executors import Serial
 
@@ -106,7 +106,7 @@ class _JoiningWriter(H5MDWriter):
                 f"{folder}/{part.file}".replace("%", "%%"), path, shape=shape, dtype="<f4"
             )
         file.create_virtual_dataset(path, joined, fillvalue=np.nan)
-        file[path].attrs["unit"] = flavour_of(None).units[array.field]
+        file[path].attrs["unit"] = get_flavour(None).units[array.field]
 
     def finish(self) -> None:
         said = {
@@ -114,5 +114,5 @@ class _JoiningWriter(H5MDWriter):
             "parts_reason": "asked for",
             "parts": [asdict(part) for part in self.parts],
         }
-        with patch("mdio.layouts.h5md.writer.manifest_of", partial(manifest_of, **said)):
+        with patch("mdio.layouts.h5md.writer.build_manifest", partial(build_manifest, **said)):
             super().finish()

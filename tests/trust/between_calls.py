@@ -26,7 +26,7 @@ from suites.h5md_parts_cases import is_alone
 
 import mdio
 from mdio.core.files import publish
-from mdio.layouts.views.opening import ensemble_at
+from mdio.layouts.views.opening import ensemble_members
 
 OLD, NEW, LATER, N_FRAMES = 10, 20, 12, 98
 IN_PARTS = {"chunk_frames": 4, "ensemble": True}
@@ -69,7 +69,7 @@ def convert(out: Path, how: dict | None, n_frames: int) -> None:
 
 
 def n_frames_in(out: Path) -> int:
-    (path,) = (ensemble_at(out) or {"": out}).values()
+    (path,) = (ensemble_members(out) or {"": out}).values()
     assert mdio.verify(path).ok
     with mdio.open(path) as layout:
         return layout.info.n_frames

@@ -89,7 +89,7 @@ def words_of(options: dict) -> list[str]:
     return words
 
 
-def manifest_of(path: Path) -> dict:
+def build_manifest(path: Path) -> dict:
     if path.suffix == ".h5md":
         with h5py.File(path) as file:
             return json.loads(bytes(np.asarray(file["mdio/manifest"]).tobytes()))
@@ -127,7 +127,7 @@ def told(path: Path) -> dict[str, object]:
                 found[str(file.relative_to(path))] = file.read_bytes()
         if path.is_file():
             return found
-    manifest = manifest_of(path)
+    manifest = build_manifest(path)
     found["manifest"] = {key: value for key, value in manifest.items() if key not in OWN}
     return found
 
@@ -275,7 +275,7 @@ class Rounds:
         differ = {k for k in {*found, *self.whole[case]} if found.get(k) != self.whole[case].get(k)}
         assert not differ, f"{sorted(differ)[:5]} differ"
         if went_on and first is not None and "manifest" in found:
-            assert manifest_of(out)["uuid"] == first, "it is not the output that was begun"
+            assert build_manifest(out)["uuid"] == first, "it is not the output that was begun"
         if case in BEGUN:  # nothing more can be added: another output tidies up
             mdio.convert(DCD, out, stop=9, force=True)
         left = {p.name for p in folder.iterdir() if "mdio-index" not in p.name}

@@ -25,7 +25,7 @@ from mdio.core.errors import AtomCountError, MdioError, SourceError
 from mdio.core.frames import LostBytes
 from mdio.core.words import plural
 from mdio.layouts.foreign.packed import UNPACKED_BY, opened_unpacked, packed_as
-from mdio.layouts.foreign.snapshot import Frames, Snapshot, snapshot_of
+from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot, snapshot_of
 
 MOST_LINE_NBYTES = 1 << 20
 """A line of more bytes is not text."""
@@ -330,7 +330,7 @@ class Division:
         self.stops.pop()
 
 
-class TextFrames(Frames):
+class TextFrames(ForeignFrames):
     """A file of text whose frames are found by the rules of its format."""
 
     def __init__(self, path: Path, kind: str, options: Mapping[str, Any]) -> None:

@@ -34,12 +34,12 @@ from mdio.core.errors import OutputError, SourceError
 from mdio.core.files.fingerprint import read_head
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, FrameData, LostBytes, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
-from mdio.layouts.base import FormatFacts, Timing, not_assumed
+from mdio.layouts.base import FormatFacts, Timing, needless_option_error
 from mdio.layouts.foreign.units import WITHOUT, length_factor, made_up, spelled_factor
 from mdio.layouts.native.encoder import Bytes, Encoder
 from mdio.layouts.native.file import NO_ATOMS, NativeLayout, batches
 from mdio.layouts.native.netcdf.classic import ClassicFile, bytes_of
-from mdio.layouts.tables import ChunkTable, Tables, in_frames
+from mdio.layouts.tables import ChunkTable, Tables, frame_chunk_table
 
 if TYPE_CHECKING:
     from mdio.layouts.native.netcdf.hdf5 import HDF5File
@@ -351,7 +351,7 @@ class NCDFLayout(NativeLayout):
         found = data.variables["coordinates"]
         begins = found.begin + found.stride * np.arange(n_frames, dtype=np.int64)
         dtype, planes = found.dtype.str, np.zeros(1, np.int64)
-        return in_frames(self.path, begins, planes, self.info.n_atoms, dtype=dtype)
+        return frame_chunk_table(self.path, begins, planes, self.info.n_atoms, dtype=dtype)
 
     def _close(self) -> None:
         super()._close()
@@ -452,7 +452,7 @@ class NCDFLayout(NativeLayout):
         known = {"dt": "time" in self._names, "length_unit": not self._without_units}
         for option, is_known in known.items():
             if is_known and self.options.get(option) is not None:
-                raise not_assumed(self.path, option)
+                raise needless_option_error(self.path, option)
 
     def _count_whole(self, n_frames: int) -> tuple[int, tuple[LostBytes, ...]]:
         """Return how many frames are whole, and what follows them."""

@@ -19,7 +19,7 @@ from MDAnalysisTests.datafiles import DCD, PSF, XTC
 import mdio
 from mdio.converters.ensemble import convert_members
 from mdio.core.errors import CorruptLayoutError, OutputError, PlanError, SourceError
-from mdio.layouts.views.opening import ensemble_at
+from mdio.layouts.views.opening import ensemble_members
 
 CA = "protein and name CA"
 LENGTHS = {"replica01": 98, "replica02": 40, "other": 7}
@@ -311,4 +311,4 @@ def test_what_cannot_be_looked_at_is_named(tmp_path, monkeypatch):
     (tmp_path / "a.zarr").mkdir()
     monkeypatch.setattr(Path, "is_dir", fail)
     with pytest.raises(SourceError, match=r"a\.zarr: cannot be read \(Stale file handle\)"):
-        ensemble_at(tmp_path / "a.zarr")
+        ensemble_members(tmp_path / "a.zarr")

@@ -16,7 +16,7 @@ from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files import store
 from mdio.core.files.reading import reads
 from mdio.layouts.base import cache_notes
-from mdio.layouts.caching import unit_edges, units_of
+from mdio.layouts.caching import cache_units, unit_edges
 
 KINDS = ["dcd", "xtc", "trr", "ncdf", "zarr", "plain.zarr", "h5md", "zip.h5md", "segments", "chain"]
 NAMES = ("positions", "velocities", "forces", "box", "time", "step")
@@ -109,7 +109,7 @@ def test_a_stored_group_is_kept_by_itself(sources, kind, tmp_path):
 def test_units_cover_each_frame_once(sources, kind, tmp_path):
     with opened(sources[kind], tmp_path / "c") as layout:
         _ = layout.info
-        units = units_of(layout, None)
+        units = cache_units(layout, None)
         assert units.edges[0] == 0
         assert units.edges[-1] == 98
         assert (np.diff(units.edges) > 0).all()

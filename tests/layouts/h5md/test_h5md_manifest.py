@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from mdio.core.errors import CorruptLayoutError
 from mdio.layouts.chunked.own import StoredGroups
 from mdio.layouts.manifest import (
+    build_manifest,
     check_manifest,
     indices_from_runs,
-    manifest_of,
     runs_from_indices,
     seal,
 )
@@ -55,7 +55,7 @@ def manifest(**extra):
         atoms=np.array([0, 1, 2, 3, 9]),
         groups={"ca": np.array([1, 4])},
     )
-    return manifest_of(plan, meta, has_box=True, **extra)
+    return build_manifest(plan, meta, has_box=True, **extra)
 
 
 def test_manifest_survives_json():

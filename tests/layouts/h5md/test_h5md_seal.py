@@ -8,7 +8,7 @@ import pytest
 from suites.h5md_cases import make_block, new_writer
 
 from mdio.core.files.reading import OpenFile
-from mdio.layouts.h5md.disk import _reached, problem_of_seal
+from mdio.layouts.h5md.disk import _reached, find_seal_problem
 from mdio.testing.blocks import store_piece
 
 
@@ -52,7 +52,7 @@ def _chunks(path):
 def _problem(path, chunks):
     """Return what a look at all that lies between the chunks finds."""
     with OpenFile(path, ValueError) as file:
-        return problem_of_seal(file, [(np.array([at]), np.array([n])) for at, n in chunks], "it")
+        return find_seal_problem(file, [(np.array([at]), np.array([n])) for at, n in chunks], "it")
 
 
 def test_holes_are_not_read(written, monkeypatch):

@@ -19,7 +19,7 @@ from virtualizarr import open_virtual_dataset
 
 import mdio
 from mdio.core.errors import MissingExtraError, PlanError, SourceError
-from mdio.layouts.refs import placed_positions
+from mdio.layouts.refs import position_tables
 
 SOURCES = ("md.xtc", "adk.xtc", "adk.trr", "adk.dcd", "adk.ncdf", "xtc.segments", "trr.segments")
 SOURCES += ("chunked.h5md",)
@@ -143,7 +143,7 @@ class TestRefusals:
                 return map(mdio.open, (folder / "adk.trr", folder / "adk.xtc"))
 
         with pytest.raises(PlanError, match=r"adk\.xtc: its positions do not lie there as those"):
-            placed_positions(Mixed())
+            position_tables(Mixed())
 
     def test_what_is_not_there(self, tmp_path):
         with pytest.raises(SourceError, match=r"none\.xtc"):

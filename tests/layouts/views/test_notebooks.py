@@ -17,7 +17,7 @@ import mdio
 from mdio.core.errors import MissingExtraError
 from mdio.core.files.reading import reads
 from mdio.layouts.views import notebooks
-from mdio.layouts.views.notebooks import FieldArray, OfThreads
+from mdio.layouts.views.notebooks import FieldArray, LayoutPerThread
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_only_what_is_picked_is_read(adk_zarr):
 def test_parts_are_those_of_an_array(adk_zarr, key):
     layout = mdio.open(adk_zarr)
     whole = layout.read(0, 98).positions
-    array = FieldArray(OfThreads(layout), "positions")
+    array = FieldArray(LayoutPerThread(layout), "positions")
     assert np.array_equal(array[key], whole[key])
     assert np.array_equal(pickle.loads(pickle.dumps(array))[key], whole[key])
 
