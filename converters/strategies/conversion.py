@@ -26,8 +26,9 @@ from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.index import index_paths
 from mdio.core.files.journal import Journal, allocated_nbytes
-from mdio.core.files.publish import output_errors, publish
+from mdio.core.files.publish import link_target, output_errors, publish
 from mdio.core.files.remote.places import run_concurrently
+from mdio.core.files.replacing import drop_unfinished
 from mdio.core.files.store import store_at
 from mdio.core.files.turns import TEMPORARY, concurrent_change_error, state_at, temporary_for
 from mdio.layouts.base import Layout
@@ -92,9 +93,7 @@ class Conversion:
         out damaged on the way. PlanError: with `resume`, an output that cannot be continued.
         """
         if resume and not force:
-            found = executor.from_owner(
-                partial(find_complete, self.job, self.plan, copies=self.copies)
-            )
+            found = executor.from_owner(self._find_complete)
             if found is not None:
                 self.view.close()
                 return found
@@ -204,6 +203,14 @@ class Conversion:
     def _check(self, temporary: Path) -> None:
         """Look at what was written before it gets its name."""
         read_back(temporary, self.plan, self.repairs.compare if self.repairs else None)
+
+    def _find_complete(self) -> ConvertResult | None:
+        """Return the result if the output is complete; unfinished copies of it are removed then."""
+        result = find_complete(self.job, self.plan, copies=self.copies)
+        if result is not None and store_at(self.out).has_folders:
+            identity = resuming.conversion_identity(self.job.meta(), self.plan, self.choice.files)
+            drop_unfinished(link_target(self.out).absolute(), identity)
+        return result
 
     def _publication(
         self, stack: ExitStack, words: Mapping[str, Any], *, force: bool, resume: bool

@@ -341,6 +341,23 @@ def take_over(claim: Claim, goal: Path, begun: Mapping[str, Any]) -> None:
                 return
 
 
+def drop_unfinished(goal: Path, begun: Mapping[str, Any]) -> None:
+    """Remove what dead processes have left of this conversion of `goal`, which another has made.
+
+    What is left of other conversions stays: nobody said that it is not needed.
+    """
+    with _alone_in(goal.parent):
+        for left in leftovers([goal]):
+            for unfinished in unfinished_in(left):
+                with suppress(OSError):  # another conversion, or a disk that refuses
+                    unfinished.compare(goal, begun)
+                    for name in left.temporaries:
+                        remove(left.name(left.folder / name))
+                    journal_path(left.name(goal)).unlink(missing_ok=True)
+                    if left.lock is not None:
+                        left.lock.unlink(missing_ok=True)
+
+
 def keep_access(former: Path, new: Path) -> None:
     """Let those have the new output who had the former one: group, mode and access lists of it.
 
