@@ -95,17 +95,22 @@ def taken(rows: Any, atoms: Any) -> Any:
 
 
 def zarr_readers(path: Path) -> dict[str, Callable[[], Any]]:
-    """Return zarr-python, with and without zarrs' pipeline."""
+    """Return zarr-python with its usual pipeline, and with others that are installed."""
     import zarr
+    from zarr.core import codec_pipeline
 
-    def fast() -> Any:
-        import zarrs  # noqa: F401
-
-        with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
+    def opened(pipeline: str) -> Any:
+        with zarr.config.set({"codec_pipeline.path": pipeline}):
             return zarr.open_group(path, mode="r")[DATASET]
 
-    found = {"zarr-python": lambda: zarr.open_group(path, mode="r")[DATASET]}
-    return {**found, "zarr-python with zarrs": fast} if find_spec("zarrs") else found
+    pipelines = {"zarr-python": "zarr.core.codec_pipeline.BatchedCodecPipeline"}
+    if hasattr(codec_pipeline, "FusedCodecPipeline"):  # zarr 3.4, for Python 3.12 and newer
+        pipelines["zarr-python, fused"] = "zarr.core.codec_pipeline.FusedCodecPipeline"
+    if find_spec("zarrs"):
+        import zarrs  # noqa: F401
+
+        pipelines["zarr-python with zarrs"] = "zarrs.ZarrsCodecPipeline"
+    return {name: partial(opened, pipeline) for name, pipeline in pipelines.items()}
 
 
 class IntoBuffer:
