@@ -3,7 +3,7 @@
 A DCD file is a run of Fortran records: length, bytes, length again. The facts are those of the
 readers of VMD (dcdplugin) and MDAnalysis (libdcd): 84 bytes that begin with ``CORD`` and hold 20
 integers, a record with titles, one with the number of atoms, and with fixed atoms one with the
-numbers of the free ones. Frames are a record with the unit cell (where the header says so), and
+indices of the free ones. Frames are a record with the unit cell (where the header says so), and
 one for all x, all y, all z and, in CHARMM files with a fourth dimension, all w.
 
 All frames (after the first one, where atoms are fixed) have the same size, so that any run of them
@@ -54,23 +54,23 @@ from mdio.layouts.tables import ChunkTable, FrameTable, Tables, frame_chunk_tabl
 
 FIRST_RECORD_NBYTES = 84
 CELL_NBYTES = 48
-"""Six float64."""
+"""Bytes of six float64."""
 TITLE_NBYTES = 80
 MARKER_TYPES = ("<i4", ">i4", "<i8", ">i8")
-"""Lengths of records are of 4 bytes; of 8 with some Fortran compilers."""
+"""Types of the lengths around records: 4 bytes, or 8 with some Fortran compilers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DCDHeader:
-    """What the header of a DCD file says."""
+    """The header of a DCD file."""
 
     marker: np.dtype[np.int64]
     """Integer type of the lengths around records; its byte order is that of all numbers."""
     nbytes: int
-    """Where the first frame begins."""
+    """Bytes of the header; the first frame begins there."""
     n_atoms: int
     free: NDArray[np.int64] | None
-    """Atoms that frames after the first one hold, counted from 0; None if there are no fixed."""
+    """Atoms in the frames after the first, from 0; None if no atoms are fixed."""
     istart: int
     """Integration step of the first frame."""
     nsavc: int
@@ -81,9 +81,9 @@ class DCDHeader:
     n_dimensions: int
     """3, or 4 with CHARMM's fourth dimension."""
     charmm_version: int
-    """Of the CHARMM that wrote it; other programs write 24, X-PLOR 0."""
+    """Version of the CHARMM that wrote it; other programs write 24, X-PLOR 0."""
     is_of_lammps: bool
-    """Whether LAMMPS wrote it, whose `delta_akma` is in a unit of its own."""
+    """Whether LAMMPS wrote it; `delta_akma` is in LAMMPS' own unit then."""
 
     @property
     def order(self) -> str:
@@ -101,21 +101,23 @@ class DCDHeader:
         return CELL_NBYTES + 2 * self.marker.itemsize if self.has_cell else 0
 
     def fields(self, frame: int) -> dict[str, Field]:
-        """Return what lies in frame 0, or in frame 1 and those behind it."""
+        """Return the fields of frame 0, or those of frame 1 and all later ones."""
         n_atoms = self.n_atoms if frame == 0 else self.n_free
         stride, size = self.frame_nbytes(n_atoms), self.marker.itemsize
         begin = self.frame_offset(frame) - frame * stride
 
         axes = begin + self.cell_nbytes
-        numbers, apart = np.dtype(f"{self.order}f4"), self.record_nbytes(n_atoms)
+        numbers, record_nbytes = np.dtype(f"{self.order}f4"), self.record_nbytes(n_atoms)
         shape = (self.n_dimensions, n_atoms)
         fields = {
-            "axes": Field(axes + size, stride, numbers, shape, (apart, 4)),
-            "before": Field(axes, stride, self.marker, shape[:1], (apart,)),
-            "behind": Field(axes + apart - size, stride, self.marker, shape[:1], (apart,)),
+            "axes": Field(axes + size, stride, numbers, shape, (record_nbytes, 4)),
+            "before": Field(axes, stride, self.marker, shape[:1], (record_nbytes,)),
+            "behind": Field(
+                axes + record_nbytes - size, stride, self.marker, shape[:1], (record_nbytes,)
+            ),
         }
         for number, name in enumerate("xyz"):
-            fields[name] = Field(axes + size + number * apart, stride, numbers, (n_atoms,))
+            fields[name] = Field(axes + size + number * record_nbytes, stride, numbers, (n_atoms,))
         if self.has_cell:
             values = ("values", f"{self.order}f8", (6,))
             cell = np.dtype([("before", self.marker), values, ("behind", self.marker)])
@@ -131,7 +133,7 @@ class DCDHeader:
         return self.cell_nbytes + self.n_dimensions * self.record_nbytes(n_atoms)
 
     def frame_offset(self, frame: int) -> int:
-        """Where a frame begins in the file."""
+        """Offset of a frame in the file."""
         if frame == 0:
             return self.nbytes
         first = self.nbytes + self.frame_nbytes(self.n_atoms)
@@ -160,29 +162,29 @@ class _Records:
         self.offset = 0
 
     def next(self, what: str, nbytes: int | None = None) -> bytes:
-        found = self._length()
+        length = self._length()
         room = self.file.nbytes - self.offset - 2 * self.size
-        if found is None or not 0 <= found <= room or (nbytes is not None and found != nbytes):
-            wanted = f"at most {max(room, 0)}" if nbytes is None else str(nbytes)
+        if length is None or not 0 <= length <= room or (nbytes is not None and length != nbytes):
+            expected = f"at most {max(room, 0)}" if nbytes is None else str(nbytes)
             raise SourceError(
                 f"{self.file.path}: the record of {what} at byte {self.offset} has a length of "
-                f"{found}, expected {wanted}: the header is truncated or damaged"
+                f"{length}, expected {expected}: the header is truncated or damaged"
             )
-        payload = self.file.read(self.offset + self.size, found)
-        self.offset += self.size + found
-        if self._length() != found:
+        payload = self.file.read(self.offset + self.size, length)
+        self.offset += self.size + length
+        if self._length() != length:
             raise SourceError(
                 f"{self.file.path}: the record of {what} does not end at byte {self.offset} as its "
-                f"length of {found} says: the header is damaged"
+                f"length of {length} says: the header is damaged"
             )
         self.offset += self.size
         return payload
 
     def titles(self) -> bytes:
-        """Return the record of titles: how many there are, and 80 bytes of each.
+        """Return the record of titles: their number, and 80 bytes of each.
 
-        MDAnalysis 0.17.0 wrote 164 as its length whatever the number of titles was; then that says
-        where the record ends.
+        MDAnalysis 0.17.0 wrote 164 as its length whatever the number of titles was; the record ends
+        where the number of titles says then.
         """
         begin, length = self.offset, self._length()
         count = self.file.read(begin + self.size, 4)
@@ -190,10 +192,10 @@ class _Records:
             nbytes = 4 + TITLE_NBYTES * _integer(count, f"{self.marker[0]}i4")
             end = begin + self.size + nbytes
             if 4 <= nbytes <= self.file.nbytes - end and length != nbytes:
-                behind = self.file.read(end, self.size)
-                at_its_end = self.file.read(begin + self.size + max(length, 0), self.size)
-                mark = self.file.read(begin, self.size)
-                if behind == mark != at_its_end:
+                next_marker = self.file.read(end, self.size)
+                marker_at_length = self.file.read(begin + self.size + max(length, 0), self.size)
+                marker = self.file.read(begin, self.size)
+                if next_marker == marker != marker_at_length:
                     self.offset = end + self.size
                     return self.file.read(begin + self.size, nbytes)
         return self.next("titles")
@@ -206,7 +208,7 @@ class _Records:
 def read_header(file: PositionalFile) -> DCDHeader:
     """Read the header of an opened DCD file.
 
-    Raises SourceError: it is not that of a DCD file, or damaged.
+    Raises SourceError: it is no DCD file, or damaged.
     """
     head = file.read(0, 12)
     marker = looks_like_dcd(head)
@@ -257,25 +259,25 @@ INT32_MAX = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class _FileHeader:
-    """The header of a DCD file: it counts the frames and says when the first one was."""
+    """The header of a DCD file, with the number of frames and the step of the first set anew."""
 
     raw: bytes
-    at: int
+    offset: int
     order: str
     istart: int
     stride: int
 
     def __call__(self, start: int, stop: int) -> bytes:
         numbers = struct.pack(f"{self.order}2i", stop - start, self.istart + self.stride * start)
-        return self.raw[: self.at] + numbers + self.raw[self.at + len(numbers) :]
+        return self.raw[: self.offset] + numbers + self.raw[self.offset + len(numbers) :]
 
 
 @dataclass(frozen=True, slots=True)
 class _MarkerCheck:
-    """Compares the lengths of records with what they should be."""
+    """Compares the lengths around records with the expected ones."""
 
     markers: tuple[tuple[int, bytes], ...]
-    """What every frame has to hold, and at which of its bytes, to be readable."""
+    """Offset in the frame, and bytes expected there, of every length."""
 
     def __call__(
         self, data: NDArray[np.uint8], run: range, frames: FrameTable, _n_atoms: int
@@ -283,8 +285,8 @@ class _MarkerCheck:
         stride = int(frames.edges[1] - frames.edges[0])
         rows = data[: len(run) * stride].reshape(len(run), stride)
         for offset, marker in self.markers:
-            found = rows[:, offset : offset + len(marker)]
-            wrong = (found != np.frombuffer(marker, np.uint8)).any(axis=1)
+            stored = rows[:, offset : offset + len(marker)]
+            wrong = (stored != np.frombuffer(marker, np.uint8)).any(axis=1)
             if wrong.any():
                 row = run.start + int(np.argmax(wrong))
                 raise SourceError(
@@ -295,7 +297,7 @@ class _MarkerCheck:
 
 
 def bytes_of(path: Path, header: DCDHeader, n_frames: int) -> FrameTable | None:
-    """Return where frames lie; None if copies would not make valid files.
+    """Return the table of frames; None if copies would not make valid files.
 
     That is so with fixed atoms (only the first frame has them) or with steps beyond 32 bits.
     """
@@ -323,7 +325,7 @@ def _markers(header: DCDHeader) -> Iterator[tuple[int, bytes]]:
 
 
 CELL_ORDER = (0, 2, 5, 4, 3, 1)
-"""Where lengths and alpha, beta, gamma are in a cell's record: A, gamma, B, beta, alpha, C."""
+"""Indices of lengths and alpha, beta, gamma in a record: A, gamma, B, beta, alpha, C."""
 MATRIX_ORDER = ((0, 1, 3), (1, 2, 4), (3, 4, 5))  # the rows of CHARMM's symmetric matrix
 
 
@@ -334,12 +336,12 @@ NEWEST_OF_OTHERS = 25
 def boxes_from_cells(cells: NDArray[np.float64], charmm_version: int = 0) -> NDArray[np.float32]:
     """Return the boxes that the unit-cell records of a DCD file mean.
 
-    CHARMM writes the symmetric matrix of the cell; the version in the header tells, as chemfiles
-    has it. Of older versions, and of other programs, the values do, as in MDAnalysis: three angles
-    between -1 and 1 are cosines (NAMD after 2.5, VMD); a negative number, or an angle beyond 180,
-    tells of the matrix; else degrees.
+    Newer versions of CHARMM write the symmetric matrix of the cell; like chemfiles, this recognises
+    them by the version in the header. For older ones and other programs the values decide, as in MDAnalysis:
+    three angles between -1 and 1 are cosines (NAMD after 2.5, VMD); with a negative number or an
+    angle beyond 180 it is the matrix; else they are degrees.
 
-    `cells`, (F, 6) float64: as they lie in the file. `charmm_version`: what the header says.
+    `cells`, (F, 6) float64: as they lie in the file. `charmm_version`: from the header.
     Returns (F, 6) float32: lengths in angstrom, angles in degrees; zeros where there is no cell.
     """
     lengths_angles = cells[:, CELL_ORDER]
@@ -381,17 +383,17 @@ class DCDLayout(NativeLayout):
 
     _header: DCDHeader
     _fields: tuple[dict[str, Field], dict[str, Field]]
-    """What lies in the first frame, and in the others."""
+    """Fields of the first frame, and of the others."""
     _first_frame: NDArray[np.float32]
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
-        """Return whether it begins with a record of 84 bytes and ``CORD``."""
+        """Return whether the file begins with a record of 84 bytes and ``CORD``."""
         return looks_like_dcd(read_head(path)[:12]) is not None
 
     @property
     def header(self) -> DCDHeader:
-        """What the header says; opens the file if need be."""
+        """The header; opens the file if need be."""
         _ = self.info
         return self._header
 
@@ -402,7 +404,7 @@ class DCDLayout(NativeLayout):
         with np.errstate(all="ignore"):
             times = self._times(np.array([0, n_frames - 1]))
         boxes = np.ones((1, 6), np.float32)
-        with suppress(SourceError):  # reading this frame tells; the others may be whole
+        with suppress(SourceError):  # only reading this frame raises; the others may be whole
             self._read_records(0, 1, NO_ATOMS, np.empty((1, 0, 3), np.float32), boxes)
         if header.free is not None:
             self._first_frame = np.empty((1, header.n_atoms, 3), np.float32)
@@ -421,8 +423,8 @@ class DCDLayout(NativeLayout):
         )
 
     def tables(self) -> Tables:
-        """Return where its frames, and x, y and z of each, lie; see `Layout.tables`."""
-        frames = None  # copies would not have what was said of this file
+        """Return the tables of frames, and of x, y and z of each; see `Layout.tables`."""
+        frames = None  # copies would lose the time step that the user gave for this file
         if "dt" not in self.options:
             frames = bytes_of(self.path, self.header, self.info.n_frames)
             frames = frames and replace(frames, sums=self.options.get("sums"))
@@ -443,7 +445,7 @@ class DCDLayout(NativeLayout):
         return self._header.frame_offset(start), self._header.frame_offset(stop)
 
     def _count_frames(self) -> tuple[int, tuple[LostBytes, ...]]:
-        """Return how many frames are whole, and what follows them."""
+        """Return the number of whole frames, and the bytes that follow them."""
         header = self._header
         first_nbytes = header.frame_nbytes(header.n_atoms)
         beyond_first = self._file.nbytes - header.frame_offset(1)
@@ -454,9 +456,9 @@ class DCDLayout(NativeLayout):
                 f"{self.path}: frame 0 is truncated: found {first_nbytes + beyond_first} of its "
                 f"{first_nbytes} bytes, so no frame is whole. Copy the file again"
             )
-        n_more, left = divmod(beyond_first, header.frame_nbytes(header.n_free))
-        n_frames, at = n_more + 1, self._file.nbytes - left
-        return n_frames, (LostBytes(str(self.path), n_frames, at, left),) if left else ()
+        n_more, n_lost = divmod(beyond_first, header.frame_nbytes(header.n_free))
+        n_frames, begin = n_more + 1, self._file.nbytes - n_lost
+        return n_frames, (LostBytes(str(self.path), n_frames, begin, n_lost),) if n_lost else ()
 
     @property
     def _interval(self) -> int:
@@ -465,21 +467,21 @@ class DCDLayout(NativeLayout):
     @property
     def timing(self) -> Timing:
         """Times follow from steps, which are counted; see `Layout.timing`."""
-        timing = super().timing  # opens it
+        timing = super().timing  # opens the file
         return timing._replace(step_ps=self._dt_ps / self._interval)
 
     @property
     def _dt_ps(self) -> float:
-        asked = self.options.get("dt")
-        if asked is not None:
-            return float(asked)
+        dt_ps = self.options.get("dt")
+        if dt_ps is not None:
+            return float(dt_ps)
         unit_ps = FS_TO_PS if self._header.is_of_lammps else AKMA_TO_PS
         return self._header.delta_akma * unit_ps * self._interval
 
     def _made_up(self) -> tuple[str, ...]:
-        asked = self.options.get("dt")
-        if asked is not None:
-            return (f"frames are {asked:g} ps apart, as asked",)
+        dt_ps = self.options.get("dt")
+        if dt_ps is not None:
+            return (f"frames are {dt_ps:g} ps apart, as asked",)
         if self._header.is_of_lammps:
             return (
                 "LAMMPS wrote it, and does not say in which unit times are: assumed to be fs (its "
@@ -521,19 +523,19 @@ class DCDLayout(NativeLayout):
         positions: NDArray[np.float32],
         boxes: NDArray[np.float32],
     ) -> None:
-        """Fill positions of `atoms` of those in the frames, and unit cells.
+        """Fill positions of `atoms`, indices into the atoms of these frames, and unit cells.
 
         With fixed atoms, the first frame is read by itself.
         """
-        header, every = self._header, self._fields[bool(start)]
-        fields = {name: field for name, field in every.items() if name not in ("x", "y", "z")}
-        low, high = 0, (n_atoms := every["x"].shape[0])
+        header, all_fields = self._header, self._fields[bool(start)]
+        fields = {name: field for name, field in all_fields.items() if name not in ("x", "y", "z")}
+        low, high = 0, (n_atoms := all_fields["x"].shape[0])
         if atoms is not None:
             low, high = (int(atoms.min()), int(atoms.max()) + 1) if atoms.size else (0, 0)
         unwanted = 4 * (n_atoms - (high - low)) * header.n_dimensions
         if low == high or spare_gaps(unwanted, header.n_dimensions + 1):
-            fields = {"cell": every["cell"]} if header.has_cell else {}
-            fields |= {name: every[name].part(low, high) for name in "xyz" if low < high}
+            fields = {"cell": all_fields["cell"]} if header.has_cell else {}
+            fields |= {name: all_fields[name].part(low, high) for name in "xyz" if low < high}
             atoms = None if atoms is None else atoms - low
         boxes[...] = 0
         for first, last, arrays in self._file.records(start, stop, fields) if fields else ():
@@ -551,13 +553,13 @@ class DCDLayout(NativeLayout):
                 planar_to_xyz(planes, positions[rows], atoms)
 
     def _check_lengths(self, around: Sequence[NDArray[Any]], nbytes: int, first: int) -> None:
-        """Compare the lengths around records, (F,) or those of all axes (F, D), from `first` on."""
+        """Compare the lengths around records, (F,) or (F, D) of all axes, from frame `first` on."""
         for lengths in around:
             if (lengths != nbytes).any():
-                row, *axis = at = tuple(np.argwhere(lengths != nbytes)[0])
+                row, *axis = index = tuple(np.argwhere(lengths != nbytes)[0])
                 raise SourceError(
                     f"{self.path}: frame {first + row} is damaged: the record of its "
-                    f"{'xyzw'[axis[0]] if axis else 'unit cell'} has a length of {lengths[at]} "
+                    f"{'xyzw'[axis[0]] if axis else 'unit cell'} has a length of {lengths[index]} "
                     f"bytes, expected {nbytes}"
                 )
 
@@ -576,8 +578,8 @@ class DCDEncoder(Encoder):
 
     The time of a frame is not stored: readers compute it from the number of the first step, the
     steps between frames and the time step, in single precision. Where times are not equally
-    spaced (`lost` tells), they run evenly from the first to the last, or by 1 ps if these are equal
-    or the last is before the first.
+    spaced (see `lost`), they run evenly from the first to the last, or by 1 ps if the last is not
+    after the first.
     """
 
     @property
@@ -617,27 +619,27 @@ class DCDEncoder(Encoder):
         """Return a sentence if these times are not equally spaced, with the first that differs."""
         even = time[0] + _dt(time) * np.arange(len(time))  # what `_clock` makes of them
         # Times may come from a format in single precision, and go into one.
-        room = 4e-7 * np.abs(time).max() + 1e-6 * _dt(time)
-        differ = ~(np.abs(time - even) <= room)  # NaN too
+        tolerance = 4e-7 * np.abs(time).max() + 1e-6 * _dt(time)
+        differ = ~(np.abs(time - even) <= tolerance)  # NaN too
         if not differ.any():
             return None
         first = int(np.argmax(differ))
-        grow = time[-1] > time[0]
-        how = (
+        ascends = time[-1] > time[0]
+        remedy = (
             "they are evened out"
-            if grow
+            if ascends
             else "they do not grow, so they cannot be evened out and are counted again"
         )
         return (
-            f"dcd cannot hold times that are not equally spaced: {how}; the file says {even[0]:g} "
-            f"to {even[-1]:g} ps, every {_dt(time):g} ps. Frame {first} is the first to differ, at "
-            f"{even[first]:g} ps instead of {time[first]:g} ps; h5md, zarr, trr and ncdf hold any "
+            f"dcd cannot hold times that are not equally spaced: {remedy}; the file says "
+            f"{even[0]:g} to {even[-1]:g} ps, every {_dt(time):g} ps. Frame {first} is the first to "
+            f"differ, at {even[first]:g} ps instead of {time[first]:g} ps; h5md, zarr, trr and ncdf hold any "
             "times"
         )
 
 
 def _cells(box: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return cells (F, 6) as DCD has them, in the arithmetic of MDAnalysis' writer."""
+    """Return cells (F, 6) in the order of DCD, in the arithmetic of MDAnalysis' writer."""
     cells = np.take(box, STORED_ORDER, axis=1)
     angles = [1, 3, 4]
     cells[:, angles] = np.sin(np.deg2rad(np.float32(90.0) - cells[:, angles]))
@@ -654,7 +656,7 @@ def _dt(time: NDArray[np.float64]) -> float:
 def _clock(time: NDArray[np.float64], step: NDArray[np.int64]) -> tuple[int, int, float]:
     """Choose (istart, nsavc, dt) with ``(frame + istart / nsavc) * dt`` the times of the frames.
 
-    The source's own steps are kept where they say the same as its times; otherwise the ratio of
+    The source's own steps are kept where they agree with its times; otherwise the ratio of
     the first time to dt is written as the nearest simple fraction.
     """
     dt_ps = _dt(time)

@@ -1,10 +1,10 @@
-"""What layouts of native files share: records at equal distances, frames found by an index.
+"""Native files: fields of records at equal distances, and frames found through an index.
 
-Frames of an XTC or TRR file are found in several parts of it at a time. Where a file comes over a
-network, walking from header to header costs a round trip each, or the bytes in between all the
-same. So every process reads a part of the file once, many requests at a time, finds the first
-header in it, and follows the frames from there. The parts fit together if each ends where the next
-begins; and what was read is in the memory of the machine that will want it for the analysis.
+An XTC or TRR file on another machine is scanned in parts. Walking from header to header would cost
+a round trip for each, or all bytes between them anyway. So every process reads one part of the
+file, with many requests in flight, finds the first header in it and follows the frames from there.
+The parts fit together if each ends where the next begins. What was read is then in the page cache
+of the machine that analyses it.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from mdio.layouts.base import Layout
 from mdio.layouts.tables import ChunkTable, FrameTable, Tables
 
 BATCH_NBYTES = 4 * 2**20
-"""Bytes read before they are decoded: stays in the cache of the processor."""
+"""Bytes of one read: few enough to stay in the processor's cache until they are decoded."""
 GAP_NBYTES = 16 * 1024
-"""From this size on, a gap between wanted bytes is skipped; reading less is cheaper than a call."""
+"""Gaps of this size or more are skipped; a smaller one is cheaper to read than a further call."""
 
 
 def spare_gaps(unwanted_nbytes: int, n_gaps: int) -> bool:
-    """Return whether skipping so many bytes in so many gaps is cheaper than reading them."""
+    """Return whether skipping unwanted bytes, in `n_gaps` gaps, is cheaper than reading them."""
     return unwanted_nbytes >= n_gaps * GAP_NBYTES
 
 
 def batches(start: int, stop: int, row_nbytes: int) -> Iterator[tuple[int, int]]:
-    """Yield (first, last) of consecutive pieces of ``start:stop`` that are read at one go."""
+    """Yield (first, last) of consecutive batches of ``start:stop``, each one read."""
     step = max(1, BATCH_NBYTES // max(1, row_nbytes))
     for first in range(start, stop, step):
         yield first, min(first + step, stop)
@@ -52,8 +52,8 @@ def batches(start: int, stop: int, row_nbytes: int) -> Iterator[tuple[int, int]]
 class Rows(NamedTuple):
     """Equal byte ranges of consecutive records.
 
-    `buffer`, (B,) uint8: holds them. `n_rows`: number of records R. `stride`: bytes between the
-    beginnings of two of them in `buffer`.
+    `buffer`, (B,) uint8: the bytes. `n_rows`: number of records R. `stride`: bytes from the
+    beginning of one record to that of the next in `buffer`.
     """
 
     buffer: NDArray[np.uint8]
@@ -61,7 +61,7 @@ class Rows(NamedTuple):
     stride: int
 
     def view(self, field: Field, offset: int) -> NDArray[Any]:
-        """Return a field that lies at `offset` of every record, (R, *shape), without a copy."""
+        """Return a view, (R, *shape), of the field at `offset` of every record."""
         strides = field.strides
         if strides is None:
             strides = np.empty(field.shape, np.dtype([("item", "V1")])).strides
@@ -76,10 +76,10 @@ class Rows(NamedTuple):
 
 
 class Field(NamedTuple):
-    """Numbers that lie in every record of a file, records at equal distances.
+    """Numbers in every record of a file whose records lie at equal distances.
 
-    `begin`: where those of record 0 lie, or would. `stride`: bytes from record to record. `dtype`,
-    `shape`, `strides`: of those of one record; C-contiguous by default.
+    `begin`: offset of the field in record 0. `stride`: bytes from record to record. `dtype`,
+    `shape`, `strides`: of the field in one record; C-contiguous by default.
     """
 
     begin: int
@@ -90,14 +90,14 @@ class Field(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of those of one record, from the first to the last."""
+        """Bytes from the first number of one record to its last."""
         if self.strides is None:
             return self.dtype.itemsize * math.prod(self.shape)
         steps = zip(self.shape, self.strides, strict=True)
         return self.dtype.itemsize + sum((n - 1) * stride for n, stride in steps)
 
     def part(self, low: int, high: int) -> Field:
-        """Return elements ``low:high`` of them."""
+        """Return the part with elements ``low:high``."""
         begin = self.begin + low * self.dtype.itemsize * math.prod(self.shape[1:])
         return self._replace(begin=begin, shape=(high - low, *self.shape[1:]))
 
@@ -106,83 +106,82 @@ Fields = Mapping[str, Field]
 
 
 def _read_as_one(fields: Fields) -> list[tuple[int, int, int, list[str]]]:
-    """Return which fields are read at one go: begin, bytes, stride of records, and their names.
+    """Return the reads that fetch `fields`: begin, bytes, stride of records, names of fields.
 
-    Those of the same records are, unless that would read much that is not wanted.
+    Fields of the same records share a read, unless that would fetch many unwanted bytes.
     """
-    found = []
+    reads = []
     for stride in dict.fromkeys(field.stride for field in fields.values()):
         names = [name for name, field in fields.items() if field.stride == stride]
         low = min(fields[name].begin for name in names)
         nbytes = max(fields[name].begin + fields[name].nbytes for name in names) - low
         unwanted = stride - sum(fields[name].nbytes for name in names)
         if nbytes <= stride and not spare_gaps(unwanted, len(names)):
-            found.append((low, nbytes, stride, names))
+            reads.append((low, nbytes, stride, names))
         else:
-            found += [(fields[one].begin, fields[one].nbytes, stride, [one]) for one in names]
-    return found
+            reads += [(fields[name].begin, fields[name].nbytes, stride, [name]) for name in names]
+    return reads
 
 
 class PositionalFile(OpenFile):
     """A file of records, opened for reading by position."""
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Return bytes from `offset` on: `nbytes`, or fewer at the end of the file."""
+        """Return `nbytes` bytes from `offset` on, or fewer at the end of the file."""
         return self.peek(offset, nbytes)
 
     def rows(self, offset: int, stride: int, n_rows: int, nbytes: int) -> Rows:
         """Read `nbytes` of each of `n_rows` records; gaps between them are skipped if large.
 
-        `offset`: where the first wanted byte of the first record lies in the file. `stride`:
-        distance between records in the file. `n_rows`, `nbytes`: how many records, and how much of
-        each; ``nbytes <= stride``.
+        `offset`: of the first wanted byte in the file. `stride`: bytes from record to record.
+        `n_rows`: number of records. `nbytes`: wanted bytes of each, at most `stride`.
         Raises SourceError: the file ends before, or cannot be read.
         """
         if spare_gaps(stride - nbytes, 1):
             buffer = np.empty(n_rows * nbytes, np.uint8)
-            for at, row in self._apart(offset, stride, buffer.reshape(n_rows, nbytes)):
-                self.fill(at, row)
+            for begin, row in self._place_rows(offset, stride, buffer.reshape(n_rows, nbytes)):
+                self.fill(begin, row)
             return Rows(buffer, n_rows, nbytes)
         buffer = np.empty((n_rows - 1) * stride + nbytes, np.uint8)
         self.fill(offset, buffer)
         return Rows(buffer, n_rows, stride)
 
     def fields(self, start: int, stop: int, fields: Fields) -> dict[str, NDArray[Any]]:
-        """Read what is in records ``start:stop``: arrays (stop - start, *shape), maybe with gaps.
+        """Read fields of records ``start:stop``: arrays (stop - start, *shape), maybe with gaps.
 
         Raises SourceError: the file ends before, or cannot be read.
         """
-        found = {}
+        arrays = {}
         for begin, nbytes, stride, names in _read_as_one(fields):
             rows = self.rows(begin + start * stride, stride, stop - start, nbytes)
             for name in names:
-                found[name] = rows.view(fields[name], fields[name].begin - begin)
-        return found
+                arrays[name] = rows.view(fields[name], fields[name].begin - begin)
+        return arrays
 
     def records(
         self, start: int, stop: int, fields: Fields
     ) -> Iterator[tuple[int, int, dict[str, NDArray[Any]]]]:
-        """Yield (first, last, `fields` of these) of records ``start:stop``, some MiB at a time."""
+        """Yield (first, last, their `fields`) of records ``start:stop``, some MiB at a time."""
         row_nbytes = 0
         for _, nbytes, stride, _ in _read_as_one(fields):
             row_nbytes += nbytes if spare_gaps(stride - nbytes, 1) else stride
         for first, last in batches(start, stop, row_nbytes):
             yield first, last, self.fields(first, last, fields)
 
-    def _apart(
+    def _place_rows(
         self, offset: int, stride: int, buffer: NDArray[np.uint8]
     ) -> Iterator[tuple[int, memoryview]]:
-        """Yield where each row of `buffer` lies, and the row; those of an object are under way."""
-        places = [offset + row * stride for row in range(len(buffer))]
-        ahead = places if self.remote is not None and len(places) > 1 else []
-        with in_flight(ByteRange(self, at, buffer.shape[1]) for at in ahead):
-            yield from zip(places, (row.data for row in buffer), strict=True)
+        """Yield the offset of each row of `buffer`, and the row; in a store, all are in flight."""
+        offsets = [offset + row * stride for row in range(len(buffer))]
+        prefetched = offsets if self.remote is not None and len(offsets) > 1 else []
+        with in_flight(ByteRange(self, begin, buffer.shape[1]) for begin in prefetched):
+            yield from zip(offsets, (row.data for row in buffer), strict=True)
 
 
 class CheckedFile(PositionalFile):
-    """A file whose bytes are compared with their checksums whenever they are read.
+    """A file whose bytes are compared with checksums whenever they are read.
 
-    Reads are widened to whole pieces; of a large gap between wanted bytes, nothing is read.
+    Reads are widened to whole pieces; large gaps between wanted bytes are skipped.
 
     `path`: the file. `sums`: its checksums.
     """
@@ -200,10 +199,10 @@ class CheckedFile(PositionalFile):
         """Read `nbytes` of each of `n_rows` records; see the base class."""
         if spare_gaps(stride - nbytes, 1):
             first, last = self.sums.around(offset, offset + nbytes)
-            buffer = np.empty((n_rows, last - first), np.uint8)  # frames are alike, and so pieces
-            for at, row in self._apart(first, stride, buffer):
-                self.fill(at, row)
-                self.sums.check(self.path, at, row)
+            buffer = np.empty((n_rows, last - first), np.uint8)  # all records are cut alike
+            for begin, row in self._place_rows(first, stride, buffer):
+                self.fill(begin, row)
+                self.sums.check(self.path, begin, row)
             return Rows(buffer.reshape(-1)[offset - first :], n_rows, last - first)
         return Rows(self._checked(offset, offset + (n_rows - 1) * stride + nbytes), n_rows, stride)
 
@@ -216,21 +215,21 @@ class CheckedFile(PositionalFile):
 
 
 def open_positional(path: Path, options: Mapping[str, Any]) -> PositionalFile:
-    """Open a file for a layout with `options`: with checksums (``sums=``) where it has them."""
+    """Open a file for a layout with `options`, with checksums where these have some (``sums=``)."""
     sums = options.get("sums")
     return PositionalFile(path) if sums is None else CheckedFile(path, sums)
 
 
 NO_ATOMS = np.empty(0, np.int64)
 SMALL_FRAME_NBYTES = 64 * 1024
-"""Frames up to this size are asked for as a whole, also where few atoms are wanted."""
+"""Frames up to this size are prefetched as a whole, also where few atoms are wanted."""
 
 
 class NativeLayout(Layout):
-    """A file that is opened by position, and closed again if it cannot be understood."""
+    """A file that is read by position; closed again if it cannot be opened as a trajectory."""
 
     reads_whole_frames: ClassVar[bool] = False
-    """Whether a few atoms of a frame cost all of its bytes."""
+    """Whether reading a few atoms takes all bytes of a frame."""
     _file: PositionalFile
 
     def _open(self) -> TrajectoryInfo:
@@ -243,14 +242,14 @@ class NativeLayout(Layout):
 
     @abstractmethod
     def _open_frames(self) -> TrajectoryInfo:
-        """Say what is in the opened file; raises SourceError."""
+        """Return the facts of the opened file; raises SourceError."""
 
     @abstractmethod
     def _span(self, start: int, stop: int) -> tuple[int, int]:
-        """Return where frames ``start:stop`` begin in the opened file, and where they end."""
+        """Return the offsets where frames ``start:stop`` begin and end in the opened file."""
 
     def _ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
-        """Yield where frames lie, if they are read as a whole or are small."""
+        """Yield the bytes of frames that are read as a whole or are small."""
         if atoms is not None and not atoms.size:
             return
         begin, end = self._span(start, stop)
@@ -263,15 +262,15 @@ class NativeLayout(Layout):
 
 
 class FoundFrames(NativeLayout):
-    """A file of which an index tells where frames are."""
+    """A file whose frames are found through an index of their offsets."""
 
     _index: FrameIndex
     _whole: list[int] | None = None
-    """Frames that can be read, of a file with damage between them."""
+    """Numbers of the frames that can be read, in a file with damage; None without damage."""
 
     @property
     def index(self) -> FrameIndex:
-        """Where the frames are; opens the file if need be."""
+        """Offsets of the frames; opens the file if need be."""
         _ = self.info
         return self._index
 
@@ -310,7 +309,7 @@ class IndexedLayout(FoundFrames):
     """Its `mdio.layouts.tables.FrameCheck`."""
 
     def tables(self) -> Tables:
-        """Return where its frames, and their positions, lie; see `Layout.tables`."""
+        """Return the tables of frames and positions; see `Layout.tables`."""
         edges = np.append(self.index.offsets, np.int64(self.index.nbytes))
         order = None if self.info.xtc_integers else ">"
         frames = FrameTable(
@@ -324,12 +323,12 @@ class IndexedLayout(FoundFrames):
 
     @abstractmethod
     def _positions(self) -> ChunkTable | None:
-        """Return where positions lie; see `Tables.positions`."""
+        """Return the table of positions; see `Tables.positions`."""
 
     @classmethod
     @abstractmethod
     def marks(cls, path: Path) -> FrameMarks:
-        """Return how frames of a file are known, by its first."""
+        """Return what frames of a file begin with, from its first frame."""
 
     def _find_frames(self, n_atoms: int, scan: Callable[[Path], FrameIndex]) -> None:
         """Find the frames: by checksums, around damage, or by the stored index."""
@@ -341,54 +340,54 @@ class IndexedLayout(FoundFrames):
                 self.path,
                 lambda path: scan_fast(path, self.marks(path), scan),
                 n_atoms,
-                lambda path, former: extended(path, self.marks(path), former),
+                lambda path, stored: extend_index(path, self.marks(path), stored),
             )
         else:
             self._index = sums.index(n_atoms)
 
     @property
     def stretches(self) -> tuple[Stretch, ...]:
-        """What lies between frames with headers; see `Layout.stretches`."""
+        """Damaged bytes between frames with headers; see `Layout.stretches`."""
         info = self.info
         if self._whole is None:
             return ()
         whole = np.array(self._whole)
         sizes, offsets = self._index.frame_nbytes, self._index.offsets
         usual = float(np.median(sizes[whole]))
-        found = []
+        stretches = []
         for frame in np.setdiff1d(np.arange(info.n_frames), whole).tolist():
-            at = int(np.searchsorted(whole, frame))
-            around = [int(whole[n]) for n in (at - 1, at) if 0 <= n < len(whole)]
-            times = [float(self.read(n, n + 1, atoms=[]).time[0]) for n in around]
+            following = int(np.searchsorted(whole, frame))
+            neighbours = [int(whole[n]) for n in (following - 1, following) if 0 <= n < len(whole)]
+            times = [float(self.read(n, n + 1, atoms=[]).time[0]) for n in neighbours]
             by_size = max(1, round(sizes[frame] / usual))
             by_time = round((times[-1] - times[0]) / info.dt_ps) - 1 if info.dt_ps > 0 else 0
-            # Both are guesses; times may have a gap of their own there.
-            about = by_time if abs(by_time - by_size) <= max(1, by_size // 4) else by_size
-            bytes_ = int(offsets[frame]), int(sizes[frame])
-            found.append(
-                Stretch(str(self.path), frame, *bytes_, times[0], times[-1], max(1, about))
+            # Both are guesses: the simulation may have a gap in its times just here.
+            n_frames = by_time if abs(by_time - by_size) <= max(1, by_size // 4) else by_size
+            begin, nbytes = int(offsets[frame]), int(sizes[frame])
+            stretches.append(
+                Stretch(str(self.path), frame, begin, nbytes, times[0], times[-1], max(1, n_frames))
             )
-        return tuple(found)
+        return tuple(stretches)
 
 
 SCANNED_NBYTES = 1 << 20
 STORE_PIECE_NBYTES = 8 << 20
-"""An object is looked at in pieces of this size, ..."""
+"""Objects in stores are scanned in pieces of this size."""
 MAX_STORE_PIECES = 4
-"""... of which so many are kept."""
+"""Number of pieces that stay in memory."""
 
 Peek = Callable[[int, int], bytes]
-"""Gives up to so many bytes from a place on; fewer only at the end."""
+"""Returns bytes from an offset on: (offset, nbytes); fewer only at the end of the file."""
 
 
 def scan_around_damage(path: Path, marks: FrameMarks) -> tuple[FrameIndex, list[int]]:
     """Find the frames of a file whose frames have headers with their sizes.
 
-    A frame counts if its header can be one and the next follows it, or the file ends. Where that
-    is not so, the next such header is looked for; what lies before it is listed as a frame too,
-    which cannot be read.
+    A frame is whole if it has a possible header and another header, or the end of the file, comes
+    right behind it. Elsewhere the next header is searched; the bytes before it are listed as one
+    frame that cannot be read.
 
-    `path`: the file. `marks`: how its frames are known.
+    `path`: the file. `marks`: what its frames begin with.
     Returns `index` (FrameIndex). `whole` (list of int): numbers of the frames with a header.
     """
     offsets: list[int] = []
@@ -396,19 +395,19 @@ def scan_around_damage(path: Path, marks: FrameMarks) -> tuple[FrameIndex, list[
     with OpenFile(path) as file, _peeking(file) as peek:
         size = file.nbytes
 
-        def end_of(at: int) -> int | None:
-            """Return where the frame that begins here ends; None if none does."""
-            nbytes = marks.size_of(peek(at, marks.head_nbytes))
-            return None if nbytes is None or at + nbytes > size else at + nbytes
+        def end_of(begin: int) -> int | None:
+            """Return the end of the frame that begins at this offset; None if there is none."""
+            nbytes = marks.size_of(peek(begin, marks.head_nbytes))
+            return None if nbytes is None or begin + nbytes > size else begin + nbytes
 
-        at = end = 0
-        while at < size:
-            stop = end_of(at)
+        begin = end = 0
+        while begin < size:
+            stop = end_of(begin)
             sound = stop is not None and (stop == size or end_of(stop) is not None)
             following = stop
             if not sound:
-                following = _next(peek, size, marks.begins, at + 1, end_of)
-                # A frame before damage is whole if what comes next does not begin within it.
+                following = _find_next(peek, size, marks.begins, begin + 1, end_of)
+                # A frame before damage is whole if the next one does not begin within it.
                 sound = stop is not None and (following is None or following >= stop)
                 if sound and following != stop:
                     following = stop
@@ -416,71 +415,71 @@ def scan_around_damage(path: Path, marks: FrameMarks) -> tuple[FrameIndex, list[
                 whole.append(len(offsets))
                 end = stop or end
             if sound or following is not None:
-                offsets.append(at)
+                offsets.append(begin)
             if following is None:
                 break
-            at = following
+            begin = following
         lost_nbytes = size - end
     return FrameIndex(np.array(offsets, np.int64), end, marks.n_atoms, lost_nbytes), whole
 
 
 @contextmanager
 def _peeking(file: OpenFile) -> Iterator[Peek]:
-    """Yield what gives bytes of a file, of an object in pieces that are asked for ahead."""
+    """Yield a function that returns bytes of a file; objects in stores are prefetched in pieces."""
     if file.remote is None:
         yield file.peek
         return
-    ahead, kept, newest = InFlight(), OrderedDict[int, bytes](), -1
+    prefetched, pieces, newest = InFlight(), OrderedDict[int, bytes](), -1
 
     def piece(number: int) -> bytes:
         nonlocal newest
-        if number in kept:
-            return kept[number]
+        if number in pieces:
+            return pieces[number]
         begin = number * STORE_PIECE_NBYTES
-        if number != newest + 1 or not kept:
-            ahead.prefetch([ByteRange(file, begin, file.nbytes - begin)])
+        if number != newest + 1 or not pieces:
+            prefetched.prefetch([ByteRange(file, begin, file.nbytes - begin)])
         newest = number
-        kept[number] = file.peek(begin, STORE_PIECE_NBYTES)
-        if len(kept) > MAX_STORE_PIECES:
-            kept.popitem(last=False)
-        return kept[number]
+        pieces[number] = file.peek(begin, STORE_PIECE_NBYTES)
+        if len(pieces) > MAX_STORE_PIECES:
+            pieces.popitem(last=False)
+        return pieces[number]
 
-    def peek(at: int, nbytes: int) -> bytes:
-        end = min(at + nbytes, file.nbytes)
-        if end <= at:
+    def peek(offset: int, nbytes: int) -> bytes:
+        end = min(offset + nbytes, file.nbytes)
+        if end <= offset:
             return b""
-        first, last = at // STORE_PIECE_NBYTES, (end - 1) // STORE_PIECE_NBYTES
-        if nbytes < SCANNED_NBYTES and last > newest + 1 and first not in kept:
-            return file.peek(at, nbytes)  # far away, where a damaged header leads
-        found = b"".join(piece(number) for number in range(first, last + 1))
-        at -= first * STORE_PIECE_NBYTES
-        return found[at : at + nbytes]
+        first, last = offset // STORE_PIECE_NBYTES, (end - 1) // STORE_PIECE_NBYTES
+        if nbytes < SCANNED_NBYTES and last > newest + 1 and first not in pieces:
+            return file.peek(offset, nbytes)  # far away: a damaged header led there
+        data = b"".join(piece(number) for number in range(first, last + 1))
+        offset -= first * STORE_PIECE_NBYTES
+        return data[offset : offset + nbytes]
 
     try:
         yield peek
     finally:
-        ahead.stop()
+        prefetched.stop()
 
 
-def _next(
+def _find_next(
     peek: Peek,
     size: int,
     begins: Sequence[bytes],
-    at: int,
+    offset: int,
     end_of: Callable[[int], int | None],
 ) -> int | None:
-    """Return where the next frame begins, from `at` on; None if none does."""
-    more = max(map(len, begins)) - 1
-    while at < size:
-        data = peek(at, SCANNED_NBYTES + more)
-        for place in sorted(_places(data, begins)):
-            if end_of(at + place) is not None:
-                return at + place
-        at += SCANNED_NBYTES
+    """Return the offset of the next frame, from `offset` on; None if there is none."""
+    overlap = max(map(len, begins)) - 1
+    while offset < size:
+        data = peek(offset, SCANNED_NBYTES + overlap)
+        for place in sorted(_find_all(data, begins)):
+            if end_of(offset + place) is not None:
+                return offset + place
+        offset += SCANNED_NBYTES
     return None
 
 
-def _places(data: bytes, begins: Sequence[bytes]) -> Iterator[int]:
+def _find_all(data: bytes, begins: Sequence[bytes]) -> Iterator[int]:
     for begin in begins:
         place = data.find(begin)
         while place >= 0:
@@ -491,122 +490,121 @@ def _places(data: bytes, begins: Sequence[bytes]) -> Iterator[int]:
 PIECE_NBYTES = 1 << 20
 
 Part = tuple[NDArray[np.int64], int]
-"""Where the frames begin that begin in a part of a file, and where the last of them ends."""
+"""Offsets of the frames that begin in a part of a file, and the end of the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrameMarks:
-    """How the frames of a file are known, whose headers tell how long they are."""
+    """How frames are recognised in a file whose headers give the size of each."""
 
     n_atoms: int
     begins: Sequence[bytes]
-    """Bytes with which frames begin."""
+    """What frames can begin with."""
     size_of: Callable[[bytes], int | None]
-    """Bytes of the frame whose header this is; None if it is none."""
+    """Returns the bytes of the frame with this header; None for other bytes."""
     head_nbytes: int
-    """Bytes of a header that `size_of` needs."""
+    """Bytes of the header that `size_of` needs."""
 
 
 def comes_over_a_network(path: Path) -> bool:
-    """Return whether a file lies elsewhere than on a disk of this machine."""
+    """Return whether a file lies on another machine."""
     return is_network(file_system_type(path))
 
 
 def scan_fast(path: Path, marks: FrameMarks, scan: Callable[[Path], FrameIndex]) -> FrameIndex:
     """Find the frames of a whole file; over a network, by reading it with many requests at a time.
 
-    `scan` walks from header to header, and says what is wrong.
+    `scan` walks from header to header, and raises an error that says what is wrong.
     """
     if comes_over_a_network(path):
-        found = joined([scan_part(path, marks, 0, 1)], marks.n_atoms, path.stat().st_size)
-        if found is not None:
-            return found
+        index = join_parts([scan_part(path, marks, 0, 1)], marks.n_atoms, path.stat().st_size)
+        if index is not None:
+            return index
     return scan(path)
 
 
-def extended(path: Path, marks: FrameMarks, former: FrameIndex) -> FrameIndex | None:
-    """Add the frames behind those of `former`, of a file that was written on.
+def extend_index(path: Path, marks: FrameMarks, stored: FrameIndex) -> FrameIndex | None:
+    """Add the frames behind those of a stored index, in a file that has grown.
 
-    None if something else follows, or the beginning of a header: a scan can say what.
+    None if anything but whole headers follows: a scan can say what.
     """
-    offsets, at = [], former.nbytes
+    offsets, end = [], stored.nbytes
     with OpenFile(path) as file:
-        while at < file.nbytes:
-            raw = file.peek(at, marks.head_nbytes)
-            nbytes = marks.size_of(raw) if len(raw) == marks.head_nbytes else None
+        while end < file.nbytes:
+            header = file.peek(end, marks.head_nbytes)
+            nbytes = marks.size_of(header) if len(header) == marks.head_nbytes else None
             if nbytes is None:
                 return None
-            if at + nbytes > file.nbytes:
+            if end + nbytes > file.nbytes:
                 break
-            offsets.append(at)
-            at += nbytes
-        every = np.append(former.offsets, np.array(offsets, np.int64))
-        return FrameIndex(every, at, former.n_atoms, file.nbytes - at)
+            offsets.append(end)
+            end += nbytes
+        all_offsets = np.append(stored.offsets, np.array(offsets, np.int64))
+        return FrameIndex(all_offsets, end, stored.n_atoms, file.nbytes - end)
 
 
 def scan_part(path: Path, marks: FrameMarks, part: int, n_parts: int) -> Part | None:
     """Find the frames that begin in one of `n_parts` equal parts of a file.
 
-    Returns Part or None: None if there is anything but frames; a walk over the file can say what.
+    Returns Part or None: None if there is anything but frames; a scan can say what.
     Raises SourceError: the file cannot be read.
     """
     with OpenFile(path) as file:
         begin, end = (file.nbytes * k // n_parts for k in (part, part + 1))
         with in_flight([ByteRange(file, begin, end - begin)]):
-            return _frames(file, marks, begin, end)
+            return _scan_frames(file, marks, begin, end)
 
 
-def _frames(file: OpenFile, marks: FrameMarks, begin: int, end: int) -> Part | None:
+def _scan_frames(file: OpenFile, marks: FrameMarks, begin: int, end: int) -> Part | None:
     offsets: list[int] = []
-    at = 0 if begin == 0 else -1
+    offset = 0 if begin == 0 else -1
     edges = [begin, *range((begin // PIECE_NBYTES + 1) * PIECE_NBYTES, end, PIECE_NBYTES), end]
     for first, last in itertools.pairwise(edges):
         data = file.array(first, last - first).data
-        if at < 0:
-            at = _first_header(file, data, first, marks)
-        while 0 <= at < last:
-            raw = bytes(data[at - first : at - first + marks.head_nbytes])
-            if len(raw) < marks.head_nbytes:
-                raw = file.peek(at, marks.head_nbytes)
-            nbytes = marks.size_of(raw)
+        if offset < 0:
+            offset = _find_header(file, data, first, marks)
+        while 0 <= offset < last:
+            header = bytes(data[offset - first : offset - first + marks.head_nbytes])
+            if len(header) < marks.head_nbytes:
+                header = file.peek(offset, marks.head_nbytes)
+            nbytes = marks.size_of(header)
             if nbytes is None:
                 return None
-            offsets.append(at)
-            at += nbytes
-    return np.array(offsets, np.int64), at if at >= 0 else end
+            offsets.append(offset)
+            offset += nbytes
+    return np.array(offsets, np.int64), offset if offset >= 0 else end
 
 
-def _first_header(file: OpenFile, data: memoryview, first: int, marks: FrameMarks) -> int:
-    """Return where the first frame begins in a piece of a file; -1 if none does.
+def _find_header(file: OpenFile, data: memoryview, first: int, marks: FrameMarks) -> int:
+    """Return the offset of the first frame in a piece of a file; -1 if none begins there.
 
-    Coordinates may hold what looks like a header, but hardly one whose frame ends at another.
+    Coordinates may look like a header, but hardly like one whose frame ends at another header.
     """
-    raw = bytes(data) + file.peek(first + len(data), marks.head_nbytes)
-    at = -1
+    searched = bytes(data) + file.peek(first + len(data), marks.head_nbytes)
+    place = -1
     while True:
-        found = [k for k in (raw.find(begin, at + 1) for begin in marks.begins) if k >= 0]
-        if not found or min(found) >= len(data):
+        hits = [k for k in (searched.find(begin, place + 1) for begin in marks.begins) if k >= 0]
+        if not hits or min(hits) >= len(data):
             return -1
-        at = min(found)
-        nbytes = marks.size_of(raw[at : at + marks.head_nbytes])
-        end = first + at + (nbytes or file.nbytes)
+        place = min(hits)
+        nbytes = marks.size_of(searched[place : place + marks.head_nbytes])
+        end = first + place + (nbytes or file.nbytes)
         if end == file.nbytes and nbytes:
-            return first + at
+            return first + place
         if end < file.nbytes and marks.size_of(file.peek(end, marks.head_nbytes)) is not None:
-            return first + at
+            return first + place
 
 
-def joined(parts: Sequence[Part | None], n_atoms: int, nbytes: int) -> FrameIndex | None:
-    """Return the index of a file that was found in parts; None if they do not fit together."""
-    at = 0
-    offsets = []
+def join_parts(parts: Sequence[Part | None], n_atoms: int, nbytes: int) -> FrameIndex | None:
+    """Return the index of a file that was scanned in parts; None if these do not fit together."""
+    all_offsets, begin = [], 0
     for part in parts:
         if part is None:
             return None
-        starts, end = part
-        if starts.size:
-            if starts[0] != at:
+        offsets, end = part
+        if offsets.size:
+            if offsets[0] != begin:
                 return None
-            offsets.append(starts)
-            at = end
-    return FrameIndex(np.concatenate(offsets), nbytes, n_atoms) if at == nbytes else None
+            all_offsets.append(offsets)
+            begin = end
+    return FrameIndex(np.concatenate(all_offsets), nbytes, n_atoms) if begin == nbytes else None

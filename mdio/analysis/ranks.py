@@ -39,7 +39,7 @@ from mdio.core.errors import BlockError, MdioError, PlanError
 from mdio.core.files.index import FrameIndex, load_index, store_index
 from mdio.core.timing import BlockTiming, Stopwatch, WorkerTiming, per_worker
 from mdio.layouts.base import Layout
-from mdio.layouts.native.file import comes_over_a_network, joined, scan_part
+from mdio.layouts.native.file import comes_over_a_network, join_parts, scan_part
 from mdio.layouts.native.trr import TRRLayout
 from mdio.layouts.native.xtc import XTCLayout
 from mdio.layouts.registry import import_likely
@@ -76,7 +76,7 @@ def index_together(trajectory: Any, comm: Any) -> None:
             part = scan_part(path, marks, comm.rank, comm.size)
         parts = comm.gather(part)
         if comm.rank == 0:
-            index = joined(parts, n_atoms, path.stat().st_size)
+            index = join_parts(parts, n_atoms, path.stat().st_size)
             if index is not None:
                 store_index(path, index)
 

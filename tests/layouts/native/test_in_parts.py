@@ -6,7 +6,7 @@ import pytest
 import mdio
 from mdio.core.xtc import scan
 from mdio.layouts.native import file as native_file
-from mdio.layouts.native.file import comes_over_a_network, joined, scan_fast, scan_part
+from mdio.layouts.native.file import comes_over_a_network, join_parts, scan_fast, scan_part
 from mdio.layouts.native.trr import TRRLayout
 from mdio.layouts.native.trr import scan as scan_trr
 from mdio.layouts.native.xtc import XTCLayout
@@ -17,7 +17,7 @@ def test_parts_fit_together(adk, n_parts):
     path, index = adk["xtc"], scan(adk["xtc"])
     parts = [scan_part(path, XTCLayout.marks(path), part, n_parts) for part in range(n_parts)]
     assert sum(len(starts) for starts, _ in parts) == index.n_frames
-    assert np.array_equal(joined(parts, index.n_atoms, index.nbytes).offsets, index.offsets)
+    assert np.array_equal(join_parts(parts, index.n_atoms, index.nbytes).offsets, index.offsets)
 
 
 def test_what_looks_like_a_header_is_none(adk, tmp_path):
@@ -30,7 +30,7 @@ def test_what_looks_like_a_header_is_none(adk, tmp_path):
     path.write_bytes(made)
     n_parts = len(made) // (at - 100)
     parts = [scan_part(path, XTCLayout.marks(path), part, n_parts) for part in range(n_parts)]
-    assert np.array_equal(joined(parts, index.n_atoms, index.nbytes).offsets, index.offsets)
+    assert np.array_equal(join_parts(parts, index.n_atoms, index.nbytes).offsets, index.offsets)
 
 
 def test_what_does_not_fit_together_is_left_to_one_walk(adk, tmp_path):
@@ -40,7 +40,7 @@ def test_what_does_not_fit_together_is_left_to_one_walk(adk, tmp_path):
     for damaged in (whole[:-10], whole[:middle] + bytes(100) + whole[middle + 100 :]):
         path.write_bytes(damaged)
         parts = [scan_part(path, XTCLayout.marks(path), part, 3) for part in range(3)]
-        assert joined(parts, index.n_atoms, len(damaged)) is None
+        assert join_parts(parts, index.n_atoms, len(damaged)) is None
 
 
 @pytest.mark.parametrize("n_parts", [1, 2, 5])
@@ -49,7 +49,7 @@ def test_parts_of_trr_fit_together(adk, tmp_path, n_parts):
     mdio.convert(adk["xtc"], path, stop=40)
     index, marks = scan_trr(path), TRRLayout.marks(path)
     parts = [scan_part(path, marks, part, n_parts) for part in range(n_parts)]
-    assert np.array_equal(joined(parts, marks.n_atoms, index.nbytes).offsets, index.offsets)
+    assert np.array_equal(join_parts(parts, marks.n_atoms, index.nbytes).offsets, index.offsets)
 
 
 @pytest.mark.parametrize(("kind", "name"), [(XTCLayout, "a.xtc"), (TRRLayout, "a.trr")])
