@@ -337,9 +337,9 @@ def boxes_from_cells(cells: NDArray[np.float64], charmm_version: int = 0) -> NDA
     """Return the boxes that the unit-cell records of a DCD file mean.
 
     Newer versions of CHARMM write the symmetric matrix of the cell; like chemfiles, this recognises
-    them by the version in the header. For older ones and other programs the values decide, as in MDAnalysis:
-    three angles between -1 and 1 are cosines (NAMD after 2.5, VMD); with a negative number or an
-    angle beyond 180 it is the matrix; else they are degrees.
+    them by the version in the header. For older ones and other programs the values decide, as in
+    MDAnalysis: three angles between -1 and 1 are cosines (NAMD after 2.5, VMD); with a negative
+    number or an angle beyond 180 it is the matrix; else they are degrees.
 
     `cells`, (F, 6) float64: as they lie in the file. `charmm_version`: from the header.
     Returns (F, 6) float32: lengths in angstrom, angles in degrees; zeros where there is no cell.
@@ -632,9 +632,9 @@ class DCDEncoder(Encoder):
         )
         return (
             f"dcd cannot hold times that are not equally spaced: {remedy}; the file says "
-            f"{even[0]:g} to {even[-1]:g} ps, every {_dt(time):g} ps. Frame {first} is the first to "
-            f"differ, at {even[first]:g} ps instead of {time[first]:g} ps; h5md, zarr, trr and ncdf hold any "
-            "times"
+            f"{even[0]:g} to {even[-1]:g} ps, every {_dt(time):g} ps. Frame {first} is the first "
+            f"to differ, at {even[first]:g} ps instead of {time[first]:g} ps; h5md, zarr, trr and "
+            "ncdf hold any times"
         )
 
 
