@@ -34,7 +34,7 @@ CONTAINERS = {
     "dcd": ("mdio.layouts.native.dcd", "DCDEncoder"),
     "ncdf": ("mdio.layouts.native.netcdf.layout", "NCDFEncoder"),
 }
-"""Where the encoder of each native format is."""
+"""Module and class of the encoder of each native format."""
 PIECE_NBYTES = 8 << 20
 """Decoded bytes of a piece."""
 BATCH_NBYTES = 2 << 20
@@ -87,7 +87,7 @@ class Encoder(ABC):
         """
 
     def offsets(self, data: Bytes) -> NDArray[np.int64]:
-        """Return where each frame of `data` begins, and where the last one ends."""
+        """Return the offset of each frame of `data`, and the end of the last one."""
         assert self.frame_nbytes is not None
         return np.arange(0, data.nbytes + 1, self.frame_nbytes, dtype=np.int64)
 
@@ -140,7 +140,7 @@ class EncodingBuffer:
 
 
 def encoder_of(container: str, plan: LayoutPlan) -> Encoder:
-    """Return the encoder of files of format `container` with what `plan` says."""
+    """Return the encoder of files of format `container` for `plan`."""
     module, name = CONTAINERS[container]
     cls = cast("type[Encoder]", getattr(import_module(module), name))
     return cls(
@@ -231,15 +231,15 @@ def native_plan(container: str, info: TrajectoryInfo, options: WriteOptions) -> 
 
 
 def _xtc_precision(info: TrajectoryInfo, options: WriteOptions) -> dict[str, Any]:
-    asked = options.precision
-    if asked == "none":
+    precision = options.precision
+    if precision == "none":
         raise PlanError(
             "--precision none: XTC files hold integers; give a step, or take another format"
         )
-    if isinstance(asked, str) or asked is None:
+    if isinstance(precision, str) or precision is None:
         if info.precision is not None:
             return {"precision": info.precision, "precision_source": "xtc"}
         return {"precision": XTC_PRECISION}
-    if not 1e-6 <= asked <= 10:
-        raise PlanError(f"--precision is {asked}; give a step from 1e-6 to 10 angstrom")
-    return {"precision": asked, "precision_source": "asked"}
+    if not 1e-6 <= precision <= 10:
+        raise PlanError(f"--precision is {precision}; give a step from 1e-6 to 10 angstrom")
+    return {"precision": precision, "precision_source": "asked"}

@@ -28,7 +28,7 @@ LOOKED_AT = 1 << 16
 SECOND_LINE = re.compile(rb"\s*(\d+)(\s+[-+.\dEeDd]+){0,2}\s*")
 THIRD_LINE = re.compile(rb"([ \d-]{3}\d\.\d{7}){3,6}\s*")
 WIDTH, PER_LINE = 12, 6
-"""Of the numbers of a text file."""
+"""Columns of each number in a text file."""
 
 
 class RestartLayout(Layout):
@@ -93,16 +93,16 @@ class RestartLayout(Layout):
             check_heaps(self.path)
         with netCDF4.Dataset(str(self.path)) as data:
             data.set_auto_mask(False)  # scale factors are applied
-            found = {
+            arrays = {
                 name: np.asarray(data[name][...], "f8") for name in data.variables if name in NAMES
             }
-        positions = found["coordinates"]
+        positions = arrays["coordinates"]
         if positions.ndim != 2 or positions.shape[1] != 3:
             raise ValueError(f"coordinates of shape {positions.shape}")
         box = np.zeros(6)
-        if "cell_lengths" in found:
-            box[:3], box[3:] = found["cell_lengths"], found["cell_angles"]
-        return _block(positions, found.get("velocities"), box, float(found.get("time", 0.0)))
+        if "cell_lengths" in arrays:
+            box[:3], box[3:] = arrays["cell_lengths"], arrays["cell_angles"]
+        return _block(positions, arrays.get("velocities"), box, float(arrays.get("time", 0.0)))
 
     def _check_size(self) -> None:
         """Raise ValueError for a file that is cut: the library would fill it up with zeros."""
@@ -120,16 +120,18 @@ class RestartLayout(Layout):
         n_atoms = int(words[0])
         lines = [line for line in rest.split("\n") if line.strip()]
         per_frame = -(-3 * n_atoms // PER_LINE)
-        left = len(lines) - per_frame
-        if n_atoms < 1 or left not in (0, 1, per_frame, per_frame + 1):
+        n_left = len(lines) - per_frame
+        if n_atoms < 1 or n_left not in (0, 1, per_frame, per_frame + 1):
             raise ValueError(f"{len(lines)} lines of numbers for {n_atoms} atoms")
         numbers = [_numbers(lines[:per_frame], 3 * n_atoms).reshape(-1, 3)]
         # Of two atoms or fewer velocities and a cell have one line each: a cell has right angles.
-        has_velocities = left >= per_frame and not (left == per_frame == 1 and _is_cell(lines[-1]))
+        has_velocities = n_left >= per_frame and not (
+            n_left == per_frame == 1 and _is_cell(lines[-1])
+        )
         if has_velocities:
             numbers.append(_numbers(lines[per_frame : 2 * per_frame], 3 * n_atoms).reshape(-1, 3))
         box = np.zeros(6)
-        if left > per_frame * has_velocities:
+        if n_left > per_frame * has_velocities:
             cell = np.array([float(word) for word in lines[-1].split()])
             box[:] = np.append(cell, [90.0] * (6 - len(cell)))
         time = float(words[1].replace("D", "E")) if len(words) > 1 else 0.0
@@ -143,10 +145,10 @@ class RestartLayout(Layout):
         atoms: AtomIndices | None,
         block: FrameBlock,
     ) -> None:
-        found = self._frame if atoms is None else self._frame.take(atoms)
-        block.box[...], block.time[...], block.step[...] = found.box, found.time, 0
+        frame = self._frame if atoms is None else self._frame.take(atoms)
+        block.box[...], block.time[...], block.step[...] = frame.box, frame.time, 0
         for name, out in block.present().items():
-            values = getattr(found, name)
+            values = getattr(frame, name)
             out[...] = np.nan if values is None else values
 
 
@@ -164,12 +166,16 @@ def _block(
 
 
 def _numbers(lines: list[str], count: int) -> NDArray[np.float64]:
-    found = [line[at : at + WIDTH] for line in lines for at in range(0, len(line.rstrip()), WIDTH)]
-    if len(found) != count:
-        raise ValueError(f"{len(found)} numbers, expected {count}")
-    if len(found[-1]) < WIDTH:
-        raise ValueError(f"a last number {found[-1]!r} of fewer than {WIDTH} characters")
-    return np.array([float(number) for number in found])
+    texts = [
+        line[first : first + WIDTH]
+        for line in lines
+        for first in range(0, len(line.rstrip()), WIDTH)
+    ]
+    if len(texts) != count:
+        raise ValueError(f"{len(texts)} numbers, expected {count}")
+    if len(texts[-1]) < WIDTH:
+        raise ValueError(f"a last number {texts[-1]!r} of fewer than {WIDTH} characters")
+    return np.array([float(number) for number in texts])
 
 
 def _is_cell(line: str) -> bool:

@@ -1,27 +1,20 @@
-"""TRR files of GROMACS, read without MDAnalysis.
+"""TRR files of GROMACS, read and written without MDAnalysis.
 
-Frames are found through a stored index (`mdio.core.files.index`). Consecutive frames that hold the
-same parts are read at one go, and of these only what is wanted where that spares enough. What comes
-back is what MDAnalysis' TRRReader gives, times in single precision. Frames need not be alike:
+Frames are found through a stored index (`mdio.core.files.index`). Consecutive frames with the same
+fields are read together, and of these only the wanted parts where that spares enough bytes. Values
+are those of MDAnalysis' TRRReader, with times in single precision. Frames may differ:
 
-- A frame without positions is an error when it is read (box, time and step can be had of it).
-- ``has_velocities`` and ``has_forces`` tell of the first 64 frames and the first of any size; in
+- Reading positions of a frame without positions is an error; its box, time and step can be read.
+- ``has_velocities`` and ``has_forces`` come from the first 64 frames and the first of each size; in
   frames that lack them, they are NaN.
 
-The header of a TRR frame.
-
-XDR, so all big-endian: the magic number 1993, the string ``GMX_trn_file``, the sizes in bytes of
-ten parts, the number of atoms, step, an unused number, and time and lambda in the precision of the
-frame. Of the parts, box, virial, pressure, positions, velocities and forces follow in this order;
-facts as in GROMACS' xdrfile library (``xdrfile_trr.c``).
-
-Finding the frames of TRR files.
-
-Bytes of GROMACS TRR frames: XDR, big-endian, single precision, nm.
-
-Frame header and order of the arrays as GROMACS' trxio reads them
-(https://manual.gromacs.org/current/reference-manual/file-formats.html#trr); values and arithmetic
-are those of MDAnalysis' writer, so the files are the same to the byte.
+A frame is XDR, so all of it is big-endian: the magic number 1993, the string ``GMX_trn_file``, the
+sizes in bytes of ten arrays, the number of atoms, the step, an unused number, and time and lambda
+in the precision of the frame. Of the arrays, box, virial, pressure, positions, velocities and
+forces follow in this order; as in GROMACS' xdrfile library (``xdrfile_trr.c``) and its manual
+(https://manual.gromacs.org/current/reference-manual/file-formats.html#trr). What is written has
+single precision and nm; values and arithmetic are those of MDAnalysis' writer, so the files are the
+same to the byte.
 """
 
 from __future__ import annotations
@@ -58,12 +51,12 @@ START = struct.pack(">iii", MAGIC, len(VERSION) + 1, len(VERSION)) + VERSION
 SIZES = struct.Struct(">11i")
 """ir, e, box, vir, pres, top, sym, x, v, f, and the number of atoms."""
 FIXED_NBYTES = len(START) + SIZES.size
-"""What is the same in all frames that hold the same parts: all before the step."""
+"""Bytes before the step: the same in all frames with the same fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """What a TRR frame holds."""
+    """The header of a TRR frame."""
 
     n_atoms: int
     itemsize: int
@@ -71,9 +64,9 @@ class FrameHeader:
     box_nbytes: int
     """0 if there is no box."""
     skipped_nbytes: int
-    """Virial and pressure, between the box and the positions."""
+    """Bytes of virial and pressure, between the box and the positions."""
     present: tuple[str, ...]
-    """Fields of a block that are there, in their order in the file."""
+    """Fields of a block that the frame has, in their order in the file."""
 
     @property
     def head_nbytes(self) -> int:
@@ -92,14 +85,14 @@ class FrameHeader:
         return head + len(self.present) * self.field_nbytes
 
     def field_offset(self, name: str) -> int:
-        """Where a field begins in the frame."""
+        """Offset of a field in the frame."""
         head = self.head_nbytes + self.box_nbytes + self.skipped_nbytes
         return head + self.present.index(name) * self.field_nbytes
 
 
 @lru_cache(maxsize=8)  # making one takes as long as a small read
 def _head_dtype(header_nbytes: int, box_nbytes: int, itemsize: int) -> np.dtype[np.void]:
-    """Return what stands before virial and pressure, as NumPy describes it."""
+    """Return the dtype of everything before virial and pressure."""
     real = f">f{itemsize}"
     parts: list[tuple[str, int, Any]] = [
         ("fixed", 0, ("u1", (FIXED_NBYTES,))),
@@ -150,7 +143,7 @@ def parse_header(raw: bytes, path: Path, frame: int) -> FrameHeader:
 
 
 def _itemsize(box_nbytes: int, fields: list[int], n_atoms: int) -> int:
-    """Tell the precision as GROMACS does: by the box, else by the first array there is."""
+    """Return the bytes of a number, as GROMACS finds them: from the box, else the first array."""
     if box_nbytes:
         return box_nbytes // 9
     return next((nbytes // max(1, 3 * n_atoms) for nbytes in fields if nbytes), 0)
@@ -169,12 +162,12 @@ def scan(path: Path) -> FrameIndex:
             if header is not None and len(raw) < FIXED_NBYTES:
                 break
             header = header_of(raw, path, len(offsets), header.n_atoms if header else None)
-            left = file.nbytes - offset
-            if header.frame_nbytes > left and offsets:
+            n_left = file.nbytes - offset
+            if header.frame_nbytes > n_left and offsets:
                 break
-            if header.frame_nbytes > left:
+            if header.frame_nbytes > n_left:
                 raise SourceError(
-                    f"{path}: frame {len(offsets)} is truncated: found {left} of its "
+                    f"{path}: frame {len(offsets)} is truncated: found {n_left} of its "
                     f"{header.frame_nbytes} bytes; {len(offsets)} frames are whole. Copy the file "
                     f"again, or cut it to {offset} bytes"
                 )
@@ -198,15 +191,15 @@ def header_of(raw: bytes, path: Path, frame: int, n_atoms: int | None) -> FrameH
 
 
 def check_frames(data: NDArray[np.uint8], run: range, frames: FrameTable, n_atoms: int) -> None:
-    """Compare the lengths that frames give with those that they have.
+    """Compare the sizes in the headers of frames with their sizes in the file.
 
     Raises SourceError: a frame is damaged; the message names it.
     """
     edges = frames.edges[run.start : run.stop + 1].tolist()
-    known: tuple[bytes, int] | None = None
+    checked: tuple[bytes, int] | None = None
     for number, (begin, end) in enumerate(pairwise(edges), frames.first + run.start):
         raw = data[begin - edges[0] : begin - edges[0] + FIXED_NBYTES].tobytes()
-        if known == (raw, end - begin):
+        if checked == (raw, end - begin):
             continue
         header = parse_header(raw, frames.path, number)
         if (header.n_atoms, header.frame_nbytes) != (n_atoms, end - begin):
@@ -215,7 +208,7 @@ def check_frames(data: NDArray[np.uint8], run: range, frames: FrameTable, n_atom
                 f"{header.frame_nbytes} bytes, expected {n_atoms} in {end - begin}: the file has "
                 "changed while it was read, or is damaged"
             )
-        known = raw, end - begin
+        checked = raw, end - begin
 
 
 SCALES = {
@@ -223,7 +216,8 @@ SCALES = {
     "velocities": NM_TO_ANGSTROM,
     "forces": PER_NM_TO_PER_ANGSTROM,
 }
-N_SAMPLED = 64  # frames that are looked at to know which fields a file has
+N_SAMPLED = 64
+"""Frames that are read to find out which fields a file has."""
 
 
 class TRRLayout(IndexedLayout):
@@ -243,12 +237,12 @@ class TRRLayout(IndexedLayout):
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
-        """Return whether it begins with the magic number and name of TRR."""
+        """Return whether the file begins with the magic number and name of TRR."""
         return read_head(path)[:24] == START
 
     @classmethod
     def marks(cls, path: Path) -> FrameMarks:
-        """Return how frames of a file are known, by its first."""
+        """Return what frames of a file begin with, from its first frame."""
         with OpenFile(path) as file:
             head = file.peek(0, FIXED_NBYTES)
         n_atoms = header_of(head, path, 0, None).n_atoms
@@ -266,7 +260,7 @@ class TRRLayout(IndexedLayout):
         self._find_frames(first.n_atoms, scan)
         last = self._index.n_frames - 1
         if self._index.frame_nbytes[last] != self._frame_header(last).frame_nbytes:
-            # MDAnalysis leaves out what comes after the first damaged frame: see for ourselves.
+            # A stored index of MDAnalysis ends at the first damaged frame: scan the file.
             self._index = scan(self.path)
         self._sizes = self._index.frame_nbytes
         present = self._sample_fields()
@@ -281,13 +275,13 @@ class TRRLayout(IndexedLayout):
         return header_of(raw, self.path, frame, self._index.n_atoms)
 
     def _headers(self, frames: Sequence[int]) -> Iterator[FrameHeader]:
-        """Yield the headers of frames that ascend; those of an object are asked for ahead."""
+        """Yield the headers of ascending frames; in a store, all are in flight."""
         begins = self._index.offsets[list(frames)].tolist() if self._file.remote else []
         with in_flight(ByteRange(self._file, begin, FIXED_NBYTES) for begin in begins):
             yield from map(self._frame_header, frames)
 
     def _positions(self) -> ChunkTable | None:
-        """Return where positions lie, if all frames hold the same parts."""
+        """Return the table of positions, if all frames have the same fields."""
         _ = self.info
         n_frames = self._index.n_frames
         first = self._frame_header(0)
@@ -296,8 +290,9 @@ class TRRLayout(IndexedLayout):
         ):
             return None
         planes = np.array([first.field_offset("positions")], np.int64)
-        how = {"dtype": f">f{first.itemsize}", "unit": "nm"}
-        return frame_chunk_table(self.path, self._index.offsets, planes, self._index.n_atoms, **how)
+        stored = {"dtype": f">f{first.itemsize}", "unit": "nm"}
+        offsets, n_atoms = self._index.offsets, self._index.n_atoms
+        return frame_chunk_table(self.path, offsets, planes, n_atoms, **stored)
 
     def _sample_fields(self) -> set[str]:
         first_of_size = np.unique(self._sizes, return_index=True)[1][:N_SAMPLED]
@@ -328,7 +323,7 @@ class TRRLayout(IndexedLayout):
     def _read_alike(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> int:
-        """Read frames of equal size up to the first that holds other parts; return how many."""
+        """Read frames of equal size up to the first with other fields; return their number."""
         begin, stride = int(self._index.offsets[start]), int(self._sizes[start])
         raw = self._file.read(begin, FIXED_NBYTES)
         header = header_of(raw, self.path, start, self._index.n_atoms)
@@ -453,7 +448,7 @@ class TRREncoder(Encoder):
         return rows.view(np.uint8)
 
     def offsets(self, data: Bytes) -> NDArray[np.int64]:
-        """Return where each frame of `data` begins, and where the last one ends."""
+        """Return the offset of each frame of `data`, and the end of the last one."""
         if not self.sparse:
             return super().offsets(data)
         view, edges = data.data, [0]

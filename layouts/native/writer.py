@@ -89,7 +89,7 @@ class _FileWriter(LayoutWriter):
         )
 
     def _offset(self, start: int) -> int:
-        """Return where the frames from `start` on are stored."""
+        """Return the offset at which the frames from `start` on are stored."""
         assert self._encoder.frame_nbytes is not None
         return self._encoder.header_nbytes + start * self._encoder.frame_nbytes
 
@@ -190,7 +190,7 @@ class AppendingFileWriter(_FileWriter):
         self._parked: dict[int, tuple[int, int]] = {}
         self._handle_park: IO[bytes] | None = None
         self._places: dict[int, int] = {}
-        """Where pieces were appended."""
+        """Offsets at which pieces were appended, by their first frame."""
         self._unsettled: list[PieceRecord] = []
 
     def find(self, receipts: Sequence[PieceRecord], believe: SelectIntact) -> Sequence[PieceRecord]:
@@ -200,27 +200,27 @@ class AppendingFileWriter(_FileWriter):
         return self._in_turn(believe(self._in_turn(receipts), self._holds))
 
     def _in_turn(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
-        """Take note of the places of those that follow each other from the first one on."""
-        known = {receipt.start: receipt for receipt in receipts}
+        """Return the pieces that follow each other from the first one on, and note their places."""
+        by_start = {receipt.start: receipt for receipt in receipts}
         starts = [start for start, _ in self.plan.write_tasks()]
-        kept = [known[start] for start in takewhile(known.__contains__, starts)]
-        self._turns = deque(starts[len(kept) :])
-        ends = list(accumulate((receipt.nbytes for receipt in kept), initial=0))
-        self._places = {receipt.start: at for receipt, at in zip(kept, ends, strict=False)}
+        in_turn = [by_start[start] for start in takewhile(by_start.__contains__, starts)]
+        self._turns = deque(starts[len(in_turn) :])
+        ends = list(accumulate((receipt.nbytes for receipt in in_turn), initial=0))
+        self._places = {receipt.start: begin for receipt, begin in zip(in_turn, ends, strict=False)}
         self._nbytes = ends[-1]
-        return kept
+        return in_turn
 
     def _offset(self, start: int) -> int:
         return super()._offset(start) if self.facts.parallel_store else self._places[start]
 
     def settled(self, receipt: PieceRecord) -> Iterable[tuple[PieceRecord, Sequence[Path]]]:
-        """Return those of the pieces that have come which are appended."""
+        """Return the pieces that came so far and are appended by now."""
         if self.facts.parallel_store:
             return super().settled(receipt)
         self._unsettled.append(receipt)
-        there = [one for one in self._unsettled if one.start in self._places]
-        self._unsettled = [one for one in self._unsettled if one.start not in self._places]
-        return [(one, [self.path]) for one in sorted(there, key=lambda one: one.start)]
+        appended = [piece for piece in self._unsettled if piece.start in self._places]
+        self._unsettled = [piece for piece in self._unsettled if piece.start not in self._places]
+        return [(piece, [self.path]) for piece in sorted(appended, key=lambda piece: piece.start)]
 
     def store(self, item: EncodedChunk) -> None:
         """Append a piece, or keep it until those before it have come."""

@@ -35,7 +35,7 @@ from mdio.layouts.native.file import FrameMarks, IndexedLayout
 from mdio.layouts.tables import ChunkTable, FrameTable
 
 XTC_CODEC = "mdio.xtc"
-"""Of whole frames, as numcodecs knows it."""
+"""Name of the codec of whole frames in numcodecs."""
 
 
 def check_frames(data: NDArray[np.uint8], run: range, frames: FrameTable, n_atoms: int) -> None:
@@ -63,7 +63,7 @@ def check_frames(data: NDArray[np.uint8], run: range, frames: FrameTable, n_atom
 
 
 def _marks(n_atoms: int) -> FrameMarks:
-    """Return how frames of so many atoms are known."""
+    """Return what frames of `n_atoms` begin with."""
 
     def size_of(raw: bytes) -> int | None:
         try:
@@ -104,7 +104,7 @@ class XTCLayout(IndexedLayout):
         return int.from_bytes(read_head(path)[:4], "big") in MAGICS
 
     def _positions(self) -> ChunkTable:
-        """Return where the frames lie, for the codec."""
+        """Return the table of frames, for the codec."""
         shape = (self.index.n_frames, 1, 1)
         return ChunkTable(
             self.path,
@@ -116,7 +116,7 @@ class XTCLayout(IndexedLayout):
 
     @classmethod
     def marks(cls, path: Path) -> FrameMarks:
-        """Return how frames of a file are known, by its first."""
+        """Return what frames of a file begin with, from its first frame."""
         return _marks(read_header(path).n_atoms)
 
     def _open_frames(self) -> TrajectoryInfo:
@@ -178,7 +178,7 @@ class XTCEncoder(Encoder):
         return np.frombuffer(data, np.uint8)
 
     def offsets(self, data: Bytes) -> NDArray[np.int64]:
-        """Return where each frame of `data` begins, and where the last one ends."""
+        """Return the offset of each frame of `data`, and the end of the last one."""
         view, edges = data.data, [0]
         while edges[-1] < len(view):
             at = edges[-1]

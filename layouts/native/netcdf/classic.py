@@ -39,11 +39,11 @@ TYPES = {
 NC_CHAR = 2
 TAGS = {"dimensions": 10, "variables": 11, "attributes": 12}
 MAX_ITEMS = {"dimensions": 1024, "variables": 8192, "attributes": 8192}
-"""What the NetCDF library allows; more of them are a damaged header."""
+"""Limits of the NetCDF library; a header with more of them is damaged."""
 MAX_SAID_NBYTES = 2**31 - 4
 """Larger sizes of rows do not fit into the header of CDF-1 and CDF-2 files."""
 MAX_VALUE_NBYTES = 2**24
-"""Of one name or attribute."""
+"""Most bytes of one name or attribute."""
 AHEAD_NBYTES = 512
 """Bytes of a header that are read at once."""
 
@@ -57,7 +57,7 @@ class Variable:
     dimensions: tuple[str, ...]
     attributes: Mapping[str, Any]
     begin: int
-    """Where its first row lies in the file."""
+    """Offset of the first row in the file."""
     stride: int
     """Bytes from a row (an element of the first dimension) to the next."""
     is_record: bool
@@ -125,17 +125,17 @@ class _Cursor:
         return code, np.dtype(TYPES[code])
 
     def attributes(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        attributes: dict[str, Any] = {}
         for _ in self.items("attributes"):
             name = self.name()
             code, dtype = self.dtype()
             raw = self.padded(self.count() * dtype.itemsize)
             if code == NC_CHAR:
-                found[name] = raw.rstrip(b"\0").decode("utf-8", "replace")
+                attributes[name] = raw.rstrip(b"\0").decode("utf-8", "replace")
             else:
                 values = np.frombuffer(raw, dtype)
-                found[name] = values[0] if values.size == 1 else values
-        return found
+                attributes[name] = values[0] if values.size == 1 else values
+        return attributes
 
 
 class ClassicFile:
@@ -163,7 +163,9 @@ class ClassicFile:
             begin = min((v.begin for _, v in described if v.is_record), default=file.nbytes)
             n_records = max(0, file.nbytes - begin) // max(1, self.record_nbytes)
         self.dimensions = {name: size or n_records for name, size in sizes}
-        self.variables = {name: self._placed(variable, n_records) for name, variable in described}
+        self.variables = {
+            name: self._with_stride(variable, n_records) for name, variable in described
+        }
 
     def _describe(self, cursor: _Cursor, sizes: list[tuple[str, int]]) -> tuple[str, Variable]:
         name = cursor.name()
@@ -218,7 +220,7 @@ class ClassicFile:
                 f"beyond the record that begins at {records[0][0]} and has {self.record_nbytes}"
             )
 
-    def _placed(self, v: Variable, n_records: int) -> Variable:
+    def _with_stride(self, v: Variable, n_records: int) -> Variable:
         shape = (n_records, *v.shape[1:]) if v.is_record else v.shape
         stride = self.record_nbytes if v.is_record else v.row_nbytes
         return Variable(v.dtype, shape, v.dimensions, v.attributes, v.begin, stride, v.is_record)
@@ -228,7 +230,7 @@ class ClassicFile:
         self.file.close()
 
     def n_whole_rows(self, name: str) -> int:
-        """Return how many rows of a variable end before the end of the file."""
+        """Return the number of rows of a variable that end before the end of the file."""
         variable = self.variables[name]
         room = self.file.nbytes - variable.begin - variable.row_nbytes
         if room < 0 or not variable.shape:
@@ -236,7 +238,7 @@ class ClassicFile:
         return min(variable.shape[0], room // max(1, variable.stride) + 1)
 
     def end_of_rows(self, n_rows: int) -> int:
-        """Return where the first `n_rows` records end, or these rows of what has no records."""
+        """Return the end of the first `n_rows` records; of rows where there are no records."""
         records = [v for v in self.variables.values() if v.is_record]
         if records:
             return min(v.begin for v in records) + n_rows * self.record_nbytes
@@ -280,7 +282,7 @@ class _Header:
 
 
 def bytes_of(path: Path, data: ClassicFile, n_frames: int) -> FrameTable | None:
-    """Return where records lie; None if copies would not make valid files (without times)."""
+    """Return the table of records; None if copies would make no valid files (without times)."""
     if "time" not in data.variables:
         return None  # without times the frames are counted, again in each file
     records = [variable for variable in data.variables.values() if variable.is_record]

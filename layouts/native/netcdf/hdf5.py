@@ -58,25 +58,25 @@ class HDF5File:
         self.record_nbytes = min(nbytes, sum(v.row_nbytes for v in self.variables.values()))
 
     def _integers(self) -> dict[str, tuple[str, float]]:
-        """Show what cpptraj has stored as integers of a step by the name of the floats.
+        """Return the variables that cpptraj stored as integers, by the name of the floats.
 
-        Returns dict: by that name, the name of the integers, and how many of them make one.
+        Returns dict: name of the integers, and the integer that stands for 1.
         """
-        found = {}
+        integers = {}
         for name, stored in INTEGERS.items():
             variable = self.variables.get(stored)
             if name in self.variables or variable is None:
                 continue
-            per_one = variable.attributes.get("icompressfac")
-            if not isinstance(per_one, float) or not per_one > 0 or variable.dtype.kind != "i":
+            per_unit = variable.attributes.get("icompressfac")
+            if not isinstance(per_unit, float) or not per_unit > 0 or variable.dtype.kind != "i":
                 raise SourceError(
-                    f"{self.path}: {stored} holds {variable.dtype} with icompressfac {per_one!r}; "
+                    f"{self.path}: {stored} holds {variable.dtype} with icompressfac {per_unit!r}; "
                     "expected integers and a positive number"
                 )
-            found[name] = (stored, float(per_one))
+            integers[name] = (stored, float(per_unit))
             variable.dtype = np.dtype(np.float64)
             self.variables[name] = variable
-        return found
+        return integers
 
     @property
     def rounded_to(self) -> float | None:
@@ -162,7 +162,7 @@ def is_amber(path: Path) -> bool:
 
 
 class _Variable:
-    """What `mdio.layouts.native.netcdf.classic.Variable` has, of a NetCDF-4 variable."""
+    """A NetCDF-4 variable, with the attributes of `mdio.layouts.native.netcdf.classic.Variable`."""
 
     def __init__(self, variable: Any) -> None:
         self.dtype = np.dtype(variable.dtype)

@@ -78,7 +78,7 @@ UNITS = {
 VARIABLES = {"positions": "coordinates", "velocities": "velocities", "forces": "forces"}
 TYPES = {"i4": NC_INT, "f4": NC_FLOAT, "f8": NC_DOUBLE}
 REMD_DIMTYPE = "remd_dimtype"
-"""What is exchanged along each dimension; the same in all frames, and stored once."""
+"""Name of the codes of what is exchanged along each dimension; stored once for all frames."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,10 @@ class NCDFEncoder(Encoder):
     more: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
     """Numbers of each frame of replica exchange: name, type, (k,) of those of each dimension."""
     kinds: tuple[int, ...] = ()
-    """What is exchanged along each dimension."""
+    """Code of what is exchanged along each dimension."""
 
     def with_more(self, data: Mapping[str, NDArray[Any]]) -> NCDFEncoder:
-        """Return one that leaves room in each record for these numbers (`fill`)."""
+        """Return an encoder that leaves room in each record for these numbers (`fill`)."""
         kinds = tuple(map(int, data[REMD_DIMTYPE][0])) if REMD_DIMTYPE in data else ()
         more = []
         for name, values in data.items():
@@ -173,11 +173,11 @@ class NCDFEncoder(Encoder):
         for name, column, _ in records:
             kind = TYPES[column.base.str[1:]]
             unit = UNITS.get(name, "kelvin" if name == "temp0" else None)
-            said: dict[str, str | float] = {} if unit is None else {"units": unit}
-            said |= {"scale_factor": AMBER_VELOCITY} if name == "velocities" else {}
+            attributes: dict[str, str | float] = {} if unit is None else {"units": unit}
+            attributes |= {"scale_factor": AMBER_VELOCITY} if name == "velocities" else {}
             in_each = any(name == other and shape for other, _, shape in self.more)
             dimensions = _dimensions(name) + ((REMD_DIMENSION,) if in_each else ())
-            described.append(_variable(name, dimensions, kind, said))
+            described.append(_variable(name, dimensions, kind, attributes))
         texts = [*(text for text, _ in fixed), *described]
         begin = len(head) + sum(len(text) + 12 for text in texts)
         values = b""
@@ -218,25 +218,25 @@ def _attributes(attributes: Mapping[str, str | float]) -> bytes:
 
 
 def _variable(
-    name: str, dimensions: Sequence[str], kind: int, said: Mapping[str, str | float]
+    name: str, dimensions: Sequence[str], kind: int, attributes: Mapping[str, str | float]
 ) -> bytes:
     """Return the description of a variable up to its size and place."""
     ids = [DIMENSIONS.index(dimension) for dimension in dimensions]
     return (
         _text(name)
         + struct.pack(f">{1 + len(ids)}I", len(ids), *ids)
-        + _attributes(said)
+        + _attributes(attributes)
         + struct.pack(">I", kind)
     )
 
 
 CELL = ("cell_lengths", "cell_angles")
 EXCHANGE = (REMD_DIMTYPE, "temp0", "remd_indices", "remd_values", "remd_repidx", "remd_crdidx")
-"""Of replica exchange, as pmemd and cpptraj write it; the first has a number for each dimension."""
+"""Variables of replica exchange in files of pmemd and cpptraj."""
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 FILLS = {4: float(np.float32(9.969209968386869e36)), 8: 9.969209968386869e36}
-"""What NetCDF has where nothing was written (NC_FILL_FLOAT, NC_FILL_DOUBLE), by bytes of a number,
-unless a variable names another number (`_FillValue`)."""
+"""What stands where nothing was written (NC_FILL_FLOAT, NC_FILL_DOUBLE), by bytes of a number; a
+variable may name another number (`_FillValue`)."""
 
 
 class NCDFLayout(NativeLayout):
@@ -254,12 +254,12 @@ class NCDFLayout(NativeLayout):
 
     _data: ClassicFile | HDF5File
     _names: set[str]
-    """Of the variables that are read."""
+    """Names of the variables that are read."""
     _scales: dict[str, Any]
     _factors: dict[str, float | None]
-    """What numbers are multiplied with after that, to be in mdio's units; None is 1."""
+    """Factors to mdio's units, which come after the scales; None is 1."""
     _fills: dict[str, float]
-    """Of each variable the number that stands for one that was never written."""
+    """Number that stands where a variable was never written, by name."""
     _unwritten: tuple[str, ...] = ()
 
     @classmethod
@@ -315,7 +315,7 @@ class NCDFLayout(NativeLayout):
         return self._check()
 
     def tables(self) -> Tables:
-        """Return where its frames, and their coordinates, lie; see `Layout.tables`."""
+        """Return the tables of frames and coordinates; see `Layout.tables`."""
         data, frames = self.data, None
         if not isinstance(data, ClassicFile):  # NetCDF-4
             return Tables()
@@ -326,7 +326,7 @@ class NCDFLayout(NativeLayout):
 
     def frame_data(self) -> FrameData:
         """Return temperatures and indices of replica exchange; see `Layout.frame_data`."""
-        n_frames, found = self.info.n_frames, {}
+        n_frames, columns_by_name = self.info.n_frames, {}
         for name in EXCHANGE:
             variable = self.data.variables.get(name)
             if variable is None or variable.dtype.kind not in "fi" or len(variable.shape) > 2:
@@ -340,17 +340,17 @@ class NCDFLayout(NativeLayout):
                 values = self.data.read(0, n_frames, {name: columns})[name]
             else:
                 continue
-            found[name] = values.astype(values.dtype.newbyteorder("="))
-        return found
+            columns_by_name[name] = values.astype(values.dtype.newbyteorder("="))
+        return columns_by_name
 
     def _positions(self) -> ChunkTable | None:
         data, n_frames = self.data, self.info.n_frames
         is_plain = self._scale("coordinates") is None and self._factors["coordinates"] is None
         if not isinstance(data, ClassicFile) or not is_plain:
             return None
-        found = data.variables["coordinates"]
-        begins = found.begin + found.stride * np.arange(n_frames, dtype=np.int64)
-        dtype, planes = found.dtype.str, np.zeros(1, np.int64)
+        variable = data.variables["coordinates"]
+        begins = variable.begin + variable.stride * np.arange(n_frames, dtype=np.int64)
+        dtype, planes = variable.dtype.str, np.zeros(1, np.int64)
         return frame_chunk_table(self.path, begins, planes, self.info.n_atoms, dtype=dtype)
 
     def _close(self) -> None:
@@ -362,7 +362,7 @@ class NCDFLayout(NativeLayout):
         return SourceError(f"{self.path}: {found}; expected {expected} (AMBER NetCDF 1.0)")
 
     def _check(self) -> TrajectoryInfo:
-        """See that the file is what the convention says."""
+        """Check that the file follows the convention."""
         data = self._data
         conventions = str(data.attributes.get("Conventions", ""))
         if "AMBER" not in conventions.replace(",", " ").split():
@@ -402,7 +402,7 @@ class NCDFLayout(NativeLayout):
             )
 
     def _factor(self, name: str) -> float | None:
-        """Return what makes mdio's unit of a variable's; None where it is 1."""
+        """Return the factor from the unit of a variable to that of mdio; None where it is 1."""
         unit = self._data.variables[name].attributes.get("units")
         factor = None
         if isinstance(unit, str):  # it may be an array
@@ -415,15 +415,15 @@ class NCDFLayout(NativeLayout):
 
     @property
     def _without_units(self) -> list[str]:
-        """Variables whose unit says nothing."""
+        """Names of the variables without a unit."""
         variables = self._data.variables
         return [name for name in self._names if variables[name].attributes.get("units") == WITHOUT]
 
     def _fill_of(self, name: str) -> float:
         variable = self._data.variables[name]
-        own = variable.attributes.get("_FillValue")
-        if isinstance(own, float | np.floating) and np.isfinite(own):
-            return float(own)
+        fill = variable.attributes.get("_FillValue")
+        if isinstance(fill, float | np.floating) and np.isfinite(fill):
+            return float(fill)
         return FILLS[variable.dtype.itemsize]
 
     def _leave_out_unwritten(self, n_frames: int) -> None:
@@ -442,20 +442,20 @@ class NCDFLayout(NativeLayout):
         self._names -= empty
 
     def _is_unwritten(self, name: str, values: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return of which rows the first or the last number was never written, (R,)."""
+        """Return whether the first or the last number of each row was never written, (R,)."""
         rows = values.reshape(len(values), -1)
         ends = rows[:, [0, -1]] if rows.shape[1] else np.zeros((len(rows), 2))
         return np.asarray((ends == self._fills[name]).any(axis=1))
 
     def _refuse_needless_options(self) -> None:
-        """Raise OptionError if what the file holds was to be assumed."""
-        known = {"dt": "time" in self._names, "length_unit": not self._without_units}
-        for option, is_known in known.items():
-            if is_known and self.options.get(option) is not None:
+        """Raise OptionError if an option gives what the file itself holds."""
+        needless = {"dt": "time" in self._names, "length_unit": not self._without_units}
+        for option, is_needless in needless.items():
+            if is_needless and self.options.get(option) is not None:
                 raise needless_option_error(self.path, option)
 
     def _count_whole(self, n_frames: int) -> tuple[int, tuple[LostBytes, ...]]:
-        """Return how many frames are whole, and what follows them."""
+        """Return the number of whole frames, and the bytes that follow them."""
         n_whole, name = min((self._data.n_whole_rows(name), name) for name in self._names)
         if n_whole < 1:
             raise SourceError(
@@ -465,11 +465,11 @@ class NCDFLayout(NativeLayout):
             )
         if not isinstance(self._data, ClassicFile):
             return n_whole, ()
-        at = min(self._data.end_of_rows(n_whole), self._data.file.nbytes)
-        left = self._data.file.nbytes - at
-        if n_whole == n_frames and (self._data.is_counted or not left):
+        end = min(self._data.end_of_rows(n_whole), self._data.file.nbytes)
+        n_lost = self._data.file.nbytes - end
+        if n_whole == n_frames and (self._data.is_counted or not n_lost):
             return n_whole, ()
-        return n_whole, (LostBytes(str(self.path), n_whole, at, left),)
+        return n_whole, (LostBytes(str(self.path), n_whole, end, n_lost),)
 
     def _scale(self, name: str) -> Any:
         """Return the factor of a variable; None where there is none, or it is 1."""
@@ -490,7 +490,7 @@ class NCDFLayout(NativeLayout):
             dt_ps *= self._factors["time"] or 1.0
         first = FrameBlock.empty(1, 0)
         first.box[...] = 1
-        with suppress(SourceError):  # reading this frame tells; the others may be whole
+        with suppress(SourceError):  # only reading this frame raises; the others may be whole
             self._read_into(0, 1, NO_ATOMS, first)
         last_ps = first.time[0] + dt_ps * (n_frames - 1)
         if "time" in self._names:
@@ -531,7 +531,7 @@ class NCDFLayout(NativeLayout):
 
     def _span(self, start: int, stop: int) -> tuple[int, int]:
         data = self._data
-        if not isinstance(data, ClassicFile):  # NetCDF-4: its library knows
+        if not isinstance(data, ClassicFile):  # only its library knows where NetCDF-4 has them
             return 0, 0
         return data.end_of_rows(start), data.end_of_rows(stop)
 
@@ -539,13 +539,13 @@ class NCDFLayout(NativeLayout):
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
         spans = {name: (0, 3) for name in ("time", *CELL) if name in self._names}
-        wanted = {} if block.n_atoms == 0 else {VARIABLES[name]: name for name in block.present()}
+        fields = {} if block.n_atoms == 0 else {VARIABLES[name]: name for name in block.present()}
         if atoms is not None and atoms.size:
             low, high = int(atoms.min()), int(atoms.max()) + 1
             atoms = atoms - low
         else:
             low, high = 0, self._data.dimensions["atom"]
-        spans |= dict.fromkeys(wanted, (low, high))
+        spans |= dict.fromkeys(fields, (low, high))
         for first, last in batches(start, stop, self._data.record_nbytes):
             arrays = self._data.read(first, last, spans)
             for name, values in arrays.items():
@@ -557,7 +557,7 @@ class NCDFLayout(NativeLayout):
                     )
             part = block.frames(slice(first - start, last - start))
             self._fill_frame_values(arrays, first, last, part)
-            for name, field in wanted.items():
+            for name, field in fields.items():
                 out = getattr(part, field)
                 values = _single(self._scaled(arrays, name))
                 swap_to_native(values, out, atoms, self._factors[name])
@@ -595,7 +595,7 @@ class NCDFLayout(NativeLayout):
 
 
 def _single(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Return float32, of either byte order."""
+    """Return values as float32, of either byte order."""
     if values.dtype.itemsize == 4:
         return values
     with np.errstate(over="ignore", invalid="ignore"):
