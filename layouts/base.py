@@ -47,19 +47,19 @@ ASSUMED_OPTIONS = {
 
 
 TIMES_MADE_UP = "times are made up"
-"""How that is told begins (`TrajectoryInfo.made_up`), ..."""
+"""Beginning of the note in `TrajectoryInfo.made_up`."""
 STEPS_KNOWN = f"{TIMES_MADE_UP}, though steps are known"
-"""... and where the format numbers integration steps."""
+"""Beginning of the note where the format numbers integration steps."""
 
 
 def chunk_boundaries(info: TrajectoryInfo) -> NDArray[np.int64]:
-    """Return where chunks begin, or frames where there are no chunks, and ``n_frames``."""
+    """Return the first frame of each chunk, or all frames without chunks, and ``n_frames`` last."""
     edges = np.arange(0, info.n_frames, info.chunk_frames or 1, dtype=np.int64)
     return np.append(edges, info.n_frames)
 
 
 def sparse_fields(infos: Sequence[TrajectoryInfo]) -> tuple[str, ...]:
-    """Return the fields that some frames lack, of one of the files or all of one."""
+    """Return the fields that some frames lack, within a file or in all of one."""
     lacking = {name for info in infos for name in info.sparse}
     for name in ("velocities", "forces"):
         if len({getattr(info, f"has_{name}") for info in infos}) > 1:
@@ -72,53 +72,52 @@ Runs = Iterable[tuple[int, int]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FormatFacts:
-    """What there is to know of a format without a file of it.
+    """The facts of a format that need no file of it.
 
-    Classes of others are named as ``module:Class``, so that they are imported when they are needed.
+    Other classes are named as ``module:Class``, so that they are imported only when needed.
     """
 
     suffixes: tuple[str, ...] = ()
     options: frozenset[str] | None = frozenset()
-    """Names of its options; None if it takes any, for somebody else."""
+    """Names of its options; None if it takes any, to pass them on."""
     writer: str | None = None
-    """For plug-ins: where their `LayoutWriter` is."""
+    """Address of the `LayoutWriter`, for plug-ins."""
     continuation: str | None = None
-    """Where its `Continuation` is, if frames can be added to outputs of it."""
+    """Address of its `Continuation`, if frames can be added to its outputs."""
     members: str | None = None
-    """Where the function is that finds, by label, the trajectories that one output at a path has as
-    groups."""
+    """Address of the function that returns the trajectories of an ensemble at a path, by label."""
     parts: str | None = None
-    """Where the function is that finds the folder of parts beside an output at a path."""
+    """Address of the function that returns the folder of parts beside an output at a path."""
     reads_with: tuple[str, ...] = ()
-    """Modules that are imported when one is opened, and can be before."""
+    """Modules that opening imports; they can be imported before."""
     is_folder: bool = False
-    """Whether it is a folder of files."""
+    """Whether an output is a folder of files."""
     in_segments: bool = False
-    """Whether an output is as many files as are asked for."""
+    """Whether the number of files of an output can be chosen."""
     in_chunks: bool = False
     """Whether arrays are cut into chunks, which can be compressed."""
     keeps_columns: bool = False
-    """Whether box, time and step come back to the bit; others keep what their fields allow."""
+    """Whether box, time and step are kept to the bit; others keep what their fields can hold."""
     keeps_topology: bool = False
-    """Whether outputs hold what atoms are."""
+    """Whether outputs hold the topology."""
     counts_steps: bool = False
-    """Whether steps are not stored, and the frames of a file are counted instead."""
+    """Whether steps are not stored: the number of the frame in its file stands for them."""
     rounds: tuple[str, ...] = ()
-    """Fields that are stored in other units than those in memory, and rounded on the way."""
+    """Fields that are stored in other units than in memory, and rounded by the conversion."""
     is_copied: bool = False
-    """Whether its frames can be copied as bytes, from file to file."""
+    """Whether frames can be copied as bytes from file to file."""
     decodes_frames: tuple[str, ...] = ()
-    """Compressions of which a frame is decoded without the others of its chunk."""
+    """Compressions that decode one frame without the others of its chunk."""
     decodes: bool = False
-    """Whether reading files of others is mostly work that other threads need not wait for."""
+    """Whether reading other programs' files is mostly decoding, which threads can do at once."""
     reads_remote: bool = False
-    """Whether it reads objects of stores where they lie."""
+    """Whether objects in stores are read in place."""
     flavours: tuple[str, ...] = ()
-    """As which other programs want them its outputs can be written."""
+    """Names of programs for which outputs can be written in their flavour."""
 
 
 def needless_option_error(path: Path, option: str) -> OptionError:
-    """Return the error for an option that says what the format, or the file, holds itself."""
+    """Return the error for an option that gives what the format, or the file, holds itself."""
     flag, what = ASSUMED_OPTIONS[option]
     return OptionError(
         f"{path}: it has {what} of its own, so that there is nothing to assume; leave out {flag} "
@@ -127,14 +126,14 @@ def needless_option_error(path: Path, option: str) -> OptionError:
 
 
 class Timing(NamedTuple):
-    """What times and steps of a layout are worth."""
+    """Whether times and steps of a layout are its own."""
 
     has_times: bool
-    """Whether times are the file's own; if not, frames are but counted."""
+    """Whether the file has times; without them, frames are counted."""
     has_steps: bool
-    """Whether the file numbers its frames by integration steps, if it has no times."""
+    """Whether a file without times numbers its frames by integration steps."""
     step_ps: float | None = None
-    """Length of an integration step in ps, where times follow from counted ones."""
+    """Length of an integration step in ps, where times are computed from steps."""
 
 
 class Layout(Closing, ABC):
@@ -148,16 +147,16 @@ class Layout(Closing, ABC):
     path
         File or folder.
     fields
-        Which per-atom arrays to read of those that are there; all by default.
+        Which of the per-atom arrays to read; all by default.
     verify
-        Compare whatever is read with the checksums that the output holds. False trusts the disk.
+        Compare what is read with the checksums in the output. False trusts the disk.
     uuid
-        Identity of the output that is expected there; by default, whatever is found on first use.
+        Identity of the output that is expected at the path; by default, that of the first use.
     cache
         Where this node keeps what is read of it.
     **options
-        What the subclass documents (``group=`` for layouts with stored groups). All take
-        ``n_atoms``, which is for formats that do not say how many atoms they have.
+        Those of the subclass (``group=`` for layouts with stored groups). All take ``n_atoms``, for
+        formats that do not hold the number of atoms.
 
     Raises
     ------
@@ -168,15 +167,15 @@ class Layout(Closing, ABC):
     name: ClassVar[str]
     facts: ClassVar[FormatFacts] = FormatFacts()
     cache: Cache | None
-    """Where units of it are kept on this node."""
-    _opened_state: Any = None  # what opening it found in another process
+    """Cache of this node for its units."""
+    _opened_state: Any = None  # of opening it in another process
     _prefetch: Prefetch | None = None
     _unit_reads: dict[str, UnitReads] | None = None
-    _told: tuple[str, ...] = ()
-    """Of caches that were closed."""
+    _closed_notes: tuple[str, ...] = ()
+    """Notes of caches that were closed."""
     _opens_ahead = False
     _reads_announced = False
-    """Whether somebody says what will be read."""
+    """Whether a caller announces what will be read."""
 
     def __init__(
         self,
@@ -201,11 +200,11 @@ class Layout(Closing, ABC):
         if self.facts.options is None:
             return
         if unknown := sorted(self.options.keys() - self.facts.options - {"n_atoms"}):
-            known = ", ".join(sorted({*self.facts.options, "fields"}))
+            names = ", ".join(sorted({*self.facts.options, "fields"}))
             if unknown[0] in ASSUMED_OPTIONS:
                 raise needless_option_error(self.path, unknown[0])
             raise OptionError(
-                f"{self.path}: the layout {self.name} has no option {unknown[0]!r}; it has {known} "
+                f"{self.path}: the layout {self.name} has no option {unknown[0]!r}; it has {names} "
                 "and verify"
             )
 
@@ -216,7 +215,7 @@ class Layout(Closing, ABC):
 
     @abstractmethod
     def _open(self) -> TrajectoryInfo:
-        """Open what has to stay open, and say what is there.
+        """Open the files that stay open, and return the facts of the trajectory.
 
         Raises SourceError (native files) or CorruptLayoutError (outputs of mdio).
         """
@@ -228,16 +227,16 @@ class Layout(Closing, ABC):
         """Fill every array of `block` with frames ``start:stop`` of `atoms` (None = all).
 
         `start < stop` and the shapes have been checked. `atoms` may be empty: then only box, time
-        and step are wanted, and no coordinates should be read or decoded. `block.box` and the
-        others may hold old values: all are to be written.
+        and step are wanted, and no coordinates should be read or decoded. All arrays may hold old
+        values, so all have to be written.
         """
 
     def _close(self) -> None:
-        """Let go of handles; called only after `_open`, and reading may open again."""
+        """Close handles; called only after `_open`. Reading may open them again."""
 
     @property
     def info(self) -> TrajectoryInfo:
-        """What is in the trajectory; opens it if need be."""
+        """Facts of the trajectory; opens it if need be."""
         if self._info is None:
             try:
                 self._info = self._open()
@@ -250,16 +249,16 @@ class Layout(Closing, ABC):
 
     def _check_identity(self) -> None:
         """Refuse another output under the same name: once opened, a layout is one and the same."""
-        found = (self.manifest or {}).get("uuid")
-        if self.uuid is not None and found != self.uuid:
+        uuid = (self.manifest or {}).get("uuid")
+        if self.uuid is not None and uuid != self.uuid:
             self.close()
-            raise self._replaced()
-        self.uuid = found
+            raise self._replaced_error()
+        self.uuid = uuid
 
     def _explain(self, error: Exception, frames: tuple[int, int] | None = None) -> None:
-        """Raise what says more than `error` does: the system's own names no file.
+        """Raise a better error than `error` where there is one: those of the system name no file.
 
-        `frames`: the first and the last of those that could not be read.
+        `frames`: the first and the last of the frames that could not be read.
         """
         better: Exception | None = None
         if frames is not None and not isinstance(error, MdioError):
@@ -270,19 +269,19 @@ class Layout(Closing, ABC):
         if isinstance(corrupt, CorruptLayoutError):
             replaced = self.uuid is not None and self.uuid_at(self.path) not in (None, self.uuid)
             manifest = self.manifest if self._info is not None else None
-            mended = self._replaced() if replaced else add_repair_hint(self.path, manifest, corrupt)
-            better = mended or better
+            hint = self._replaced_error() if replaced else None
+            better = hint or add_repair_hint(self.path, manifest, corrupt) or better
         if better is not None:
             raise better from error
 
     def _damage(self, error: Exception, what: str) -> CorruptLayoutError | None:  # noqa: ARG002
-        """Return an error that tells of damage, of what a library raises that meets it.
+        """Return the error for damage, if `error` is what a library raises on it.
 
-        `what`: what could not be done.
+        `what`: the failed action, for the message.
         """
         return None
 
-    def _replaced(self) -> CorruptLayoutError:
+    def _replaced_error(self) -> CorruptLayoutError:
         return CorruptLayoutError(
             f"{self.path}: was replaced while it was open, so what was read of it is of another "
             "output; open it again"
@@ -290,20 +289,20 @@ class Layout(Closing, ABC):
 
     @property
     def member_runs(self) -> list[tuple[Layout, int, int]]:
-        """Its members, and which frames of each."""
+        """Its members, and the first frame and one beyond the last of each."""
         return [(self, 0, self.info.n_frames)]
 
     def files(self) -> Iterator[Layout]:
-        """Yield layouts of its files, each by itself, not open."""
+        """Yield a layout for each of its files, not opened."""
         yield type(self)(self.path, **{name: self.options[name] for name in self._assumed})
 
     @property
     def _assumed(self) -> list[str]:
-        """Options that say what the file does not."""
+        """Names of the options that give what the file lacks."""
         return [name for name in ASSUMED_OPTIONS if self.options.get(name) is not None]
 
     def boundaries(self) -> NDArray[np.int64]:
-        """Return the frames at which the layout's own pieces begin, ascending, ``n_frames`` last.
+        """Return the frames at which chunks, shards or segments begin, and ``n_frames`` last.
 
         Blocks that begin and end at these read no chunk, shard or segment twice.
         """
@@ -367,30 +366,30 @@ class Layout(Closing, ABC):
         return out
 
     def _atom_indices(self, atoms: ArrayLike, n_atoms: int) -> AtomIndices:
-        wanted = f"{self.path}: atom indices must be a list of numbers from 0 to {n_atoms - 1}"
+        expected = f"{self.path}: atom indices must be a list of numbers from 0 to {n_atoms - 1}"
         if isinstance(atoms, str):
             raise FrameRangeError(
-                f"{wanted}; for a selection, universe.select_atoms({atoms!r}).indices"
+                f"{expected}; for a selection, universe.select_atoms({atoms!r}).indices"
             )
-        given = np.asarray(atoms)
-        if given.dtype == bool and given.shape == (n_atoms,):
-            given = np.flatnonzero(given)
-        elif given.size and given.dtype.kind not in "iu":
-            raise FrameRangeError(wanted)
-        indices = np.ascontiguousarray(given, dtype=np.int64)
+        array = np.asarray(atoms)
+        if array.dtype == bool and array.shape == (n_atoms,):
+            array = np.flatnonzero(array)
+        elif array.size and array.dtype.kind not in "iu":
+            raise FrameRangeError(expected)
+        indices = np.ascontiguousarray(array, dtype=np.int64)
         outside = indices.size and not 0 <= indices.min() <= indices.max() < n_atoms
         if indices.ndim != 1 or outside:
-            raise FrameRangeError(wanted)
+            raise FrameRangeError(expected)
         return indices
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know, a sentence each: where files are cut, what is made up."""
+        """Notes for the user, a sentence each: where files are cut, what is made up."""
         info = self.info
         return (*map(str, info.lost), *(f"{self.path}: {text}" for text in info.made_up))
 
     def units(self) -> Iterator[Unit]:
-        """Yield all that there is to check, always in the same order."""
+        """Yield all units to check, always in the same order."""
         yield from frame_units(self.info, self.boundaries(), self.read, self.byte_ranges)
 
     def check(self, wanted: UnitFilter | None = None) -> Iterator[tuple[str, str | None]]:
@@ -399,9 +398,9 @@ class Layout(Closing, ABC):
         Yields
         ------
         name : str
-            What was checked.
+            Name of the unit.
         problem : str or None
-            What is wrong with it.
+            Its problem, if there is one.
         """
         _ = self.info
         try:
@@ -419,7 +418,7 @@ class Layout(Closing, ABC):
 
     @property
     def timing(self) -> Timing:
-        """What its times and steps are worth."""
+        """Whether its times and steps are its own."""
         texts = self.info.made_up
         knows_steps = any(text.startswith(STEPS_KNOWN) for text in texts)
         return Timing(
@@ -429,16 +428,16 @@ class Layout(Closing, ABC):
 
     @property
     def stretches(self) -> tuple[Stretch, ...]:
-        """What lies between frames of a damaged file and may be several."""
+        """Damaged bytes between frames of a file, which may be several frames."""
         return ()
 
     @property
     def manifest(self) -> Mapping[str, Any] | None:
-        """What mdio wrote of this output's making; None for files of others."""
+        """The manifest of an output of mdio; None for other files."""
         return None
 
     def topology(self) -> Topology | None:
-        """Return what is stored of its atoms; None if nothing is.
+        """Return the stored topology; None if there is none.
 
         Raises
         ------
@@ -463,14 +462,14 @@ class Layout(Closing, ABC):
         return from_json((self.manifest or {}).get("frame_data"), n_frames, self.path)
 
     def tables(self) -> Tables:
-        """Return where frames and positions lie, as far as others can use them there.
+        """Return the places of frames and positions in files, as far as others can use these.
 
         Raises
         ------
         SourceError
             The file is damaged.
         """
-        from mdio.layouts.tables import Tables  # for those who copy or point
+        from mdio.layouts.tables import Tables  # only copies and references need it
 
         return Tables()
 
@@ -478,9 +477,9 @@ class Layout(Closing, ABC):
         """Return the trajectory as a dataset of xarray, which dask reads chunk by chunk.
 
         Variables are ``positions``, ``velocities`` and ``forces`` (frame, atom, axis) and ``box``
-        (frame, edge), as far as they are there; what is picked of frames and atoms is all that is
-        read. What `frame_data` returns is in memory. Coordinates are ``time`` (frame), ps, and of
-        the atoms what the trajectory holds: ``name``, ``resid``, ``resname``, ``segid``. Units are
+        (frame, edge), where the trajectory has them; only selected frames and atoms are read. What
+        `frame_data` returns is in memory. Coordinates are ``time`` (frame), ps, and those of
+        ``name``, ``resid``, ``resname``, ``segid`` (atom) that the trajectory holds. Units are
         those of `FrameBlock`.
 
         Raises
@@ -500,34 +499,34 @@ class Layout(Closing, ABC):
         return dataset
 
     def __repr__(self) -> str:
-        """Return the path and, once it is open, what is in it."""
-        return self._shown(repr(str(self.path)))
+        """Return the path and, once it is open, numbers of frames and atoms."""
+        return self._summary(repr(str(self.path)))
 
-    def _shown(self, named: str) -> str:
+    def _summary(self, name: str) -> str:
         if self._info is None:
-            return f"{type(self).__name__}({named})"
+            return f"{type(self).__name__}({name})"
         frames = plural(self._info.n_frames, "frame")
-        told = [f"{frames} of {plural(self._info.n_atoms, 'atom')}", self._info.times]
-        return f"<{type(self).__name__} {named}: {', '.join(filter(None, told))}>"
+        parts = [f"{frames} of {plural(self._info.n_atoms, 'atom')}", self._info.times]
+        return f"<{type(self).__name__} {name}: {', '.join(filter(None, parts))}>"
 
     def _repr_html_(self) -> str:
-        """Return what notebooks show: a table of what is in it."""
+        """Return the table that notebooks show."""
         html: str = import_module("mdio.layouts.views.notebooks").as_html(self)
         return html
 
     def preopened(self) -> Any:
-        """Return a layout that pickles with what opening finds; itself if opening is cheap."""
+        """Return a layout that pickles with the state of opening; itself if opening is cheap."""
         return self
 
     def _cached_group(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:  # noqa: ARG002
-        """Return what the cache keeps for reads of `atoms`: its name, and which atoms it has.
+        """Return the name and the atoms of the group whose units the cache keeps for `atoms`.
 
-        All of the frames by default, and then no name and no atoms.
+        Whole frames by default: then the name is empty and the atoms are None.
         """
         return "", None
 
     def _through_cache(self, atoms: AtomIndices | None) -> UnitReads | None:
-        """Return what reads `atoms` through the cache; None without one, or without atoms."""
+        """Return the reads of `atoms` through the cache; None without a cache, or without atoms."""
         if self.cache is None or (atoms is not None and not atoms.size):
             return None
         from mdio.layouts.caching import cached_reads
@@ -536,19 +535,19 @@ class Layout(Closing, ABC):
 
     @property
     def _inner_layouts(self) -> tuple[Layout, ...]:
-        """The layouts that it reads, if it is made of others."""
+        """The layouts that a view reads."""
         return ()
 
     def _opening_waits(self) -> bool:
         return store_at(self.path).opening_waits or any(
-            one._opening_waits() for one in self._inner_layouts
+            inner._opening_waits() for inner in self._inner_layouts
         )
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield the bytes of files that reading frames ``start:stop`` of `atoms` takes, in order.
 
-        What the node's cache has of them is left out. Small tables may be left out, and all may
-        where nothing is gained.
+        Those in the node's cache are left out. Small tables may be left out, and all ranges where
+        prefetching gains nothing.
         Raises SourceError or CorruptLayoutError as reading does.
         """
         reads = self._through_cache(atoms)
@@ -559,16 +558,16 @@ class Layout(Closing, ABC):
             yield from reads.source_ranges(start, stop)
 
     def _ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
-        """Yield what `byte_ranges` does, without a cache; by default what the members' are."""
+        """Yield the byte ranges without a cache; by default those of the members."""
         for member, first, last in self._members_of(start, stop):
             yield from member.byte_ranges(first, last, atoms)
 
     def _members_of(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:  # noqa: ARG002
-        """Yield of which other layouts frames ``start:stop`` are, opened, and which of theirs."""
+        """Yield the opened members that have frames ``start:stop``, and their own frames."""
         yield from ()
 
     def _openings(self, runs: Spans, atoms: AtomIndices | None) -> Iterator[Opening]:
-        """Yield the objects that reading runs opens, those near the first of all, in order."""
+        """Yield the objects that reading runs opens, in order, at least those of the first run."""
         for run in runs:
             for member, *span in self._members_of(*run):
                 yield from member._openings([(span[0], span[1])], atoms)
@@ -576,12 +575,12 @@ class Layout(Closing, ABC):
     def prefetch(
         self, runs: Runs, atoms: AtomIndices | None = None, *, guessed: bool = False
     ) -> None:
-        """Ask for what will be read next, and for nothing else any more.
+        """Prefetch what will be read next, and stop prefetching anything else.
 
-        `runs`: first frame, and one beyond the last, of the reads to come, in their order; none at
-        all: nothing will be read. Looked at as reading goes on, so that there may be many. `atoms`:
-        as those reads have them. `guessed`: whether reading may end at any time: then little is
-        asked of stores at first.
+        `runs`: first frame, and one beyond the last, of each read to come, in order; none at all:
+        nothing will be read. They are consumed as reading proceeds, so there may be many. `atoms`:
+        those of the reads. `guessed`: whether reading may end at any time: then few bytes are
+        prefetched from stores at first.
         """
         if isinstance(runs, Sequence) and not runs:
             self._announce_reads(False)
@@ -594,29 +593,29 @@ class Layout(Closing, ABC):
     @property
     def _prefetching(self) -> Prefetch:
         if self._prefetch is None:
-            _ = self.info  # opens it
+            _ = self.info  # opens the layout
             self._prefetch = Prefetch(self, opens_ahead=self._opens_ahead)
         return self._prefetch
 
-    def _announce_reads(self, led: bool) -> None:
-        """Take note, with all members, of whether somebody says what will be read."""
-        self._reads_announced = led
-        for one in self._inner_layouts:
-            one._announce_reads(led)
+    def _announce_reads(self, announced: bool) -> None:
+        """Note, here and in all members, whether a caller announces what will be read."""
+        self._reads_announced = announced
+        for inner in self._inner_layouts:
+            inner._announce_reads(announced)
 
     def _prefetch_run(self, start: int, stop: int, atoms: AtomIndices | None) -> None:
-        """Ask for what reading objects' frames takes now."""
-        for one in self._inner_layouts:
-            one._announce_reads(True)
+        """Prefetch the frames that are being read, in a store."""
+        for inner in self._inner_layouts:
+            inner._announce_reads(True)
         if stop - start > 1:
             self._prefetching.begin([(start, stop)], atoms, guessed=False)
         else:
             self._prefetching.open_for(start, atoms)
 
     def _close_cached(self) -> None:
-        """Close what is open of the cache; what there is to tell of it stays."""
+        """Close open units of the cache; their notes stay."""
         for reads in (self._unit_reads or {}).values():
-            self._told = (*self._told, *reads.source.notes)
+            self._closed_notes = (*self._closed_notes, *reads.source.notes)
             reads.close()
         self._unit_reads = None
 
@@ -633,17 +632,17 @@ class Layout(Closing, ABC):
         with suppress(Exception):  # the interpreter may be ending
             self.close()
 
-    def _with_opened_state(self, found: Any) -> Layout:
-        """Return the same layout, not open, which pickles with what opening it has `found`."""
-        again, given, _ = Layout.__reduce__(self)
-        made: Layout = again(*given)
-        made._opened_state = found
-        return made
+    def _with_opened_state(self, state: Any) -> Layout:
+        """Return a copy, not open, which pickles with the `state` of opening it."""
+        rebuild, arguments, _ = Layout.__reduce__(self)
+        copy: Layout = rebuild(*arguments)
+        copy._opened_state = state
+        return copy
 
     def __reduce__(self) -> tuple[Any, ...]:
         more = {"verify": self.verify, "uuid": self.uuid, "cache": self.cache}
-        given = (type(self), str(self.path.absolute()), self.fields, self.options | more)
-        return _reopen, given, {"_opened_state": self._opened_state}
+        arguments = (type(self), str(self.path.absolute()), self.fields, self.options | more)
+        return _reopen, arguments, {"_opened_state": self._opened_state}
 
 
 def _reopen(cls: type[Layout], path: str, fields: Sequence[str], options: dict[str, Any]) -> Layout:
@@ -651,17 +650,17 @@ def _reopen(cls: type[Layout], path: str, fields: Sequence[str], options: dict[s
 
 
 def container_format(layout: Layout) -> str | None:
-    """Return the format of the files whose frames can be copied as bytes; None if there is none."""
-    members = [one for one, *_ in layout.member_runs]
+    """Return the format of files whose frames can be copied as bytes; None if they cannot."""
+    members = [member for member, *_ in layout.member_runs]
     if members == [layout]:
         name = (layout.manifest or {}).get("container")
         return name or (layout.name if layout.facts.is_copied else None)
-    names = {container_format(one) for one in members}
+    names = {container_format(member) for member in members}
     return names.pop() if len(names) == 1 else None
 
 
 def cache_notes(layout: Layout) -> tuple[str, ...]:
-    """Return what is to be told of the cache of a layout, and of its members', each once."""
-    own = (note for one in (layout._unit_reads or {}).values() for note in one.source.notes)
-    others = (note for one in layout._inner_layouts for note in cache_notes(one))
-    return tuple(dict.fromkeys([*layout._told, *own, *others]))
+    """Return the notes of the cache of a layout, and of its members, each once."""
+    own = (note for reads in (layout._unit_reads or {}).values() for note in reads.source.notes)
+    inner = (note for member in layout._inner_layouts for note in cache_notes(member))
+    return tuple(dict.fromkeys([*layout._closed_notes, *own, *inner]))

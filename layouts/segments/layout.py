@@ -197,7 +197,7 @@ class SegmentsLayout(Layout):
         where = self.path / MANIFEST
         if state_of(where) != self._seen and self.uuid_at(self.path) != self._manifest["uuid"]:
             opened.close()
-            raise self._replaced()
+            raise self._replaced_error()
 
     def _check_size(self, segment: Segment) -> None:
         path = self._place(segment.file)

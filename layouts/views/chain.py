@@ -338,7 +338,7 @@ class ChainLayout(Layout):
 
     def __repr__(self) -> str:
         more = len(self.members) - 1
-        return self._shown(f"{str(self.members[0].path)!r}" + f" and {more:,} more" * (more > 0))
+        return self._summary(f"{str(self.members[0].path)!r}" + f" and {more:,} more" * (more > 0))
 
 
 def chain_parts(members: Sequence[Layout], joining: Joining) -> ChainLayout:
