@@ -36,8 +36,8 @@ KEPT = 2
 """Units that are held at a time, in memory when they have just been read from the source."""
 TABLE_NBYTES = 4 << 20
 MOST_TABLES = 256
-"""What else reading takes (indexes of shards, times) is kept too: so many reads of so many bytes by
-one process at most."""
+"""Reads beside the frames (indexes of shards, times) are kept too: at most so many, and of so many
+bytes each, by one process."""
 
 
 def unit_edges(layout: Any, n_atoms: int) -> NDArray[np.int64]:
@@ -47,37 +47,37 @@ def unit_edges(layout: Any, n_atoms: int) -> NDArray[np.int64]:
     """
     edges = layout.boundaries()
     least, most = (max(1, n // max(1, 12 * n_atoms)) for n in (LEAST_NBYTES, UNIT_NBYTES))
-    found = [0]
-    while (at := found[-1]) < edges[-1]:
-        n_rows = min(max(at // SHARE, least), most)
-        number = int(np.searchsorted(edges, at + n_rows, side="right")) - 1
+    starts = [0]
+    while (start := starts[-1]) < edges[-1]:
+        n_rows = min(max(start // SHARE, least), most)
+        number = int(np.searchsorted(edges, start + n_rows, side="right")) - 1
         stop = int(edges[number])
-        if stop <= at:  # a piece is longer: a chunk is read as one, others in parts
+        if stop <= start:  # a longer piece: chunks are read as one, others in parts
             stop = int(edges[number + 1])
-            stop = stop if layout.info.chunk_frames else min(stop, at + n_rows)
-        found.append(stop)
-    return np.array(found, np.int64)
+            stop = stop if layout.info.chunk_frames else min(stop, start + n_rows)
+        starts.append(stop)
+    return np.array(starts, np.int64)
 
 
 def cached_reads(layout: Any, atoms: AtomIndices | None) -> UnitReads:
-    """Return what reads `atoms` of a layout through the cache that it has."""
+    """Return the reads of `atoms` of a layout through its cache."""
     _ = layout.info
     assert layout.cache is not None
-    label, kept = layout._cached_group(atoms)
+    label, group_atoms = layout._cached_group(atoms)
     if layout._unit_reads is None:
         layout._unit_reads = {}
-    found: UnitReads | None = layout._unit_reads.get(label)
-    if found is None:
-        found = layout._unit_reads[label] = UnitReads(layout, layout.cache, label, kept)
-        for note in _notes_on(layout.cache, layout.path, found.works):
-            found.source.note(note)
-    return found
+    reads: UnitReads | None = layout._unit_reads.get(label)
+    if reads is None:
+        reads = layout._unit_reads[label] = UnitReads(layout, layout.cache, label, group_atoms)
+        for note in _notes_on(layout.cache, layout.path, reads.works):
+            reads.source.note(note)
+    return reads
 
 
 def _notes_on(cache: Cache, path: Path, works: bool) -> Iterator[str]:
-    """Yield what is odd about keeping units of the trajectory `path` in `cache`.
+    """Yield the notes on keeping units of the trajectory `path` in `cache`.
 
-    `works` is whether its layout says where its frames lie.
+    `works`: whether the byte ranges of its frames are known.
     """
     if not works:
         yield (
@@ -97,8 +97,8 @@ def _notes_on(cache: Cache, path: Path, works: bool) -> Iterator[str]:
 class UnitReads:
     """Reads one layout, or one stored group of it, through a cache.
 
-    `layout`: open. `cache`: the node's. `label`, `atoms`: what of the layout units hold, as
-    `mdio.layouts.base.Layout._cached_group` has it.
+    `layout`: open. `cache`: the node's. `label`, `atoms`: the part of the layout that units hold,
+    from `mdio.layouts.base.Layout._cached_group`.
     """
 
     def __init__(self, layout: Any, cache: Cache, label: str, atoms: AtomIndices | None) -> None:
@@ -107,7 +107,7 @@ class UnitReads:
         self.edges = unit_edges(layout, layout.info.n_atoms if atoms is None else len(atoms))
         opened = None
         self.works = True
-        """Whether the layout says where its frames lie."""
+        """Whether the byte ranges of frames are known."""
         if layout.uuid is None:
             first = next(layout._ranges(0, int(self.edges[1]), atoms), None)
             self.works = first is not None
@@ -124,7 +124,7 @@ class UnitReads:
     def read(self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock) -> None:
         """Fill `block` with frames ``start:stop``, as the layout does; raises what it raises."""
         for number, first, last in runs_of_parts(self.edges, start, stop):
-            begin, end = (int(self.edges[number]) + at for at in (first, last))
+            begin, end = (int(self.edges[number]) + row for row in (first, last))
             rows = block.frames(slice(begin - start, end - start))
             self._read_unit(number, begin, end, atoms, rows)
 
@@ -142,19 +142,19 @@ class UnitReads:
             self._drop(number, DamagedUnitError(str(error)))  # the source is sound
 
     def source_ranges(self, start: int, stop: int) -> Iterator[ByteRange]:
-        """Yield what of the units of these frames is yet to be read from the source, each once."""
+        """Yield the byte ranges of these frames' units that the cache lacks, each once."""
         number = int(np.searchsorted(self.edges, start, side="right")) - 1
         while number < len(self.edges) - 1 and self.edges[number] < stop:
             begin, end = self.edges[number : number + 2].tolist()
             if number != self._expected and not self.source.held([number], [end])[0]:
                 with reading_from(self):  # it may read indexes
-                    found = list(self._layout._ranges(begin, end, self._atoms))
-                yield from found
+                    ranges = list(self._layout._ranges(begin, end, self._atoms))
+                yield from ranges
             self._expected = number
             number += 1
 
     def read_into(self, file: OpenFile, buffers: Sequence[Any], offset: int) -> int:
-        """Fill the beginning of `buffers` with bytes of a file; see `HeldUnit.read_into`."""
+        """Fill the beginning of `buffers` with bytes of a file; see `CachedUnit.read_into`."""
         name = self._name(file)
         try:
             if self._current is not None and (
@@ -180,18 +180,18 @@ class UnitReads:
         return self.source.name(number, int(self.edges[number + 1]))
 
     def _hold(self, number: int) -> CachedUnit | None:
-        """Return a unit to read from, kept or fetched; None where it has to be the source."""
-        held = self._held.get(number)
-        if held is not None or number in self._failed or not self.works:
-            return held
-        held = self.source.take(self._unit_name(number)) or self.fetch(number)
-        if held is None:
+        """Return a unit to read from, kept or fetched; None where the source has to be read."""
+        unit = self._held.get(number)
+        if unit is not None or number in self._failed or not self.works:
+            return unit
+        unit = self.source.take(self._unit_name(number)) or self.fetch(number)
+        if unit is None:
             self._failed.add(number)
             return None
-        self._held[number] = held
+        self._held[number] = unit
         while len(self._held) > KEPT:
             self._held.popitem(last=False)[1].close()
-        return held
+        return unit
 
     def fetch(self, number: int) -> CachedUnit | None:
         """Read a unit from the source and keep it; None where that is not possible as a whole."""
@@ -199,16 +199,16 @@ class UnitReads:
         self._current = None
         try:
             with reading_from(self):
-                wanted = _merged(self._layout._ranges(begin, end, self._atoms))
-            data = np.empty(sum(one.nbytes for one in wanted), np.uint8)
+                source_ranges = _merged(self._layout._ranges(begin, end, self._atoms))
+            data = np.empty(sum(part.nbytes for part in source_ranges), np.uint8)
             ranges: list[SourceRange] = []
-            at = 0
+            begin = 0
             with reading_from(None):
-                for one in wanted:
-                    one.file.fill(one.offset, data[at : at + one.nbytes])
-                    ranges.append((self._name(one.file), one.offset, one.nbytes))
-                    at += one.nbytes
-        except MdioError:  # whoever needs these frames will meet it, too
+                for part in source_ranges:
+                    part.file.fill(part.offset, data[begin : begin + part.nbytes])
+                    ranges.append((self._name(part.file), part.offset, part.nbytes))
+                    begin += part.nbytes
+        except MdioError:  # reading these frames raises it again
             return None
         if not ranges:
             return None
@@ -216,14 +216,14 @@ class UnitReads:
         return CachedUnit(ranges, data)
 
     def _read_table(self, name: str, file: OpenFile, buffers: Sequence[Any], offset: int) -> int:
-        """Fill `buffers` with what is read beside the frames, as it was read before."""
-        wanted = sum(buffer.nbytes for buffer in buffers)
-        key = (name, offset, wanted)
+        """Fill `buffers` with bytes beside the frames that were read before."""
+        nbytes = sum(buffer.nbytes for buffer in buffers)
+        key = (name, offset, nbytes)
         if key not in self._tables:
-            if not 0 < wanted <= TABLE_NBYTES or len(self._tables) >= MOST_TABLES:
+            if not 0 < nbytes <= TABLE_NBYTES or len(self._tables) >= MOST_TABLES:
                 return 0
             digest = hashlib.sha256(repr(key).encode(errors="surrogateescape")).hexdigest()[:16]
-            self._tables[key] = self._kept_table(f"{self.source.generation}-t{digest}", key, file)
+            self._tables[key] = self._load_table(f"{self.source.generation}-t{digest}", key, file)
         table = self._tables[key]
         try:
             return 0 if table is None else table.read_into(name, buffers, offset)
@@ -231,20 +231,20 @@ class UnitReads:
             self._tables[key] = None
             return 0
 
-    def _kept_table(
-        self, kept: str, key: tuple[str, int, int], file: OpenFile
+    def _load_table(
+        self, name: str, key: tuple[str, int, int], file: OpenFile
     ) -> CachedUnit | None:
-        table = self.source.take(kept)
+        table = self.source.take(name)
         if table is None:
             with reading_from(None):
                 data = np.empty(key[2], np.uint8)
                 if file.read_some([data], key[1]) == len(data):
-                    self.source.put(kept, [key], data)
+                    self.source.put(name, [key], data)
                     table = CachedUnit([key], data)
         return table
 
     def close(self) -> None:
-        """Let go of what is held."""
+        """Close all units."""
         for unit in (*self._held.values(), *self._tables.values()):
             if unit is not None:
                 unit.close()
@@ -253,20 +253,20 @@ class UnitReads:
 
 
 def _merged(ranges: Iterator[ByteRange]) -> list[ByteRange]:
-    """Return ranges of which none begins where, or before, the one before it ends."""
-    found: list[ByteRange] = []
-    for one in ranges:
-        last = found[-1] if found else None
+    """Return ranges in which adjacent and overlapping ones of a file are one."""
+    merged: list[ByteRange] = []
+    for part in ranges:
+        last = merged[-1] if merged else None
         if (
             last is not None
-            and one.file is last.file
-            and 0 <= one.offset - last.offset <= (last.nbytes)
+            and part.file is last.file
+            and 0 <= part.offset - last.offset <= (last.nbytes)
         ):
-            nbytes = max(last.nbytes, one.offset - last.offset + one.nbytes)
-            found[-1] = ByteRange(one.file, last.offset, nbytes)
-        elif one.nbytes:
-            found.append(one)
-    return found
+            nbytes = max(last.nbytes, part.offset - last.offset + part.nbytes)
+            merged[-1] = ByteRange(part.file, last.offset, nbytes)
+        elif part.nbytes:
+            merged.append(part)
+    return merged
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -278,44 +278,44 @@ class FileUnits:
     uuid: str | None
     numbers: NDArray[np.int64]
     stops: NDArray[np.int64]
-    """The frame behind the last of each."""
+    """One beyond the last frame of each unit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CacheUnits:
     """Units of a trajectory, of one or several files; pickles to some bytes a unit.
 
-    Attributes: `edges`, (U + 1,) int64: frames at which units begin, ``n_frames`` last. `parts`: of
-    what they are, in order.
+    Attributes: `edges`, (U + 1,) int64: frames at which units begin, ``n_frames`` last. `parts`:
+    units of each file, in order.
     """
 
     edges: NDArray[np.int64]
     parts: list[FileUnits]
 
     def held(self, cache: Cache) -> NDArray[np.bool_]:
-        """Return which units this node has, (U,)."""
-        found = []
+        """Return whether this node has each unit, (U,)."""
+        has_units = []
         for part in self.parts:
             source = CachedSource(cache, part.path, part.label, part.uuid)
             try:
-                found.append(source.held(part.numbers.tolist(), part.stops.tolist()))
-            except OSError:  # the source is not there: whoever reads it will say so
-                found.append(np.zeros(len(part.numbers), bool))
-        return np.concatenate(found)
+                has_units.append(source.held(part.numbers.tolist(), part.stops.tolist()))
+            except OSError:  # the source is not there: reading it raises a clear error
+                has_units.append(np.zeros(len(part.numbers), bool))
+        return np.concatenate(has_units)
 
 
 def cache_units(layout: Any, atoms: NDArray[np.int64] | None) -> CacheUnits:
     """Return the units that reading `atoms` of an open layout takes, its members' one by one."""
-    edges, parts, at = [np.zeros(1, np.int64)], [], 0
+    edges, parts, n_frames = [np.zeros(1, np.int64)], [], 0
     for member, first, last in layout.member_runs:
         reads = cached_reads(member, atoms)
         own = reads.edges
         a = int(np.searchsorted(own, first, side="right")) - 1
         b = int(np.searchsorted(own, last, side="left"))
         inner = np.minimum(own[a + 1 : b + 1], last) - first
-        edges.append(at + inner)
+        edges.append(n_frames + inner)
         stops = own[a + 1 : b + 1]
         source = reads.source
         parts.append(FileUnits(source.path, source.label, source.uuid, np.arange(a, b), stops))
-        at += last - first
+        n_frames += last - first
     return CacheUnits(np.concatenate(edges), parts)

@@ -27,22 +27,23 @@ from mdio.core.units import FIELD_UNITS
 
 Pattern = Literal["frames", "blocks", "selection", "timeseries"]
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
-"""How outputs may be read: single frames in any order (chunks hold about 64 KiB), runs of whole
-frames (these, and fill stripes), the same few neighbouring atoms of all frames (many frames of a
-part of the atoms), all frames of each atom (as many frames as memory lets, of few atoms)."""
+"""Ways to read an output, each with its own chunks: ``frames``, single ones in any order (about 64
+KiB); ``blocks``, runs of whole frames (whole frames that fill stripes); ``selection``, the same few
+neighbouring atoms of all frames (many frames of some atoms); ``timeseries``, all frames of each
+atom (as many frames as fit into memory, of few atoms)."""
 
 MIB = 1 << 20
 MAX_PADDING = 0.15
-"""Most of what is stored that may be padding."""
+"""Largest share of padding in an output."""
 GOOD_PADDING = 0.05
 """Padding that is not worth larger chunks to save."""
 SEARCH_STRIPES = 16
-"""Numbers of stripes a chunk that are tried."""
+"""How many sizes of chunks, in stripes, are tried."""
 MAX_CHUNK_NBYTES = 16 * MIB
 """Chunks are not made larger than this only to fill their stripes better; frames that are larger
 are cut into chunks of atoms."""
 SPLIT_NBYTES = 4 * MIB
-"""What chunks of such frames have, about."""
+"""Approximate bytes of a chunk of such frames."""
 MAX_BLOCK_NBYTES = 64 * MIB
 """Decoded bytes of a piece that no plan exceeds on its own, unless a single frame does (two, if
 they are differenced) or one stripe of each field."""
@@ -53,7 +54,7 @@ QUANTISED_NBYTES = 32 * MIB
 FEW_FRAMES = 4
 """Frames of differenced chunks where frames are large, or read one at a time."""
 RANDOM_NBYTES, SERIES_NBYTES = 1 << 16, 1 << 18
-"""What a chunk has, about, if frames are read one at a time, or atoms: more would be in vain."""
+"""Approximate bytes of a chunk if single frames, or atoms, are read: more would be wasted."""
 LARGEST_CHUNK_NBYTES = (1 << 32) - 1
 """Chunks of HDF5 cannot be larger."""
 
@@ -61,7 +62,7 @@ LARGEST_CHUNK_NBYTES = (1 << 32) - 1
 def plan_padding(
     shape: tuple[int, int], chunk: tuple[int, int], stripe_nbytes: int, item_nbytes: int = 12
 ) -> float:
-    """Return which share of what is stored is padding if chunks begin on stripe boundaries.
+    """Return the share of padding in an output whose chunks begin on stripe boundaries.
 
     `shape`, `chunk`: (frames, atoms) of the array and of a chunk. `stripe_nbytes`: stripe size; 1 =
     chunks lie close to each other. `item_nbytes`: bytes of one atom in one frame.
@@ -100,37 +101,37 @@ def plan_chunks(frame_nbytes: int, n_frames: int, stripe_nbytes: int) -> tuple[i
         return fit_parts(max(MIB // frame_nbytes, 1), n_frames), 0.0
     smallest = max(1, math.ceil(MIB / stripe_nbytes))
     largest = max(smallest, MAX_CHUNK_NBYTES // stripe_nbytes)
-    found = []
+    candidates = []
     for n_stripes in range(smallest, min(smallest + SEARCH_STRIPES, largest + 1)):
         frames = min(n_stripes * stripe_nbytes // frame_nbytes, n_frames)
         if frames > 0:
             shape, chunk = (n_frames, 1), (frames, 1)
-            found.append((frames, plan_padding(shape, chunk, stripe_nbytes, frame_nbytes)))
-    best = _first_good(found)
+            candidates.append((frames, plan_padding(shape, chunk, stripe_nbytes, frame_nbytes)))
+    best = _first_good(candidates)
     if best is not None:
         return best
     return fit_parts(max(max(stripe_nbytes, MIB) // frame_nbytes, 1), n_frames), 0.0
 
 
-def _first_good(found: list[tuple[int, float]]) -> tuple[int, float] | None:
+def _first_good(candidates: list[tuple[int, float]]) -> tuple[int, float] | None:
     """Return the first (length, padding) of little padding, or else of padding that will do."""
     for limit in (GOOD_PADDING, MAX_PADDING):
-        for length, padding in found:
+        for length, padding in candidates:
             if padding <= limit:
                 return length, padding
     return None
 
 
 def split_atoms(n_atoms: int, stripe_nbytes: int) -> int:
-    """Return how many atoms of one large frame make a chunk: about 4 MiB, and whole stripes."""
+    """Return the atoms of one large frame in a chunk: about 4 MiB, and whole stripes."""
     target = math.ceil(SPLIT_NBYTES / stripe_nbytes) * stripe_nbytes
     ideal = max(1, round(12 * n_atoms / target))
     near = sorted(range(math.ceil(0.6 * ideal), 2 * ideal + 1), key=lambda n: abs(n - ideal))
-    found = [
+    candidates = [
         (atoms, plan_padding((1, n_atoms), (1, atoms), stripe_nbytes))
         for atoms in (math.ceil(n_atoms / n_parts) for n_parts in near[:SEARCH_STRIPES])
     ]
-    best = _first_good(found)
+    best = _first_good(candidates)
     return fit_parts(math.ceil(n_atoms / ideal), n_atoms) if best is None else best[0]
 
 
@@ -185,14 +186,14 @@ def plan_shape(
         # Chunks of one frame could not be differenced; two already gain most of it.
         few = max(2, min(FEW_FRAMES, most))
         many = max(few, min(QUANTISED_NBYTES // frame_nbytes, most, QUANTISED_FRAMES))
-        wanted = few if pattern == "frames" else many
+        most_frames = few if pattern == "frames" else many
         nbytes = MIB if pattern == "selection" else 4 * MIB
-        frames, atoms = tall_chunks(n_atoms, n_frames, wanted, nbytes)
+        frames, atoms = tall_chunks(n_atoms, n_frames, most_frames, nbytes)
     elif frame_nbytes > max(MAX_CHUNK_NBYTES, stripe):
         frames, atoms = 1, split_atoms(n_atoms, stripe)
     elif pattern == "selection":
-        wanted = max(MAX_CHUNK_NBYTES // frame_nbytes, 1)
-        frames, atoms = tall_chunks(n_atoms, n_frames, wanted, max(stripe, MIB))
+        most_frames = max(MAX_CHUNK_NBYTES // frame_nbytes, 1)
+        frames, atoms = tall_chunks(n_atoms, n_frames, most_frames, max(stripe, MIB))
     elif pattern == "frames":
         frames, atoms = fit_parts(max(RANDOM_NBYTES // frame_nbytes, 1), n_frames), n_atoms
     else:
@@ -220,7 +221,7 @@ in a worker, and that there are pieces enough for every worker (16 where sizes a
 
 @dataclass(frozen=True, kw_only=True)
 class StorageOptions:
-    """What a user may ask of how an output is stored: it goes as it is to the layout's plan."""
+    """The options of a user on how an output is stored; the layout's plan gets them unchanged."""
 
     precision: float | Literal["auto", "none"] | None = option(
         "round positions to this step in angstrom; auto keeps the integers of an XTC source, bit "
@@ -284,8 +285,8 @@ class StorageOptions:
     @property
     def field_precisions(self) -> dict[str, float]:
         """Steps of the fields besides positions that are to be rounded."""
-        asked = {"velocities": self.precision_velocities, "forces": self.precision_forces}
-        return {name: step for name, step in asked.items() if step is not None}
+        steps = {"velocities": self.precision_velocities, "forces": self.precision_forces}
+        return {name: step for name, step in steps.items() if step is not None}
 
     def refuse_rounding(self, what: str) -> None:
         """Raise PlanError, for `what` cannot round them, if velocities or forces are to be."""
@@ -296,7 +297,7 @@ class StorageOptions:
 
 
 class PackedShare(NamedTuple):
-    """What an XTC's integers take when packed anew, of a few frames, as share of the XTC."""
+    """Size of an XTC's integers when packed anew, as share of the XTC, from a few frames."""
 
     bitpack: float
     rigid: float | None
@@ -305,21 +306,21 @@ class PackedShare(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions(StorageOptions):
-    """What an output is planned by."""
+    """All that an output is planned from."""
 
     compression: str | None = None
     """``NAME`` or ``NAME:LEVEL``; None = none."""
     file_system: str | None = None
-    """Type of that on which the output will lie, if it is to say whether floats are compressed."""
+    """Type of the output's file system, where that decides whether floats are compressed."""
     stripe_nbytes: int = DEFAULT_STRIPE_NBYTES
     groups: Mapping[str, int] = field(default_factory=dict)
     """Number of atoms of each group to store besides the full system."""
     topology_nbytes: int = 0
-    """Of what is stored of the topology, if it is."""
+    """Bytes of the stored topology; 0 without one."""
     pattern: Pattern = "blocks"
-    """How the output will be read."""
+    """Way in which the output will be read."""
     packed: Mapping[str, PackedShare] = field(default_factory=dict)
-    """Of the full system (``trajectory``) and each group, if that is to say what packs them."""
+    """Packed sizes of the full system (``trajectory``) and each group, if they decide the codec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +337,7 @@ class ArrayPlan:
     contiguous: bool = False
     """Whether it lies in one piece: chunks are then runs of frames that have one checksum."""
     compression: str | None = None
-    """Where it is not that of the plan."""
+    """Compression of this array, where it is not that of the plan."""
 
     @property
     def chunk_nbytes(self) -> int:
@@ -351,19 +352,19 @@ class ArrayPlan:
 
 @dataclass(frozen=True, slots=True)
 class FieldPlan:
-    """What native files and segments hold of each frame."""
+    """Arrays of each frame in native files and segments."""
 
     fields: tuple[str, ...] = ("positions",)
     """Per-atom arrays."""
     sparse: tuple[str, ...] = ()
-    """Those that some frames lack, and are NaN there."""
+    """Per-atom arrays that some frames lack; they are NaN there."""
     has_box: bool = True
     """Whether unit cells are held, where the format leaves the choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class StripePlan:
-    """How arrays lie on the stripes of the file system."""
+    """Placement of arrays on the stripes of the file system."""
 
     stripe_nbytes: int = DEFAULT_STRIPE_NBYTES
     stripe_count: int | None = None
@@ -376,7 +377,7 @@ class StripePlan:
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """How the output is written; it is the same."""
+    """How the output is written; its contents do not depend on it."""
 
     writes_chunks: bool = False
     """Whether every chunk is a write of its own; else each array of a piece is one."""
@@ -388,15 +389,15 @@ class WritePlan:
 
 
 PARTS = {
-    name: {one.name for one in fields(part)}
+    name: {declared.name for declared in fields(part)}
     for name, part in (("native", FieldPlan), ("stripes", StripePlan), ("writing", WritePlan))
 }
-"""What is in the parts of a plan."""
+"""Names of the fields of each part of a plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutPlan:
-    """What will be written: what ``--dry-run`` prints, the advisor reads and the tests check."""
+    """The plan of an output, which ``--dry-run`` prints."""
 
     layout: str
     n_frames: int
@@ -420,9 +421,9 @@ class LayoutPlan:
     stripes: StripePlan = field(default_factory=StripePlan)
     writing: WritePlan = field(default_factory=WritePlan)
     notes: tuple[str, ...] = ()
-    """What the user should know of the output: what its format cannot hold."""
+    """Notes for the user, such as what the format cannot hold."""
     flavour: str | None = None
-    """As which program wants its files; None = mdio's own way."""
+    """Program whose flavour of the format is written; None = mdio's own."""
     topology_nbytes: int = 0
     n_files: int = 1
     nbytes: int = 0
@@ -509,8 +510,8 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
             f"{info.path}: {info.n_frames} frames of {info.n_atoms} atoms: nothing to write"
         )
     if (n_frames := options.expected_frames) is not None:
-        long, rest = info.replace(n_frames=n_frames), replace(options, expected_frames=None)
-        plan = plan_pieces(long, rest, quantised=quantised)
+        whole, options = info.replace(n_frames=n_frames), replace(options, expected_frames=None)
+        plan = plan_pieces(whole, options, quantised=quantised)
         return plan.replace(n_frames=info.n_frames, nbytes=plan.nbytes * info.n_frames // n_frames)
     for name, step in options.field_precisions.items():
         if not getattr(info, f"has_{name}"):
@@ -529,8 +530,8 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
     total_nbytes = info.frame_nbytes * info.n_frames
     piece_nbytes = min(max(total_nbytes // 16, MIN_PIECE_NBYTES), MAX_PIECE_NBYTES)
     # A power of two of chunks, so that groups can have 1, 2, 4, ... times as many frames a chunk.
-    wanted = max(1, min(piece_nbytes // info.frame_nbytes, info.n_frames) // chunk_frames)
-    n_chunks = 1 << (wanted.bit_length() - 1)
+    most_chunks = max(1, min(piece_nbytes // info.frame_nbytes, info.n_frames) // chunk_frames)
+    n_chunks = 1 << (most_chunks.bit_length() - 1)
     fields = ["positions"]
     fields += ["velocities"] * info.has_velocities + ["forces"] * info.has_forces
     arrays = []

@@ -28,24 +28,24 @@ if TYPE_CHECKING:
     from mdio.layouts.writer import LayoutWriter
 
 GROUP = "mdio.layouts"
-"""Of entry points."""
+"""Group of entry points."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where the classes of a layout are; they are imported when they are needed."""
+    """Addresses of the classes of a layout, which are imported when needed."""
 
     reader: str
     """``module:Class``."""
     writer: str | None = None
     suffixes: tuple[str, ...] = ()
-    """By which an output is known to be of this layout, if it has a writer."""
+    """Suffixes of its outputs, if it has a writer."""
 
 
 def _own(reader: str, writer: str | None = None, *suffixes: str) -> Entry:
-    """Return where one of ours is, below `mdio.layouts`."""
-    where = None if writer is None else f"mdio.layouts.{writer}"
-    return Entry(f"mdio.layouts.{reader}", where, suffixes)
+    """Return the entry of a layout in `mdio.layouts`."""
+    writer = None if writer is None else f"mdio.layouts.{writer}"
+    return Entry(f"mdio.layouts.{reader}", writer, suffixes)
 
 
 _OWN = (
@@ -63,27 +63,27 @@ _OWN = (
     ("generic", "foreign.generic:GenericLayout"),
 )
 LAYOUTS = MappingProxyType({name: _own(*homes) for name, *homes in _OWN})
-"""Our own, in the order in which `open_layout` asks; the last after those of others."""
+"""mdio's own, in the order of `open_layout`; plug-ins come before the last."""
 
 ALSO_CALLED = dict.fromkeys(("inpcrd", "restrt", "rst7", "ncrst"), "restart")
-"""What MDAnalysis, or AMBER, call a format that one of ours reads whole."""
+"""Names in MDAnalysis or AMBER of formats that a layout here reads whole."""
 LAST = "generic"
 UNMISTAKABLE = ("xtc", "trr", "dcd")
-"""No other format begins as these do, so that by their suffixes they are asked first."""
+"""Formats whose first bytes no other has: those with a fitting suffix are tried first."""
 MOST_NAMED = 5
-"""Trajectories that a message names."""
+"""How many trajectories a message names."""
 
 
 @cache
 def plug_ins() -> MappingProxyType[str, Entry]:
     """Return the layouts of other distributions; they are looked for once in a process."""
-    found = find_plug_ins(GROUP, Layout, LAYOUTS)  # type: ignore[type-abstract]
+    classes = find_plug_ins(GROUP, Layout, LAYOUTS)  # type: ignore[type-abstract]
     return MappingProxyType(
         {
             name: Entry(
                 f"{cls.__module__}:{cls.__qualname__}", cls.facts.writer, cls.facts.suffixes
             )
-            for name, cls in found.items()
+            for name, cls in classes.items()
         }
     )
 
@@ -95,14 +95,14 @@ def load_class(address: str) -> Any:
 
 
 def import_likely(trajectory: Any) -> None:
-    """Import what reads a trajectory if its name tells the truth, to have it done early.
+    """Import early what will read a trajectory, judged by its suffix.
 
     `trajectory`: a path, several, or an open layout.
     """
     if isinstance(trajectory, Layout):
         return
     paths = [trajectory] if isinstance(trajectory, str | PathLike) else trajectory
-    suffixes = {Path(one).suffix for one in paths if isinstance(one, str | PathLike)}
+    suffixes = {Path(path).suffix for path in paths if isinstance(path, str | PathLike)}
     for entry in LAYOUTS.values():
         if suffixes.intersection(entry.suffixes):
             for module in load_class(entry.reader).facts.reads_with:
@@ -132,36 +132,36 @@ def writer_class(name: str) -> type[LayoutWriter]:
 
 def writable_layouts() -> list[str]:
     """Return the names of all layouts that can be written."""
-    every = {**LAYOUTS, **plug_ins()}
-    return [name for name, entry in every.items() if entry.writer is not None]
+    entries = {**LAYOUTS, **plug_ins()}
+    return [name for name, entry in entries.items() if entry.writer is not None]
 
 
 def output_suffixes() -> dict[str, str]:
-    """Return the layout that each suffix of an output stands for; ours come first."""
-    found: dict[str, str] = {}
+    """Return the layout of each suffix of outputs; mdio's own come first."""
+    layouts: dict[str, str] = {}
     for name, entry in [*LAYOUTS.items(), *plug_ins().items()]:
         if entry.writer is not None:
             for suffix in entry.suffixes:
-                found.setdefault(suffix, name)
-    return found
+                layouts.setdefault(suffix, name)
+    return layouts
 
 
 def parts_at(path: Path) -> Path | None:
     """Return the folder of parts beside an output at `path` in which its frames lie, if any."""
     finders = (layout_class(name).facts.parts for name in LAYOUTS)
-    found = (load_class(finder)(path) for finder in finders if finder is not None)
-    return next(filter(None, found), None)
+    folders = (load_class(finder)(path) for finder in finders if finder is not None)
+    return next(filter(None, folders), None)
 
 
 def members_at(cls: type[Layout], path: Path) -> dict[str, Path]:
-    """Return, by label, where the trajectories are that one output at `path` has as groups."""
+    """Return the paths of the trajectories of an ensemble at `path`, by label."""
     if cls.facts.members is None or not store_at(path).holds_ensembles:
         return {}
     return cast(dict[str, Path], load_class(cls.facts.members)(path))
 
 
 def layout_name_for_output(path: str | PathLike[str], to: str | None = None) -> str:
-    """Return the layout to write: `to`, or what the suffix of `path` says."""
+    """Return the layout to write: `to`, or that of the suffix of `path`."""
     if to is not None:
         writer_class(to)
         return to
@@ -178,15 +178,15 @@ def layout_name_for_output(path: str | PathLike[str], to: str | None = None) -> 
     return suffixes[suffix]
 
 
-def _in_turn(where: Path) -> Iterator[type[Layout]]:
-    """Yield the classes that may know what is somewhere, in the order in which they are asked.
+def _candidates(path: Path) -> Iterator[type[Layout]]:
+    """Yield the classes that may read `path`, in the order in which they are tried.
 
-    By its suffix those first whose files begin as no others do; of an object all that write its
-    suffix: to ask the others takes requests.
+    Formats with unmistakable first bytes and a fitting suffix come first; for an object, all with
+    its suffix: trying the others takes requests.
     """
-    waits, suffix = store_at(where).opening_waits, where.suffix.lower()
+    waits, suffix = store_at(path).opening_waits, path.suffix.lower()
     for name, entry in LAYOUTS.items():
-        if suffix in entry.suffixes and (waits or (name in UNMISTAKABLE and where.is_file())):
+        if suffix in entry.suffixes and (waits or (name in UNMISTAKABLE and path.is_file())):
             yield layout_class(name)
     for name in LAYOUTS:
         if name != LAST:
@@ -195,36 +195,36 @@ def _in_turn(where: Path) -> Iterator[type[Layout]]:
         yield layout_class(name)
 
 
-def _made(cls: type[Layout], where: Path, options: dict[str, Any]) -> Layout:
-    """Return a layout; ``salvage`` is for those that have to look for frames behind damage."""
+def _instantiate(cls: type[Layout], path: Path, options: dict[str, Any]) -> Layout:
+    """Return a layout; ``salvage`` is passed to those that search for frames behind damage."""
     if not cls.facts.reads_remote:
-        need_disk(where, f"{cls.name} is not read where it lies; copy it here", SourceError)
+        need_disk(path, f"{cls.name} is not read path it lies; copy it here", SourceError)
     if options.get("cache") is not None:
-        need_disk(where, "caches of nodes hold files, not objects; leave cache= out")
+        need_disk(path, "caches of nodes hold files, not objects; leave cache= out")
     try:
-        store_at(where).check_kind(where)
+        store_at(path).check_kind(path)
     except (FileNotFoundError, NotADirectoryError):
-        pass  # its layout says so
+        pass  # opening it says so
     except OSError as error:
-        raise SourceError(f"{where}: cannot be opened ({error.strerror})") from error
-    where = _member(cls, where, options)
+        raise SourceError(f"{path}: cannot be opened ({error.strerror})") from error
+    path = _member(cls, path, options)
     if "salvage" not in (cls.facts.options or ()):
         options.pop("salvage", None)
-    return cls(where, **options)
+    return cls(path, **options)
 
 
-def _member(cls: type[Layout], where: Path, options: dict[str, Any]) -> Path:
-    """Return where the trajectory lies that ``group`` names in an ensemble, if there is one."""
-    members = members_at(cls, where)
+def _member(cls: type[Layout], path: Path, options: dict[str, Any]) -> Path:
+    """Return the path of the trajectory that ``group`` names in an ensemble, if there is one."""
+    members = members_at(cls, path)
     if not members:
-        return where
+        return path
     labels = list(members)
     label, _, group = str(options.pop("group", None) or "").partition("/")
     if label not in labels:
-        asked = f", but no trajectory {label!r}{did_you_mean(label, labels)}" if label else ""
-        some = ", ".join(labels[:MOST_NAMED]) + (", ..." if len(labels) > MOST_NAMED else "")
+        unknown = f", but no trajectory {label!r}{did_you_mean(label, labels)}" if label else ""
+        names = ", ".join(labels[:MOST_NAMED]) + (", ..." if len(labels) > MOST_NAMED else "")
         raise PlanError(
-            f"{where}: an ensemble of {len(labels)} trajectories ({some}){asked}; "
+            f"{path}: an ensemble of {len(labels)} trajectories ({names}){unknown}; "
             f"choose one by group={labels[0]!r}, or as {members[labels[0]]}"
         )
     if group:
@@ -252,17 +252,19 @@ def open_layout(
         layout = layout if _entry(layout) is not None else LAST
         options |= {"format": format.upper()} if layout == LAST else {}
         if layout != LAST and not store_at(where).opening_waits:
-            other = None
-            with suppress(OSError):  # opening it says better what is wrong
+            actual = None
+            with suppress(OSError):  # opening it raises a better error
                 if where.is_file() and not layout_class(layout).sniff(where):
-                    other = next((cls.name for cls in _in_turn(where) if cls.sniff(where)), None)
-            if other not in (None, LAST):
+                    actual = next(
+                        (cls.name for cls in _candidates(where) if cls.sniff(where)), None
+                    )
+            if actual not in (None, LAST):
                 raise SourceError(
-                    f"{where}: is {other}, and was to be read as {layout}; leave its format out "
+                    f"{where}: is {actual}, and was to be read as {layout}; leave its format out "
                     "(that of an output is its suffix, or --to)"
                 )
     if layout is not None:
-        return _made(layout_class(layout), where, options)
+        return _instantiate(layout_class(layout), where, options)
     try:
         status = where.stat()
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -278,13 +280,13 @@ def open_layout(
     if stat.S_ISREG(status.st_mode) and status.st_size == 0:
         raise SourceError(f"{where}: the file is empty (0 bytes), so it holds no trajectory")
     try:
-        found = next((cls for cls in _in_turn(where) if cls.sniff(where)), None)
+        reader = next((cls for cls in _candidates(where) if cls.sniff(where)), None)
     except OSError as error:
         if (better := named_read_error(where, error)) is not None:
             raise better from error
         raise
-    if found is not None:
-        return _made(found, where, options)
+    if reader is not None:
+        return _instantiate(reader, where, options)
     if stat.S_ISDIR(status.st_mode):
         raise UnknownLayoutError(
             f"{where}: a folder, but not an output of mdio; give a trajectory file, or a folder "

@@ -36,7 +36,7 @@ class NotFinite:
 
     @classmethod
     def among(cls, positions: NDArray[np.float32], first: int) -> NotFinite | None:
-        """Return how many of (F, N, 3) are; `first` is the number of the first frame."""
+        """Count non-finite numbers in (F, N, 3); `first` is the number of the first frame."""
         # Two passes over what is in the processor's cache: NaN goes through both, infinity is one
         # end.
         low, high = positions.min(initial=0), positions.max(initial=0)
@@ -60,7 +60,7 @@ class NotFinite:
 
 @dataclass(frozen=True, slots=True)
 class OutputMeta:
-    """What an output says of itself besides its frames; becomes its manifest."""
+    """What an output records besides its frames; becomes its manifest."""
 
     uuid: str
     created: str
@@ -75,19 +75,19 @@ class OutputMeta:
     groups: Mapping[str, AtomIndices] | None = None
     """Atoms of each stored group, as indices into the atoms that are kept."""
     topology: Topology | None = None
-    """Of the atoms that are kept."""
+    """Topology of the atoms that are kept."""
     frame_data: Mapping[str, NDArray[Any]] | None = None
     """Numbers of each frame that is kept; see `Layout.frame_data`."""
     striping: Mapping[str, Any] | None = None
-    """What was asked of the file system, and what was applied."""
+    """Stripes as requested and as applied."""
     not_finite: NotFinite | None = None
-    """What of the positions is; None = nothing."""
+    """Positions that are not finite; None = none."""
     repaired: Sequence[Mapping[str, Any]] = ()
     """When it was repaired, and what was written again."""
     appended_to: str | None = None
     """The uuid of the output whose place this one takes, with all or most of its frames."""
     recipe: Mapping[str, Any] | None = None
-    """The options that were asked for, by name, but those of how it ran."""
+    """Options given by the user, by name, except those of how the conversion runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class EncodedChunk:
 
 @dataclass(frozen=True, slots=True)
 class PieceRecord:
-    """What the owner of an output needs to know of a piece that has been stored."""
+    """What the owner of an output needs to know about a stored piece."""
 
     start: int
     stop: int
@@ -131,7 +131,7 @@ class PieceRecord:
     step: NDArray[np.int64]
     not_finite: NotFinite | None = None
     extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """What else its writer needs to know of it: numbers that a journal can hold."""
+    """Further numbers for the writer, which a journal can hold."""
 
 
 CHUNK_OPTIONS = frozenset({"pattern", "chunk_frames", "chunk_atoms"})
@@ -139,19 +139,19 @@ CHUNK_OPTIONS = frozenset({"pattern", "chunk_frames", "chunk_atoms"})
 
 
 class WriterFacts(NamedTuple):
-    """What a layout's writer can do; what follows from a plan, each writer states of itself."""
+    """What a layout's writer can do; each writer refines what depends on the plan."""
 
     own_options: frozenset[str] = frozenset()
     """Options of conversions that this layout has, of those that not every layout has
     (``chunk_frames``, ``segments``, ...)."""
     copier: str | None = None
-    """Where the writer is that copies frames as bytes (``module:Class``), if there is one."""
+    """Address (``module:Class``) of the writer that copies frames as bytes, if there is one."""
     ensemble: str | None = None
-    """Where the class is that makes one output of several, if there is one."""
+    """Address of the class that makes one output of several, if there is one."""
     through_mpi: str | None = None
-    """Where the writer is whose file ranks write together (parallel HDF5), if there is one."""
+    """Address of the writer whose file all ranks write (parallel HDF5), if there is one."""
     resumes: bool = False
-    """Whether another run can go on with what is stored; then `LayoutWriter.find` is there."""
+    """Whether another run can resume from stored pieces, through `LayoutWriter.find`."""
     points: bool = False
     """Whether an output points into the source rather than hold its frames."""
     writes_files_once: bool = False
@@ -192,14 +192,14 @@ class LayoutWriter(ABC):
     """
 
     facts: WriterFacts = WriterFacts()
-    """Of the class; a writer may replace them by more exact ones."""
+    """Facts of the class; a writer may refine them."""
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         self.path = path
         self.plan = plan
         self.meta = meta
         self.notes: list[str] = list(plan.notes)
-        """What the user is told in the end: what the plan says, and what writing found out."""
+        """Notes for the user in the end: those of the plan, and those of writing."""
 
     @classmethod
     @abstractmethod
@@ -220,20 +220,20 @@ class LayoutWriter(ABC):
         """
 
     def find(self, receipts: Sequence[PieceRecord], believe: SelectIntact) -> Sequence[PieceRecord]:
-        """Take up what former runs have stored, in place of `create`.
+        """Resume from what former runs have stored, in place of `create`.
 
         Parameters
         ----------
         receipts
-            Of the pieces that former runs have stored.
+            Those of the pieces that former runs have stored.
         believe
-            Chooses, of receipts whose pieces can be gone on with, those that are there; calls its
-            second argument for those that have to be compared with their checksums.
+            Returns the receipts whose pieces are intact, of those that are given; it calls its
+            second argument on pieces that have to be compared with their checksums.
 
         Returns
         -------
         sequence of PieceRecord
-            Of the pieces that are there; new ones of those that had to be stored in another place.
+            Those of the intact pieces; new ones for pieces that had to be moved.
 
         Raises
         ------
