@@ -198,7 +198,7 @@ def _candidates(path: Path) -> Iterator[type[Layout]]:
 def _instantiate(cls: type[Layout], path: Path, options: dict[str, Any]) -> Layout:
     """Return a layout; ``salvage`` is passed to those that search for frames behind damage."""
     if not cls.facts.reads_remote:
-        need_disk(path, f"{cls.name} is not read path it lies; copy it here", SourceError)
+        need_disk(path, f"{cls.name} is not read where it lies; copy it here", SourceError)
     if options.get("cache") is not None:
         need_disk(path, "caches of nodes hold files, not objects; leave cache= out")
     try:
