@@ -61,8 +61,8 @@ struct Coded {
     std::vector<size_t> escaped_until;  // of each section
 
     void begin(int64_t n) {
-        for (auto& s : symbols) s.resize(size_t(n));
-        for (auto& c : contexts) c.resize(size_t(n));
+        for (auto& s : symbols) s.resize(size_t(n + MOST_LANES));  // loaded for all lanes at once
+        for (auto& c : contexts) c.resize(size_t(n + MOST_LANES));
         escaped.clear();
         vectors.clear();
         escaped_until.clear();
@@ -130,6 +130,16 @@ struct Stream {
     const uint8_t *symbols, *contexts;
     uint32_t bits;
 };
+#if MDIO_X86
+// Entries of eight symbols: each has its symbol, and above it its context.
+MDIO_TARGET("avx2")
+MDIO_INLINE __m256i eight_at(const uint32_t* entries, __m128i symbols) {
+    alignas(16) uint16_t at[8];
+    _mm_store_si128(reinterpret_cast<__m128i*>(at), symbols);
+    const uint32_t low[4] = {at[0], at[1], at[2], at[3]}, high[4] = {at[4], at[5], at[6], at[7]};
+    return _mm256_set_m128i(four_entries(entries, high), four_entries(entries, low));
+}
+#endif
 // One lane at a time; 32 lanes, with AVX-512.
 void encode_some(Encoding& e, const Stream& s, int64_t lanes, int64_t begin, int64_t end);
 void encode_wide(Encoding& e, const Stream& s, int64_t lanes, int64_t n);

@@ -61,60 +61,73 @@ constexpr Ranks ranks() {
 }
 constexpr Ranks RANKS = ranks();
 
+// Of numbers without a sign, rounded once.
 MDIO_TARGET("avx2")
-MDIO_INLINE __m256i eight_bytes(const uint8_t* from) {
-    return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+MDIO_INLINE __m256 floats_of(__m256i x) {
+    // 2^23 plus the low half, and 2^39 plus the high one in its place.
+    const auto low = _mm256_blend_epi16(x, _mm256_set1_epi32(0x4B000000), 0xAA);
+    const auto high = _mm256_or_si256(_mm256_srli_epi32(x, 16), _mm256_set1_epi32(0x53000000));
+    const auto both = _mm256_set1_ps(549755813888.0f + 8388608.0f);
+    return _mm256_add_ps(_mm256_castsi256_ps(low), _mm256_sub_ps(_mm256_castsi256_ps(high), both));
+}
+
+// The states of 8 lanes after a symbol of each that is active, and before it the words they give.
+template <bool is_last>
+MDIO_TARGET("avx2,popcnt")
+MDIO_INLINE __m256i encoded(__m256i x, const Stream& s, int64_t first, int64_t n, uint8_t*& to) {
+    const auto twelve = _mm256_set1_epi32(0xFFF), one = _mm256_set1_epi32(1);
+    const auto by = _mm_cvtsi32_si128(int32_t(s.bits)), to_top = _mm_cvtsi32_si128(int32_t(32 - s.bits));
+    auto symbols = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(s.symbols + first));
+    auto contexts = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(s.contexts + first));
+    auto active = _mm256_set1_epi32(-1);
+    if (is_last) {
+        const auto lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+        active = _mm256_cmpgt_epi32(_mm256_set1_epi32(int32_t(n - first)), lane);
+        const auto bytes = _mm_packs_epi32(_mm256_castsi256_si128(active), _mm256_extracti128_si256(active, 1));
+        symbols = _mm_and_si128(symbols, _mm_packs_epi16(bytes, bytes));
+        contexts = _mm_and_si128(contexts, _mm_packs_epi16(bytes, bytes));
+    }
+    const auto entry = eight_at(s.entries, _mm_unpacklo_epi8(symbols, contexts));
+    const auto frequency = _mm256_and_si256(entry, twelve);
+    // Both are below 2^31: the frequency is not above what is shifted down.
+    auto full = _mm256_cmpgt_epi32(_mm256_add_epi32(_mm256_srl_epi32(x, to_top), one), frequency);
+    if (is_last) full = _mm256_and_si256(full, active);
+    const auto set = uint32_t(_mm256_movemask_ps(_mm256_castsi256_ps(full)));
+    const auto rank = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(RANKS.from[set])));
+    auto words = _mm256_permutevar8x32_epi32(_mm256_and_si256(x, _mm256_set1_epi32(0xFFFF)), rank);
+    words = _mm256_permute4x64_epi64(_mm256_packus_epi32(words, words), 0x08);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to - 16), _mm256_castsi256_si128(words));
+    to -= 2 * __builtin_popcount(set);
+    const auto y = _mm256_blendv_epi8(x, _mm256_srli_epi32(x, 16), full);
+    // A quotient of less than 2^22 is at most one off, of three roundings in float32. What is divided does
+    // not wait for the state.
+    const auto inverse = _mm256_div_ps(_mm256_set1_ps(1.0f), _mm256_cvtepi32_ps(frequency));
+    auto quotient = _mm256_cvttps_epi32(_mm256_mul_ps(floats_of(y), inverse));
+    const auto rest = _mm256_sub_epi32(y, _mm256_mullo_epi32(quotient, frequency));
+    const auto less = _mm256_srai_epi32(rest, 31), enough = _mm256_cmpgt_epi32(frequency, rest);
+    quotient = _mm256_add_epi32(_mm256_add_epi32(quotient, one), _mm256_add_epi32(less, enough));
+    // The quotient in the place of the state, and the rest: without waiting for that to be put right.
+    const auto gap = _mm256_sub_epi32(_mm256_sll_epi32(one, by), frequency);
+    const auto before = _mm256_and_si256(_mm256_srli_epi32(entry, 12), twelve);
+    const auto z = _mm256_add_epi32(_mm256_add_epi32(y, before), _mm256_mullo_epi32(quotient, gap));
+    return is_last ? _mm256_blendv_epi8(x, z, active) : z;
 }
 
 template <int vectors>
 MDIO_TARGET("avx2,popcnt")
-MDIO_INLINE void encode_vectors(Encoding& e, const Stream& s, int64_t n) {
+MDIO_INLINE void encode_vectors(Encoding& e, const Stream& given, int64_t n) {
     constexpr int64_t lanes = 8 * vectors;
-    int64_t i = n / lanes * lanes;
-    encode_some(e, s, lanes, i, n);
+    const Stream s = given;
     __m256i x[vectors];
     for (int v = 0; v < vectors; ++v)
         x[v] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(e.states) + v);
-    const auto twelve = _mm256_set1_epi32(0xFFF), base = _mm256_set1_epi32(31);
-    const auto* entries = reinterpret_cast<const int*>(s.entries);
-    const auto* reciprocals = reinterpret_cast<const int*>(s.reciprocals);
-    const auto by = _mm_cvtsi32_si128(int32_t(s.bits)), to_top = _mm_cvtsi32_si128(int32_t(32 - s.bits));
     uint8_t* to = e.to;
+    int64_t i = n / lanes * lanes;
+    for (int v = vectors; v-- > 0;)
+        if (i + 8 * v < n) x[v] = encoded<true>(x[v], s, i + 8 * v, n, to);
     while (i > 0) {
         i -= lanes;
-        for (int v = vectors; v-- > 0;) {
-            const int64_t first = i + 8 * v;
-            const auto at = _mm256_add_epi32(_mm256_slli_epi32(eight_bytes(s.contexts + first), 8),
-                                             eight_bytes(s.symbols + first));
-            const auto entry = _mm256_i32gather_epi32(entries, at, 4);
-            const auto reciprocal = _mm256_i32gather_epi32(reciprocals, at, 4);
-            const auto frequency = _mm256_and_si256(entry, twelve);
-            // Both are below 2^31: the frequency is not above what is shifted down.
-            const auto full = _mm256_cmpgt_epi32(_mm256_add_epi32(_mm256_srl_epi32(x[v], to_top), _mm256_set1_epi32(1)), frequency);
-            const auto set = uint32_t(_mm256_movemask_ps(_mm256_castsi256_ps(full)));
-            const auto rank = _mm256_cvtepu8_epi32(
-                _mm_loadl_epi64(reinterpret_cast<const __m128i*>(RANKS.from[set])));
-            const auto low = _mm256_and_si256(x[v], _mm256_set1_epi32(0xFFFF));
-            auto words = _mm256_permutevar8x32_epi32(low, rank);
-            words = _mm256_permute4x64_epi64(_mm256_packus_epi32(words, words), 0x08);
-            _mm_storeu_si128(reinterpret_cast<__m128i*>(to - 16), _mm256_castsi256_si128(words));
-            to -= 2 * __builtin_popcount(set);
-            auto y = _mm256_blendv_epi8(x[v], _mm256_srli_epi32(x[v], 16), full);
-            const auto shift = _mm256_add_epi32(_mm256_srli_epi32(entry, 24), base);
-            const auto even = _mm256_srlv_epi64(_mm256_mul_epu32(y, reciprocal),
-                                                _mm256_and_si256(shift, _mm256_set1_epi64x(63)));
-            const auto odd = _mm256_srlv_epi64(
-                _mm256_mul_epu32(_mm256_srli_epi64(y, 32), _mm256_srli_epi64(reciprocal, 32)),
-                _mm256_srli_epi64(shift, 32));
-            auto quotient = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
-            auto rest = _mm256_sub_epi32(y, _mm256_mullo_epi32(quotient, frequency));
-            const auto less = _mm256_cmpgt_epi32(frequency, rest);  // both are small
-            quotient = _mm256_add_epi32(quotient, _mm256_andnot_si256(less, _mm256_set1_epi32(1)));
-            rest = _mm256_sub_epi32(rest, _mm256_andnot_si256(less, frequency));
-            const auto before = _mm256_and_si256(_mm256_srli_epi32(entry, 12), twelve);
-            y = _mm256_add_epi32(_mm256_sll_epi32(quotient, by), _mm256_add_epi32(rest, before));
-            x[v] = y;
-        }
+        for (int v = vectors; v-- > 0;) x[v] = encoded<false>(x[v], s, i + 8 * v, n, to);
     }
     e.to = to;
     for (int v = 0; v < vectors; ++v)

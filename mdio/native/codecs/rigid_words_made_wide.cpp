@@ -15,20 +15,11 @@ constexpr int64_t WIDTH = 16;
 constexpr int VECTORS = 2;
 static_assert(VECTORS * WIDTH == MOST_LANES);
 
-MDIO_TARGET(MDIO_AVX512)
-MDIO_INLINE __m128i four_at(const uint32_t* entries, const uint16_t* at) {
-    const uint32_t from[4] = {at[0], at[1], at[2], at[3]};
-    return four_entries(entries, from);
-}
-
-// Entries of 16 symbols: of each the table, from its context, and the place in it.
+// Entries of 16 symbols.
 MDIO_TARGET(MDIO_AVX512)
 MDIO_INLINE __m512i entries_of(const uint32_t* entries, __m128i symbols, __m128i contexts) {
-    alignas(32) uint16_t at[WIDTH];
-    const auto low = _mm256_cvtepu8_epi16(symbols), high = _mm256_cvtepu8_epi16(contexts);
-    _mm256_store_si256(reinterpret_cast<__m256i*>(at), _mm256_or_si256(low, _mm256_slli_epi16(high, 8)));
-    const auto one = _mm256_set_m128i(four_at(entries, at + 4), four_at(entries, at));
-    const auto other = _mm256_set_m128i(four_at(entries, at + 12), four_at(entries, at + 8));
+    const auto one = eight_at(entries, _mm_unpacklo_epi8(symbols, contexts));
+    const auto other = eight_at(entries, _mm_unpackhi_epi8(symbols, contexts));
     return _mm512_inserti64x4(_mm512_castsi256_si512(one), other, 1);
 }
 
