@@ -12,6 +12,9 @@ namespace mdio::rigid {
 
 constexpr int32_t MOST_SYMBOL = 254;  // that is not ESCAPE
 
+// The low bits of numbers, eight of which take `width` bytes: how many are packed. Writes up to 16 bytes further.
+int64_t pack_eights(const int32_t* numbers, int64_t n, uint32_t width, uint8_t* to);
+
 // Numbers of a few bits, one after the other, into memory that goes BEHIND bytes further.
 class BitWriter {
   public:
@@ -25,21 +28,12 @@ class BitWriter {
         n_bits_ %= 8;
     }
     static constexpr int64_t BEHIND = 16;  // bytes, that may be written behind the last
-    // The low bits of numbers, from a whole byte on: eight of them take `width` bytes, MOST_RAW at most.
+    // The low bits of numbers, MOST_RAW at most of each, from a whole byte on.
     void put_all(const int32_t* numbers, int64_t n, uint32_t width) {
-        const uint32_t mask = (1u << width) - 1, half = 4 * width;
-        int64_t i = 0;
-        for (; width && i + 8 <= n; i += 8, to_ += width) {
-            uint64_t low = 0, high = 0;
-            for (uint32_t k = 0; k < 4; ++k) {
-                low |= uint64_t(uint32_t(numbers[i + k]) & mask) << (k * width);
-                high |= uint64_t(uint32_t(numbers[i + 4 + k]) & mask) << (k * width);
-            }
-            const uint64_t first = half == 64 ? low : low | high << half, second = high >> (64 - half);
-            std::memcpy(to_, &first, 8);
-            std::memcpy(to_ + 8, &second, 8);
-        }
-        for (; width && i < n; ++i) put(uint32_t(numbers[i]) & mask, width);
+        if (width == 0) return;
+        const int64_t n_packed = pack_eights(numbers, n, width, to_);
+        to_ += n_packed / 8 * width;
+        for (int64_t i = n_packed; i < n; ++i) put(uint32_t(numbers[i]) & ((1u << width) - 1), width);
         finish();
     }
     void finish() {

@@ -1,4 +1,4 @@
-// How many low bits of a class's numbers do not go through the entropy coder.
+// The low bits of a class's numbers, which do not go through the entropy coder: how many, and how they are packed.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -25,7 +25,54 @@ Counts halved(const Counts& of) {
     return counts;
 }
 
+// Eight numbers, of which each half has the bits of four.
+MDIO_INLINE void put_halves(uint64_t low, uint64_t high, uint32_t width, uint8_t* to) {
+    const uint32_t half = 4 * width;
+    const uint64_t both[2] = {half == 64 ? low : low | high << half, high >> (64 - half)};
+    std::memcpy(to, both, sizeof both);
+}
+
+int64_t pack_plain(const int32_t* numbers, int64_t n, uint32_t width, uint8_t* to) {
+    const uint32_t mask = (1u << width) - 1;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8, to += width) {
+        uint64_t low = 0, high = 0;
+        for (uint32_t k = 0; k < 4; ++k) {
+            low |= uint64_t(uint32_t(numbers[i + k]) & mask) << (k * width);
+            high |= uint64_t(uint32_t(numbers[i + 4 + k]) & mask) << (k * width);
+        }
+        put_halves(low, high, width, to);
+    }
+    return i;
+}
+
+#if MDIO_X86
+MDIO_TARGET("avx2")
+int64_t pack_avx2(const int32_t* numbers, int64_t n, uint32_t width, uint8_t* to) {
+    const auto mask = _mm256_set1_epi32(int32_t((1u << width) - 1));
+    const auto to_two = _mm_cvtsi32_si128(int32_t(32 - width)), to_four = _mm_cvtsi32_si128(int32_t(2 * width));
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8, to += width) {
+        const auto x = _mm256_and_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(numbers + i)), mask);
+        // Of two numbers the second moves down to the first, which that moves away: it has 16 bits at most.
+        const auto first = _mm256_blend_epi32(x, _mm256_setzero_si256(), 0xAA);
+        const auto two = _mm256_or_si256(first, _mm256_srl_epi64(x, to_two));
+        const auto four = _mm256_or_si256(two, _mm256_sll_epi64(_mm256_unpackhi_epi64(two, two), to_four));
+        put_halves(uint64_t(_mm_cvtsi128_si64(_mm256_castsi256_si128(four))),
+                   uint64_t(_mm_cvtsi128_si64(_mm256_extracti128_si256(four, 1))), width, to);
+    }
+    return i;
+}
+#endif
+
 }  // namespace
+
+int64_t pack_eights(const int32_t* numbers, int64_t n, uint32_t width, uint8_t* to) {
+#if MDIO_X86
+    if (has_avx2()) return pack_avx2(numbers, n, width, to);
+#endif
+    return pack_plain(numbers, n, width, to);
+}
 
 uint8_t raw_bits(const std::vector<int32_t>& numbers, double share) {
     if (numbers.empty()) return 0;
