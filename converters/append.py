@@ -27,7 +27,7 @@ from mdio.converters.verify import compare_blocks
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import SourceStates, file_state, fingerprint
 from mdio.core.files.publish import link_target, settle
-from mdio.core.files.store import to_path
+from mdio.core.files.store import Paths, to_path
 from mdio.core.files.turns import State, state_at
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.base import Layout
@@ -283,7 +283,6 @@ class Timeline:
         return self.members[int(self.member[frame])].read(first, first + n_frames)
 
 
-Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 Origin = tuple[dict[str, Any], list[list[int]]]
 """The ``source`` of a manifest, and the frames that the output has of it, as runs."""
 DAMAGE_KEYS = ("unreadable_frames", "unreadable_stretches")

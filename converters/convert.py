@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
@@ -47,7 +46,7 @@ from mdio.converters.strategies.structure import (
 )
 from mdio.core.errors import PlanError
 from mdio.core.files.fingerprint import SourceStates
-from mdio.core.files.store import to_path
+from mdio.core.files.store import Paths, to_path
 from mdio.core.files.turns import State
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.options import takes_options
@@ -64,8 +63,6 @@ from mdio.layouts.registry import (
 from mdio.layouts.striping.file_systems import unstriped
 from mdio.layouts.views.view import FrameNumbers, ViewLayout, note_on_dt, select_frames
 from mdio.parallel.executors import Executor, Serial, pool_or_serial
-
-Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 
 def prepare(

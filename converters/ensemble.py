@@ -19,15 +19,12 @@ from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import fingerprint
 from mdio.core.files.journal import Journal, Record
 from mdio.core.files.publish import publish
-from mdio.core.files.store import need_disk, to_path
+from mdio.core.files.store import AnyPath, Paths, need_disk, to_path
 from mdio.core.options import takes_options
 from mdio.layouts.chunked.own import Ensemble
 from mdio.layouts.registry import layout_name_for_output, load_class, parts_at, writer_class
 from mdio.layouts.views.opening import check_labels, ensemble_members
 from mdio.parallel.executors import Executor, Serial, replicas_fill
-
-AnyPath = str | PathLike[str]
-Paths = AnyPath | Sequence[AnyPath]
 
 
 @takes_options(*OPTIONS, apart=APART)

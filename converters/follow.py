@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from mdio.converters.options import (
 from mdio.converters.selection import open_with_topology
 from mdio.core.errors import PlanError, SourceError, UnknownLayoutError
 from mdio.core.files.publish import link_target
-from mdio.core.files.store import COPY_IT, need_disk, to_path
+from mdio.core.files.store import COPY_IT, AnyPath, need_disk, to_path
 from mdio.core.files.turns import concurrent_change_error
 from mdio.core.options import takes_options
 from mdio.layouts.backend import plan_fields
@@ -35,8 +34,6 @@ POLL_S = 1.0
 """Shortest interval between looks at the source's size."""
 ENDLESS_FRAMES = 1 << 24
 """For how many frames the output is planned: shards are as large as they get."""
-
-AnyPath = str | PathLike[str]
 
 
 @takes_options(*OPTIONS, apart=APART)

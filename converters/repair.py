@@ -21,6 +21,7 @@ from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import SUMS, Repairs
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.publish import link_target, settle
+from mdio.core.files.store import AnyPath, Paths
 from mdio.core.files.turns import State, state_at
 from mdio.core.stalls import is_mount_gone
 from mdio.layouts.backend import plan_fields
@@ -37,9 +38,6 @@ from mdio.layouts.units import add_unit_name
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import NotFinite, OutputMeta
 from mdio.parallel.executors import Executor, pool_or_serial
-
-AnyPath = str | PathLike[str]
-Paths = AnyPath | Sequence[AnyPath]
 
 
 @dataclass

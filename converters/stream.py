@@ -27,6 +27,7 @@ from mdio.converters.selection import AtomChoice, atom_count, choose_atoms
 from mdio.converters.writer import Writer
 from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import MissingExtraError, PlanError, SourceError
+from mdio.core.files.store import AnyPath
 from mdio.core.frames import AtomIndices, FrameBlock
 from mdio.core.options import non_defaults, spell_option, takes_options
 from mdio.core.words import plural
@@ -45,8 +46,6 @@ DISCONNECTED = b"\0\0\0\0"
 TAKEN = ("box", "time", "step", "velocities", "forces")
 GOES_WITH = {"top", "select", "groups", "pbc", "center", "fit", "fit_select", "fit_reference"}
 """Options, besides those of storage, that need one frame at a time."""
-
-AnyPath = str | PathLike[str]
 
 
 @takes_options(*OPTIONS, apart=APART)

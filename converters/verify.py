@@ -22,6 +22,7 @@ from mdio.converters.options import Progress
 from mdio.converters.selection import open_with_topology
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
 from mdio.core.files.fingerprint import fingerprint
+from mdio.core.files.store import Paths
 from mdio.core.frames import FrameBlock
 from mdio.core.words import frames_text
 from mdio.layouts.base import Layout, container_format
@@ -95,7 +96,6 @@ def _difference(
     return float(diff.max(initial=0.0)), bool(np.any(diff > allowed + rounding))
 
 
-Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 BLOCK_NBYTES = 16 << 20
 """Decoded bytes compared at a time."""
 Item = tuple[int, int, int]

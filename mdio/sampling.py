@@ -22,11 +22,12 @@ from mdio.converters.selection import choose_atoms, open_with_topology
 from mdio.core.blocks import runs_within
 from mdio.core.errors import PlanError
 from mdio.core.files.reading import Closing, Handles
+from mdio.core.files.store import AnyPath
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.words import plural
 from mdio.layouts.base import Layout
 from mdio.layouts.manifest import indices_from_runs
-from mdio.layouts.views.opening import AnyPath, ensemble_members
+from mdio.layouts.views.opening import ensemble_members
 from mdio.parallel.executors import choose_executor
 
 Trajectory = AnyPath | Sequence[AnyPath] | Layout

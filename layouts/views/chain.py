@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from os import PathLike
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from mdio.core.blocks import runs_of_parts
 from mdio.core.errors import SourceError
 from mdio.core.files.reading import Handles
+from mdio.core.files.store import AnyPath
 from mdio.core.frames import (
     FIELDS,
     AtomIndices,
@@ -32,8 +32,6 @@ from mdio.layouts.views import KEEP_ALL, check_overlap
 from mdio.layouts.views.joining import Joining, join
 
 MAX_OPEN = 4  # members that are open at the same time: many would run out of handles
-
-AnyPath = str | PathLike[str]
 
 
 class ChainLayout(Layout):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mdio.core.errors import PlanError, named_read_error
-from mdio.core.files.store import store_at
+from mdio.core.files.store import AnyPath, store_at
 from mdio.core.words import did_you_mean
 from mdio.layouts.base import Layout
 from mdio.layouts.registry import LAST, LAYOUTS, layout_class, members_at, open_layout
@@ -18,8 +18,6 @@ from mdio.layouts.views import check_overlap
 
 if TYPE_CHECKING:
     from mdio.core.cache import Cache
-
-AnyPath = str | PathLike[str]
 
 
 def open_source(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from mdio.core.files.remote.uploading import Upload
 
 AnyPath = str | os.PathLike[str]
+Paths = AnyPath | Sequence[AnyPath]
+"""One path or several."""
 MOUNTS = "/proc/self/mountinfo"
 OTHER_URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 COPY_IT = "copy it here, and back when that is done"
