@@ -40,7 +40,7 @@ from mdio.cli.common import (
 from mdio.cli.workers import add_workers, chosen_executor, executor_name
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.store import is_remote
-from mdio.core.words import duration, human_nbytes, plural
+from mdio.core.words import duration, human_nbytes, list_text, plural
 from mdio.layouts.views.opening import ensemble_members, open_source
 from mdio.layouts.views.options import CachedReading, FrameChoice
 from mdio.parallel import GATHERS
@@ -147,7 +147,7 @@ def _own_options(args: argparse.Namespace) -> dict[str, object]:
             ]
             value_text = "" if value is True else f" {value}"
             raise PlanError(
-                f"{option}{value_text} is for {' and '.join(kernels)}, not for {args.kernel}; "
+                f"{option}{value_text} is for {list_text(kernels)}, not for {args.kernel}; "
                 "leave it out"
             )
     return arguments

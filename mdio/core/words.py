@@ -32,6 +32,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
+def list_text(names: Sequence[str]) -> str:
+    """Return names as ``a, b and c``."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
 def plural(number: int, thing: str) -> str:
     """Return a number and what it counts: ``1 rank``, ``3 passes``, ``2 trajectories``."""
     if number != 1 and thing.endswith("ory"):

@@ -158,7 +158,7 @@ def test_errors(capsys, words, code, says):
     ("words", "says"),
     [
         (["dihedrals", "--weights", "mass"], "--weights mass is for rmsd and rgyr, not"),
-        (["dihedrals", "--ref-frame", "3"], "--ref-frame 3 is for rmsd and rmsf"),
+        (["dihedrals", "--ref-frame", "3"], "--ref-frame 3 is for rmsd, "),
         (["reference-distances", "--repeat", "3"], "--repeat 3 is for rmsd"),
         (["rmsd", "--angles", "psi"], "--angles psi is for dihedrals"),
         (["math:hypot", "--weights", "mass"], "not for math:hypot"),

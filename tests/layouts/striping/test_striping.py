@@ -11,7 +11,9 @@ from suites.fake_lfs import FakeLfs
 import mdio
 from mdio.cli.main import main
 from mdio.converters import storage as striping
+from mdio.core.files.store import is_network
 from mdio.layouts.striping import file_systems, stripes
+from mdio.layouts.striping.file_systems import STRIPING
 
 FOUND = "stripe_count: 4 stripe_size: 4194304 pattern: raid0 stripe_offset: -1\n"
 ASK = ("--stripe-size", "4M", "--stripe-count", "4")
@@ -159,3 +161,7 @@ def test_info_without_lustre(adk, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["info", str(adk["xtc"]), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["striping"] is None
+
+
+def test_every_file_system_that_stripes_is_one_of_the_network():
+    assert all(is_network(kind) for kind in STRIPING)
