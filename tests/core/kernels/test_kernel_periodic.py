@@ -279,7 +279,7 @@ def test_nearest_images_in_skewed_cells(cell, seed):
     rng = np.random.default_rng(seed)
     vectors = triclinic_vectors(np.array(cell, np.float32)).astype(float)
     apart = rng.uniform(-3, 3, (20, 3)) @ vectors
-    images, squares = plain.nearest(apart, vectors)
+    images, squares = plain.nearest_images(apart, vectors)
     assert_array_equal(images, images.round())
     assert_allclose(np.linalg.norm(apart - images @ vectors, axis=1), np.sqrt(squares))
     expected = shortest(apart, vectors, reach=9)

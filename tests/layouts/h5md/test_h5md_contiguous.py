@@ -175,7 +175,7 @@ def test_large_frames_are_not_cut():
     assert (plan.arrays[0].chunk_frames, plan.arrays[0].chunk_atoms) == (1, 10_000_000)
     assert plan.write_tasks() == [(n, n + 1) for n in range(7)]
     last = " ".join(plan_table(plan).splitlines()[-1].split())
-    assert last == "trajectory positions 10,000,000 in one piece 801 MiB none"
+    assert last == "trajectory positions 10,000,000 in one piece 801.1 MiB none"
 
 
 @needs_mpi
