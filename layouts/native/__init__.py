@@ -1,1 +1,33 @@
-"""Formats of simulation programs: a room each, and what they share."""
+"""The formats of simulation programs that mdio writes: XTC, TRR, DCD and AMBER NetCDF."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mdio.core.frames import FIELDS
+
+
+class NativeFormat(NamedTuple):
+    """What writing a native format takes to know."""
+
+    encoder: str
+    """Address of the `Encoder`."""
+    fields: tuple[str, ...]
+    """Per-atom fields that it can hold."""
+    max_atoms: int
+    """Atoms that its size fields can count."""
+    head_nbytes: int
+    """Bytes of a frame in which time, step and box are, at least where mdio wrote it."""
+
+
+NATIVE_FORMATS = {
+    "xtc": NativeFormat("mdio.layouts.native.xtc:XTCEncoder", ("positions",), (1 << 31) // 12, 96),
+    "trr": NativeFormat("mdio.layouts.native.trr:TRREncoder", FIELDS, ((1 << 31) - 1) // 12, 164),
+    "dcd": NativeFormat(
+        "mdio.layouts.native.dcd:DCDEncoder", ("positions",), ((1 << 31) - 1) // 4, 64
+    ),
+    # 64-bit offsets, as AMBER has them
+    "ncdf": NativeFormat(
+        "mdio.layouts.native.netcdf.layout:NCDFEncoder", FIELDS, ((1 << 32) - 4) // 12, 64
+    ),
+}

@@ -20,21 +20,15 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError
 from mdio.core.files.reading import OpenFile
-from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
+from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.core.xtc import UNCOMPRESSED_ATOMS
+from mdio.layouts.native import NATIVE_FORMATS
 from mdio.layouts.plan import FieldPlan, LayoutPlan, StripePlan, WriteOptions, WritePlan
 from mdio.layouts.writer import PieceRecord
 
 Bytes = NDArray[np.uint8]
 
-CONTAINERS = {
-    "xtc": ("mdio.layouts.native.xtc", "XTCEncoder"),
-    "trr": ("mdio.layouts.native.trr", "TRREncoder"),
-    "dcd": ("mdio.layouts.native.dcd", "DCDEncoder"),
-    "ncdf": ("mdio.layouts.native.netcdf.layout", "NCDFEncoder"),
-}
-"""Module and class of the encoder of each native format."""
 PIECE_NBYTES = 8 << 20
 """Decoded bytes of a piece."""
 BATCH_NBYTES = 2 << 20
@@ -141,28 +135,13 @@ class EncodingBuffer:
 
 def encoder_of(container: str, plan: LayoutPlan) -> Encoder:
     """Return the encoder of files of format `container` for `plan`."""
-    module, name = CONTAINERS[container]
+    module, _, name = NATIVE_FORMATS[container].encoder.partition(":")
     cls = cast("type[Encoder]", getattr(import_module(module), name))
     return cls(
         plan.n_atoms, plan.native.fields, plan.native.has_box, plan.precision, plan.native.sparse
     )
 
 
-HOLDS: dict[str, tuple[str, ...]] = {
-    "xtc": ("positions",),
-    "dcd": ("positions",),
-    "trr": FIELDS,
-    "ncdf": FIELDS,
-}
-"""Per-atom fields that each format can hold."""
-MAX_ATOMS = {
-    "xtc": (1 << 31) // 12,
-    "dcd": ((1 << 31) - 1) // 4,
-    "trr": ((1 << 31) - 1) // 12,
-    "ncdf": ((1 << 32) - 4) // 12,
-}
-"""Atoms that the size fields of each format can count (NetCDF: with 64-bit offsets, as AMBER has
-it)."""
 XTC_PRECISION = 0.01
 """Step in angstrom where neither the source nor the user has one: 1/1000 nm, as everywhere."""
 _ROUNDED = (
@@ -185,9 +164,10 @@ def native_plan(container: str, info: TrajectoryInfo, options: WriteOptions) -> 
         raise PlanError(
             f"{info.path}: {info.n_frames} frames of {info.n_atoms} atoms: nothing to write"
         )
-    if info.n_atoms > MAX_ATOMS[container]:
+    native = NATIVE_FORMATS[container]
+    if info.n_atoms > native.max_atoms:
         raise PlanError(
-            f"{info.path}: {info.n_atoms} atoms, but {container} counts {MAX_ATOMS[container]} at "
+            f"{info.path}: {info.n_atoms} atoms, but {container} counts {native.max_atoms} at "
             "most; write h5md or zarr"
         )
     if options.groups:
@@ -197,7 +177,7 @@ def native_plan(container: str, info: TrajectoryInfo, options: WriteOptions) -> 
     options.refuse_rounding(f"{container} files")
     present = ["positions"]
     present += ["velocities"] * info.has_velocities + ["forces"] * info.has_forces
-    fields = tuple(name for name in present if name in HOLDS[container])
+    fields = tuple(name for name in present if name in native.fields)
     left_out = [name for name in present if name not in fields]
     frame_nbytes = 12 * info.n_atoms * len(fields)
     notes = [f"{container} holds no {' and no '.join(left_out)}: left out"] if left_out else []

@@ -39,7 +39,7 @@ from mdio.layouts.writer import (
 WAITING_NBYTES = 64 << 20
 
 
-class _FileWriter(LayoutWriter):
+class FileWriter(LayoutWriter):
     """What all four have in common; any piece of frames of one size goes straight to its place.
 
     Attributes: `notes`: after `finish`: what of the trajectory the format could not keep, in
@@ -150,7 +150,7 @@ class _FileWriter(LayoutWriter):
         return {**self.__dict__, "_clocks": {}, "_handle_file": None}
 
 
-class DCDFileWriter(_FileWriter):
+class DCDFileWriter(FileWriter):
     """One DCD file, CHARMM flavour with unit cells.
 
     DCD holds positions and cells only, and one time step for all frames: times that are not equally
@@ -160,7 +160,7 @@ class DCDFileWriter(_FileWriter):
     container = "dcd"
 
 
-class NCDFFileWriter(_FileWriter):
+class NCDFFileWriter(FileWriter):
     """One AMBER NetCDF file (convention 1.0, 64-bit offsets), with what replicas exchanged."""
 
     container = "ncdf"
@@ -179,7 +179,7 @@ class NCDFFileWriter(_FileWriter):
         return [EncodedChunk(str(start), data, [crc32c(data)])]
 
 
-class AppendingFileWriter(_FileWriter):
+class AppendingFileWriter(FileWriter):
     """Frames of any size: their owner appends them, unless they have one size."""
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:

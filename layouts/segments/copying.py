@@ -25,9 +25,10 @@ from mdio.core.frames import TrajectoryInfo
 from mdio.core.kernels import crc32c, crc32c_pieces
 from mdio.core.xtc import kernels
 from mdio.layouts.base import Layout
+from mdio.layouts.native import NATIVE_FORMATS
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class
-from mdio.layouts.segments.files import HEADS, Segment, read_sums, segment_name
+from mdio.layouts.segments.files import Segment, read_sums, segment_name
 from mdio.layouts.segments.layout import SegmentsLayout
 from mdio.layouts.segments.writer import SegmentsWriter
 from mdio.layouts.tables import FrameTable
@@ -207,7 +208,7 @@ class SegmentsCopier(SegmentsWriter):
                         suspects.append(range(n_copied, n_copied + len(run)))
                     n_copied += len(run)
         offsets = np.append(np.concatenate(edges), np.int64(at))
-        return crc, PieceSums(offsets, HEADS[self.container], crcs), suspects
+        return crc, PieceSums(offsets, NATIVE_FORMATS[self.container].head_nbytes, crcs), suspects
 
     def _runs(
         self, source: OpenFile, frames: FrameTable, start: int, stop: int
@@ -230,7 +231,7 @@ class SegmentsCopier(SegmentsWriter):
     def _sums(self, data: memoryview, frames: FrameTable, run: range) -> Sums:
         """Return the checksums of pieces, which are those that the source has, if it has any."""
         edges = frames.edges[run.start : run.stop + 1] - frames.edges[run.start]
-        found = crc32c_pieces(data, piece_edges(edges, HEADS[self.container]))
+        found = crc32c_pieces(data, piece_edges(edges, NATIVE_FORMATS[self.container].head_nbytes))
         if frames.sums is not None:
             a, b = frames.first + run.start, frames.first + run.stop
             if first_difference(found, frames.sums.of_frames(a, b)) is not None:

@@ -28,6 +28,7 @@ from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.places import Redirect
 from mdio.core.kernels import crc32c
 from mdio.layouts.manifest import check_manifest
+from mdio.layouts.native import NATIVE_FORMATS
 
 MANIFEST = "manifest.json"
 SUMS = ".mdio-checksums"
@@ -35,8 +36,6 @@ SUMS = ".mdio-checksums"
 manifest says where each table lies, and its crc32c, which no table of another output has."""
 SUMS_HEADER = b"mdio checksums 1\n"
 SUMS_KEY = "piece_checksums"
-HEADS = {"xtc": 96, "trr": 164, "dcd": 64, "ncdf": 64}
-"""Bytes of a frame in which time, step and box are, at least where mdio wrote it."""
 SUM_NBYTES = 1 << 20
 FOLDER_SEGMENTS = 128
 """Segments in a sub-folder: with an index beside each, 256 files."""
@@ -178,15 +177,18 @@ def read_manifest(path: Path, layout: str) -> dict[str, Any]:
         raise CorruptLayoutError(
             f"{where}: it cannot be read ({error}); split or convert the source again"
         ) from error
-    from mdio.layouts.native.encoder import CONTAINERS  # other folders are looked at, too
 
     manifest = check_manifest(manifest, path)
     container, fields = manifest.get("container"), manifest.get("fields")
-    if manifest["layout"] != layout or container not in CONTAINERS or not isinstance(fields, list):
+    if (
+        manifest["layout"] != layout
+        or container not in NATIVE_FORMATS
+        or not isinstance(fields, list)
+    ):
         raise CorruptLayoutError(
             f"{where}: it describes the layout {manifest['layout']!r} with {fields!r} in files "
             f"of format {container!r}, expected {layout!r} with one of "
-            f"{', '.join(CONTAINERS)}; split or convert the source again"
+            f"{', '.join(NATIVE_FORMATS)}; split or convert the source again"
         )
     return manifest
 

@@ -23,8 +23,8 @@ from mdio.core.files.writing import WrittenFile, copy_bytes, write_all
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c, crc32c_joined, crc32c_pieces
 from mdio.layouts.manifest import build_manifest
+from mdio.layouts.native import NATIVE_FORMATS
 from mdio.layouts.native.encoder import (
-    CONTAINERS,
     Encoder,
     EncodingBuffer,
     encoder_of,
@@ -36,7 +36,6 @@ from mdio.layouts.native.xtc import XTCLayout
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.registry import layout_class
 from mdio.layouts.segments.files import (
-    HEADS,
     MANIFEST,
     Segment,
     even_split,
@@ -191,7 +190,7 @@ class SegmentsWriter(LayoutWriter):
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
         """Return the bytes of these frames; their key is the first of them."""
         data = self._room.encode(self._encoder, block)
-        edges = piece_edges(self._encoder.offsets(data), HEADS[self.container])
+        edges = piece_edges(self._encoder.offsets(data), NATIVE_FORMATS[self.container].head_nbytes)
         sums = crc32c_pieces(data, edges)
         crcs = [crc32c_joined(sums, edges), *sums.tolist()]
         return [EncodedChunk(str(start), data, crcs)]
@@ -240,7 +239,9 @@ class SegmentsWriter(LayoutWriter):
         for record in records:
             for start in sorted(map(int, record.crcs)):
                 crcs += record.crcs[str(start)][1:]
-        self._tables[number] = PieceSums(offsets, HEADS[self.container], crcs).table
+        self._tables[number] = PieceSums(
+            offsets, NATIVE_FORMATS[self.container].head_nbytes, crcs
+        ).table
         if segment.stop == self.plan.n_frames:
             self._time_last_ps = info.time_last_ps
 
@@ -318,9 +319,9 @@ def plan_segments(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
     container = options.container
     if container is None:
         own = "xtc" if info.compression == "xtc" else info.layout
-        container = own if own in CONTAINERS else "ncdf"
-    if container not in CONTAINERS:
-        raise PlanError(f"--container is {container!r}; it may be {', '.join(CONTAINERS)}")
+        container = own if own in NATIVE_FORMATS else "ncdf"
+    if container not in NATIVE_FORMATS:
+        raise PlanError(f"--container is {container!r}; it may be {', '.join(NATIVE_FORMATS)}")
     plan = native_plan(container, info, options)
     n_segments = options.segments
     if n_segments is None:

@@ -56,7 +56,7 @@ def write(
     piece_frames: int = 2,
     order: str = "forward",
     **options: object,
-) -> native_writer._FileWriter:
+) -> native_writer.FileWriter:
     """Write in pieces through pickled workers, as a conversion does."""
     cls = writer_class(container)
     plan = cls.plan_for(info_of(block), WriteOptions(**options)).replace(piece_frames=piece_frames)
@@ -73,8 +73,8 @@ def write(
 
 
 def write_pieces(
-    owner: native_writer._FileWriter,
-    worker: native_writer._FileWriter,
+    owner: native_writer.FileWriter,
+    worker: native_writer.FileWriter,
     block: FrameBlock,
     order: str,
 ) -> None:

@@ -1,5 +1,6 @@
 """Native files: plans, what does not fit, what fails."""
 
+import dataclasses
 import pickle
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from native_cases import (
 )
 
 from mdio.core.errors import OutputError, PlanError
+from mdio.layouts.native import NATIVE_FORMATS
 from mdio.layouts.native.writer import XTCFileWriter
 from mdio.layouts.plan import WriteOptions
 from mdio.layouts.registry import writer_class
@@ -145,3 +147,8 @@ def test_nothing_is_said_of_rounding_where_a_step_is_known(step: float) -> None:
             info.replace(precision=known), WriteOptions(precision=asked)
         )
         assert (plan.precision, plan.notes) == (step, ())
+
+
+def test_every_native_format_can_be_that_of_segments() -> None:
+    choices = {field.name: field for field in dataclasses.fields(WriteOptions)}["container"]
+    assert choices.metadata["choices"] == tuple(NATIVE_FORMATS)
