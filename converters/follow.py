@@ -46,6 +46,7 @@ def follow(
     n_frames: int | None = None,
     stopped: threading.Event | None = None,
     published: Callable[[int], None] | None = None,
+    waiting: Callable[[int, int], None] | None = None,
     executor: Executor | None = None,
     force: bool = False,
     append: bool = False,
@@ -61,6 +62,8 @@ def follow(
     `until_idle_s`: end when the source has not grown for so long; None = do not. `n_frames`: end
     when the output has so many frames. `stopped`: end when this is set, with what is complete by
     then. `published`: called with the number of frames in the output each time there are more.
+    `waiting`: called once, if there are too few frames for the first full unit, with how many there
+    are and how many it takes.
     `executor`: where to run. `force`: replace an existing output. `append`: go on with an existing
     output of `source`. `options`: as for `convert`, but those that count from the end.
     Returns ConvertResult: of the last publication.
@@ -88,6 +91,9 @@ def follow(
             last_s = time.monotonic()
             if published is not None:
                 published(follower.n_done)
+        elif due and waiting is not None and n_there and follower.unit_frames:
+            waiting(n_there, follower.unit_frames)
+            waiting = None
         if end:
             return follower.ended()
         ended.wait(min(POLL_S, every_s / 2 + 0.05))
@@ -108,7 +114,8 @@ class _Follower:
     _known: bool = True
     """Whether what the output has is known to be of the source."""
     _n_there: int = 0
-    _unit: int | None = None
+    unit_frames: int | None = None
+    """Frames of a shard or segment."""
     _seen: tuple[int, int] | None = None
     _problem: Exception | None = None
     _result: ConvertResult | None = None
@@ -131,7 +138,7 @@ class _Follower:
             self._uuid, self._known = old.uuid, False
             self.n_done = old.info.n_frames
             made = plan_fields(old)
-            self._unit = made.get("piece_frames") or int(old.boundaries()[1])
+            self.unit_frames = made.get("piece_frames") or int(old.boundaries()[1])
 
     def look(self) -> int:
         """Return the number of the output's frames that are complete in the source."""
@@ -169,10 +176,12 @@ class _Follower:
         """Have the output hold the first `n_wanted` frames, or the full units of these."""
         if n_wanted <= self.n_done:
             return False
-        if self._unit is None:
-            self._unit = self._unit_of(n_wanted)
+        if self.unit_frames is None:
+            self.unit_frames = self._unit_of(n_wanted)
         if full_only:
-            n_wanted = 0 if self._unit is None else n_wanted // self._unit * self._unit
+            n_wanted = (
+                0 if self.unit_frames is None else n_wanted // self.unit_frames * self.unit_frames
+            )
         if n_wanted <= self.n_done:
             return False
         options = self.options
@@ -181,7 +190,7 @@ class _Follower:
                 sources=Sources(top=options.sources.top, verify=options.sources.verify),
                 running=Running(append=True, growing=True),
             )
-        elif self._unit is not None and n_wanted >= self._unit:
+        elif self.unit_frames is not None and n_wanted >= self.unit_frames:
             options = options.but(expected_frames=ENDLESS_FRAMES)
         options = self._only(options, n_wanted)
         with self._out_is_ours():

@@ -84,6 +84,14 @@ def run_follow(options: ConversionOptions, args: argparse.Namespace, executor: E
         if not args.quiet:
             print(f"mdio convert: {args.out}: {plural(n_frames, 'frame')} so far", file=sys.stderr)
 
+    def report_waiting(n_frames: int, unit_frames: int) -> None:
+        if not args.quiet:
+            print(
+                f"mdio convert: {args.source[0]}: {plural(n_frames, 'frame')} so far; {args.out} "
+                f"is written once there are {unit_frames:,}, or at the end",
+                file=sys.stderr,
+            )
+
     arguments = {
         "every_s": args.every,
         "until_idle_s": args.until_idle,
@@ -102,7 +110,12 @@ def run_follow(options: ConversionOptions, args: argparse.Namespace, executor: E
                 result = record(args.source[0], args.out, stopped=stopped, **arguments)
         else:
             result = follow(
-                args.source[0], args.out, stopped=stopped, executor=executor, **arguments
+                args.source[0],
+                args.out,
+                stopped=stopped,
+                waiting=report_waiting,
+                executor=executor,
+                **arguments,
             )
     if args.json:
         print_json(result.to_json())

@@ -7,11 +7,18 @@ import io
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import (
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+    redirect_stderr,
+    redirect_stdout,
+)
 from typing import TYPE_CHECKING, Any
 
 from mdio.cli.common import add, positive
 from mdio.core.errors import MdioError, MissingExtraError, PlanError
+from mdio.core.signals import ending_signals_left_to_rank_0
 from mdio.core.words import RANK_NAMES
 
 if TYPE_CHECKING:
@@ -24,6 +31,8 @@ SIZE_NAMES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 """Environment variables in which launchers tell a process the number of ranks."""
 ROOT_PRINTS_S = 0.5
 """Other ranks wait before they exit: some launchers end all ranks with the first that fails."""
+ENDED_BY_ROOT_S = 10.0
+"""How long other ranks wait after a signal for rank 0 to end the program."""
 
 
 def _launched_rank(words: Sequence[str]) -> int:
@@ -154,5 +163,6 @@ def all_ranks(option: str) -> Iterator[Executor]:
     from mdio.parallel.mpi_executor import MPIExecutor
 
     comm = world(option)
-    with root_speaks(comm), MPIExecutor(comm, to_all=False) as ranks:
+    signals = nullcontext() if comm.rank == 0 else ending_signals_left_to_rank_0(ENDED_BY_ROOT_S)
+    with signals, root_speaks(comm), MPIExecutor(comm, to_all=False) as ranks:
         yield ranks

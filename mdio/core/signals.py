@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -56,6 +57,26 @@ def ending_signals_noted() -> Iterator[threading.Event]:
     before = {number: signal.signal(number, note) for number in ENDING}
     try:
         yield noted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def ending_signals_left_to_rank_0(grace_s: float) -> Iterator[None]:
+    """Let rank 0 end the program on a signal that all ranks get: it tells what is kept.
+
+    This rank ends by itself if it is still there after `grace_s`.
+    """
+
+    def wait_for_rank_0(number: int, _frame: FrameType | None) -> None:
+        deadline = threading.Timer(grace_s, os._exit, (128 + number,))
+        deadline.daemon = True
+        deadline.start()
+
+    before = {number: signal.signal(number, wait_for_rank_0) for number in ENDING}
+    try:
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -169,14 +169,19 @@ def abort(comm: Any, error: BaseException) -> NoReturn:
     """Say what happened and end the whole program."""
     from mpi4py import MPI
 
-    text = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, SystemExit):
-        text = "; ".join((f"ended with exit code {text}", *getattr(error, "__notes__", ())))
+    text, code = " ".join(str(error).split()) or type(error).__name__, 1
+    if isinstance(error, KeyboardInterrupt):
+        text, code = "interrupted", 130
+    elif isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) and error.code else 1
+        text = "ended by a signal" if code > 128 else f"ended with exit code {text}"
+    if not isinstance(error, Exception):
+        text = "; ".join((text, *getattr(error, "__notes__", ())))
     sys.stderr.write(f"mdio: {text} (rank {comm.rank} ends the program)\n")
     sys.stderr.flush()
     time.sleep(FORWARD_S)
     # On other communicators MPICH 4.0.2 ends this rank alone, and the others wait for ever.
-    MPI.COMM_WORLD.Abort(1)
+    MPI.COMM_WORLD.Abort(code)
     raise error  # not reached: Abort does not return
 
 
@@ -248,7 +253,7 @@ class Agreement:
             abort(self._comm, error)
         time.sleep(4 * FORWARD_S)  # until the rank that was first has spoken
         sys.stderr.flush()
-        MPI.COMM_WORLD.Abort(1)
+        MPI.COMM_WORLD.Abort(code)
         raise error  # not reached: Abort does not return
 
 

@@ -90,7 +90,9 @@ def test_all_ranks_killed_at_once_leave_nothing_behind_the_next_run(adk, tmp_pat
     words = ("convert", adk["dcd"], out, "--mpi", "--force", "--quiet", *how)
 
     def convert(*stop, rank=0, call=0):
-        told = run_under_mpi(2, CHECKS / "faulty/run_killed.py", rank, call, *words, *stop)[2]
+        told = run_under_mpi(2, CHECKS / "faulty/run_killed.py", rank, call, "KILL", *words, *stop)[
+            2
+        ]
         return int(told.split(" calls")[0].split()[-1]) if " calls" in told else None
 
     def names():
@@ -182,3 +184,25 @@ def test_appending_again_under_mpi_adds_nothing_and_is_told_once(parts, tmp_path
     assert code == 0 and said.count("already has all of these frames") == 1, said + err
     assert mdio.open(out).uuid_at(out) == before
     assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
+
+
+@pytest.mark.parametrize(("name", "code"), [("TERM", 143), ("INT", 130)])
+def test_what_is_kept_is_told_where_a_signal_ends_all_ranks(adk, tmp_path, name, code):
+    """As where a job's time is up: rank 0 speaks, and the others leave that to it."""
+    source = tmp_path / "a.dcd"
+    source.write_bytes(adk["dcd"].read_bytes())
+
+    def convert(call, *more, out="a.zarr", n_ranks=3):
+        words = ("convert", *[source] * 12, tmp_path / out, "--mpi", "--quiet", *more)
+        words += ("--overlap", "keep-all", "--chunk-frames", "2", "--stripe-size", "64K")
+        return run_under_mpi(n_ranks, CHECKS / "faulty/run_killed.py", 0, call, name, *words)
+
+    n_calls = int(convert(0, out="b.zarr")[2].split(" calls")[0].split()[-1])
+    found, text, err = convert(n_calls // 2)
+    assert (found, text) == (code, ""), err
+    line = next(line for line in err.splitlines() if line.startswith("mdio: "))
+    assert "are kept in" in line and "--resume" in line, err
+    found, _, err = convert(0, "--resume", n_ranks=2)
+    assert found == 0, err
+    assert mdio.open(tmp_path / "a.zarr").info.n_frames == 12 * 98
+    assert "a.zarr.mdio" not in " ".join(path.name for path in tmp_path.iterdir())

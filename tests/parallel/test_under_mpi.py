@@ -73,7 +73,7 @@ def test_what_ended_rank_0_among_results_is_told():
     """Not that others did not leave in time."""
     code, _, err = run_script(3, "fail.py", "signal", timeout_s=60, through=())
     assert code != 0
-    assert "mdio: ended with exit code 143; 9 frames are kept (rank 0 ends the program)" in err
+    assert "mdio: ended by a signal; 9 frames are kept (rank 0 ends the program)" in err
 
 
 @pytest.mark.parametrize("code", [0, 1])

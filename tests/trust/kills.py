@@ -118,7 +118,7 @@ def run_ranks(out: Path, options: dict, n_frames: int, rank: int = 0, kill_at: i
     for name, value in options.items():
         words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     begun = time.monotonic()
-    code, _, said = run_under_mpi(2, CHECKS / "faulty/run_killed.py", rank, kill_at, *words)
+    code, _, said = run_under_mpi(2, CHECKS / "faulty/run_killed.py", rank, kill_at, "KILL", *words)
     ended = " calls" in said
     assert ended or kill_at, said
     count = int(said.split(" calls")[0].split()[-1]) if ended else 0

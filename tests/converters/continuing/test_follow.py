@@ -197,3 +197,11 @@ from mdio.layouts.segments import writer as writer
 writer.SEGMENT_NBYTES = {UNIT * 12 * N_ATOMS}
 sys.exit(main(sys.argv[1:]))
 """
+
+
+def test_frames_that_are_too_few_for_a_full_unit_are_told_once(tmp_path, whole):
+    counts = []
+    options = {"every_s": 0, "until_idle_s": 0.5, "waiting": lambda *told: counts.append(told)}
+    result = follow(whole["xtc"], tmp_path / "a.zarr", **options)
+    assert len(counts) == 1 and counts[0][0] == N_FRAMES < counts[0][1]
+    assert result.n_frames == N_FRAMES
