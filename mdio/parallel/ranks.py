@@ -253,7 +253,7 @@ class Agreement:
             abort(self._comm, error)
         time.sleep(4 * FORWARD_S)  # until the rank that was first has spoken
         sys.stderr.flush()
-        MPI.COMM_WORLD.Abort(code)
+        MPI.COMM_WORLD.Abort(1)
         raise error  # not reached: Abort does not return
 
 
