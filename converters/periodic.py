@@ -259,8 +259,8 @@ class TransformedLayout(Layout):
     ``whole``, molecules are then put into the cell as with ``mol``, around those atoms. `fit`: one
     of `mdio.layouts.views.options.FITS`, or None. `fit_select`: which atoms are laid on the
     reference; all by default. `fit_reference`: number of a frame of the source, as it is before the
-    fit; or path of a file whose first frame has the source's atoms, or those that are fitted; frame
-    0 by default. `steps`: what has been prepared of these; for other processes.
+    fit; or path of a file whose first frame has the source's atoms, those that are kept, or those
+    that are fitted; frame 0 by default. `steps`: what has been prepared of these; for other processes.
     """
 
     name = "transformed"
@@ -370,10 +370,10 @@ class TransformedLayout(Layout):
             universe=universe,
             named=named,
         )
-        return prepare(atoms, fit=None if self.fit is None else self._fit(prepare))
+        return prepare(atoms, fit=None if self.fit is None else self._fit(prepare, atoms))
 
-    def _fit(self, prepare: Callable[[AtomIndices], Steps]) -> Fit:
-        """Return the fit; `prepare(atoms)`: returns the steps before it."""
+    def _fit(self, prepare: Callable[[AtomIndices], Steps], kept: AtomIndices | None) -> Fit:
+        """Return the fit; `prepare(atoms)`: returns the steps before it; `kept`: atoms to read."""
         selection, rotates = self.options["fit_select"], self.fit == FITS[0]
         picked = np.arange(self.source.info.n_atoms, dtype=np.int64)
         if selection is not None:
@@ -385,7 +385,7 @@ class TransformedLayout(Layout):
             )
         onto = self.options["fit_reference"]
         if isinstance(onto, str):
-            reference = _reference_in(onto, picked, self.source.info.n_atoms)
+            reference = _reference_in(onto, picked, kept, self.source.info.n_atoms)
         else:
             reference = self._reference_at(onto or 0, prepare(picked))
         if not np.isfinite(reference).all():
@@ -494,19 +494,27 @@ class TransformedLayout(Layout):
         return pack_counts(self._advance(self._unmoved(start, steps), stop + 1, steps).counts)
 
 
-def _reference_in(file: str, picked: AtomIndices, n_atoms: int) -> NDArray[np.float64]:
-    """Return coordinates of atoms in the first frame of a file with these, or all, atoms.
+def _reference_in(
+    file: str, picked: AtomIndices, kept: AtomIndices | None, n_atoms: int
+) -> NDArray[np.float64]:
+    """Return coordinates of the fitted atoms, `picked`, in the first frame of a file.
+
+    The file has all atoms of the trajectory, those that are `kept`, or the fitted ones.
 
     Raises PlanError: it has another number. SourceError: it cannot be read.
     """
     with open_layout(file) as layout:
         n_reference = layout.info.n_atoms
-        if n_reference not in (n_atoms, len(picked)):
-            raise PlanError(
-                f"{file}: has {n_reference} atoms, but the trajectory has {n_atoms}, of which "
-                f"{len(picked)} are fitted; give a reference with either number"
-            )
         atoms = picked if n_reference == n_atoms else None
+        if atoms is None and n_reference != len(picked):
+            if kept is None or n_reference != len(kept) or not np.isin(picked, kept).all():
+                among = "" if kept is None else f"{len(kept)} are kept and "
+                raise PlanError(
+                    f"{file}: has {n_reference} atoms, but the trajectory has {n_atoms}, of which "
+                    f"{among}{len(picked)} are fitted; give a reference with one of these numbers"
+                )
+            order = np.argsort(kept)
+            atoms = order[np.searchsorted(kept, picked, sorter=order)]
         return np.asarray(layout.read(0, 1, atoms=atoms).positions[0], np.float64)
 
 

@@ -60,8 +60,8 @@ class FrameChoice:
         "--fit-select SEL",
     )
     fit_reference: int | str | PathLike[str] | None = option(
-        "number of a frame (default: 0), or a file whose first frame has the same atoms, or just "
-        "those of --fit-select",
+        "number of a frame (default: 0), or a file whose first frame has the same atoms, those of "
+        "--select, or just those of --fit-select",
         "--fit-reference FILE|FRAME",
         kind="reference",
     )

@@ -66,6 +66,24 @@ def test_onto_a_file(adk, universe, tmp_path):
         assert_allclose(block.positions, expected, rtol=0, atol=1.5e-5)
 
 
+def test_onto_a_file_of_the_atoms_that_are_kept(adk, universe, tmp_path):
+    """In whatever order: here from the last residue to the first."""
+    kept = universe.select_atoms("backbone")[::-1]
+    universe.trajectory[17]
+    structure = tmp_path / "backbone.gro"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        kept.write(str(structure))
+        universe.atoms.write(str(tmp_path / "all.gro"))
+        reference = mda.Universe(str(adk["psf"]), str(tmp_path / "all.gro"))
+    expected = aligned(universe, select=CA, reference=reference)[:, kept.indices]
+    chosen = mdio.Selection(**FIT, fit_reference=structure)
+    out = tmp_path / "a.zarr"
+    options = {"top": adk["psf"], "select": kept.indices, "precision": "none"}
+    mdio.convert(adk["xtc"], out, selection=chosen, **options)
+    assert_allclose(mdio.open(out).read(0, 98).positions, expected, rtol=0, atol=1.5e-5)
+
+
 def test_the_number_of_a_frame_may_be_one_of_numpy(adk, tmp_path):
     manifests = []
     for number in (2, np.int64(2)):
