@@ -29,7 +29,7 @@ Progress = Callable[[int, int], None]
 class Sources(Reading):
     """Options of reading the source, and values that its files lack."""
 
-    top: str | PathLike[str] | None = option(
+    top: selection.AnyTopology | None = option(
         "topology, for selections", "-s --top FILE", named=True, append=True
     )
     source_options: Mapping[str, Any] = option(
@@ -227,8 +227,8 @@ class ConversionOptions:
         """
         ways = {one.name for one in fields(Running)} | {"verify"}
         ways |= {"stop", "expected_frames"} if self.running.growing else set()
-        asked = self.asked_for()
-        return {one.name: _plain(value) for one, value in asked if one.name not in ways}
+        asked = [(one, _plain(value)) for one, value in self.asked_for() if one.name not in ways]
+        return {one.name: value for one, value in asked if value is not None}
 
 
 def _plain(value: Any) -> Any:
@@ -236,10 +236,13 @@ def _plain(value: Any) -> Any:
         return {name: _plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
-    if isinstance(value, np.ndarray):
-        return {"runs": runs_from_indices(value)}
+    value = getattr(value, "indices", value)  # of an AtomGroup
+    if isinstance(value, np.ndarray | range):
+        return {"runs": runs_from_indices(np.asarray(value))}
     if isinstance(value, np.generic):
         return value.item()
+    if hasattr(value, "atoms"):  # a Universe, made of a file or not
+        value = value.filename if isinstance(value.filename, str | PathLike) else None
     if isinstance(value, PathLike):
         value = to_path(value).absolute()
         return without_passwords(str(value))

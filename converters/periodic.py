@@ -260,7 +260,8 @@ class TransformedLayout(Layout):
     of `mdio.layouts.views.options.FITS`, or None. `fit_select`: which atoms are laid on the
     reference; all by default. `fit_reference`: number of a frame of the source, as it is before the
     fit; or path of a file whose first frame has the source's atoms, those that are kept, or those
-    that are fitted; frame 0 by default. `steps`: what has been prepared of these; for other processes.
+    that are fitted; frame 0 by default. `steps`: what has been prepared of these; for other
+    processes.
     """
 
     name = "transformed"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from MDAnalysis import Universe
 
 Selection = str | NDArray[np.int64]
+AnyTopology: TypeAlias = "str | PathLike[str] | Universe"
 
 
 def check_whole(info: TrajectoryInfo, stop: int | None, end_ps: float | None) -> None:
@@ -81,16 +82,16 @@ def _reads(read: Callable[[], Any]) -> bool:
     return True
 
 
-def load_topology(top: str | PathLike[str], source: Layout) -> Universe:
+def load_topology(top: AnyTopology, source: Layout) -> Universe:
     """Return a Universe of topology `top` with the first frame of `source` as its coordinates.
 
-    That is read when it is asked for.
+    That is read when it is asked for. A Universe as `top` stays as it is.
 
     Raises SourceError: the topology cannot be read, or has another number of atoms than `source`.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # guesses and missing attributes are not our user's concern
-        universe = _read_topology(top)
+        universe = _read_topology(top) if isinstance(top, str | PathLike) else _copied(top)
         n_atoms = source.info.n_atoms
         if len(universe.atoms) != n_atoms:
             raise SourceError(
@@ -114,6 +115,15 @@ def _place(universe: Universe, source: Layout) -> None:
     from mdio.layouts.foreign.first_frame import FirstFrame
 
     universe.trajectory = FirstFrame(source)
+
+
+def _copied(universe: Universe) -> Universe:
+    """Return a Universe of the same topology, without coordinates."""
+    import MDAnalysis as mda
+
+    copy = mda.Universe(universe._topology.copy(), to_guess=())
+    copy.filename = universe.filename
+    return copy
 
 
 def _read_topology(top: str | PathLike[str]) -> Universe:
@@ -153,7 +163,7 @@ def _read_topology(top: str | PathLike[str]) -> Universe:
 
 def open_with_topology(
     source: str | PathLike[str] | Sequence[str | PathLike[str]],
-    top: str | PathLike[str] | None,
+    top: AnyTopology | None,
     **options: Any,
 ) -> Layout:
     """Open a source; `top` says how many atoms it has where its format (AMBER's ASCII) does not.
@@ -173,7 +183,7 @@ def open_with_topology(
     return layout
 
 
-def atom_count(top: str | PathLike[str] | Universe) -> int:
+def atom_count(top: AnyTopology) -> int:
     """Return the number of atoms of a topology; raises SourceError if it cannot be read."""
     if not isinstance(top, str | PathLike):
         return len(top.atoms)
@@ -227,16 +237,16 @@ class AtomChoice:
 
 def choose_atoms(
     source: Layout,
-    top: str | PathLike[str] | None,
+    top: AnyTopology | None,
     select: Selection | None,
     groups: Mapping[str, Selection],
 ) -> AtomChoice:
     """Turn what the user selected into indices.
 
     `source`: the trajectory: its first frame serves selections by place, its atoms are counted.
-    `top`: topology file; needed for selection strings, and checked against `source` if given.
-    `select`: atoms to keep: MDAnalysis selection language, or indices in the source. `groups`:
-    names and selections, of the atoms that are kept.
+    `top`: topology, a file or a Universe; needed for selection strings, and checked against
+    `source` if given. `select`: atoms to keep: MDAnalysis selection language, indices in the
+    source, or an AtomGroup. `groups`: names and selections, of the atoms that are kept.
     Raises PlanError: a selection that is wrong, empty, or needs a topology that was not given.
     SourceError: the topology does not fit the source.
     """
@@ -295,9 +305,9 @@ def _indices(
     if isinstance(selection, str):
         found = known.select(selection, among, option)
     else:
-        found = np.asarray(selection)
+        found = np.asarray(getattr(selection, "indices", selection))
         if not np.issubdtype(found.dtype, np.integer) or found.ndim != 1:
-            raise PlanError(f"{option}: give a selection or a list of atom indices")
+            raise PlanError(f"{option}: give a selection, a list of atom indices or an AtomGroup")
         if found.size and not 0 <= found.min() <= found.max() < max(among.max() + 1, 1):
             raise PlanError(f"{option}: atom indices must be from 0 to {among.max()}")
     if len(found) == 0:

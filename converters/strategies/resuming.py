@@ -53,7 +53,10 @@ LOOKED_AT_NBYTES = 64 << 20
 def conversion_identity(
     meta: OutputMeta, plan: LayoutPlan, topology: Sequence[Path] = ()
 ) -> dict[str, Any]:
-    """Return plain values that must be equal for a conversion to be continued."""
+    """Return plain values that must be equal for a conversion to be continued.
+
+    But for the recipe, which names the options that differ where the others do.
+    """
     chosen = {"kept": meta.atoms}
     chosen |= {f"group {name}": atoms for name, atoms in (meta.groups or {}).items()}
     values = {
@@ -63,6 +66,7 @@ def conversion_identity(
         "atoms": {name: _told(atoms) for name, atoms in chosen.items()},
         "plan": {name: value for name, value in plan.to_json().items() if name not in ANY_WAY},
         "frames": meta.frames,
+        "recipe": meta.recipe or {},
     }
     plain: dict[str, Any] = json.loads(json.dumps(values))
     return plain

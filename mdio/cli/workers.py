@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from mdio.cli.common import add, positive
 from mdio.core.errors import MdioError, MissingExtraError, PlanError
-from mdio.core.signals import ending_signals_left_to_rank_0
 from mdio.core.words import RANK_NAMES
 
 if TYPE_CHECKING:
@@ -160,6 +159,7 @@ def chosen_executor(args: argparse.Namespace) -> Iterator[Executor]:
 @contextmanager
 def all_ranks(option: str) -> Iterator[Executor]:
     """Yield the ranks of COMM_WORLD, of which rank 0 prints; `option` is the one that needs MPI."""
+    from mdio.core.signals import ending_signals_left_to_rank_0
     from mdio.parallel.mpi_executor import MPIExecutor
 
     comm = world(option)

@@ -184,3 +184,25 @@ def test_gromacs_molecules_are_read(tmp_path):
         file["h5md/modules/gromacs_topology"].attrs["molecule_block_counts"] = np.array([3])
     with pytest.raises(OSError, match=r"md\.h5md: what it says of its atoms"):
         mdio.open(path).topology()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_universe_is_a_topology_and_an_atom_group_a_selection(adk, tmp_path, workers):
+    universe = mda.Universe(str(adk["psf"]), str(adk["dcd"]))
+    universe.trajectory[3]
+    universe.atoms[5].name = "XX"  # what was changed in memory counts
+    ca, outs = universe.select_atoms("name CA"), [tmp_path / "a.zarr", tmp_path / "b.zarr"]
+    chosen = mdio.Selection(fit="rot+trans", fit_select="name CA")
+    more = {"selection": chosen, "groups": {"five": range(4, 9)}, "workers": workers}
+    mdio.convert(adk["dcd"], outs[0], top=universe, **more)
+    assert universe.trajectory.frame == 3 and universe.trajectory.n_frames == 98
+    mdio.convert(adk["dcd"], outs[1], top=adk["psf"], **more)
+    with mdio.open(outs[0]) as one, mdio.open(outs[1]) as other:
+        assert_array_equal(one.read(0, 98).positions, other.read(0, 98).positions)
+        assert one.topology().per_atom("names").values()[5] == "XX"
+        assert one.manifest["recipe"] == other.manifest["recipe"]
+    mdio.convert(adk["dcd"], tmp_path / "c.zarr", select=ca)
+    mdio.convert(adk["dcd"], tmp_path / "d.zarr", select="name CA", top=universe)
+    with mdio.open(tmp_path / "c.zarr") as one, mdio.open(tmp_path / "d.zarr") as other:
+        assert one.manifest["atoms"] == other.manifest["atoms"]
+        assert mdio.verify(one.path, adk["dcd"]).ok

@@ -251,8 +251,12 @@ class Unfinished:
 
     def compare(self, goal: Path, begun: Mapping[str, Any]) -> None:
         """Raise OutputError unless `begun` describes the same conversion."""
-        difference = _difference(self.values.get("of"), begun)
+        former = self.values.get("of")
+        former, now = ({**values} if isinstance(values, dict) else {} for values in (former, begun))
+        recipes = former.pop("recipe", {}), now.pop("recipe", {})
+        difference = _difference(former, now)
         if difference is not None:
+            difference = _changed_options(*recipes) or difference
             raise OutputError(
                 f"{goal}: a different conversion was left unfinished, which this one cannot "
                 f"continue ({difference}); give the same source and options, or --force to start "
@@ -302,6 +306,13 @@ def allocated_nbytes(path: Path) -> int:
     """Return the bytes that a file or a folder takes on the disk, 0 if it does not exist."""
     files = [path, *(path.rglob("*") if path.is_dir() else ())] if os.path.lexists(path) else []
     return sum(512 * file.lstat().st_blocks for file in files)
+
+
+def _changed_options(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return the options that differ, and how."""
+    pairs = [(name, was.get(name), now.get(name)) for name in {**was, **now}]
+    differences = (_difference(one, other, name) for name, one, other in pairs)
+    return ", ".join(text.replace("null", "not given") for text in differences if text is not None)
 
 
 def _difference(was: Any, now: Any, name: str = "") -> str | None:

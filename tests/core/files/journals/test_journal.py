@@ -157,11 +157,11 @@ def test_another_conversion_is_told_by_its_first_difference(journal, temporary, 
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"precision": 0.01}, "plan, .*precision"),
-        ({"chunk_frames": 2}, "plan, .*chunk_frames: 4 then, 2 now"),
-        ({"stop": 90}, "plan, .*n_frames: 98 then, 90 now"),
-        ({"select": range(9)}, 'atoms, kept: null then, "9 atoms, checksum [0-9a-f]{8}" now'),
-        ({"groups": {"ca": range(9)}}, 'atoms, group ca: null then, "9 atoms, '),
+        ({"precision": 0.01}, "precision: not given then, 0.01 now"),
+        ({"chunk_frames": 2}, "chunk_frames: 4 then, 2 now"),
+        ({"stop": 90}, "stop: not given then, 90 now"),
+        ({"select": range(9)}, r"select: not given then, .*\[0, 9"),
+        ({"groups": {"ca": range(9)}}, "groups: not given then, "),
     ],
     ids=str,
 )
