@@ -26,6 +26,7 @@ from mdio.layouts.base import Layout
 from mdio.layouts.foreign.universe import classes_of, masses_of, selected, topology_of
 from mdio.layouts.manifest import indices_from_runs, runs_from_indices
 from mdio.layouts.registry import open_layout
+from mdio.layouts.views.options import FITS
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe
@@ -275,6 +276,15 @@ class System:
                 f"frames; give -{n_frames} to {n_frames - 1}"
             )
         return self.layout.read(start, start + 1, atoms=atoms)
+
+    @property
+    def is_superposed(self) -> bool:
+        """Whether all frames are laid on one, as they were stored or as they are read."""
+        source = (self._manifest or {}).get("source", {})
+        fits = [
+            options.get("fit") for options in (source.get("transformed") or {}, self.layout.options)
+        ]
+        return FITS[0] in fits
 
     @property
     def _manifest(self) -> Mapping[str, Any] | None:

@@ -304,6 +304,11 @@ class RMSF(Kernel):
         if self.superpose:
             reference = reference_positions(system, self.reference, atoms)
             function = partial(superposed_block, reference=reference)
+        elif not system.is_superposed:
+            system.notes.append(
+                "frames are taken as they are, so the motion of all selected atoms together counts "
+                "too; --superpose (superpose=True) lays each frame on the reference first"
+            )
         names = system.atom_names(atoms) or ()
         return Prepared(function, atoms, reducer, labels=("rmsf_angstrom",), row_labels=names)
 

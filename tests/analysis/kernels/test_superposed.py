@@ -116,3 +116,17 @@ def test_result_draws_and_speaks():
     result = mdio.analyze(DCD, kernel="rmsd")
     assert repr(result).startswith("<AnalysisResult: 98 frames, 98 float64")
     assert len(result.plot().lines) == 1
+
+
+def test_frames_that_are_not_superposed_are_told(adk, tmp_path):
+    def notes(source, superpose=False, **options):
+        kernel = mdio.RMSF("name CA", superpose=superpose)
+        found = mdio.analyze(source, top=adk["psf"], kernel=kernel, stop=9, **options).notes
+        return [note for note in found if "--superpose" in note]
+
+    assert len(notes(adk["dcd"])) == 1
+    assert notes(adk["dcd"], superpose=True) == []
+    assert notes(adk["dcd"], fit="rot+trans", fit_select="name CA") == []
+    fitted = mdio.Selection(fit="rot+trans", fit_select="name CA")
+    mdio.convert(adk["dcd"], tmp_path / "a.zarr", top=adk["psf"], stop=9, selection=fitted)
+    assert notes(tmp_path / "a.zarr") == []
