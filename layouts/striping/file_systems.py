@@ -33,6 +33,13 @@ STRIPING: Mapping[str, ModuleType] = {
     "beegfs": beegfs,
 }
 """By the kernel's name of the type."""
+
+
+def lies_on_its_stripes(file_system: str) -> bool:
+    """Return whether a file lies on as many servers as it has stripes: CephFS spreads it anyway."""
+    return STRIPING.get(file_system) in (lustre, beegfs)
+
+
 WITHOUT = {
     "nfs": "NFS does not tell how its server stripes files: all are read from that one",
     "fuse.mfs": "MooseFS keeps every 64 MiB of a file whole on one server, and no stripes can be "

@@ -21,6 +21,7 @@ from mdio.advisor.profile import Profile
 from mdio.core.errors import PlanError
 from mdio.core.words import duration, plural
 from mdio.layouts.registry import layout_class
+from mdio.layouts.striping.file_systems import lies_on_its_stripes
 
 MISSING = (0.1, 0.25, 0.5)
 
@@ -386,7 +387,7 @@ def _recommended(
     host, source = measurements.host, measurements.source
     ranks = setting.ranks
     count = None
-    if host.target_file_system == "lustre" and chosen.layout not in UNWRITTEN:
+    if lies_on_its_stripes(host.target_file_system) and chosen.layout not in UNWRITTEN:
         is_folder = layout_class(chosen.layout).facts.is_folder
         count = 1 if is_folder else math.ceil(ranks / RANKS_A_STRIPE)
     n_segments = None

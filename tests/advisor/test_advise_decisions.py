@@ -222,9 +222,12 @@ def test_a_cluster_is_modelled():
     assert total_of(advice, "segments").run.t_contention_s == 0
     assert advice.commands[-1].startswith(f"mpiexec -n {advice.recommended.ranks} mdio analyze")
     assert "--gather" in advice.commands[-1]
-    lustre = recommend(io_bound(target_fs="lustre"), 192, 100, comet)
-    assert lustre.recommended.stripe["count"] == 1
-    assert "--stripe-count 1" in lustre.commands[0]
+    for file_system in ("lustre", "beegfs"):
+        striped = recommend(io_bound(target_fs=file_system), 192, 100, comet)
+        assert striped.recommended.stripe["count"] == 1
+        assert "--stripe-count 1" in striped.commands[0]
+    spread = recommend(io_bound(target_fs="ceph"), 192, 100, comet)
+    assert spread.recommended.stripe["count"] is None
 
 
 def test_segments_are_as_many_as_ranks_or_more():
