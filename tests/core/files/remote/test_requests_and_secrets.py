@@ -83,7 +83,7 @@ def test_the_chunks_of_one_frame_are_asked_for_at_once(web, served, adk, positio
 def test_outputs_of_older_versions_take_few_rounds(web):
     """Their manifests do not tell of other nodes, which are asked for together, as columns are."""
     web.root = golden = Path(__file__).resolve().parents[3] / "golden/zarr"
-    web.latency_s = 0.5
+    web.latency_s = 1.5  # so that requests together count as such on a busy machine
     with mdio.open(f"{web.url}/v1.zarr") as layout, mdio.open(golden / "v1.zarr") as local:
         assert layout.info.n_frames == local.info.n_frames
         assert web.n_rounds() <= 3
