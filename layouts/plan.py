@@ -49,6 +49,9 @@ MAX_BLOCK_NBYTES = 64 * MIB
 they are differenced) or one stripe of each field."""
 QUANTISED_FRAMES = 64
 """Frames a chunk of differenced integers holds at most: beyond, size gains little."""
+SEEKING = "rigid-seek"
+SEEK_FRAMES = 16
+"""The same for the compression from which single frames are read: more would be read in vain."""
 QUANTISED_NBYTES = 32 * MIB
 """Decoded bytes of all chunks over one run of frames, which a reader of whole frames holds."""
 FEW_FRAMES = 4
@@ -165,6 +168,7 @@ def plan_shape(
     block_nbytes: int,
     *,
     quantised: bool,
+    seeks: bool,
     pattern: Pattern,
     stripe_nbytes: int,
     asked: tuple[int | None, int | None],
@@ -172,7 +176,8 @@ def plan_shape(
     """Choose the frames and atoms of a chunk of the full system.
 
     `shape`: (frames, atoms) of the array. `block_nbytes`: decoded bytes of a frame of all arrays.
-    `quantised`: whether it holds differenced integers. `pattern`: how it will be read.
+    `quantised`: whether it holds differenced integers. `seeks`: whether single frames will be read
+    from these. `pattern`: how it will be read.
     `stripe_nbytes`: stripe size. `asked`: what the user wants of them.
     Raises PlanError: more bytes than a chunk of HDF5 has.
     """
@@ -185,7 +190,8 @@ def plan_shape(
     elif quantised:
         # Chunks of one frame could not be differenced; two already gain most of it.
         few = max(2, min(FEW_FRAMES, most))
-        many = max(few, min(QUANTISED_NBYTES // frame_nbytes, most, QUANTISED_FRAMES))
+        limit = SEEK_FRAMES if seeks and pattern == "blocks" else QUANTISED_FRAMES
+        many = max(few, min(QUANTISED_NBYTES // frame_nbytes, most, limit))
         most_frames = few if pattern == "frames" else many
         nbytes = MIB if pattern == "selection" else 4 * MIB
         frames, atoms = tall_chunks(n_atoms, n_frames, most_frames, nbytes)
@@ -523,6 +529,7 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
         (info.n_frames, info.n_atoms),
         info.frame_nbytes,
         quantised=quantised,
+        seeks=options.compression == SEEKING,
         pattern=options.pattern,
         stripe_nbytes=stripe,
         asked=(_plain(options.chunk_frames), _plain(options.chunk_atoms)),

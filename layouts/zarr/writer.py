@@ -45,7 +45,14 @@ from mdio.layouts.chunked.own import Ensemble
 from mdio.layouts.codecs.compressors import MEANT, full_option, quantised_from_option
 from mdio.layouts.codecs.quantised import Scratch, decode_chunk, encode_chunk
 from mdio.layouts.manifest import FULL_SYSTEM, build_manifest, check_group_names
-from mdio.layouts.plan import ArrayPlan, LayoutPlan, PackedShare, WriteOptions, plan_pieces
+from mdio.layouts.plan import (
+    SEEKING,
+    ArrayPlan,
+    LayoutPlan,
+    PackedShare,
+    WriteOptions,
+    plan_pieces,
+)
 from mdio.layouts.writer import (
     CHUNK_OPTIONS,
     EncodedChunk,
@@ -364,7 +371,7 @@ def _whole_chunk(part: FloatArray, metadata: ArrayMetadata) -> FloatArray:
 
 LOSSLESS = "lz4"
 PAYS_BELOW = "880 MB/s"
-SMALLEST, SEEKING = "rigid", "rigid-seek"
+SMALLEST = "rigid"
 WORTH = 0.95
 """Of what bitpack takes: only where rigid takes less is it worth its decoding."""
 SMALLEST_PAYS_BELOW = "210 to 390 MB/s"

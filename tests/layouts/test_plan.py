@@ -250,6 +250,15 @@ def test_single_frames_want_small_chunks():
     assert tiny.arrays[0].chunk_nbytes <= 64 * KIB
 
 
+def test_chunks_in_which_single_frames_are_sought_are_short():
+    """A frame takes reading and verifying its chunk; few atoms of all frames take fewer of them."""
+    for pattern, frames in (("blocks", 16), ("selection", 32)):
+        options = WriteOptions(compression="rigid-seek", pattern=pattern)
+        plan = plan_pieces(info(4187, 47_681), options, quantised=True)
+        assert plan.arrays[0].chunk_frames >= frames
+        assert (plan.arrays[0].chunk_frames == frames) == (pattern == "blocks")
+
+
 def test_a_selection_wants_few_atoms_of_many_frames():
     """The first 10,000 of 100,000 atoms: about a tenth of the bytes, not all."""
     what = info(10_000, 100_000)
