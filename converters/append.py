@@ -558,26 +558,26 @@ class _Plan:
             )
         view = ViewLayout(path, source=whole, frames=before, atoms=self._atoms)
         is_known = is_unchanged_source(path, self.manifest["source"])
-        there = np.arange(len(before))
+        places = np.arange(len(before))
         same = Comparison(self.old, view).same(
             lambda first, n: self.old.read(first, first + n),
             lambda frames: np.diff(frames) == 1,
             view,
-            there,
-            there,
+            places,
+            places,
             FOLLOWED_NBYTES if is_known else COMPARED_NBYTES,
         )
         check_same_trajectory(path, self.old.path, same, read_times(view))
 
-    def _not_finite(self, taken: int) -> NotFinite | None:
-        """Return the record of coordinates before frame `taken` that are not finite."""
+    def _not_finite(self, n_taken: int) -> NotFinite | None:
+        """Return the record of coordinates before frame `n_taken` that are not finite."""
         recorded = self.manifest.get("not_finite")
-        if recorded is None or not taken:
+        if recorded is None or not n_taken:
             return None
         total, n_frames = NotFinite(**recorded), self.old.info.n_frames
         tail = None
-        if taken < n_frames:
-            tail = NotFinite.among(self.old.read(taken, n_frames).positions, taken)
+        if n_taken < n_frames:
+            tail = NotFinite.among(self.old.read(n_taken, n_frames).positions, n_taken)
         if tail is None:
             return total
         n_more = total.coordinates - tail.coordinates
@@ -615,7 +615,7 @@ class _Plan:
         return source, [[0, chain.info.n_frames * step, step]]
 
     def _origin_of_one(self, path: Path, member: Layout, numbers: NDArray[np.int64]) -> Origin:
-        """As `_origin`, for an output whose frames are all from one file."""
+        """Return `_origin` for an output whose frames are all from one file."""
         info, _ = self.frames_of[member]
         other_source_keys = ("files", "joined", "lost", "made_up", *DAMAGE_KEYS)
         old_source = self.manifest["source"].items()
@@ -634,7 +634,7 @@ class _Plan:
         return source | {"path": own["path"], "files": [*source.get("files", [own]), *prints]}
 
     def _origin_of_all(self, chain: ChainLayout, sources: Mapping[Layout, Path]) -> Origin:
-        """As `_origin`, for sources added as given, one after the other."""
+        """Return `_origin` for sources added as given, one after the other."""
         source = self._with_files(chain, sources)
         n_before = source["n_frames"]
         frames = [indices_from_runs(self.manifest["frames"])]

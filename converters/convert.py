@@ -91,17 +91,19 @@ def prepare(
     opening |= options.sources.source_options
     origin = open_with_topology(source, options.sources.top, **opening)
     try:
-        made = plan_conversion(origin, source, target, layout_name, options, executor or Serial())
+        conversion = plan_conversion(
+            origin, source, target, layout_name, options, executor or Serial()
+        )
         if options.running.growing:
             paths = [source] if isinstance(source, str | PathLike) else source
-            made.states = SourceStates(paths, may_grow=True)
-        return StructureConversion(made.job) if structure else made
+            conversion.states = SourceStates(paths, may_grow=True)
+        return StructureConversion(conversion.job) if structure else conversion
     except BaseException:
         origin.close()
         raise
 
 
-def note_dropped(plan: LayoutPlan, info: TrajectoryInfo, wanted: WriteOptions) -> LayoutPlan:
+def note_dropped(plan: LayoutPlan, info: TrajectoryInfo, requested: WriteOptions) -> LayoutPlan:
     """Return a writer's plan with a note on fields that it leaves out, if it has none itself.
 
     Writers may be those of other packages, and forget what they were asked for.
@@ -109,19 +111,19 @@ def note_dropped(plan: LayoutPlan, info: TrajectoryInfo, wanted: WriteOptions) -
     Raises PlanError: it stores no atom groups, or no rounded positions, that were asked for.
     """
     stored = {array.group for array in plan.arrays}
-    if lacking := [name for name in wanted.groups if name not in stored]:
+    if lacking := [name for name in requested.groups if name not in stored]:
         raise PlanError(
             f"{plan.layout} stores no atom groups, so --group {lacking[0]} does not fit; leave it "
             "out, or take zarr or h5md"
         )
-    if isinstance(wanted.precision, float | int) and plan.precision is None:
+    if isinstance(requested.precision, float | int) and plan.precision is None:
         raise PlanError(
-            f"{plan.layout} stores floats in full, so --precision {wanted.precision:g} does not "
+            f"{plan.layout} stores floats in full, so --precision {requested.precision:g} does not "
             "fit; leave it out, or take zarr, h5md or xtc"
         )
-    kept = {array.field for array in plan.arrays} or set(plan.native.fields)
+    stored_fields = {array.field for array in plan.arrays} or set(plan.native.fields)
     fields = {"velocities": info.has_velocities, "forces": info.has_forces}
-    dropped = [name for name, is_there in fields.items() if is_there and name not in kept]
+    dropped = [name for name, is_there in fields.items() if is_there and name not in stored_fields]
     dropped = [name for name in dropped if not any(name in note for note in plan.notes)]
     if not dropped:
         return plan
@@ -191,11 +193,11 @@ def plan_conversion(
     striping = StripeRequest(storage.stripe_nbytes, storage.stripe_count, storage.progressive)
     if repairs is None:  # older versions asked for any size
         striping.check()
-    asked = {one.name: getattr(storage, one.name) for one in fields(StorageOptions)}
-    if asked["container"] is None and writer.facts.copier is not None:
-        asked["container"] = container_format(origin)
-    wanted = WriteOptions(
-        **asked,
+    storage_options = {one.name: getattr(storage, one.name) for one in fields(StorageOptions)}
+    if storage_options["container"] is None and writer.facts.copier is not None:
+        storage_options["container"] = container_format(origin)
+    write_options = WriteOptions(
+        **storage_options,
         compression=None if storage.compression in ("auto", "none") else storage.compression,
         file_system=file_system_for(target, storage.compression),
         pattern=storage.pattern or "blocks",
@@ -207,7 +209,7 @@ def plan_conversion(
         else {},
     )
     paths = [source] if isinstance(source, str | PathLike) else list(source)
-    plan = note_dropped(writer.plan_for(view.info, wanted), view.info, wanted)
+    plan = note_dropped(writer.plan_for(view.info, write_options), view.info, write_options)
     meaning = unstriped(target)
     notes = notes if meaning is None else (*notes, meaning)
     plan = plan.replace(notes=(*plan.notes, *notes), source_density=origin.info.density)
@@ -297,9 +299,9 @@ def convert(
     >>> dict(mdio.open("adk.zarr").info.groups)
     {'ca': 214}
     """
-    wanted = ConversionOptions.of(**options)
+    requested = ConversionOptions.of(**options)
     with pool_or_serial(executor, workers) as chosen:
-        conversion = prepare(source, out, wanted, chosen)
+        conversion = prepare(source, out, requested, chosen)
         return conversion.run(chosen, force=force, resume=resume, progress=progress)
 
 

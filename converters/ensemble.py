@@ -80,8 +80,8 @@ def convert_ensemble(
     """
     chosen = executor or Serial()
     need_disk(out, "ensembles are written to disk; convert each trajectory by itself")
-    given = ConversionOptions.of(**options)
-    layout = layout_name_for_output(out, given.storage.to)
+    requested = ConversionOptions.of(**options)
+    layout = layout_name_for_output(out, requested.storage.to)
     kind = writer_class(layout).facts.ensemble
     if kind is None:
         raise PlanError(
@@ -98,15 +98,20 @@ def convert_ensemble(
         for label, paths in sources.items()
     }
     own: type[Ensemble] = load_class(kind)
-    storage = given.but(to=layout).words()
+    storage = requested.but(to=layout).words()
     existing = ensemble_members(out) if resume and not force else {}
     if list(existing) == list(sources):  # each is found complete, or refused: its name is taken
         members = [(label, paths, existing[label]) for label, paths in sources.items()]
         return dict(_converted(members, storage | {"resume": True}, chosen, progress))
     results: dict[str, ConvertResult] = {}
-    begun = _begun(files, given, layout)
-    goes: Any = {"in_parts": own.in_parts, "parts_at": parts_at, "begun": begun, "resume": resume}
-    with publish(out, force=force, sources=[*chain(*files.values())], **goes) as temporary:
+    begun = _begun(files, requested, layout)
+    publishing: Any = {
+        "in_parts": own.in_parts,
+        "parts_at": parts_at,
+        "begun": begun,
+        "resume": resume,
+    }
+    with publish(out, force=force, sources=[*chain(*files.values())], **publishing) as temporary:
         ensemble = own(temporary, Path(out))
         first_words = {"of": begun, "n_frames": 0, "uuid": ensemble.uuid}
         with Journal(temporary, first_words) as journal:
@@ -138,7 +143,7 @@ def convert_ensemble(
 def _begun(
     files: Mapping[str, Sequence[AnyPath]], options: ConversionOptions, layout: str
 ) -> dict[str, Any]:
-    """Return what has to be the same where an ensemble is resumed, as plain values."""
+    """Return plain values that must be equal for an ensemble to be resumed."""
     top = options.sources.top
     values = {
         "version of mdio": __version__,
@@ -164,7 +169,7 @@ class MemberWork:
     options: dict[str, Any]
 
     def __call__(self, member: Member) -> tuple[ConvertResult, int, int]:
-        """Return what was done, frames and decoded bytes."""
+        """Return the result, frames and decoded bytes."""
         _, paths, out = member
         steps: list[tuple[int, int]] = []
         result = convert(paths, out, progress=lambda *step: steps.append(step), **self.options)

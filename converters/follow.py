@@ -110,9 +110,9 @@ class _Follower:
     since_s: float = field(default_factory=time.monotonic)
     """Since when the source has not grown."""
     _uuid: str | None = None
-    """Of the output, since the last publication."""
+    """Identity of the output since the last publication."""
     _known: bool = True
-    """Whether what the output has is known to be of the source."""
+    """Whether the frames of the output are known to be the source's."""
     _n_there: int = 0
     unit_frames: int | None = None
     """Frames of a shard or segment."""
@@ -137,8 +137,8 @@ class _Follower:
             self.begin, _, self.step = runs[0]
             self._uuid, self._known = old.uuid, False
             self.n_done = old.info.n_frames
-            made = plan_fields(old)
-            self.unit_frames = made.get("piece_frames") or int(old.boundaries()[1])
+            plan_values = plan_fields(old)
+            self.unit_frames = plan_values.get("piece_frames") or int(old.boundaries()[1])
 
     def look(self) -> int:
         """Return the number of the output's frames that are complete in the source."""
@@ -150,9 +150,9 @@ class _Follower:
             return 0
         now = (status.st_ino, status.st_size)
         if self._seen is not None and (now[0] != self._seen[0] or now[1] < self._seen[1]):
-            what = "another file has its name now" if now[0] != self._seen[0] else "it was cut"
+            change = "another file has its name now" if now[0] != self._seen[0] else "it was cut"
             raise SourceError(
-                f"{self.source}: {what}; {self.out} has {self.n_done:,} frames of what was there"
+                f"{self.source}: {change}; {self.out} has {self.n_done:,} frames of what was there"
             )
         if now == self._seen:
             return self._n_there
@@ -221,7 +221,7 @@ class _Follower:
         return options.but(start=first, stop=last, step=self.step)
 
     def _unit_of(self, n_frames: int) -> int | None:
-        """Return the frames of a shard or segment; None if there are not enough frames to tell."""
+        """Return the frames of a shard or segment; None if there are too few frames to plan."""
         options = self.options.but(expected_frames=ENDLESS_FRAMES)
         conversion = prepare(self.source, self.out, self._only(options, n_frames), self.executor)
         conversion.close()

@@ -110,33 +110,33 @@ def source_view(layout: Layout, source: Layout, top: str | PathLike[str] | None)
 def _matching(layout: Layout, source: ViewLayout, unit: str) -> NDArray[np.int64]:
     """Return which frames of the files, one after the other, those of `layout` are.
 
-    `unit`: by what they are told apart: ``ps`` or ``steps``. Where several files have a frame of
-    the same time, it is the one with the contents that come next to those of the output.
-    Raises SourceError: there is none.
+    `unit`: the key by which they are matched: ``ps`` or ``steps``. Where several files have a frame
+    of the same time, it is the one with the contents that come next to those of the output. Raises
+    SourceError: there is none.
     """
-    mine, theirs = (_keys(one, unit) for one in (layout, source))
-    order = np.argsort(theirs, kind="stable")
-    theirs = theirs[order]
-    slack = np.zeros(len(mine))
+    keys, source_keys = (_keys(one, unit) for one in (layout, source))
+    order = np.argsort(source_keys, kind="stable")
+    source_keys = source_keys[order]
+    slack = np.zeros(len(keys))
     if unit == "ps":
-        apart = np.diff(mine).min(initial=np.inf)
-        slack = np.minimum(ROUNDING * np.abs(mine), apart / 4)
+        apart = np.diff(keys).min(initial=np.inf)
+        slack = np.minimum(ROUNDING * np.abs(keys), apart / 4)
     begin, end = (
-        np.searchsorted(theirs, mine - slack),
-        np.searchsorted(theirs, mine + slack, "right"),
+        np.searchsorted(source_keys, keys - slack),
+        np.searchsorted(source_keys, keys + slack, "right"),
     )
     if (begin == end).any():
-        lacking = mine[begin == end]
+        lacking = keys[begin == end]
         raise SourceError(
             f"{source.path}: no frame at {lacking[0]:g} {unit}, which {layout.path} has; give all "
             "files that it was made from"
         )
     frames = order[begin]
-    for at in np.flatnonzero(end - begin > 1).tolist():
-        wanted = layout.read(at, at + 1).positions
-        choices = [int(frame) for frame in order[begin[at] : end[at]]]
-        apart = [np.abs(source.read(n, n + 1).positions - wanted).max() for n in choices]
-        frames[at] = choices[int(np.argmin(apart))]
+    for number in np.flatnonzero(end - begin > 1).tolist():
+        positions = layout.read(number, number + 1).positions
+        choices = [int(frame) for frame in order[begin[number] : end[number]]]
+        apart = [np.abs(source.read(n, n + 1).positions - positions).max() for n in choices]
+        frames[number] = choices[int(np.argmin(apart))]
     return np.asarray(frames, np.int64)
 
 

@@ -227,8 +227,10 @@ class ConversionOptions:
         """
         ways = {one.name for one in fields(Running)} | {"verify"}
         ways |= {"stop", "expected_frames"} if self.running.growing else set()
-        asked = [(one, _plain(value)) for one, value in self.asked_for() if one.name not in ways]
-        return {one.name: value for one, value in asked if value is not None}
+        given_options = [
+            (one, _plain(value)) for one, value in self.asked_for() if one.name not in ways
+        ]
+        return {one.name: value for one, value in given_options if value is not None}
 
 
 def _plain(value: Any) -> Any:
@@ -286,10 +288,10 @@ def _read(value: Any) -> Any:
 
 def check_flavour(options: ConversionOptions, layout: str) -> None:
     """Refuse a flavour where there is none; raises PlanError."""
-    known, flavour = layout_class(layout).facts.flavours, options.storage.flavour
-    if flavour not in known:
+    flavours, flavour = layout_class(layout).facts.flavours, options.storage.flavour
+    if flavour not in flavours:
         raise PlanError(
-            f"--flavour {flavour}: {layout} is written as {' or '.join(known) or 'it is'} "
+            f"--flavour {flavour}: {layout} is written as {' or '.join(flavours) or 'it is'} "
             "only; GROMACS' is one of .h5md"
         )
     if options.running.mpio is not None:

@@ -171,7 +171,7 @@ def _find_lost(out: Path, result: RepairResult) -> None:
         for start, stop in pairwise(edges.tolist()):
             if not _readable(out, start, stop, options):
                 every = range(start, stop)
-                lost += [at for at in every if not _readable(out, at, at + 1, options)]
+                lost += [frame for frame in every if not _readable(out, frame, frame + 1, options)]
         if lost:
             result.lost_frames[group] = runs_from_indices(lost)
 
@@ -198,7 +198,7 @@ def _prepare(
 ) -> Conversion:
     """Plan the conversion that made `out` once more."""
     with open_layout(out, verify=False) as former:
-        manifest, made = dict(former.manifest or {}), plan_fields(former)
+        manifest, plan_values = dict(former.manifest or {}), plan_fields(former)
     if "parts" in manifest:
         raise SourceError(
             f"{out}: its frames lie in parts, which are no longer written; convert its source again"
@@ -220,10 +220,10 @@ def _prepare(
             paths,
             out,
             manifest["layout"],
-            _options(manifest, made, view, top),
+            _options(manifest, plan_values, view, top),
             executor,
             frames=view.frames,
-            repairs=Repairs(former, meta, manifest, made),
+            repairs=Repairs(former, meta, manifest, plan_values),
             former=state,
         )
     except BaseException:
@@ -232,23 +232,23 @@ def _prepare(
 
 
 def _options(
-    manifest: dict[str, Any], made: dict[str, Any], view: ViewLayout, top: AnyPath | None
+    manifest: dict[str, Any], plan_values: dict[str, Any], view: ViewLayout, top: AnyPath | None
 ) -> ConversionOptions:
     """Return the options of the conversion that wrote `manifest`."""
-    kept = np.arange(view.source.info.n_atoms) if view.atoms is None else view.atoms
+    kept_atoms = np.arange(view.source.info.n_atoms) if view.atoms is None else view.atoms
     members = {name: indices_from_runs(runs) for name, runs in manifest["group_atoms"].items()}
     segments = manifest.get("segments")
-    integers = "auto" if "arrays" in made else None
+    integers = "auto" if "arrays" in plan_values else None
     precision: Any = integers if has_source_integers(manifest) else manifest.get("precision")
     if manifest.get("precision_source", "unknown") is None:
         precision = None  # nobody asked for it: bytes were copied, or the format has no other
     return ConversionOptions.of(
         top=top,
         select=view.atoms,
-        groups={name: kept[atoms] for name, atoms in members.items()},
+        groups={name: kept_atoms[atoms] for name, atoms in members.items()},
         precision=precision,
         segments=len(segments) if segments else None,
-        **storage_options_like(manifest, made),
+        **storage_options_like(manifest, plan_values),
         **(manifest["source"].get("transformed") or {}),
     )
 
@@ -263,7 +263,7 @@ def _meta(
         "source": str(source.path),
     }
     striping = manifest["stripe"]
-    odd = manifest.get("not_finite")
+    not_finite = manifest.get("not_finite")
     return OutputMeta(
         uuid=manifest["uuid"],
         created=manifest["created"],
@@ -273,7 +273,7 @@ def _meta(
         atoms=view.atoms,
         groups={name: indices_from_runs(r) for name, r in manifest["group_atoms"].items()},
         striping={k: v for k, v in striping.items() if k not in ("stripe_nbytes", "stripe_count")},
-        not_finite=None if odd is None else NotFinite(**odd),
+        not_finite=None if not_finite is None else NotFinite(**not_finite),
         repaired=[*manifest.get("repaired", []), done],
         recipe=manifest.get("recipe"),
     )

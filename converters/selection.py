@@ -61,15 +61,15 @@ def readable(source: Layout, frames: FrameNumbers) -> tuple[FrameNumbers, list[l
     for unit in frame_units(source.info, source.boundaries(), source.read):
         if not _reads(unit.check):
             every = range(*unit.frames or (0, 0))
-            source.prefetch((at, at + 1) for at in every)
-            bad += [at for at in every if not _reads(partial(source.read, at, at + 1))]
+            source.prefetch((frame, frame + 1) for frame in every)
+            bad += [frame for frame in every if not _reads(partial(source.read, frame, frame + 1))]
             source.prefetch(())
     if not bad:
         return frames, []
-    kept = np.setdiff1d(np.asarray(frames, np.int64), bad)
-    if not len(kept):
+    readable_frames = np.setdiff1d(np.asarray(frames, np.int64), bad)
+    if not len(readable_frames):
         raise SourceError(f"{source.path}: none of its frames can be read")
-    return kept, runs_from_indices(bad)
+    return readable_frames, runs_from_indices(bad)
 
 
 def _reads(read: Callable[[], Any]) -> bool:
@@ -137,9 +137,9 @@ def _read_topology(top: str | PathLike[str]) -> Universe:
                 check_regular(file)
             # Where its name says what it is, nobody need look into the file for it.
             suffix = file.suffix[1:].upper()
-            known = suffix if suffix in mda._PARSERS else None
+            format_name = suffix if suffix in mda._PARSERS else None
             # Not by the file's name: a Universe also reads the coordinates that it may have.
-            with get_parser_for(str(file), format=known)(str(file)) as parser:
+            with get_parser_for(str(file), format=format_name)(str(file)) as parser:
                 universe = mda.Universe(parser.parse(), to_guess=())
         universe.filename = str(top)
         return universe
@@ -291,25 +291,25 @@ class _Known:
     def select(self, selection: str, among: NDArray[np.int64], option: str) -> NDArray[np.int64]:
         """Return the atoms of a selection, among some atoms."""
         if self.stored is not None:
-            found = select_stored(self.stored.take(among), selection)
-            if found is not None:
-                return among[found]
+            indices = select_stored(self.stored.take(among), selection)
+            if indices is not None:
+                return among[indices]
             self.universe = self.universe or stored_universe(self.stored, self.source)
         assert self.universe is not None
         return selected(self.universe.atoms[among], selection, option, self.notes)
 
 
 def _indices(
-    selection: Selection, known: _Known, among: NDArray[np.int64], option: str
+    selection: Selection, topologies: _Known, among: NDArray[np.int64], option: str
 ) -> NDArray[np.int64]:
     if isinstance(selection, str):
-        found = known.select(selection, among, option)
+        indices = topologies.select(selection, among, option)
     else:
-        found = np.asarray(getattr(selection, "indices", selection))
-        if not np.issubdtype(found.dtype, np.integer) or found.ndim != 1:
+        indices = np.asarray(getattr(selection, "indices", selection))
+        if not np.issubdtype(indices.dtype, np.integer) or indices.ndim != 1:
             raise PlanError(f"{option}: give a selection, a list of atom indices or an AtomGroup")
-        if found.size and not 0 <= found.min() <= found.max() < max(among.max() + 1, 1):
+        if indices.size and not 0 <= indices.min() <= indices.max() < max(among.max() + 1, 1):
             raise PlanError(f"{option}: atom indices must be from 0 to {among.max()}")
-    if len(found) == 0:
+    if len(indices) == 0:
         raise PlanError(f"{option}: {selection!r} selects no atoms")
-    return np.asarray(found, dtype=np.int64)
+    return np.asarray(indices, dtype=np.int64)

@@ -37,7 +37,7 @@ LARGE_NBYTES = 1 << 30
 PIECE_FOR_OWNER_NBYTES = 6 << 20
 """Size of a piece for an owner that writes alone: it begins when the first piece arrives."""
 FEW_FRAMES, MANY_FRAMES, SAMPLE_NBYTES = 4, 16, 16 << 20
-"""Frames that tell the size of bit-packed chunks, and of rigid ones, and the most that are read."""
+"""Frames packed to measure the size of bit-packed and rigid chunks; most frames that are read."""
 ENOUGH = 0.9
 """Share of an XTC's size: where bitpack takes less, no smaller codec is tried."""
 
@@ -61,9 +61,9 @@ def packed_shares(
     Of all atoms of `view` and of those of each group; of none where integers are not stored, or
     where it is asked for what packs them. `density`: bytes of the XTC an atom and frame.
     """
-    info, asked = view.info, storage.precision
-    step = asked if isinstance(asked, float | int) else info.precision
-    if asked == "none" or storage.compression not in (None, "auto") or not info.xtc_integers:
+    info, precision = view.info, storage.precision
+    step = precision if isinstance(precision, float | int) else info.precision
+    if precision == "none" or storage.compression not in (None, "auto") or not info.xtc_integers:
         return {}
     if step is None or not step > 0 or not density or info.n_frames * info.n_atoms == 0:
         return {}
@@ -88,16 +88,16 @@ def packed_shares(
     return shares
 
 
-def direct_for(asked: str, plan: LayoutPlan, target: Path) -> Direct:
+def direct_for(requested: str, plan: LayoutPlan, target: Path) -> Direct:
     """Return whether large writes go past the page cache; raises PlanError for another word.
 
     By itself only on a disk of this machine: always, if the output is large beside the memory; if
     it is large at all, where the disk proves fast as well. Networks were not measured.
     """
-    if asked not in ("on", "off", "auto"):
-        raise PlanError(f"--direct {asked}: give on, off or auto")
-    if asked != "auto":
-        return asked == "on"
+    if requested not in ("on", "off", "auto"):
+        raise PlanError(f"--direct {requested}: give on, off or auto")
+    if requested != "auto":
+        return requested == "on"
     nbytes = float(plan.nbytes)
     if plan.precision and plan.precision_source != "asked" and plan.source_density:
         n_atoms = sum(array.n_atoms for array in plan.arrays) or plan.n_atoms
@@ -169,8 +169,8 @@ class StripeRequest:
         if self.nbytes is not None:
             return self.nbytes
         folder = out.absolute().parent
-        found = get_stripe(folder)
-        return DEFAULT_STRIPE_NBYTES if found is None else found.stripe_nbytes
+        striping = get_stripe(folder)
+        return DEFAULT_STRIPE_NBYTES if striping is None else striping.stripe_nbytes
 
     def apply(self, temporary: Path, plan: LayoutPlan) -> StripeRecord | None:
         """Have the output made with its stripes: an empty file, or a folder for its files.
@@ -194,7 +194,7 @@ class StripeRequest:
                 plan.stripes.stripe_count,
                 self.progressive or None,
             )
-        found = get_stripe(temporary.parent)
+        striping = get_stripe(temporary.parent)
         return stripe_record(
-            temporary, {}, found, None if found else "the file system does not tell"
+            temporary, {}, striping, None if striping else "the file system does not tell"
         )

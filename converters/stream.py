@@ -40,7 +40,7 @@ POLL_S = 0.2
 STALL_S, LEAST_S = 600.0, 2.0
 """After so long within a frame, the rest of it is given up; less is too little for networks."""
 MOST_GAPS = 10
-"""Gaps that are told of one by one."""
+"""Gaps that are reported one by one."""
 DISCONNECTED = b"\0\0\0\0"
 """Beginning of the message with which a simulation disconnects."""
 TAKEN = ("box", "time", "step", "velocities", "forces")
@@ -65,8 +65,8 @@ def record(
     """Store the frames that a running simulation sends, until it ends.
 
     Each is taken from the connection when there is room for it, and the simulation waits as long:
-    none is passed over here. Steps that the simulation did not send are told by warnings. ``top``
-    is needed, and options that choose frames are refused.
+    none is passed over here. Steps that the simulation did not send are reported by warnings.
+    ``top`` is needed, and options that choose frames are refused.
 
     Parameters
     ----------
@@ -106,27 +106,27 @@ def record(
 
     Examples
     --------
-    What a stream cannot have is told before anything is asked of the simulation:
+    Unsupported options are refused before the simulation is contacted:
 
     >>> import mdio
     >>> mdio.record("imd://localhost:8888", "md.zarr", top="md.psf", stop=100)
     Traceback (most recent call last):
     mdio.core.errors.PlanError: imd://localhost:8888: --stop is not for a stream; leave it out
     """
-    wanted = ConversionOptions.of(**options)
-    choice, moved = _chosen(source, wanted)
+    requested = ConversionOptions.of(**options)
+    choice, moved = _chosen(source, requested)
     assert choice.universe is not None
-    given: dict[str, Any] = {"append": append, "force": force, "every_s": every_s}
+    arguments: dict[str, Any] = {"append": append, "force": force, "every_s": every_s}
     n_told = 0
-    with Writer(out, storage=wanted.storage, groups=choice.groups, **given) as writer:
+    with Writer(out, storage=requested.storage, groups=choice.groups, **arguments) as writer:
         writer.set_atoms(choice.atom_group())
         gaps = _Gaps(*(_last_steps(writer) if append else ()))
         with _connected(source, len(choice.universe.atoms), until_idle_s) as client:
             stream = _Stream(source, client, stopped or threading.Event(), until_idle_s)
             for block in _moved(stream.frames(n_frames), choice.kept, moved):
                 gaps.look(source, int(block.step[0]))
-                taken = {name: getattr(block, name) for name in TAKEN}
-                writer.write_block(block.positions, **taken)
+                values = {name: getattr(block, name) for name in TAKEN}
+                writer.write_block(block.positions, **values)
                 if published and writer.result and writer.result.n_frames > n_told:
                     n_told = writer.result.n_frames
                     published(n_told)
@@ -143,19 +143,25 @@ def record(
     return replace(result, plan=result.plan.replace(notes=tuple(notes)))
 
 
-def _chosen(source: str, wanted: ConversionOptions) -> tuple[AtomChoice, TransformedLayout | None]:
+def _chosen(
+    source: str, requested: ConversionOptions
+) -> tuple[AtomChoice, TransformedLayout | None]:
     """Return the kept atoms and the steps for frames, before the simulation begins."""
-    for part in (wanted.sources, wanted.selection, wanted.running):
+    for part in (requested.sources, requested.selection, requested.running):
         for one, value in non_defaults(part):
             if one.name not in GOES_WITH:
                 raise PlanError(
                     f"{source}: {spell_option(one, value)} is not for a stream; leave it out"
                 )
-    selection, top = wanted.selection, wanted.sources.top
+    selection, top = requested.selection, requested.sources.top
     onto = selection.fit_reference
     if selection.pbc == "nojump" or (selection.fit and not isinstance(onto, str | PathLike)):
-        what = "--pbc nojump" if selection.pbc == "nojump" else "--fit without a file to lay on"
-        raise PlanError(f"{source}: {what} needs earlier frames, too; convert the output with it")
+        unsupported = (
+            "--pbc nojump" if selection.pbc == "nojump" else "--fit without a file to lay on"
+        )
+        raise PlanError(
+            f"{source}: {unsupported} needs earlier frames, too; convert the output with it"
+        )
     if top is None:
         raise PlanError(
             f"{source}: the topology says how many atoms the stream has; give it with -s/--top FILE"
@@ -199,9 +205,9 @@ def _moved(
 def _last_steps(writer: Writer) -> tuple[int | None, int | None]:
     """Return the last step that the output has, and how far it is from the one before."""
     for path in writer.places():
-        with open_layout(path) as there:
-            n_frames = there.info.n_frames
-            steps = there.read(max(n_frames - 2, 0), n_frames, atoms=[]).step.tolist()
+        with open_layout(path) as layout:
+            n_frames = layout.info.n_frames
+            steps = layout.read(max(n_frames - 2, 0), n_frames, atoms=[]).step.tolist()
             return steps[-1], steps[-1] - steps[0] or None
     return None, None
 
@@ -231,7 +237,7 @@ class _Gaps:
 
 @contextmanager
 def _connected(source: str, n_atoms: int, idle_s: float | None) -> Iterator[Any]:
-    """Yield imdclient's client; the simulation begins, or goes on, as soon as there is one."""
+    """Yield imdclient's client; the simulation starts or continues as soon as there is one."""
     try:
         from imdclient.IMDClient import IMDClient
         from imdclient.utils import parse_host_port
@@ -288,7 +294,7 @@ class _Stream:
 
     def _ended(self) -> bool:
         """Wait for the next frame; return whether none comes."""
-        # imdclient itself does not tell an end between frames from one within, and cannot be
+        # imdclient itself does not distinguish an end between frames from one within, and cannot be
         # interrupted while it waits.
         connection, since_s = self.client._conn, monotonic()
         while not (self.stopped.is_set() or select([connection], [], [], POLL_S)[0]):
@@ -333,7 +339,7 @@ class _Stream:
         )
 
     def _broken(self, problem: str) -> SourceError:
-        """Return the error of a stream that can be gone on with."""
+        """Return the error of a stream that can be continued."""
         return SourceError(
             f"{self.source}: {problem}; {plural(self.n_taken, 'whole frame')} before it were "
             "stored: go on with --append (append=True) when the simulation does"

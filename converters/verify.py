@@ -114,7 +114,7 @@ class VerifyResult:
     max_abs_diff_angstrom: float = 0.0
     """Largest difference of a coordinate; 0.0 too where nothing was compared."""
     allowed_diff_angstrom: float | None = None
-    """What the output's precision allows besides float32 rounding; None if nothing was compared."""
+    """Difference that the output's precision allows; None if nothing was compared."""
     bad: list[str] = field(default_factory=list)
     """Problems, one line each."""
 
@@ -261,7 +261,7 @@ class Checks:
         for start in starts:
             stop = min(start + self.rows, n_frames)
             try:
-                mine, theirs = layout.read(start, stop), source.read(start, stop)
+                own_block, source_block = layout.read(start, stop), source.read(start, stop)
             except OSError as error:
                 result.add(f"{frames_text(start, stop)}: {error}")
                 continue
@@ -269,8 +269,8 @@ class Checks:
             allowed["positions"] = self.begun.allowed_diff_angstrom or 0.0
             tables = layout.facts.keeps_columns
             worst, problems = compare_blocks(
-                mine,
-                theirs,
+                own_block,
+                source_block,
                 allowed,
                 tables=tables,
                 rounded=rounded,
@@ -281,7 +281,7 @@ class Checks:
                 result.add(f"{frames_text(start, stop)}: {problem}")
             result.frames_compared += stop - start
             if self.progress is not None:
-                self.progress(stop - start, mine.nbytes)
+                self.progress(stop - start, own_block.nbytes)
 
     def close(self) -> None:
         """Close all layouts."""
@@ -392,15 +392,15 @@ def verify(
     inside = progress if alone else None
     checks = chosen.from_owner(lambda: Checks(out, against, top, view, wanted, inside))
     try:
-        found = {}
+        problems = {}
         items = checks.items(1 if alone else PIECES_PER_WORKER * chosen.n_workers)
         for number, part in chosen.imap(checks, items, describe=_describe):
-            found[number] = part
+            problems[number] = part
             if progress is not None and not alone:
                 progress(part.frames_compared, part.frames_compared * checks.frame_nbytes)
         result = checks.begun
-        for number in sorted(found):
-            result.take(found[number])
+        for number in sorted(problems):
+            result.take(problems[number])
         return chosen.from_owner(lambda: result)
     finally:
         checks.close()
@@ -411,10 +411,10 @@ def _verify_all(
 ) -> VerifyResult:
     result = VerifyResult()
     for label, out in outs.items():
-        found = verify(out, wanted=wanted, executor=executor, progress=progress)
-        found.bad = [f"{label}: {problem}" for problem in found.bad]
-        result.units += found.units
-        result.take(found)
+        member_result = verify(out, wanted=wanted, executor=executor, progress=progress)
+        member_result.bad = [f"{label}: {problem}" for problem in member_result.bad]
+        result.units += member_result.units
+        result.take(member_result)
     return result
 
 

@@ -46,7 +46,7 @@ from mdio.layouts.views.view import read_times
 from mdio.parallel.executors import Serial
 
 PLANNED_NBYTES = 256 << 20
-"""Frames of a trajectory of this size tell how large shards are to be."""
+"""Bytes of frames from which the size of shards is planned."""
 SAME_TIME = 1e-3
 """Part of the time between frames by which two may differ and be the same."""
 
@@ -96,16 +96,16 @@ class _Growing:
         settle(self.out)
         with open_layout(self.out) as old:
             info, times_ps = old.info, read_times(old)
-            made = plan_fields(old)
-            self.shard_frames = made.get("piece_frames") or int(old.boundaries()[1])
+            plan_values = plan_fields(old)
+            self.shard_frames = plan_values.get("piece_frames") or int(old.boundaries()[1])
             self.uuid = old.uuid
         if info.n_atoms != n_atoms:
             raise OutputError(
                 f"{self.out}: has {info.n_atoms} atoms, but the frames to add have {n_atoms}; give "
                 "the same atoms, or another output"
             )
-        there = np.flatnonzero(times_ps >= time_ps - SAME_TIME * abs(info.dt_ps))
-        self.n_frames = int(there[0]) if len(there) else info.n_frames
+        later = np.flatnonzero(times_ps >= time_ps - SAME_TIME * abs(info.dt_ps))
+        self.n_frames = int(later[0]) if len(later) else info.n_frames
         if not self.n_frames:
             raise OutputError(
                 f"{self.out}: begins at {times_ps[0]:g} ps, and the first frame to add is at "
@@ -146,7 +146,7 @@ class Writer:
     append
         Go on with an output that is there, or begin one. Frames that it has from the time of the
         first new one on are replaced: a simulation that is restarted repeats them. It is stored as
-        it was begun, whatever the other options say.
+        it was begun, for any other options.
     force
         Replace what is there, once the first shard (or all, of layouts in one file) is complete.
     velocities, forces
@@ -214,15 +214,15 @@ class Writer:
         self._n_filled = self._n_before = 0
         self._storing: Future[None] | None = None
         self._error: BaseException | None = None
-        wanted = ConversionOptions.of(groups=groups or {}, growing=True, **options)
-        self._final: _Growing | None = _Growing(self.out, wanted, force=force)
+        requested = ConversionOptions.of(groups=groups or {}, growing=True, **options)
+        self._final: _Growing | None = _Growing(self.out, requested, force=force)
         layout = self._final.layout
-        for name in wanted.out_of_place("follow"):
+        for name in requested.out_of_place("follow"):
             raise PlanError(f"{out}: {name} needs all frames, which are yet to come; leave it out")
-        check_options(wanted, layout, self.out)
+        check_options(requested, layout, self.out)
         facts = layout_class(layout).facts
         if facts.continuation is not None and facts.is_folder:
-            endless = wanted.but(expected_frames=ENDLESS_FRAMES)
+            endless = requested.but(expected_frames=ENDLESS_FRAMES)
             self._grows, self._final = _Growing(self.out, endless, force=force), None
         else:
             need_disk(self.out, f"{layout} is made of a tree that grows beside it, on a disk")
@@ -291,13 +291,13 @@ class Writer:
             ) from None
         if self._topology is None and self._block is None:
             self.set_atoms(group)
-        held = {
+        values = {
             name: getattr(group, name)
             for name, asked in self._asked.items()
             if getattr(ts, f"has_{name}") and asked is not False
         }
         step = ts.data.get("step", ts.frame)
-        self.write_block(group.positions, box=ts.dimensions, time=ts.time, step=step, **held)
+        self.write_block(group.positions, box=ts.dimensions, time=ts.time, step=step, **values)
 
     def write_block(
         self,
@@ -332,17 +332,17 @@ class Writer:
             See the class.
         """
         self._check()
-        given = {"velocities": velocities, "forces": forces}
-        block = self._as_block(positions, box, time, step, given)
+        arrays = {"velocities": velocities, "forces": forces}
+        block = self._as_block(positions, box, time, step, arrays)
         if not block.n_frames:
             return
-        at = 0
-        while at < block.n_frames:
+        first = 0
+        while first < block.n_frames:
             assert self._block is not None
-            n_frames = min(block.n_frames - at, self._room)
+            n_frames = min(block.n_frames - first, self._room)
             rows = self._block.frames(slice(self._n_filled, self._n_filled + n_frames))
-            rows.assign(block.frames(slice(at, at + n_frames)))
-            at += n_frames
+            rows.assign(block.frames(slice(first, first + n_frames)))
+            first += n_frames
             self._n_filled += n_frames
             self.n_frames += n_frames
             if self._room == self._grows.shard_frames:
@@ -408,7 +408,7 @@ class Writer:
         box: ArrayLike | None,
         time: ArrayLike | None,
         step: ArrayLike | None,
-        given: Mapping[str, ArrayLike | None],
+        arrays: Mapping[str, ArrayLike | None],
     ) -> FrameBlock:
         """Return frames as they are stored; begins with the first; raises ValueError."""
         frames: NDArray[np.float32] = np.asarray(positions, np.float32)
@@ -422,12 +422,12 @@ class Writer:
         shape, n_frames = frames.shape, len(frames)
 
         def array(name: str, values: ArrayLike, shape: tuple[int, ...], dtype: Any) -> Any:
-            made = np.asarray(values, dtype)
-            if made.shape != shape and (
-                made.shape != shape[1:] or (n_frames > 1 and name != "box")
+            converted = np.asarray(values, dtype)
+            if converted.shape != shape and (
+                converted.shape != shape[1:] or (n_frames > 1 and name != "box")
             ):
-                raise ValueError(f"{self.out}: {name} of shape {made.shape}, expected {shape}")
-            return np.broadcast_to(made, shape)
+                raise ValueError(f"{self.out}: {name} of shape {converted.shape}, expected {shape}")
+            return np.broadcast_to(converted, shape)
 
         ahead = np.arange(1, n_frames + 1)
         time = self._time_ps + self._dt_ps * ahead if time is None else time
@@ -439,9 +439,9 @@ class Writer:
             array("step", step, (n_frames,), np.int64),
         )
         if self._block is None and n_frames:
-            self._begin(block, [name for name, values in given.items() if values is not None])
+            self._begin(block, [name for name, values in arrays.items() if values is not None])
         for name, is_stored in self._stored.items():
-            values = given[name]
+            values = arrays[name]
             if is_stored:
                 values = np.full(shape, np.nan, np.float32) if values is None else values
                 setattr(block, name, array(name, values, shape, np.float32))
@@ -452,15 +452,15 @@ class Writer:
                 )
         return block
 
-    def _begin(self, block: FrameBlock, given: Sequence[str]) -> None:
+    def _begin(self, block: FrameBlock, names: Sequence[str]) -> None:
         """Plan the output, or find what is there, and make room for a shard.
 
-        `block`: the first frames. `given`: what they have besides positions.
+        `block`: the first frames. `names`: what they have besides positions.
         """
         n_atoms, time_ps = block.n_atoms, float(block.time[0])
         self.n_atoms = n_atoms
         self._stored = {
-            name: name in given if asked is None else asked for name, asked in self._asked.items()
+            name: name in names if asked is None else asked for name, asked in self._asked.items()
         }
         for one in (self._grows, self._final):
             if self._append and one is not None and one.out.exists():

@@ -31,10 +31,10 @@ class Backend(Protocol):
 
     @property
     def manifest(self) -> Mapping[str, Any] | None:
-        """What mdio wrote of its making; None for what others wrote."""
+        """The manifest; None in files of other programs."""
 
     def info(self, layout: str) -> TrajectoryInfo:
-        """Return what is in it; `layout` is the name of the layout."""
+        """Return the information on the trajectory; `layout` is the name of the layout."""
 
     def read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
@@ -84,19 +84,19 @@ class BackendLayout(Layout):
 
     @property
     def contents(self) -> Backend:
-        """What does the work; opens it if need be."""
+        """The reader of this file, opened if need be."""
         _ = self.info
         assert self._backend is not None
         return self._backend
 
     @property
     def manifest(self) -> Mapping[str, Any] | None:
-        """What mdio wrote of this output's making; None for what others wrote."""
+        """The manifest; None in files of other programs."""
         return self.contents.manifest
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was found on opening, too; see `Layout.notes`."""
+        """Also notes from opening; see `Layout.notes`."""
         return (*super().notes, *getattr(self.contents, "notes", ()))
 
     def _read_into(
@@ -132,9 +132,9 @@ class BackendLayout(Layout):
         return super().tables() if positions is None else Tables(positions=positions)
 
     def topology(self) -> Topology | None:
-        """Return what is stored of the atoms; see `Layout.topology`."""
-        found: Topology | None = getattr(self.contents, "topology", super().topology)()
-        return found
+        """Return the stored topology; see `Layout.topology`."""
+        topology: Topology | None = getattr(self.contents, "topology", super().topology)()
+        return topology
 
     def units(self) -> Iterator[Unit]:
         """Yield all that there is to check, those of the groups too; see `Layout.units`."""
@@ -148,22 +148,22 @@ class BackendLayout(Layout):
 
 
 def plan_fields(layout: Layout) -> dict[str, Any]:
-    """Return what fields of a plan are to be for an output that is laid out as this one."""
-    made = getattr(_contents(layout), "plan_fields", dict)
-    return cast(dict[str, Any], made())
+    """Return values for fields of a plan for an output that is cut like this one."""
+    list_fields = getattr(_contents(layout), "plan_fields", dict)
+    return cast(dict[str, Any], list_fields())
 
 
 def read_encoded_chunks(layout: Layout, start: int, stop: int) -> list[EncodedChunk]:
-    """Return what its writer once made of the frames of a piece, as it lies on disk.
+    """Return the stored chunks of the frames of a piece.
 
     Raises CorruptLayoutError: some of it is not what was written, or it has no checksums.
     """
-    found = getattr(_contents(layout), "encoded_chunks", None)
-    if found is None:
+    read_chunks = getattr(_contents(layout), "encoded_chunks", None)
+    if read_chunks is None:
         raise CorruptLayoutError(
             f"{layout.path}: {layout.name} keeps no checksums of what it stores"
         )
-    return cast("list[EncodedChunk]", found(start, stop))
+    return cast("list[EncodedChunk]", read_chunks(start, stop))
 
 
 def _contents(layout: Layout) -> Any:

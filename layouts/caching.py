@@ -2,7 +2,7 @@
 
 A unit is a run of frames between boundaries of the layout, of some MiB: chunks, a segment or a part
 of one, frames of a native file. What is cached are the bytes of the source's files that its frames
-take, so whatever a layout does with them (checksums, decoding, selections) is done as ever.
+take, so checksums, decoding and selections stay as they are.
 """
 
 from __future__ import annotations
@@ -158,9 +158,9 @@ class UnitReads:
         name = self._name(file)
         try:
             if self._current is not None and (
-                found := self._current.read_into(name, buffers, offset)
+                n_read := self._current.read_into(name, buffers, offset)
             ):
-                return found
+                return n_read
         except (DamagedUnitError, OSError) as damage:
             number = next(n for n, unit in self._held.items() if unit is self._current)
             self._drop(number, DamagedUnitError(str(damage)))

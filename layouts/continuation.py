@@ -36,12 +36,14 @@ if TYPE_CHECKING:
     from mdio.layouts.zarr.own import OwnTree
 
 
-def storage_options_like(manifest: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
+def storage_options_like(
+    manifest: Mapping[str, Any], plan_values: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return options of an output that is to lie as another does, by name; the precision apart.
 
-    `manifest`: of the other. `made`: how it is laid out; see `backend.plan_fields`.
+    `manifest`: of the other. `plan_values`: how it is laid out; see `backend.plan_fields`.
     """
-    first = made["arrays"][0] if "arrays" in made else None
+    first = plan_values["arrays"][0] if "arrays" in plan_values else None
     contiguous = first is not None and first.contiguous
     steps = manifest.get("field_precisions", {})
     return {
@@ -59,7 +61,7 @@ def storage_options_like(manifest: Mapping[str, Any], made: Mapping[str, Any]) -
 
 
 class Continuation(ABC):
-    """What becomes of an output when frames are added to it.
+    """An output to which frames are added.
 
     `old`: the output. `stop`: its frames before this one are kept.
     """
@@ -75,14 +77,14 @@ class Continuation(ABC):
 
     def plan_alike(self, info: TrajectoryInfo) -> LayoutPlan:
         """Return a plan of chunks as they are, made as the output was."""
-        made = plan_fields(self.old)
+        plan_values = plan_fields(self.old)
         options = WriteOptions(
-            precision=self.manifest["precision"] or ("none" if "arrays" in made else None),
+            precision=self.manifest["precision"] or ("none" if "arrays" in plan_values else None),
             groups=self.manifest["groups"],
-            **storage_options_like(self.manifest, made),
+            **storage_options_like(self.manifest, plan_values),
         )
         plan = writer_class(self.old.name).plan_for(info, options)
-        return plan.replace(precision_source=self.manifest["precision_source"], **made)
+        return plan.replace(precision_source=self.manifest["precision_source"], **plan_values)
 
     @abstractmethod
     def plan(self, info: TrajectoryInfo) -> LayoutPlan:
@@ -122,7 +124,7 @@ class Continuation(ABC):
 
 
 def open_continuation(old: Layout, stop: int) -> Continuation:
-    """Return what continues an output, of which frames before `stop` are kept.
+    """Return the continuation of an output, of which frames before `stop` are kept.
 
     Raises PlanError: it is none of mdio, or of a layout to which nothing is added.
     """
@@ -136,7 +138,7 @@ def open_continuation(old: Layout, stop: int) -> Continuation:
 
 
 class ZarrContinuation(Continuation):
-    """A tree that goes on."""
+    """The continuation of a Zarr tree."""
 
     old: ZarrLayout
 
@@ -177,17 +179,17 @@ class ZarrContinuation(Continuation):
 
 
 class SegmentsContinuation(Continuation):
-    """A folder of segments that goes on."""
+    """The continuation of a folder of segments."""
 
     old: SegmentsLayout
 
     @property
     def kept(self) -> list[Segment]:
         """The segments that are taken over; an even split leaves them one frame apart."""
-        kept = [segment for segment in self.old.segments if segment.stop <= self.stop]
-        while kept and kept[-1].n_frames < self.old.segments[0].n_frames - 1:
-            kept.pop()
-        return kept
+        segments = [segment for segment in self.old.segments if segment.stop <= self.stop]
+        while segments and segments[-1].n_frames < self.old.segments[0].n_frames - 1:
+            segments.pop()
+        return segments
 
     def plan(self, info: TrajectoryInfo) -> LayoutPlan:
         """Plan segments as long as the first; see the base class."""
@@ -195,21 +197,21 @@ class SegmentsContinuation(Continuation):
 
         if read_sums(self.old.path, self.manifest, 0) is None:
             raise self.refuse()
-        kept = [segment.n_frames for segment in self.kept]
-        self.n_reused = sum(kept)
+        old_sizes = [segment.n_frames for segment in self.kept]
+        self.n_reused = sum(old_sizes)
         size = self.old.segments[0].n_frames
         full, rest = divmod(info.n_frames - self.n_reused, size)
-        sizes = (*kept, *[size] * full, *[rest] * (rest > 0))
+        sizes = (*old_sizes, *[size] * full, *[rest] * (rest > 0))
         plan = self.plan_alike(info)
         return plan.replace(
             segment_frames=sizes, piece_frames=min(plan.piece_frames, size), n_files=len(sizes)
         )
 
     def take_over(self, writer: LayoutWriter) -> None:
-        """Link the segments, whoever writes the others; see the base class."""
+        """Link the segments; see the base class."""
         from mdio.layouts.segments.files import read_sums
 
-        taken = []
+        moved = []
         for number, segment in enumerate(self.kept):
             sums = read_sums(self.old.path, self.manifest, number)
             assert sums is not None
@@ -217,12 +219,12 @@ class SegmentsContinuation(Continuation):
             index = next(index_paths(self.old.path / segment.file))
             if (name := str(index.relative_to(self.old.path))) in self.sizes:
                 self.link_file(name, writer.path)
-            taken.append((segment, sums.table))
-        cast("SegmentsWriter", writer).adopt(taken, has_box=bool(self.manifest["has_box"]))
+            moved.append((segment, sums.table))
+        cast("SegmentsWriter", writer).adopt(moved, has_box=bool(self.manifest["has_box"]))
 
 
 class H5MDContinuation(Continuation):
-    """A file that goes on."""
+    """The continuation of an H5MD file."""
 
     def plan(self, info: TrajectoryInfo) -> LayoutPlan:
         """Plan chunks as they are; see the base class."""

@@ -245,19 +245,19 @@ def _check_types(manifest: Mapping[str, Any], path: str | PathLike[str]) -> None
     """Refuse what is of another type than mdio writes: nothing behind this need doubt it."""
     optional = {key: kinds for key, kinds in _OPTIONAL.items() if key in manifest}
     for key, kinds in {**_REQUIRED, **optional}.items():
-        found: Any = manifest.get(key)
+        value: Any = manifest.get(key)
         # JSON's true and false are numbers to Python.
-        right = isinstance(found, kinds) and (kinds is bool or not isinstance(found, bool))
+        right = isinstance(value, kinds) and (kinds is bool or not isinstance(value, bool))
         if key == "frames":
-            right = right and count_indices(found) is not None
+            right = right and count_indices(value) is not None
         elif key == "fields":
-            right = right and all(isinstance(field, str) for field in found)
+            right = right and all(isinstance(field, str) for field in value)
         elif key == "groups":
-            right = right and all(type(n) is int for n in found.values())
+            right = right and all(type(n) is int for n in value.values())
         elif key == "field_precisions":
-            right = right and all(type(n) in _NUMBER for n in found.values())
+            right = right and all(type(n) in _NUMBER for n in value.values())
         if not right:
-            shown = repr(found)[:60] if key in manifest else "nothing"
+            shown = repr(value)[:60] if key in manifest else "nothing"
             raise CorruptLayoutError(
                 f"{path}: its manifest has {shown} for {key!r}; convert the source again"
             )

@@ -75,13 +75,13 @@ def plan_padding(
     return 1 - item_nbytes * shape[0] * shape[1] / (n_chunks * used)
 
 
-def fit_parts(wanted: int, total: int) -> int:
-    """Return a length of at most `wanted` that cuts `total` into parts of which the last is full.
+def fit_parts(longest: int, total: int) -> int:
+    """Return a length of at most `longest` that cuts `total` into parts of which the last is full.
 
     Full but for 15% of all parts together. Equal parts differ by one at most, which is more than
     15% only where they are shorter than seven: then shorter ones will do, and 1 does always.
     """
-    length = math.ceil(total / math.ceil(total / min(wanted, total)))
+    length = math.ceil(total / math.ceil(total / min(longest, total)))
     while math.ceil(total / length) * length * (1 - MAX_PADDING) > total:
         length -= 1
     return length
@@ -171,14 +171,14 @@ def plan_shape(
     seeks: bool,
     pattern: Pattern,
     stripe_nbytes: int,
-    asked: tuple[int | None, int | None],
+    requested: tuple[int | None, int | None],
 ) -> tuple[int, int]:
     """Choose the frames and atoms of a chunk of the full system.
 
     `shape`: (frames, atoms) of the array. `block_nbytes`: decoded bytes of a frame of all arrays.
     `quantised`: whether it holds differenced integers. `seeks`: whether single frames will be read
     from these. `pattern`: how it will be read.
-    `stripe_nbytes`: stripe size. `asked`: what the user wants of them.
+    `stripe_nbytes`: stripe size. `requested`: what the user wants of them.
     Raises PlanError: more bytes than a chunk of HDF5 has.
     """
     n_frames, n_atoms = shape
@@ -204,7 +204,7 @@ def plan_shape(
         frames, atoms = fit_parts(max(RANDOM_NBYTES // frame_nbytes, 1), n_frames), n_atoms
     else:
         frames, atoms = plan_chunks(frame_nbytes, n_frames, stripe)[0], n_atoms
-    chunk_frames, chunk_atoms = asked
+    chunk_frames, chunk_atoms = requested
     if chunk_atoms is not None:
         atoms = min(chunk_atoms, n_atoms)
         if chunk_frames is None and not quantised:
@@ -532,7 +532,7 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
         seeks=options.compression == SEEKING,
         pattern=options.pattern,
         stripe_nbytes=stripe,
-        asked=(_plain(options.chunk_frames), _plain(options.chunk_atoms)),
+        requested=(_plain(options.chunk_frames), _plain(options.chunk_atoms)),
     )
     total_nbytes = info.frame_nbytes * info.n_frames
     piece_nbytes = min(max(total_nbytes // 16, MIN_PIECE_NBYTES), MAX_PIECE_NBYTES)

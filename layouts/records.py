@@ -46,8 +46,8 @@ class RecordsLayout(FoundFrames):
     def snapshot(record: bytes) -> Snapshot:
         """Return the frame in a record.
 
-        Whatever exception it raises is told as damage to the frame. Shapes are checked here; what
-        of velocities and forces the first frame lacks is not read, what another lacks is NaN.
+        Any exception that it raises is reported as damage to the frame. Shapes are checked here;
+        what of velocities and forces the first frame lacks is not read, what another lacks is NaN.
         """
 
     def _open_frames(self) -> TrajectoryInfo:
@@ -74,35 +74,35 @@ class RecordsLayout(FoundFrames):
         begin, end = self._span(frame, frame + 1)
         record = self._file.peek(begin, end - begin)
         try:
-            found = self.snapshot(record)
-            n_atoms = self._index.n_atoms or len(found.positions)
+            snapshot = self.snapshot(record)
+            n_atoms = self._index.n_atoms or len(snapshot.positions)
             shapes = dict.fromkeys(FIELDS, (n_atoms, 3)) | {"box": (6,), "time": (), "step": ()}
             for name, shape in shapes.items():
-                if name == FIELDS[0] or getattr(found, name) is not None:
+                if name == FIELDS[0] or getattr(snapshot, name) is not None:
                     kind = {"time": np.float64, "step": np.int64}.get(name, np.float32)
-                    values = np.asarray(getattr(found, name), kind)
+                    values = np.asarray(getattr(snapshot, name), kind)
                     if values.shape != shape:
                         raise ValueError(f"{name} of shape {values.shape}, expected {shape}")
-                    setattr(found, name, values)
+                    setattr(snapshot, name, values)
         except MdioError:
             raise
-        except Exception as error:  # whatever others raise on bad input
+        except Exception as error:  # others raise anything on bad input
             text = error_text(error)[:200]
             raise SourceError(
                 f"{self.path}: frame {frame} is damaged ({text}); copy the file again"
             ) from error
-        return found
+        return snapshot
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
         for row, frame in enumerate(range(start, stop)):
-            found = self._snapshot(frame)
-            block.time[row] = frame if found.time is None else found.time
-            block.step[row] = frame if found.step is None else found.step
-            block.box[row] = 0 if found.box is None else found.box
+            snapshot = self._snapshot(frame)
+            block.time[row] = frame if snapshot.time is None else snapshot.time
+            block.step[row] = frame if snapshot.step is None else snapshot.step
+            block.box[row] = 0 if snapshot.box is None else snapshot.box
             for name, out in block.present().items():
-                values = getattr(found, name)
+                values = getattr(snapshot, name)
                 if values is not None and atoms is not None:
                     values = values[atoms]
                 out[row] = np.nan if values is None else values
@@ -116,9 +116,9 @@ class RecordsWriter(AppendingFileWriter):
 
     name: ClassVar[str]
     fields: ClassVar[tuple[str, ...]] = FIELDS[:1]
-    """Which per-atom arrays records hold; others are left out, and users told so."""
+    """Which per-atom arrays records hold; others are left out, with a note."""
     atom_nbytes: ClassVar[int] = 12
-    """Of an atom in a record, about, by which disk space is planned."""
+    """Approximate bytes of an atom in a record, by which disk space is planned."""
 
     @staticmethod
     @abstractmethod
@@ -127,11 +127,11 @@ class RecordsWriter(AppendingFileWriter):
 
     @classmethod
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:  # noqa: ARG003
-        """Plan one file; what was asked of `options` and is not done, its caller tells."""
+        """Plan one file; the caller notes which of `options` were not followed."""
         piece_frames = max(1, min(PIECE_NBYTES // max(1, 12 * info.n_atoms), info.n_frames))
         nbytes = info.n_frames * (100 + cls.atom_nbytes * info.n_atoms)
-        there = ("positions", *(name for name in FIELDS[1:] if getattr(info, f"has_{name}")))
-        native = FieldPlan(tuple(name for name in there if name in cls.fields), info.sparse)
+        present = ("positions", *(name for name in FIELDS[1:] if getattr(info, f"has_{name}")))
+        native = FieldPlan(tuple(name for name in present if name in cls.fields), info.sparse)
         size = cls.name, info.n_frames, info.n_atoms, piece_frames
         return LayoutPlan(*size, native=native, nbytes=nbytes)
 

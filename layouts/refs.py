@@ -42,13 +42,13 @@ from mdio.layouts.writer import (
 )
 
 OURS = {"fields", "verify", "layout", "cache", "cache_size", "path"}
-"""What is said where references are opened, and not by them."""
+"""Options of opening the references, which do not belong to the source."""
 MOST_REFERENCES = 16
 """That refer to one another."""
 _through: ContextVar[tuple[str, ...]] = ContextVar("_through", default=())
 """The references that are being opened, each for the one before."""
 BEGIN = b'{"version":1,"mdio":'
-"""Of what mdio writes; kerchunk's readers skip the second key."""
+"""Keys of mdio's files; kerchunk's readers skip the second."""
 
 
 class RefsLayout(Layout):
@@ -77,7 +77,7 @@ class RefsLayout(Layout):
 
     @property
     def manifest(self) -> Mapping[str, Any]:
-        """What mdio wrote of their making."""
+        """The manifest."""
         _ = self.info
         return self._manifest
 
@@ -97,18 +97,18 @@ class RefsLayout(Layout):
 
     def _open_source(self) -> TrajectoryInfo:
         self._manifest = manifest = self._read_manifest()
-        known = manifest["source"]
-        source = to_path(known["path"])
-        found = fingerprint(source)
-        changed = [name for name in ("nbytes", "crc32c_head", "crc32c_tail") if name in known]
-        changed = [name for name in changed if found[name] != known[name]]
-        if changed:
+        recorded = manifest["source"]
+        source = to_path(recorded["path"])
+        current = fingerprint(source)
+        changed = [name for name in ("nbytes", "crc32c_head", "crc32c_tail") if name in recorded]
+        changed = [name for name in changed if current[name] != recorded[name]]
+        for name in changed:
             raise SourceError(
                 f"{self.path}: points into {source}, which is not what it was (its "
-                f"{NAMES[changed[0]]} was {known[changed[0]]}, now it is {found[changed[0]]}); "
+                f"{NAMES[name]} was {recorded[name]}, now it is {current[name]}); "
                 "make the references again"
             )
-        opened = known.get("opened") or {}
+        opened = recorded.get("opened") or {}
         whole = open_layout(source, fields=self.fields, verify=self.verify, **opened)
         last = max((stop for _, stop, _ in manifest["frames"]), default=0)
         if count_indices(manifest["frames"]) != manifest["n_frames"] or last > whole.info.n_frames:
@@ -126,18 +126,18 @@ class RefsLayout(Layout):
                 f"{self.path}: tells of {manifest['n_frames']} frames of {manifest['n_atoms']} "
                 f"atoms, and {source} has {info.n_frames} of {info.n_atoms}; make them again"
             )
-        return info.replace(layout=self.name, path=str(self.path), source=known)
+        return info.replace(layout=self.name, path=str(self.path), source=recorded)
 
     def _read_manifest(self) -> dict[str, Any]:
         try:
-            found = json.loads(read_regular(self.path))
+            references = json.loads(read_regular(self.path))
         except FileNotFoundError as error:
             raise SourceError(f"{self.path}: no such file") from error
         except (OSError, ValueError, RecursionError) as error:
             raise CorruptLayoutError(
                 f"{self.path}: not JSON, or cut ({error}); make the references again"
             ) from error
-        manifest = found.get("mdio") if isinstance(found, dict) else None
+        manifest = references.get("mdio") if isinstance(references, dict) else None
         manifest = check_manifest(manifest, self.path)
         path, opened = manifest["source"].get("path"), manifest["source"].get("opened", {})
         fitting = isinstance(path, str) and path and "\0" not in path and isinstance(opened, dict)
@@ -166,7 +166,7 @@ class RefsLayout(Layout):
         yield from self._source.units()
 
     def topology(self) -> Topology | None:
-        """Return what the source has."""
+        """Return the topology of the source."""
         _ = self.info
         return self._source.topology()
 
@@ -183,7 +183,7 @@ def _range_of(frames: Any) -> Any:
 
 PIECE_FRAMES = 4096
 REF_NBYTES = 100
-"""Of a frame in the file, about: its reference, time, step and cell."""
+"""Approximate bytes of a frame in the file: its reference, time, step and cell."""
 DIMENSIONS = "_ARRAY_DIMENSIONS"
 
 
@@ -210,8 +210,8 @@ class RefsWriter(LayoutWriter):
             "--compression": options.compression,
             "--precision": options.precision not in (None, "auto", "none"),
         }
-        for name, asked in changes.items():
-            if asked:
+        for name, is_given in changes.items():
+            if is_given:
                 raise PlanError(
                     f"{name} does not go with references, which point into the source as it is; "
                     "leave it out, or write zarr"
@@ -257,8 +257,8 @@ class RefsWriter(LayoutWriter):
         refs |= _inline("box", box, ("frame", "cell"), "angstrom, degree")
         refs |= dict(self._positions())
         templates = {f"f{n}": one.path.absolute().as_uri() for n, one in enumerate(self._placed)}
-        found = {"version": 1, "mdio": manifest, "templates": templates, "refs": refs}
-        text = json.dumps(found, separators=(",", ":"))
+        references = {"version": 1, "mdio": manifest, "templates": templates, "refs": refs}
+        text = json.dumps(references, separators=(",", ":"))
         write_whole(self.path, text.encode(), prefix=f"{self.path.name}.")
 
     def _positions(self) -> Iterator[tuple[str, Any]]:
@@ -285,7 +285,7 @@ def _array(
     dimensions: Sequence[str] = ("frame", "atom", "xyz"),
 ) -> Iterator[tuple[str, str]]:
     """Yield the metadata of an array, by name."""
-    said = {
+    metadata = {
         "zarr_format": 2,
         "shape": list(shape),
         "chunks": list(chunk),
@@ -296,7 +296,7 @@ def _array(
         "filters": None,
     }
     attributes = {DIMENSIONS: list(dimensions)} | ({} if unit is None else {"units": unit})
-    yield f"{name}/.zarray", json.dumps(said)
+    yield f"{name}/.zarray", json.dumps(metadata)
     yield f"{name}/.zattrs", json.dumps(attributes)
 
 
@@ -307,8 +307,8 @@ def _inline(
     values = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
     key = ".".join("0" * values.ndim)
     data = base64.b64encode(values.tobytes()).decode()
-    said = _array(name, values.dtype.str, values.shape, values.shape, unit, None, dimensions)
-    return {**dict(said), f"{name}/{key}": f"base64:{data}"}
+    metadata = _array(name, values.dtype.str, values.shape, values.shape, unit, None, dimensions)
+    return {**dict(metadata), f"{name}/{key}": f"base64:{data}"}
 
 
 def position_tables(source: Layout) -> list[ChunkTable]:
@@ -319,17 +319,17 @@ def position_tables(source: Layout) -> list[ChunkTable]:
     placed: list[ChunkTable] = []
     for layout in source.files():
         with layout:
-            found = layout.tables().positions()
-        if found is None:
+            table = layout.tables().positions()
+        if table is None:
             raise PlanError(
                 f"{layout.path}: its positions do not lie there as others can read them "
                 "(compressed, in other units, fixed atoms, or frames that lack some); convert "
                 "it into zarr"
             )
-        if placed and found.kind != placed[0].kind:
+        if placed and table.kind != placed[0].kind:
             raise PlanError(
                 f"{layout.path}: its positions do not lie there as those in {placed[0].path} do, "
                 "so that they are not one array; convert them into zarr"
             )
-        placed.append(found)
+        placed.append(table)
     return placed

@@ -1,8 +1,8 @@
 """The table of layouts: found by name, by suffix, or by a look at the bytes.
 
 Other distributions add layouts through entry points of the group ``mdio.layouts``: the name is that
-of the layout, the object its class (``lines = mdio_lines:LinesLayout``), which tells its suffixes
-and where its writer is. They are looked for when no layout of ours answers.
+of the layout, the object its class (``lines = mdio_lines:LinesLayout``), which names its suffixes
+and its writer. They are looked for when no layout of ours answers.
 """
 
 from __future__ import annotations

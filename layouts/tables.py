@@ -24,7 +24,7 @@ EXPONENTS = {
 
 FrameCheck = Callable[[NDArray[np.uint8], range, "FrameTable", int], None]
 """Given a buffer, the frames whose bytes it begins with, all frames and the number of atoms; raises
-SourceError where these bytes cannot be read as frames, told without decoding them."""
+SourceError where these bytes cannot be read as frames, without decoding them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,7 +35,7 @@ class FrameTable:
     last one ends. `header`: gives what is to stand before frames ``start:stop`` of the file in a
     file of their own; None where nothing does, so that frames of several files can follow one
     another. `first`: number of the first of these frames in the file. `sums`: checksums of the
-    whole file that its frames are to have, if there are any. `check`: tells from their bytes
+    whole file that its frames are to have, if there are any. `check`: finds from their bytes
     whether frames can be read; None where any bytes can. `byte_order`: of the floats that are
     positions, ``<`` or ``>``; None where positions are integers, and finite.
     """
@@ -94,7 +94,7 @@ class ChunkTable:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What has to be the same in files that are one array."""
+        """Values that are the same in all files of one array."""
         codec = None if self.codec is None else tuple(sorted(self.codec.items()))
         return self.chunk, self.offset.shape[1:], self.dtype, self.unit, codec
 
@@ -110,7 +110,7 @@ def no_table() -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tables:
-    """What a layout knows of where things lie.
+    """Where the data of a layout lie.
 
     `frames`: of one file, if copies of its frames make valid files of its format. `positions`:
     makes the table of the positions, which others read there without a copy; None from it where

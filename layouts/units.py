@@ -23,7 +23,7 @@ from mdio.core.stalls import is_mount_gone
 from mdio.core.words import frames_text
 
 AGAIN = re.compile("(split or )?convert the source again")
-"""What messages of damage say to do."""
+"""Advice in messages of damage."""
 
 CHECK_NBYTES = 16 << 20
 """Decoded bytes of a unit where a layout has no chunks of its own."""
@@ -34,7 +34,7 @@ UnitFilter = Callable[[int], bool]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a layout stores and checks as one: a chunk, a segment, a file of numbers."""
+    """A part that a layout stores and checks as one: a chunk, a segment, a file of numbers."""
 
     name: str
     check: Callable[[], object]
@@ -42,7 +42,7 @@ class Unit:
     frames: tuple[int, int] | None = None
     """First, and one beyond the last, of those that need it; None = all."""
     group: str | None = None
-    """Of the atoms that need it; None = all."""
+    """Group of atoms that needs it; None = all."""
     ranges: Callable[[], Iterable[ByteRange]] = tuple
     """Returns what of open files is read; less, or nothing, where nobody gains by knowing."""
     openings: Callable[[], Iterable[Opening]] = tuple
@@ -57,24 +57,24 @@ def frame_units(
 ) -> Iterator[Unit]:
     """Yield the frames of a layout between its boundaries, checked by reading them."""
     n_rows = max(1, CHECK_NBYTES // max(1, info.frame_nbytes))
-    at = 0
-    while at < info.n_frames:
-        stop = int(edges[np.searchsorted(edges, at, side="right")])
-        stop = stop if info.chunk_frames else min(stop, at + n_rows)
-        unit = Unit(frames_text(at, stop), partial(read, at, stop), (at, stop))
-        yield unit if ranges is None else replace(unit, ranges=partial(ranges, at, stop, None))
-        at = stop
+    first = 0
+    while first < info.n_frames:
+        stop = int(edges[np.searchsorted(edges, first, side="right")])
+        stop = stop if info.chunk_frames else min(stop, first + n_rows)
+        unit = Unit(frames_text(first, stop), partial(read, first, stop), (first, stop))
+        yield unit if ranges is None else replace(unit, ranges=partial(ranges, first, stop, None))
+        first = stop
 
 
 def check_units(
-    units: Iterable[Unit], wanted: UnitFilter | None, *, opens_ahead: bool
+    units: Iterable[Unit], is_wanted: UnitFilter | None, *, opens_ahead: bool
 ) -> Iterator[tuple[str, str | None]]:
-    """Check the units whose numbers are `wanted`, or all; yield names and what is wrong.
+    """Check the units whose numbers are `is_wanted`, or all; yield names and what is wrong.
 
     `opens_ahead`: whether what they lie in is opened ahead.
     Raises OSError: the mount is gone.
     """
-    chosen = (unit for number, unit in enumerate(units) if wanted is None or wanted(number))
+    chosen = (unit for number, unit in enumerate(units) if is_wanted is None or is_wanted(number))
     # What is asked for ahead is read in order; a unit that does not say its ranges may not do so.
     for _, some in groupby(chosen, key=lambda unit: unit.ranges is tuple):
         now, coming = tee(some)
@@ -112,7 +112,7 @@ def _opened_ahead(units: Iterable[Unit]) -> Iterator[Unit]:
 
 
 def add_unit_name(name: str, problem: str) -> str:
-    """Return what is wrong with a unit, with its name in it."""
+    """Return the text of a problem with a unit, which names it."""
     return problem if name in problem else f"{name}: {problem}"
 
 

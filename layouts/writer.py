@@ -60,7 +60,7 @@ class NotFinite:
 
 @dataclass(frozen=True, slots=True)
 class OutputMeta:
-    """What an output records besides its frames; becomes its manifest."""
+    """The facts that an output records besides its frames; they become its manifest."""
 
     uuid: str
     created: str
@@ -118,7 +118,7 @@ class EncodedChunk:
 
 @dataclass(frozen=True, slots=True)
 class PieceRecord:
-    """What the owner of an output needs to know about a stored piece."""
+    """The facts of a stored piece that the owner of the output needs."""
 
     start: int
     stop: int
@@ -139,7 +139,7 @@ CHUNK_OPTIONS = frozenset({"pattern", "chunk_frames", "chunk_atoms"})
 
 
 class WriterFacts(NamedTuple):
-    """What a layout's writer can do; each writer refines what depends on the plan."""
+    """The abilities of a writer; each writer refines those that depend on the plan."""
 
     own_options: frozenset[str] = frozenset()
     """Options of conversions that this layout has, of those that not every layout has

@@ -94,7 +94,7 @@ class FrameCache:
         self._last = -1
         self._n_near = 0
         self._jump = self._expects = 0
-        """How far the last frame is from the one before; what was told to come: runs without gaps
+        """How far the last frame is from the one before; the announced runs: without gaps
         (1 or -1), a frame after each jump of so many, or nothing (0)."""
         self.keeps = False
         """Whether frames stay here, so that the caller has to copy them."""
@@ -154,8 +154,8 @@ class FrameCache:
         self._frames, self.keeps = _frames_of(room), keeps
         self._start, self._stop = start, stop
         if stop - start >= LONG_RUN_FRAMES and not keeps and self._ahead is None:
-            at = 0 if frame < self._last else stop - start - 1
-            self._frames[at] = self._copied(room, at)
+            row = 0 if frame < self._last else stop - start - 1
+            self._frames[row] = self._copied(room, row)
         if self._ahead is not None and start == before[1] and stop < self._n_frames:
             # The run before was the one before: so the next will be the next.
             end = min(stop + self._run, self._n_frames)
@@ -182,8 +182,10 @@ class FrameCache:
             starts: Iterable[int] = range(start, last, step * n_frames)
         else:
             jumps = range(frame, self._n_frames if step > 0 else -1, step)
-            starts = (at for at, _ in groupby(at - at % n_frames for at in jumps))
-        runs = ((max(at, 0), min(at + n_frames, self._n_frames)) for at in starts)
+            starts = (
+                target for target, _ in groupby(target - target % n_frames for target in jumps)
+            )
+        runs = ((max(target, 0), min(target + n_frames, self._n_frames)) for target in starts)
         self._layout.prefetch(runs, guessed=True)
 
     def _window(self, frame: int, *, again: bool) -> tuple[int, int, bool]:
@@ -266,8 +268,8 @@ class _Memory(np.ndarray[Any, Any]):
     """
 
     def row(self, number: int) -> FloatArray:
-        found: FloatArray = self[number].view(np.ndarray)
-        return found
+        row: FloatArray = self[number].view(np.ndarray)
+        return row
 
 
 @dataclass(slots=True)
@@ -315,9 +317,9 @@ class BufferRing:
     """
 
     def __init__(self, info: TrajectoryInfo, fields: tuple[str, ...], n_buffers: int) -> None:
-        there = {"positions": True, "velocities": info.has_velocities, "forces": info.has_forces}
+        present = {"positions": True, "velocities": info.has_velocities, "forces": info.has_forces}
         self._fields = tuple(
-            name for name, has in there.items() if has and (name in fields or name == "positions")
+            name for name, has in present.items() if has and (name in fields or name == "positions")
         )
         self._n_atoms = info.n_atoms
         self._n_buffers = n_buffers

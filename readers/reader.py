@@ -4,7 +4,7 @@ Names of other readers (H5MD, H5, ZARRMD, ...) stay theirs; a hint claims only w
 what is called so and nobody else reads: MDAnalysis would answer with a list of all formats.
 
 ``MDAnalysis.Writer("md.zarr", n_atoms)`` and ``atoms.write("md.segments", frames="all")`` know the
-suffixes that no other writer has; ``format="MDIO"`` writes whatever the suffix says.
+suffixes that no other writer has; ``format="MDIO"`` writes by any suffix.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
     """Reads any layout as an MDAnalysis trajectory: ``Universe(top, path, format="MDIO")``.
 
     Frame after frame costs one read per chunk; a jump to a far frame of uncompressed data reads
-    that frame only. Units are always MDAnalysis' own, whatever `convert_units` says. With
+    that frame only. Units are always MDAnalysis' own, also without `convert_units`. With
     ``MDIO_READ_AHEAD=1`` in the environment a thread decodes the next frames of compressed layouts
     while the analysis looks at the present ones.
 
@@ -57,9 +57,9 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
     n_atoms
         Number of atoms of the topology, for formats that do not say it themselves.
     verify
-        Compare whatever is read with the checksums that the output holds. False trusts the disk.
+        Compare all that is read with the checksums that the output holds. False trusts the disk.
     uuid
-        Identity of the output that is expected there; by default, whatever is found.
+        Identity of the output that is expected there; by default, any.
     cache, cache_size
         Keep what is read in this folder of this node; see `mdio.layouts.views.opening.open_source`.
     **kwargs
@@ -83,7 +83,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
 
     @staticmethod
     def _format_hint(thing: Any) -> bool:
-        """Take what is in a store, there or not: readers for files cannot, and do not say so."""
+        """Claim all paths in a store: readers for files would fail with unclear errors."""
         if not is_remote(thing):
             return False
         other = _READERS.get(PurePath(thing).suffix[1:].upper())
@@ -214,7 +214,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
                 setattr(ts, f"has_{name}", False)
 
     def _tell(self) -> None:
-        """Warn of what there is to tell of the cache, once."""
+        """Warn once with the cache's notes."""
         notes = cache_notes(self._layout)
         for note in notes[self._n_told :]:
             warnings.warn(note, stacklevel=2)
@@ -343,10 +343,10 @@ class StoredTopologyParser(TopologyReaderBase):  # type: ignore[misc]
         """Return the topology of all atoms, or of those of a stored group."""
         options = {} if group is None else {"group": group}
         with open_layout(self.filename, **options) as layout:
-            found = layout.topology()
-            if found is None:
+            topology = layout.topology()
+            if topology is None:
                 return Topology(layout.info.n_atoms)
-            return made_for_mdanalysis(found)
+            return made_for_mdanalysis(topology)
 
 
 def _is(thing: Any, written: Callable[[Path], bool], *, folder: bool) -> bool:

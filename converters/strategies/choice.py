@@ -77,7 +77,7 @@ class CopiedBytes(Conversion):
             load_class(copier),
             frames=own,
             first_times_ps=times_ps,
-            kept=job.view.info,
+            info=job.view.info,
             n_taken=n_taken,
         )
 
@@ -107,22 +107,22 @@ def _all_bytes(layouts: Sequence[Layout]) -> list[FrameTable] | None:
     """Return the frames of all files as bytes; None if these cannot be copied together."""
     if len({container_format(layout) for layout in layouts}) > 1:
         return None
-    found = []
+    refusals = []
     for layout in layouts:
         with layout:
-            found.append(layout.tables().frames)
-    frames = [one for one in found if one is not None]
+            refusals.append(layout.tables().frames)
+    frames = [one for one in refusals if one is not None]
     headed = any(one.header is not None for one in frames)
-    return None if len(frames) < len(found) or (headed and len(frames) > 1) else frames
+    return None if len(frames) < len(refusals) or (headed and len(frames) > 1) else frames
 
 
 def _cut(frames: Sequence[FrameTable], first: int, stop: int) -> Iterator[FrameTable]:
     """Yield the part of each file that lies in frames ``first:stop`` of all."""
-    at = 0
+    start_at = 0
     for one in frames:
-        begin = min(max(first - at, 0), one.n_frames)
-        yield one.part(begin, max(begin, min(stop - at, one.n_frames)))
-        at += one.n_frames
+        begin = min(max(first - start_at, 0), one.n_frames)
+        yield one.part(begin, max(begin, min(stop - start_at, one.n_frames)))
+        start_at += one.n_frames
 
 
 def _times_ps(source: Layout, first: int, plan: LayoutPlan) -> list[float]:
@@ -203,7 +203,7 @@ def check_options(options: ConversionOptions, layout: str, out: Path) -> None:
         if not one.metadata.get("own") or one.name in own_options:
             continue
         options_of = {name: writer_class(name).facts.own_options for name in writable_layouts()}
-        having = sorted(name for name, theirs in options_of.items() if one.name in theirs)
+        having = sorted(name for name, names in options_of.items() if one.name in names)
         place = f"layout{'s' if len(having) > 1 else ''} {' and '.join(having)}"
         raise PlanError(
             f"{out}: {spell_option(one, value)} belongs to the {place}, not to {layout}; leave it "

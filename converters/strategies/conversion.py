@@ -1,4 +1,4 @@
-"""A planned conversion, of whatever strategy: publish, create, write every piece, finish.
+"""A planned conversion, of any strategy: publish, create, write every piece, finish.
 
 What is here makes outputs of decoded frames. Other strategies are subclasses: each plans its jobs
 (`planned`), and says what it does otherwise.
@@ -62,7 +62,10 @@ class Conversion:
         self.appended, self.repairs = job.appended, job.repairs
         self.writer = writer or job.writer
         self.writer_options = writer_options
-        info, frames = self.view.source.info, self.view.frames  # of a simulation that goes on too
+        info, frames = (
+            self.view.source.info,
+            self.view.frames,
+        )  # also of a simulation that is continued
         may_grow = bool(info.lost) or int(max(frames[0], frames[-1])) + 1 < info.n_frames
         self.states = SourceStates(job.files, may_grow=may_grow)
         self._former = job.former
@@ -93,13 +96,13 @@ class Conversion:
         out damaged on the way. PlanError: with `resume`, an output that cannot be continued.
         """
         if resume and not force:
-            found = executor.from_owner(self._find_complete)
-            if found is not None:
+            complete = executor.from_owner(self._find_complete)
+            if complete is not None:
                 self.view.close()
-                return found
+                return complete
         stack = ExitStack()
         begun = 0.0
-        taken: list[PieceRecord] = []
+        receipts: list[PieceRecord] = []
 
         def begin() -> Any:
             nonlocal begun
@@ -118,21 +121,21 @@ class Conversion:
             self._tell_of_stripes(writer)
             journal = self._journal
             if journal is not None and journal.records:
-                taken.extend(resuming.resume_from(journal, writer))
-                for receipt in taken:
+                receipts.extend(resuming.resume_from(journal, writer))
+                for receipt in receipts:
                     self._commit(writer, receipt, None)
             else:
                 writer.create()
             if self.appended is not None:
                 self.appended.continuation.take_over(writer)
-            n_frames = sum(receipt.stop - receipt.start for receipt in taken)
+            n_frames = sum(receipt.stop - receipt.start for receipt in receipts)
             if n_frames:
                 there = f"{n_frames:,} of {self.plan.n_frames:,} frames"
                 writer.notes.append(f"{there} taken from an earlier run")
                 if progress is not None:
                     progress(n_frames, 0)
             worker = self._worker(writer)
-            worker.done = frozenset(receipt.start for receipt in taken)
+            worker.done = frozenset(receipt.start for receipt in receipts)
             return worker
 
         def end() -> ConvertResult:
@@ -162,7 +165,7 @@ class Conversion:
                 if self.job.transformed:
                     count_images(getattr(work, "source", None), self.plan, executor)
                 nbytes = self._write(work, executor, progress)
-                nbytes += sum(receipt.nbytes for receipt in taken)
+                nbytes += sum(receipt.nbytes for receipt in receipts)
                 return executor.from_owner(end)
         except OSError as error:
             # Its files may be gone, or others, since another run has put a new one in its place.
@@ -316,9 +319,9 @@ class Conversion:
     def _commit(self, writer: LayoutWriter, record: PieceRecord, progress: Progress | None) -> None:
         """Take note of a piece that is stored, and of coordinates in it that are no numbers."""
         writer.commit(record)
-        odd = None if self.repairs else record.not_finite  # those of repairs are counted
-        odd = sum_of(writer.meta.not_finite, odd, record.start)
-        writer.meta = replace(writer.meta, not_finite=odd)
+        not_finite = None if self.repairs else record.not_finite  # those of repairs are counted
+        not_finite = sum_of(writer.meta.not_finite, not_finite, record.start)
+        writer.meta = replace(writer.meta, not_finite=not_finite)
         if progress is not None:
             progress(n := record.stop - record.start, n * self.view.info.frame_nbytes)
 
@@ -340,24 +343,24 @@ def read_back(path: Path, plan: LayoutPlan, look: Look | None = None) -> None:
     """
     try:
         with layout_class(plan.layout)(path) as layout:
-            found = (layout.info.n_frames, layout.info.n_atoms)
+            shape = (layout.info.n_frames, layout.info.n_atoms)
             edges = layout.boundaries()
-            if found == (plan.n_frames, plan.n_atoms):
+            if shape == (plan.n_frames, plan.n_atoms):
                 firsts = edges[np.linspace(0, len(edges) - 2, LOOKS).round().astype(int)]
                 *some, last = np.unique(firsts).tolist()
                 if store_at(path).opening_waits:
                     _read_at_once(path, plan, [*some, plan.n_frames - 1])
                 else:
-                    for at in sorted({*some, last, plan.n_frames - 1}):
-                        layout.read(at, at + 1)
+                    for frame in sorted({*some, last, plan.n_frames - 1}):
+                        layout.read(frame, frame + 1)
             manifest = layout.manifest
     except OSError as error:
         raise _failed(path, str(error)) from error
     finally:
         with suppress(OSError):
             next(index_paths(path)).unlink()  # under the name of the temporary
-    if found != (plan.n_frames, plan.n_atoms):
-        raise _failed(path, f"{found[0]} frames of {found[1]} atoms in it")
+    if shape != (plan.n_frames, plan.n_atoms):
+        raise _failed(path, f"{shape[0]} frames of {shape[1]} atoms in it")
     if look is not None and manifest is not None:
         look(manifest)
 

@@ -240,7 +240,7 @@ class Job:
     transformed: Mapping[str, Any] | None = None
     joined: Mapping[str, Any] | None = None
     topology: Topology | None = None
-    """Of the atoms that are kept, if the output is to hold it."""
+    """Topology of the atoms that are kept, if the output stores it."""
     appended: Appended | None = None
     """The output that it continues and replaces."""
     repairs: Repairs | None = None

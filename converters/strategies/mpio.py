@@ -30,7 +30,7 @@ class MPIOConversion(Conversion):
     Run it with an `MPIExecutor`. Independently, ranks go on at their own pace. Collectively, they
     write in rounds of one piece each. If HDF5 itself fails in a collective write (a full disk), it
     may leave other ranks waiting in it for ever: then the message is printed and the program ended,
-    and nothing is raised. What the journal tells of can be gone on with.
+    and nothing is raised. What the journal lists can be resumed.
     """
 
     @classmethod
@@ -65,7 +65,7 @@ class MPIOConversion(Conversion):
         """Convert; see `Conversion.run`.
 
         HDF5 (1.10 at least) waits for ever where ranks add compressed chunks to a file that has
-        some: what an earlier run has left is gone on with by rank 0, which stores what all encode.
+        some: what an earlier run has left is continued by rank 0, which stores what all encode.
         """
         if resume and self.plan.compression is not None and executor.from_owner(self._has_begun):
             note = "parallel HDF5 cannot go on with compressed chunks: rank 0 stores the others"
@@ -112,9 +112,9 @@ class MPIOConversion(Conversion):
         return nbytes
 
     def _unfinished(self, temporary: Path, executor: Executor) -> Callable[[], list[Path]]:
-        """Return what tells the owner's files, under the names it has given: what is to go.
+        """Return a function for the owner's files, under their temporary names: those to remove.
 
-        Nothing is where the journal tells of what can be gone on with.
+        It returns none where the journal lists what can be resumed.
         """
         names = executor.from_owner(
             lambda: [

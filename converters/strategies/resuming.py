@@ -106,7 +106,7 @@ def _as_written(journal: Journal) -> Iterator[None]:
 def restore_plan(
     journal: Journal, meta: OutputMeta, plan: LayoutPlan
 ) -> tuple[OutputMeta, LayoutPlan]:
-    """Return metadata and plan as the first run had them, whatever the workers are now.
+    """Return metadata and plan of the first run, for any number of workers now.
 
     The output keeps its uuid, and its division into segments and pieces.
     """
@@ -178,7 +178,7 @@ def _believed(
                 name = TEMPORARY.sub(r"\1", str(temporary))
                 raise OutputError(
                     f"{name}: what an earlier run has left is not "
-                    f"what its journal tells (frames {record.first} to "
+                    f"what its journal says (frames {record.first} to "
                     f"{record.first + record.n_frames - 1} are not as they were written); give "
                     "--force to start again"
                 )

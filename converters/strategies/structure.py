@@ -20,9 +20,9 @@ from mdio.core.options import non_defaults, spell_option
 from mdio.parallel.executors import Executor
 
 STEPS = MappingProxyType({".gro": 0.01, ".pdb": 0.001})
-"""Of positions in these files by suffix, in angstrom."""
+"""Step of positions in these files by suffix, in angstrom."""
 ATOM_NBYTES = MappingProxyType({".gro": 69, ".pdb": 113})
-"""What an atom takes at most: in GRO with velocities, in PDB a line and one of its bonds."""
+"""Most bytes of an atom: in GRO with velocities, in PDB a line and one of its bonds."""
 HEAD_NBYTES = 1000
 """Title, box and the like, at most."""
 PLANNED_AS = "trr"

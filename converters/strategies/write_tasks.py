@@ -78,7 +78,7 @@ def sum_of(one: NotFinite | None, other: NotFinite | None, first: int) -> NotFin
 
 
 def _copy(done: Any) -> Any:
-    """Return what was done in memory of its own."""
+    """Return records and chunks in memory of their own."""
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(done, protocol=5, buffer_callback=buffers.append)
     return pickle.loads(head, buffers=[bytearray(one) for one in buffers])
@@ -92,10 +92,10 @@ class WriteTaskWorker:
     """
 
     lends = True
-    """Whether what a call returns may lie in memory that the next one overwrites."""
+    """Whether the result may lie in memory that the next call overwrites."""
     lags = False
-    """Whether what was stored may be on its way still as the next piece is read: only where one
-    process does all the work, and waits (`LayoutWriter.drain`) before it relies on it."""
+    """Whether chunks may still be in flight to the disk while the next piece is read: only where
+    one process does all the work, and waits (`LayoutWriter.drain`) before it relies on it."""
 
     def __init__(self, source: Layout, writer: LayoutWriter, former: Layout | None = None) -> None:
         self.source = source
@@ -123,31 +123,35 @@ class WriteTaskWorker:
         blocks, left = [], []
         crcs: dict[str, Sequence[int]] = {}
         nbytes = 0
-        odd: NotFinite | None = None
-        kept = self._stored(start, stop)
+        first_not_finite: NotFinite | None = None
+        encoded = self._stored(start, stop)
         cut = batches(start, stop, self._step)
-        if kept is None and not self._is_told:
+        if encoded is None and not self._is_told:
             self.source.prefetch(cut)
         for first, end in cut:
-            if kept is None:
+            if encoded is None:
                 block = self._read(first, end)
                 not_finite = NotFinite.among(block.positions, first - start)
-                odd = odd + not_finite if odd and not_finite else odd or not_finite
+                first_not_finite = (
+                    first_not_finite + not_finite
+                    if first_not_finite and not_finite
+                    else first_not_finite or not_finite
+                )
             else:
                 block = self.source.read(first, end, atoms=[])
-            for item in self.writer.encode(first, block) if kept is None else kept:
+            for item in self.writer.encode(first, block) if encoded is None else encoded:
                 if stores:
                     self.writer.store(item)
                 else:
                     left.append(item)
                 crcs[item.key] = item.crcs
                 nbytes += item.nbytes
-            kept = None if kept is None else []
+            encoded = None if encoded is None else []
             blocks.append((block.box.copy(), block.time.copy(), block.step.copy()))
         if not self.lags:
             self.writer.drain()
         box, time, number = (np.concatenate(column) for column in zip(*blocks, strict=True))
-        done = PieceRecord(start, stop, crcs, nbytes, box, time, number, odd), left
+        done = PieceRecord(start, stop, crcs, nbytes, box, time, number, first_not_finite), left
         return done if self.lends else _copy(done)
 
     def _stored(self, start: int, stop: int) -> list[EncodedChunk] | None:
@@ -173,7 +177,7 @@ class WriteTaskWorker:
 
 
 class CommitQueue:
-    """Pieces that are stored, of which is told once they are in their files; a context manager.
+    """Stored pieces, which are reported once they are in their files; a context manager.
 
     `writer`: who stores them. `lags`: whether they are waited for now and then only, rather than
     each time. `tell`: called with each record, in order.
@@ -204,5 +208,5 @@ class CommitQueue:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with suppress(MdioError) if kind is not None else nullcontext():  # the first tells more
+        with suppress(MdioError) if kind is not None else nullcontext():  # the first counts
             self._tell_all()

@@ -51,7 +51,7 @@ class Rows(NamedTuple):
     """The wanted frames of one row of chunks."""
 
     i: int
-    """Of the row, along the frames."""
+    """Number of the row, along the frames."""
     first: int
     last: int
     """Frames within the chunk."""
@@ -119,7 +119,7 @@ class ChunkedArray(ABC):
     """
 
     behind_nbytes = 0
-    """What follows each chunk and is read with it."""
+    """Bytes that follow each chunk and are read with it."""
     decodes_parts = False
     """Whether `_decode` saves time where few atoms are wanted."""
     decodes_frames = False
@@ -157,7 +157,7 @@ class ChunkedArray(ABC):
         self._decoded: dict[int, FloatArray] = {}
 
     def describe_chunk(self, i: int, j: int) -> str:
-        """Return what messages call a chunk."""
+        """Return the name of a chunk in messages."""
         first, atom = i * self.chunk_frames, j * self.chunk_atoms
         name = f"{self.what}, frames {first} to {min(first + self.chunk_frames, self.n_frames) - 1}"
         if self.grid[1] > 1:
@@ -184,11 +184,11 @@ class ChunkedArray(ABC):
         owner = atoms // self.chunk_atoms
         columns = []
         for j in np.flatnonzero(np.bincount(owner)).tolist():
-            at = np.flatnonzero(owner == j)
-            target: slice | AtomIndices = at
-            if at[-1] - at[0] + 1 == at.size:
-                target = slice(int(at[0]), int(at[-1]) + 1)
-            columns.append(self._column(j, atoms[at] - j * self.chunk_atoms, target))
+            positions = np.flatnonzero(owner == j)
+            target: slice | AtomIndices = positions
+            if positions[-1] - positions[0] + 1 == positions.size:
+                target = slice(int(positions[0]), int(positions[-1]) + 1)
+            columns.append(self._column(j, atoms[positions] - j * self.chunk_atoms, target))
         self._last = (atoms.copy(), columns)
         return columns
 
@@ -214,7 +214,7 @@ class ChunkedArray(ABC):
 
     @abstractmethod
     def corrupt(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:
-        """Return an error that tells of a chunk: file, array and frames."""
+        """Return the error for a chunk, which names file, array and frames."""
 
     # What follows is not asked of arrays that verify nothing, or of which all chunks are plain.
 
@@ -328,14 +328,14 @@ class ChunkedArray(ABC):
         self, i: int, j: int, first: int, file: OpenFile, rows: NDArray[np.generic], piece: int = 0
     ) -> None:
         """Compare rows of a chunk, from its frame `first` and from a piece of each on."""
-        found = row_sums(rows)
+        sums = row_sums(rows)
         start, n_rows = i * self.chunk_frames + first, len(rows)
-        n_pieces = len(found) // n_rows
+        n_pieces = len(sums) // n_rows
         expected = self._pieces(start, start + n_rows, j, piece, n_pieces)
-        wrong = first_difference(found, expected)
+        wrong = first_difference(sums, expected)
         if wrong is not None:
             problem = (
-                f"the checksum of frame {start + wrong // n_pieces} is {found[wrong]:08x}, expected"
+                f"the checksum of frame {start + wrong // n_pieces} is {sums[wrong]:08x}, expected"
                 f" {expected.flat[wrong]:08x}; the file is damaged or not what was written there, "
                 "convert the source again"
             )
@@ -432,25 +432,25 @@ class ChunkedArray(ABC):
         """Return bytes ``begin:end`` of the wanted frames of an uncompressed chunk, as numbers."""
         i, first, last, *_ = rows
         file, offset, _ = self.locate(i, j)
-        found = np.empty((last - first, end - begin), np.uint8)
-        at = offset + first * self.row_nbytes + begin
+        row_bytes = np.empty((last - first, end - begin), np.uint8)
+        first_byte = offset + first * self.row_nbytes + begin
         if end - begin == self.row_nbytes:
-            self._fill(i, j, file, at, found)
+            self._fill(i, j, file, first_byte, row_bytes)
         else:
-            for k, row in enumerate(found):
-                self._fill(i, j, file, at + k * self.row_nbytes, row)
+            for k, row in enumerate(row_bytes):
+                self._fill(i, j, file, first_byte + k * self.row_nbytes, row)
         if self.in_pieces:
-            self._check_rows(i, j, first, file, found, begin // ROW_PIECE_NBYTES)
-        return found.view("<f4")
+            self._check_rows(i, j, first, file, row_bytes, begin // ROW_PIECE_NBYTES)
+        return row_bytes.view("<f4")
 
     def _encoded(self, i: int, j: int, *, verify: bool) -> tuple[OpenFile, Bytes]:
         """Return the bytes of a chunk as they lie on disk, until this thread asks for others."""
         file, offset, nbytes = self.locate(i, j)
-        found = _scratch.take(nbytes + self.behind_nbytes)
-        self._fill(i, j, file, offset, found)
+        encoded = _scratch.take(nbytes + self.behind_nbytes)
+        self._fill(i, j, file, offset, encoded)
         if verify and (self.plain or not self.sums_of_decoded):
-            self._compare(i, j, file, crc32c(found[:nbytes]), found[nbytes:])
-        return file, found[:nbytes]
+            self._compare(i, j, file, crc32c(encoded[:nbytes]), encoded[nbytes:])
+        return file, encoded[:nbytes]
 
     def _decode_into(
         self,
@@ -523,7 +523,7 @@ class ChunksInFile(ChunkedArray):
         return self.file, int(self.offset[i, j]), int(self.nbytes[i, j])
 
     def corrupt(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:  # noqa: ARG002
-        """Return an error that tells of a chunk."""
+        """Return the error for a chunk."""
         return CorruptLayoutError(f"{self.describe_chunk(i, j)}: {problem}")
 
 
@@ -536,11 +536,11 @@ def inflate(stored: NDArray[np.uint8], out: NDArray[Any]) -> None:
         raise ValueError(f"{stored.nbytes} bytes cannot hold {out.nbytes}; {DAMAGED}")
     stream = zlib.decompressobj()
     try:  # one byte more: zlib compares its checksum at the end alone
-        found = stream.decompress(stored.data, out.nbytes + 1)
+        inflated = stream.decompress(stored.data, out.nbytes + 1)
     except zlib.error as error:
         raise ValueError(f"{error}; {DAMAGED}") from error
-    if not stream.eof and len(found) == out.nbytes:
+    if not stream.eof and len(inflated) == out.nbytes:
         raise ValueError(f"its end is missing; {DAMAGED}")
-    if len(found) != out.nbytes:
-        raise ValueError(f"it has {len(found)} bytes, expected {out.nbytes}; {DAMAGED}")
-    unshuffle(found, out.itemsize, out.reshape(-1).view(np.uint8).data)
+    if len(inflated) != out.nbytes:
+        raise ValueError(f"it has {len(inflated)} bytes, expected {out.nbytes}; {DAMAGED}")
+    unshuffle(inflated, out.itemsize, out.reshape(-1).view(np.uint8).data)

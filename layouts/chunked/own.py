@@ -1,4 +1,4 @@
-"""What mdio writes in chunks, in HDF5 or Zarr, as it is read: arrays, columns, groups, ensembles.
+"""Reading what mdio writes in chunks, in HDF5 or Zarr: arrays, columns, groups, ensembles.
 
 An ensemble has trajectories of one system side by side in one output, each an output of its own.
 What holds them together has a manifest of its own kind, which names them in order.
@@ -51,7 +51,7 @@ class OwnOutput(ABC, Generic[Array]):
     arrays: dict[tuple[str, str], Array]
     """By group and field."""
     _factors: Mapping[str, float] = {}
-    """What fields are multiplied by that are stored in other units."""
+    """Factors of fields that are stored in other units."""
 
     _near: tuple[int, int, Sequence[NDArray[Any]]] = (0, -1, ((), (), ()))  # type: ignore[assignment]
     """Times, steps and boxes of a run of frames, around those that were read last."""
@@ -79,7 +79,7 @@ class OwnOutput(ABC, Generic[Array]):
 
     @property
     def has_manifest_times(self) -> bool:
-        """Whether the manifest tells the first and last time, so that opening reads no more."""
+        """Whether the manifest has the first and last time, so that opening reads no more."""
         times = (self.manifest.get(f"time_{which}_ps") for which in ("first", "last"))
         return None not in times
 
@@ -93,24 +93,24 @@ class OwnOutput(ABC, Generic[Array]):
 
     @abstractmethod
     def _topology_bytes(self) -> bytes | None:
-        """Return what is stored of the atoms; None if nothing is. Raises CorruptLayoutError."""
+        """Return the stored topology; None if there is none. Raises CorruptLayoutError."""
 
     def topology(self) -> Topology | None:
-        """Return what is stored of the atoms of its group, or of all; see `Layout.topology`.
+        """Return the stored topology of its group, or of all atoms; see `Layout.topology`.
 
         Raises CorruptLayoutError: it is damaged, or of another number of atoms.
         """
         data = self._topology_bytes()
         if data is None:
             return None
-        found = Topology.from_bytes(data, str(self.path))
-        if found.n_atoms != self.manifest["n_atoms"]:
+        topology = Topology.from_bytes(data, str(self.path))
+        if topology.n_atoms != self.manifest["n_atoms"]:
             raise CorruptLayoutError(
-                f"{self.path}: its topology has {found.n_atoms} atoms, its frames "
+                f"{self.path}: its topology has {topology.n_atoms} atoms, its frames "
                 f"{self.manifest['n_atoms']}; convert the source again"
             )
         runs = self.manifest["group_atoms"].get(self.group)
-        return found if runs is None else found.take(indices_from_runs(runs))
+        return topology if runs is None else topology.take(indices_from_runs(runs))
 
     def array_plans(self, *, contiguous: bool = False) -> tuple[ArrayPlan, ...]:
         """Return how arrays are cut into chunks."""
@@ -123,11 +123,11 @@ class OwnOutput(ABC, Generic[Array]):
         return tuple(plans)
 
     def _own_compression(self, group: str, field: str) -> str | None:  # noqa: ARG002
-        """Return what packs an array, where it is not what packs the full system."""
+        """Return the codec of an array, where it is not that of the full system."""
         return None
 
     def info(self, layout: str) -> TrajectoryInfo:
-        """Return what is in it, as the trajectory of its group."""
+        """Return the information on the trajectory of its group."""
         manifest = self.manifest
         time_first_ps, time_last_ps, has_box = 0.0, 0.0, False
         if self.has_manifest_times:
@@ -201,9 +201,10 @@ class OwnOutput(ABC, Generic[Array]):
         """Yield the objects that reading `fields` opens; of several fields by turns."""
         group, atoms = self.stored_group(atoms)
         if runs and (atoms is None or atoms.size):
-            wanted = [field for field in fields if (group, field) in self.arrays]
+            stored_fields = [field for field in fields if (group, field) in self.arrays]
             each = [
-                self.arrays[group, field].openings(runs, atoms, len(wanted)) for field in wanted
+                self.arrays[group, field].openings(runs, atoms, len(stored_fields))
+                for field in stored_fields
             ]
             yield from (one for some in zip_longest(*each) for one in some if one is not None)
 
@@ -260,9 +261,9 @@ class StoredGroups:
         """
         if self._last is not None and np.array_equal(self._last[0], atoms):
             return self._last[1]
-        found = self._search(atoms) if self._groups else None
-        self._last = (atoms.copy(), found)
-        return found
+        covering = self._search(atoms) if self._groups else None
+        self._last = (atoms.copy(), covering)
+        return covering
 
     def members(self, name: str) -> AtomIndices:
         """Return the atoms of a group in the order in which they are stored; raises KeyError."""
@@ -277,9 +278,9 @@ class StoredGroups:
         for name, members, order in self._groups:
             if not members.size:
                 continue
-            at = np.minimum(np.searchsorted(members, atoms), members.size - 1)
-            if np.array_equal(members[at], atoms):
-                indices = order[at]
+            places = np.minimum(np.searchsorted(members, atoms), members.size - 1)
+            if np.array_equal(members[places], atoms):
+                indices = order[places]
                 whole = np.array_equal(indices, np.arange(members.size))
                 return name, None if whole else indices
         return None
@@ -345,8 +346,8 @@ def check_members(path: Path, members: Mapping[str, Path], holding: str | None =
                 f"{path}: its manifest has {label!r} among the names of trajectories of the "
                 "ensemble, which is none; convert it again"
             )
-        there = member if holding is None else member / holding
-        if not there.exists():
+        required = member if holding is None else member / holding
+        if not required.exists():
             raise CorruptLayoutError(
                 f"{path}: the trajectory {label!r} of the ensemble is missing ({member}); put it "
                 "back, or convert it again"

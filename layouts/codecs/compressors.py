@@ -25,7 +25,7 @@ Bytes = NDArray[np.uint8]
 QUANTISED_NAME = "mdio.quantised"
 """Name of the codec of ours, in metadata and among zarr's entry points."""
 QUANTISED_LEVELS = {"zstd": (1, 9, 1), "lz4": (1, 9, 5)}
-"""Of what packs integers: lowest and highest, and the one that is used unless another is asked."""
+"""Levels of codecs for integers: lowest, highest and default."""
 MEANT = {"fast": ("lz4", "bitpack"), "small": ("zstd", "rigid")}
 """Names for what is wanted: of floats, of integers."""
 
@@ -52,7 +52,7 @@ class Compressor(ABC):
         return cls(int(configuration.get("level", 0)))
 
     def configuration(self) -> dict[str, Any]:
-        """Return what stands beside the name in ``zarr.json``."""
+        """Return the configuration for ``zarr.json``."""
         return {"level": self.level}
 
     @abstractmethod
@@ -133,7 +133,7 @@ class BloscLZ4(Compressor):
 
 
 class Gzip(Compressor):
-    """What every reader has."""
+    """Codecs that every reader has."""
 
     codec = "gzip"
     levels = (0, 9, 6)
@@ -171,18 +171,20 @@ def _all() -> Iterator[type[Compressor]]:
     yield from _plugins().values()
 
 
-def _with_level(option: str, known: Mapping[str, tuple[int, int, int]], of: str) -> tuple[str, int]:
+def _with_level(
+    option: str, levels: Mapping[str, tuple[int, int, int]], of: str
+) -> tuple[str, int]:
     """Return the name and the level that an option has; raises PlanError.
 
-    `known`: levels by name. `of`: whose they are.
+    `levels`: levels by name. `of`: whose they are.
     """
     name, _, text = option.partition(":")
-    if name not in known:
+    if name not in levels:
         raise PlanError(
-            f"--compression {option}: unknown{did_you_mean(name, (*MEANT, *known))}; {of} has "
-            f"{', '.join(f'{n}[:LEVEL]' for n in known)}, and {', '.join(MEANT)}"
+            f"--compression {option}: unknown{did_you_mean(name, (*MEANT, *levels))}; {of} has "
+            f"{', '.join(f'{n}[:LEVEL]' for n in levels)}, and {', '.join(MEANT)}"
         )
-    low, high, default = known[name]
+    low, high, default = levels[name]
     try:
         level = int(text) if text else default
     except ValueError:
@@ -193,7 +195,7 @@ def _with_level(option: str, known: Mapping[str, tuple[int, int, int]], of: str)
 
 
 def compressor_from_option(option: str | None) -> Compressor | None:
-    """Return what ``--compression`` asks for of floats; raises PlanError."""
+    """Return the compressor of floats that ``--compression`` names; raises PlanError."""
     if option is None or option == "none":
         return None
     option = MEANT.get(option, (option,))[0]
@@ -218,8 +220,8 @@ def compressor_from_metadata(codec: Mapping[str, Any]) -> Compressor:
     """Return the compressor that a codec of ``zarr.json`` names; raises ValueError."""
     name, configuration = codec.get("name"), codec.get("configuration") or {}
     for one in _all():
-        if one.codec == name and (made := one.from_configuration(configuration)) is not None:
-            return made
+        if one.codec == name and (compressor := one.from_configuration(configuration)) is not None:
+            return compressor
     raise ValueError(f"the codec {name!r}")
 
 

@@ -1,6 +1,6 @@
 """The bytes of a chunk of quantised positions: integers, differenced, packed.
 
-A chunk tells by itself how it is to be read; numbers are little-endian:
+A chunk describes itself; numbers are little-endian:
 
 ====== ==== ===========================================================================
 offset size what
@@ -29,7 +29,7 @@ atoms sorted; `mdio.core.kernels.packed` says how. Which takes fewer bits is est
 chunk. In mode 0 the first part holds all frames.
 
 Integers are folded (0, -1, 1, -2, ... become 0, 1, 2, 3, ...), so that small ones have leading
-zeros whatever their sign. In modes 1 to 4 they take two bytes where all differences allow. Each
+zeros for either sign. In modes 1 to 4 they take two bytes where all differences allow. Each
 Blosc part is shuffled as one block and filled up with zeros to a multiple of 8 numbers, without
 which Blosc leaves the last block unshuffled.
 
@@ -82,7 +82,7 @@ from mdio.core.kernels import (
 )
 
 MAX_KEPT_NBYTES = 32 << 20
-"""What is larger gets fresh memory each time."""
+"""Larger buffers are allocated each time."""
 
 
 class Scratch(threading.local):
@@ -119,7 +119,7 @@ Higher levels take up to a fifth of writing a chunk."""
 
 
 def compress(numbers: NDArray[Any], packing: Packing = KEPT) -> bytes:
-    """Return a Blosc buffer; floats are shuffled by bytes, whatever `packing` says."""
+    """Return a Blosc buffer; floats are shuffled by bytes."""
     from numcodecs import blosc  # 0.1 s to import
 
     name, level, shuffle = packing
@@ -164,7 +164,7 @@ class QuantisedFormat:
     """``xtc``: the integers an XTC of this step holds, or else the floats; nothing is lost."""
     compressor: Literal["bitpack", "rigid", "rigid-seek", "zstd", "lz4"] = "bitpack"
     level: int = 1
-    """Of zstd and lz4."""
+    """Level of zstd and lz4."""
 
     @property
     def compression(self) -> str:
@@ -173,7 +173,7 @@ class QuantisedFormat:
 
     @property
     def packing(self) -> Packing:
-        """What packs its integers, where Blosc does."""
+        """Blosc's codec for the integers, if any."""
         if self.compressor in WITHOUT_LEVEL:
             return KEPT
         return self.compressor, self.level, SHUFFLES[self.compressor]
@@ -244,20 +244,20 @@ def encode_chunk(
         packing = DESCRIBED if is_small else DESCRIBED_FAST
         head, rest = compress(np.frombuffer(rigid[0], np.uint8), packing), rigid[1].data
     elif deltas is not None:
-        kept = choose_neighbours(deltas)
-        if kept is not None:
+        differenced = choose_neighbours(deltas)
+        if differenced is not None:
             mode += ALONG_ATOMS
-            difference_neighbours(deltas, kept)
-            head = compress(kept)
+            difference_neighbours(deltas, differenced)
+            head = compress(differenced)
         if form.compressor in WITHOUT_LEVEL:
             mode += PACKED
-            if kept is None:
+            if differenced is None:
                 difference_first(deltas)
             most = packed_limit(n_frames, 3 * n_atoms)
             packed = pack(deltas, _scratch.room("packed", most))
             deltas = None if packed is None else deltas
             rest = b"" if packed is None else packed.data
-        elif kept is not None:
+        elif differenced is not None:
             folded = kernels.fold(deltas)
             itemsize = folded.itemsize
             rest = compress(folded, form.packing)
@@ -332,17 +332,19 @@ def decode_chunk(
     if packed:
         bits = np.frombuffer(rest, np.uint8)
         if along_atoms:
-            kept = _decompress(head, 1, n_atoms, "head")
-            sum_packed_neighbours(bits, kept, n_frames, scale, out, atoms, first, last, xtc=xtc)
+            differenced = _decompress(head, 1, n_atoms, "head")
+            sum_packed_neighbours(
+                bits, differenced, n_frames, scale, out, atoms, first, last, xtc=xtc
+            )
         else:
             sum_packed(bits, shape, scale, out, atoms, first, last, xtc=xtc)
         return
     if along_atoms:
-        kept = _decompress(head, 1, n_atoms, "head")
+        differenced = _decompress(head, 1, n_atoms, "head")
         numbers = _decompress(rest, itemsize, 3 * n_atoms * n_frames, "rest").view(f"<u{itemsize}")
         differences = _integers(last - first, n_atoms)
         kernels.unfold(numbers[3 * n_atoms * first : 3 * n_atoms * last], differences)
-        sum_neighbours(differences, kept, scale, out, atoms, xtc=xtc)
+        sum_neighbours(differences, differenced, scale, out, atoms, xtc=xtc)
         return
     deltas = _integers(last, n_atoms)
     if last:

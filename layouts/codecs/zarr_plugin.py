@@ -100,7 +100,7 @@ class XTCFrameCodec(BytesBytesCodec):
         return {"name": XTCFrame.codec_id}
 
     def get_config(self) -> dict[str, str]:
-        """Return what it is in Zarr's format 2."""
+        """Return the configuration in Zarr's format 2."""
         return {"id": XTCFrame.codec_id}
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:

@@ -1,1 +1,1 @@
-"""What other programs wrote, and what only MDAnalysis reads."""
+"""Files of other programs, and formats that only MDAnalysis reads."""

@@ -55,7 +55,7 @@ BEGINNINGS = {
     "XYZ": re.compile(rb"[ \t]*\d+[ \t]*\r?\n[^\n]*\n[ \t]*[A-Za-z0-9]+([ \t]+[-+.\dEe]+){3}"),
     "MDCRD": re.compile(rb"[^\n]{0,80}\n(?:[ \d-]{3}\d\.\d{3}){1,10}[ \t]*\r?\n"),
 }
-"""How files of some formats begin, by which they are known where their name does not tell."""
+"""First bytes of some formats, for files whose name does not show the format."""
 
 
 class GenericLayout(Layout):
@@ -105,10 +105,10 @@ class GenericLayout(Layout):
             raise
 
     def _described(self, kind: str) -> TrajectoryInfo:
-        """Return what the frames are; reads the first two and the last."""
+        """Return the information on the trajectory; reads the first two frames and the last."""
         frames = self._frames
-        held = {"dt": frames.has_times, "length_unit": frames.names_lengths}
-        if needless := [name for name in self._assumed if held[name]]:
+        from_file = {"dt": frames.has_times, "length_unit": frames.names_lengths}
+        if needless := [name for name in self._assumed if from_file[name]]:
             raise needless_option_error(self.path, needless[0])
         first = self._snapshot(0)
         # A frame may take long to read: none is read twice.
@@ -130,7 +130,7 @@ class GenericLayout(Layout):
             nbytes=self.path.stat().st_size,
             flaws=Flaws(frames.lost),
         )
-        made = made_up(
+        assumed = made_up(
             kind,
             self.options,
             times=None if frames.has_times else frames.counts,
@@ -138,10 +138,10 @@ class GenericLayout(Layout):
             fields=frames.fields,
             stepped=first.step is not None,
         )
-        return info.replace(flaws=info.flaws._replace(made_up=(*made, *frames.remarks())))
+        return info.replace(flaws=info.flaws._replace(made_up=(*assumed, *frames.remarks())))
 
     def _frames_of(self, kind: str | None) -> ForeignFrames:
-        """Return what reads the frames."""
+        """Return the reader of frames."""
         if kind is None or (kind in NATIVE and "format" not in self.options):
             head = read_head(self.path)[:8]
             raise SourceError(
@@ -191,7 +191,7 @@ class GenericLayout(Layout):
         return timing._replace(has_times=self._frames.has_times)
 
     def topology(self) -> Topology | None:
-        """Return what the file itself says of its atoms, as PDB, MOL2 or GRO do; else None."""
+        """Return the topology in the file itself, as in PDB, MOL2 or GRO; else None."""
         import MDAnalysis as mda
         from MDAnalysis.core._get_readers import get_parser_for
 
@@ -243,6 +243,6 @@ def _format_of(path: Path) -> str:
 
 
 def _begins_as(path: Path) -> str | None:
-    """Return the format that a file begins as; None if that does not tell."""
+    """Return the format by the first bytes of a file; None if they fit none."""
     head = head_unpacked(path, LOOKED_AT_NBYTES)
     return next((kind for kind, begins in BEGINNINGS.items() if begins.match(head)), None)

@@ -42,7 +42,7 @@ class GSDLayout(Layout):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is not read, too; see `Layout.notes`."""
+        """Also what is not read; see `Layout.notes`."""
         return (*super().notes, *self._left_out)
 
     def _fail(self, problem: object) -> SourceError:

@@ -89,11 +89,11 @@ class Datasets:
         n_rows = max(1, SLAB_NBYTES // (12 * (last - first)))
         if dataset.chunks is not None and n_rows > dataset.chunks[0]:
             n_rows -= n_rows % dataset.chunks[0]
-        for at in range(start, stop, n_rows):
-            end = min(at + n_rows, stop)
-            rows = np.empty((end - at, last - first, out.shape[2]), np.float32)
-            dataset.read_direct(rows, np.s_[at:end, first:last])
-            out[at - start : end - start] = rows[:, picked - first]
+        for begin in range(start, stop, n_rows):
+            end = min(begin + n_rows, stop)
+            rows = np.empty((end - begin, last - first, out.shape[2]), np.float32)
+            dataset.read_direct(rows, np.s_[begin:end, first:last])
+            out[begin - start : end - start] = rows[:, picked - first]
 
     def close(self) -> None:
         """Close the file, if it was opened here."""
@@ -171,13 +171,13 @@ HEADER = struct.Struct("<4sB3xQ")
 OBJECT = struct.Struct("<H6xQ")
 """Number of an object, 0 for free space, and its bytes: without this header, with it if free."""
 MAX_NBYTES = 1 << 28
-"""Of a heap that is looked through; one is as large as the longest string in it."""
+"""Most bytes of a heap that is checked; one is as large as the longest string in it."""
 MAX_ATTRIBUTES = 10_000
 """Attributes that are looked at: trajectories have a few dozen."""
 
 
 class FileObject(ABC):
-    """What h5py takes for a file, of so many bytes."""
+    """A file object for h5py, of so many bytes."""
 
     def __init__(self, nbytes: int) -> None:
         self._at, self._nbytes = 0, nbytes
@@ -216,11 +216,11 @@ class _Watched(FileObject):
         view = memoryview(target).cast("B")
         begin = max(0, self._at - len(SIGNATURE))  # HDF5 may have read a part of it before
         data = self._file.peek(begin, self._at + len(view) - begin)
-        found = data.find(SIGNATURE)
-        while found >= 0 and self.damaged_at is None:
-            if not self._is_sound(begin + found):
-                self.damaged_at = begin + found
-            found = data.find(SIGNATURE, found + 1)
+        signature_offset = data.find(SIGNATURE)
+        while signature_offset >= 0 and self.damaged_at is None:
+            if not self._is_sound(begin + signature_offset):
+                self.damaged_at = begin + signature_offset
+            signature_offset = data.find(SIGNATURE, signature_offset + 1)
         data = b"" if self.damaged_at is not None else data[self._at - begin :]
         view[:] = data.ljust(len(view), b"\0")
         self._at += len(view)
@@ -232,11 +232,11 @@ class _Watched(FileObject):
             return True  # HDF5 sees that itself
         nbytes = HEADER.unpack(head)[2]
         heap = self._file.peek(offset, min(nbytes, MAX_NBYTES))
-        at = HEADER.size
-        while at + OBJECT.size <= len(heap):
-            number, size = OBJECT.unpack_from(heap, at)
-            at += OBJECT.size + size + -size % 8 if number else size
-            if at > nbytes or (number == 0 and size < OBJECT.size):
+        position = HEADER.size
+        while position + OBJECT.size <= len(heap):
+            number, size = OBJECT.unpack_from(heap, position)
+            position += OBJECT.size + size + -size % 8 if number else size
+            if position > nbytes or (number == 0 and size < OBJECT.size):
                 return False
         return True
 
@@ -249,7 +249,7 @@ def check_heaps(path: Path) -> None:
     with OpenFile(path) as file:
         watched = _Watched(file)
         with (
-            suppress(*FOREIGN_ERRORS),  # whoever opens it next says what is wrong with it
+            suppress(*FOREIGN_ERRORS),  # the next opening reports what is wrong with it
             h5py.File(watched, "r") as opened,
         ):
             _read_attributes(opened, watched)
@@ -266,7 +266,7 @@ def _read_attributes(opened: h5py.File, watched: _Watched) -> None:
     At the first damaged heap it ends: HDF5 before 2.0 does not survive that it is shown nothing.
     """
     waiting: list[Any] = [opened]
-    seen = {h5py.h5o.get_info(opened.id).addr}
+    addresses = {h5py.h5o.get_info(opened.id).addr}
     n_read = 0
     while waiting and n_read < MAX_ATTRIBUTES:
         node = waiting.pop()
@@ -280,13 +280,13 @@ def _read_attributes(opened: h5py.File, watched: _Watched) -> None:
             with suppress(*FOREIGN_ERRORS):
                 if isinstance(node.get(name, getlink=True), h5py.HardLink):
                     address = h5py.h5o.get_info(node.id, name.encode()).addr
-                    if address not in seen:
-                        seen.add(address)
+                    if address not in addresses:
+                        addresses.add(address)
                         waiting.append(node[name])
 
 
 def _names(mapping: Any) -> list[str]:
-    found: list[str] = []
+    names: list[str] = []
     with suppress(*FOREIGN_ERRORS):
-        found.extend(mapping)
-    return found
+        names.extend(mapping)
+    return names

@@ -34,7 +34,7 @@ UNITS = {
     "cell_lengths": "nanometers",
     "cell_angles": "degrees",
 }
-"""Of the convention, where an array names none."""
+"""Units of the convention, for arrays that name none."""
 MAX_RATIO = 100_000
 """No compressor makes a trajectory so much smaller: more was never written."""
 
@@ -132,7 +132,7 @@ class MDTrajLayout(Layout):
         )
 
     def _factor(self, name: str) -> float:
-        """Return what makes mdio's unit of that of an array."""
+        """Return the factor from an array's unit to mdio's."""
         unit = self._file[name].attrs.get("units", UNITS[name])
         text = unit.decode("utf-8", "replace") if isinstance(unit, bytes) else str(unit)
         factor = spelled_factor(name, text)
@@ -165,7 +165,7 @@ class MDTrajLayout(Layout):
                 out *= np.float32(self._factors[ARRAYS[field]])
 
     def topology(self) -> Topology | None:
-        """Return what the file says of the atoms; see `Layout.topology`."""
+        """Return the topology in the file; see `Layout.topology`."""
         n_atoms = self.info.n_atoms
         with as_source_error(self.path, "its topology cannot be read"):
             if "topology" not in self._file:
@@ -178,28 +178,28 @@ class MDTrajLayout(Layout):
         self._file.close()
 
 
-def _topology(said: Any, n_atoms: int) -> Topology:
+def _topology(described: Any, n_atoms: int) -> Topology:
     """Return mdtraj's JSON as columns; raises ValueError or KeyError if it does not fit."""
     names, elements, resindex = [""] * n_atoms, [""] * n_atoms, np.full(n_atoms, -1)
     resids: list[int] = []
     segindex: list[int] = []
     resnames: list[str] = []
     segids: list[str] = []
-    for chain in said["chains"]:
+    for chain in described["chains"]:
         segids.append(str(chain.get("chain_id") or chain["index"]))
         for residue in chain["residues"]:
             for atom in residue["atoms"]:
-                at = int(atom["index"])
-                if not 0 <= at < n_atoms:
-                    raise ValueError(f"it has an atom {at}, the frames have {n_atoms}")
-                names[at], elements[at] = str(atom["name"]), str(atom["element"])
-                resindex[at] = len(resids)
+                index = int(atom["index"])
+                if not 0 <= index < n_atoms:
+                    raise ValueError(f"it has an atom {index}, the frames have {n_atoms}")
+                names[index], elements[index] = str(atom["name"]), str(atom["element"])
+                resindex[index] = len(resids)
             resids.append(int(residue["resSeq"]))
             resnames.append(str(residue["name"]))
             segindex.append(len(segids) - 1)
     if (resindex < 0).any():
         raise ValueError(f"it has fewer atoms than the {n_atoms} of the frames")
-    bonds = np.array([pair[:2] for pair in said.get("bonds", [])], np.int64).reshape(-1, 2)
+    bonds = np.array([pair[:2] for pair in described.get("bonds", [])], np.int64).reshape(-1, 2)
     columns: dict[str, NDArray[Any] | Texts] = {
         "names": Texts.of(names),
         "elements": Texts.of(elements),
@@ -210,6 +210,6 @@ def _topology(said: Any, n_atoms: int) -> Topology:
         SEGINDEX: np.array(segindex),
         BONDS: bonds,
     }
-    found = Topology(n_atoms, columns)
-    found.check()
-    return found
+    topology = Topology(n_atoms, columns)
+    topology.check()
+    return topology

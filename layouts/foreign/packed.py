@@ -57,7 +57,7 @@ def _without_zstd(path: Path) -> SourceError:
 
 
 def packed_as(path: Path) -> str:
-    """Return the suffix of what a file is packed by, whatever it is called; empty if it is not."""
+    """Return the suffix of a compressed file by its first bytes; empty for others."""
     try:
         head = first_bytes(path, 4)
     except OSError:
@@ -68,7 +68,7 @@ def packed_as(path: Path) -> str:
 def let_mdanalysis_read(path: Path) -> None:
     """See that MDAnalysis opens a file; raises SourceError.
 
-    It knows gzip and bzip2, and opens whatever it reads with one function, which learns
+    It knows gzip and bzip2, and opens all files with one function, which learns
     Zstandard here.
     """
     if packed_as(path) != ZSTD:
@@ -78,14 +78,14 @@ def let_mdanalysis_read(path: Path) -> None:
         raise _without_zstd(path)
     from MDAnalysis.lib import util
 
-    known = util._get_stream
-    if getattr(known, "knows_zstd", False):
+    original = util._get_stream
+    if getattr(original, "knows_zstd", False):
         return
 
     def get_stream(filename: Any, openfunction: Any = open, mode: str = "r") -> Any:
         if isinstance(filename, str | Path) and packed_as(Path(filename)) == ZSTD:
             return zstd.open(filename, mode if "b" in mode else mode.replace("t", "") + "t")
-        return known(filename, openfunction, mode)
+        return original(filename, openfunction, mode)
 
     get_stream.knows_zstd = True  # type: ignore[attr-defined]
     util._get_stream = get_stream

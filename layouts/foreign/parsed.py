@@ -20,7 +20,7 @@ ENDING = ".mdio-topology"
 MAGIC = b"MDIOTOP1"
 """First bytes; the last character is the version of the format."""
 PARSER = struct.Struct("<I")
-"""What follows the file's identity: a crc that tells versions of MDAnalysis apart; then
+"""What follows the file's identity: a crc of the version of MDAnalysis; then
 `Topology.to_bytes`."""
 
 
@@ -32,7 +32,7 @@ def _parser_crc() -> int:
 
 @uncounted()
 def parsed_topology(path: Path) -> Topology | None:
-    """Return what was stored when a topology file was parsed; None unless it is still the same."""
+    """Return the topology that was stored when a file was parsed; None if the file has changed."""
     for where, then, body in stored_beside(path, MAGIC, ENDING):
         with suppress(struct.error, CorruptLayoutError, OSError):
             is_ours = PARSER.unpack_from(body) == (_parser_crc(),)

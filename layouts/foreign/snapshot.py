@@ -18,7 +18,7 @@ Vectors = NDArray[np.float32]
 
 @dataclass(slots=True)
 class Snapshot:
-    """What one frame holds; what it lacks is None, whichever frame was read before."""
+    """One frame; fields that it lacks are None."""
 
     positions: Vectors
     velocities: Vectors | None = None
@@ -35,7 +35,7 @@ class Snapshot:
 
 
 def snapshot_of(ts: Any) -> Snapshot:
-    """Return what a timestep of MDAnalysis holds, copied out of it."""
+    """Return a copy of a timestep of MDAnalysis."""
     box = None if ts.dimensions is None else np.array(ts.dimensions, np.float32)
     if box is not None and not box[:3].any():
         box = None
@@ -68,13 +68,13 @@ def lacking(snapshot: Snapshot) -> tuple[str, ...]:
 
 
 class ForeignFrames(ABC):
-    """What gives the frames of a file, whichever library reads them."""
+    """A reader of the frames of a file, by any library."""
 
     path: Path
     n_frames: int
     n_atoms: int
     fields: tuple[str, ...]
-    """Of velocities and forces, those that any frame has."""
+    """Those of velocities and forces that any frame has."""
     sparse: tuple[str, ...] = ()
     """Those that some frames lack."""
     has_times: bool

@@ -33,7 +33,7 @@ KEPT_NBYTES = 8 << 20
 
 
 def child(group: Any, name: str, default: Any = None) -> Any:
-    """Return what a group or its attributes have under a name.
+    """Return the value of a name in a group or its attributes.
 
     h5py's `get` gives the default for what is there but damaged, too; this raises.
     """
@@ -140,10 +140,10 @@ class Sampling:
             return start, stop, None
         rows = self._rows[name][start:stop]
         has = rows >= 0
-        found = rows[has]
-        if not found.size:
+        sampled = rows[has]
+        if not sampled.size:
             return 0, 0, has
-        return int(found[0]), int(found[-1]) + 1, None if has.all() else has
+        return int(sampled[0]), int(sampled[-1]) + 1, None if has.all() else has
 
     def steps(self, start: int, stop: int) -> NDArray[Any]:
         """Return the steps of frames ``start:stop``."""
@@ -172,9 +172,9 @@ def _same(one: Series, other: Series) -> bool:
         return False
     if one.step is None or other.step is None or one.step is other.step:
         return True
-    for at in range(0, one.n_frames, 1 << 20):
-        end = min(at + (1 << 20), one.n_frames)
-        if not np.array_equal(one.step.read(at, end), other.step.read(at, end)):
+    for first in range(0, one.n_frames, 1 << 20):
+        end = min(first + (1 << 20), one.n_frames)
+        if not np.array_equal(one.step.read(first, end), other.step.read(first, end)):
             return False
     return True
 
@@ -283,8 +283,8 @@ class ForeignTrajectory(ABC):
         time = None if times is None else Axis(times, self._factor("time", times), skip=skip)
         step = None if steps is None else Axis(steps, skip=skip)
         n_values = int(values.shape[0])
-        known = {axis.n_rows for axis in (step, time) if axis is not None} - {None}
-        counts = [n_values, *(n for n in known if n is not None)]
+        lengths = {axis.n_rows for axis in (step, time) if axis is not None} - {None}
+        counts = [n_values, *(n for n in lengths if n is not None)]
         if positions is not None and step is None:
             counts = [n_values, positions.n_frames]
         n_frames = min(counts)
@@ -325,7 +325,7 @@ class ForeignTrajectory(ABC):
         """Fill `out` with the numbers as they are stored."""
 
     def _edge_factor(self, edges: Any) -> float:
-        """Return what cells are multiplied by; where they name no unit, it is that of positions."""
+        """Return the factor of cells; where they name no unit, it is that of positions."""
         own = child(edges.attrs, "unit") is not None
         return self._factor("positions", edges) if own else self._factors["positions"]
 
@@ -370,7 +370,7 @@ class ForeignTrajectory(ABC):
         return units.get(field, f"kJ mol-1 {length}-1")
 
     def info(self, layout: str) -> TrajectoryInfo:
-        """Return what is in it; raises SourceError."""
+        """Return the information on the trajectory; raises SourceError."""
         for field, array in self._values.items():
             if array.shape[1] != self.n_atoms:
                 raise SourceError(

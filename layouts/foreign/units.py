@@ -83,7 +83,7 @@ WITHOUT = "lj"
 
 
 def spelled_factor(variable: str, unit: str) -> float | None:
-    """Return what numbers of a variable in `unit` are multiplied with; None: it is not known."""
+    """Return the factor of numbers of a variable in `unit`; None if it is unknown."""
     words = re.sub("[()]", "", unit.strip().lower()).split("/")
     names = [word.strip() for word in words]
     names = [name.removesuffix("s") if len(name) > 2 else name for name in names]
@@ -179,18 +179,18 @@ def _composed(field: str, unit: str) -> float | None:
 
 
 def factor_of(field: str, unit: str | None) -> float:
-    """Return what numbers in `unit` are multiplied with.
+    """Return the factor of numbers in `unit`.
 
     Raises KeyError: the unit is not known; its argument lists those that are.
     """
-    known = UNITS[field]
+    factors = UNITS[field]
     if unit is None:
-        raise KeyError(", ".join(known))
-    if unit in known:
-        return 1.0 / known[unit]
+        raise KeyError(", ".join(factors))
+    if unit in factors:
+        return 1.0 / factors[unit]
     factor = _composed(field, unit)
     if factor is None:
-        raise KeyError(", ".join(known))
+        raise KeyError(", ".join(factors))
     return factor
 
 
@@ -211,20 +211,20 @@ def made_up(
     """
     if times is not None:
         dt = options.get("dt")
-        how = "1 ps apart without --timestep" if dt is None else f"{dt:g} ps apart, as asked"
+        spacing = "1 ps apart without --timestep" if dt is None else f"{dt:g} ps apart, as asked"
         begin = STEPS_KNOWN if stepped else TIMES_MADE_UP
-        yield f"{begin}, since {kind} holds none: {times} are {how}"
+        yield f"{begin}, since {kind} holds none: {times} are {spacing}"
     if lengths:
         unit = options.get("length_unit")
-        how = "angstrom without --length-unit" if unit is None else f"{unit}, as asked"
-        yield f"{kind} names no unit of lengths: assumed to be {how}"
-        taken = {"velocities": f"{unit or 'angstrom'}/ps", "forces": "kJ/(mol angstrom)"}
+        spacing = "angstrom without --length-unit" if unit is None else f"{unit}, as asked"
+        yield f"{kind} names no unit of lengths: assumed to be {spacing}"
+        assumed_units = {"velocities": f"{unit or 'angstrom'}/ps", "forces": "kJ/(mol angstrom)"}
         for name in fields:
-            yield f"{kind} names no unit of {name}: assumed to be {taken[name]}"
+            yield f"{kind} names no unit of {name}: assumed to be {assumed_units[name]}"
 
 
 def length_factor(path: Path, options: Mapping[str, Any]) -> np.float32:
-    """Return what lengths are multiplied with, as ``length_unit`` says; raises SourceError."""
+    """Return the factor of lengths, from ``length_unit``; raises SourceError."""
     unit = options.get("length_unit")
     try:
         return np.float32(1.0 if unit is None else factor_of("positions", unit))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from MDAnalysis.core.topology import Topology as TopologyOfMDAnalysis
 
 GUESSED = {"types": "type", "masses": "mass"}
-"""What MDAnalysis guesses where a topology lacks it, and how selections ask for it."""
+"""Attributes that MDAnalysis guesses where a topology lacks them, and their words in selections."""
 MOST_NAMES = 6
 """Names of atoms that a note has."""
 _UNKNOWN = re.compile(r"Unknown selection token: '(.+)'")
@@ -50,11 +50,11 @@ def selected(
     from MDAnalysis.core.selection import _OPERATIONS, _SELECTIONDICT
     from MDAnalysis.exceptions import SelectionError
 
-    asked = {name for name, word in GUESSED.items() if re.search(rf"\b{word}\b", selection)}
+    attributes = {name for name, word in GUESSED.items() if re.search(rf"\b{word}\b", selection)}
     try:
-        with warnings.catch_warnings(), guessed(atoms.universe, asked) as names:
+        with warnings.catch_warnings(), guessed(atoms.universe, attributes) as names:
             warnings.simplefilter("ignore")
-            found = atoms.select_atoms(selection).indices
+            indices = atoms.select_atoms(selection).indices
             if names and notes is not None:
                 notes.append(
                     f"the topology has no {' or '.join(names)}: for {selection!r} they are "
@@ -66,17 +66,17 @@ def selected(
         hint = did_you_mean(unknown[1], words) if unknown else ""
         where = f"{option}: " if option else ""
         raise PlanError(f"{where}cannot select {selection!r} ({error}){hint}") from error
-    return np.asarray(found, np.int64)
+    return np.asarray(indices, np.int64)
 
 
 @contextmanager
-def guessed(universe: Universe, asked: set[str]) -> Iterator[list[str]]:
+def guessed(universe: Universe, attributes: set[str]) -> Iterator[list[str]]:
     """Let a Universe have types and masses that it lacks, for as long as that lasts.
 
     They are not part of its topology, which is stored in outputs.
     """
-    before = [name for name in GUESSED if asked and hasattr(universe.atoms, name)]
-    names = [name for name in GUESSED if name in asked and name not in before]
+    before = [name for name in GUESSED if attributes and hasattr(universe.atoms, name)]
+    names = [name for name in GUESSED if name in attributes and name not in before]
     if not names:
         yield names
         return
@@ -108,7 +108,7 @@ def _how_guessed(atoms: AtomGroup) -> str:
 def masses_of(
     universe: Universe, atoms: NDArray[np.int64] | None, notes: list[str], named: Any
 ) -> NDArray[np.float64]:
-    """Return masses (u) of all atoms of a Universe; a note tells of those that are guessed.
+    """Return masses (u) of all atoms of a Universe; a note names those that are guessed.
 
     `atoms`: those that the note is about; None is all. `named`: the topology, for messages.
     Raises ValueError, AttributeError: they cannot be guessed.
@@ -124,7 +124,7 @@ def masses_of(
 
 
 def topology_of(universe: Universe, atoms: NDArray[np.int64] | None = None) -> Topology:
-    """Return what a Universe knows of its atoms, or of some of them.
+    """Return the topology of a Universe's atoms, or of some of them.
 
     `universe`: with what its topology file gave; what MDAnalysis would guess is left to be guessed.
     `atoms`: which atoms, in which order; all by default.
@@ -142,8 +142,8 @@ def topology_of(universe: Universe, atoms: NDArray[np.int64] | None = None) -> T
     columns[SEGINDEX] = np.asarray(universe.residues.segindices, np.int64)
     if hasattr(universe.atoms, BONDS):
         columns[BONDS] = np.asarray(universe.atoms.bonds.to_indices(), np.int64).reshape(-1, 2)
-    found = Topology(len(universe.atoms), columns, classes_of(columns.get("resnames")))
-    return found if atoms is None else found.take(atoms)
+    topology = Topology(len(universe.atoms), columns, classes_of(columns.get("resnames")))
+    return topology if atoms is None else topology.take(atoms)
 
 
 def classes_of(resnames: Texts | None) -> dict[str, tuple[str, ...]]:
@@ -158,8 +158,8 @@ def classes_of(resnames: Texts | None) -> dict[str, tuple[str, ...]]:
         "water": selection.WaterSelection.water_res,
     }
     return {
-        kind: tuple(name for name in resnames.table if name in known)
-        for kind, known in kinds.items()
+        kind: tuple(name for name in resnames.table if name in names)
+        for kind, names in kinds.items()
     }
 
 

@@ -28,7 +28,7 @@ WIDTHS = {"INPCRD": 12, "RESTRT": 12}
 """... and those of numbers of a width."""
 UNCOUNTED = ("CONFIG", "FHIAIMS", "IN")
 LAST_LINES = {"GMS": b"EXECUTION OF GAMESS TERMINATED"}
-"""What a whole file has near its end, of formats that do not say how many frames there are."""
+"""Bytes near the end of whole files, for formats without a number of frames."""
 END_NBYTES = 1 << 16
 
 
@@ -110,7 +110,7 @@ class WholeFile(ForeignFrames):
         return 1 if models is None else int(models[1])
 
     def remarks(self) -> Iterator[str]:
-        """Yield what cannot be told of the file, and what MDAnalysis says of it."""
+        """Yield notes on what is unknown, and MDAnalysis' warnings."""
         if self.kind in UNCOUNTED:
             yield f"{self.kind} has no number of atoms: whether some are missing cannot be told"
         for text in dict.fromkeys(self._warnings):
@@ -122,7 +122,7 @@ class WholeFile(ForeignFrames):
 
     @contextmanager
     def _translated(self, what: str) -> Iterator[None]:
-        """Turn whatever a reader raises into a SourceError, and keep its warnings to itself."""
+        """Turn errors of a reader into SourceError, and hide its warnings."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
@@ -176,33 +176,34 @@ BY_CHEMFILES = "read by chemfiles, since pytng cannot: forces, if there are any,
 
 def check_blocks(path: Path) -> None:
     """Compare all blocks with their checksums; raises SourceError: one is cut or damaged."""
-    at, number, size = 0, 0, path.stat().st_size
+    offset, number, size = 0, 0, path.stat().st_size
     with open(open_regular(path), "rb") as file:
         order = ">" if file.read(8)[:4] == bytes(4) else "<"
-        while at < size:
-            file.seek(at)
+        while offset < size:
+            file.seek(offset)
             head = file.read(FIXED)
             length, nbytes = (
                 struct.unpack(order + "qq", head[:16]) if len(head) == FIXED else (0, 0)
             )
-            end = at + length + nbytes
+            end = offset + length + nbytes
             if not FIXED < length <= MOST_HEADER or nbytes < 0 or end > size:
                 raise SourceError(
-                    f"{path}: block {number} at byte {at} says it ends at byte {end}, the file has "
-                    f"{size}: it is cut or damaged; copy it anew"
+                    f"{path}: block {number} at byte {offset} says it ends at byte {end}, the file "
+                    f"has {size}: it is cut or damaged; copy it anew"
                 )
             if any(expected := head[24:FIXED]):
-                found, left = hashlib.md5(usedforsecurity=False), nbytes
-                file.seek(at + length)
+                digest, left = hashlib.md5(usedforsecurity=False), nbytes
+                file.seek(offset + length)
                 while left and (piece := file.read(min(left, PIECE_NBYTES))):
-                    found.update(piece)
+                    digest.update(piece)
                     left -= len(piece)
-                if found.digest() != expected:
+                if digest.digest() != expected:
                     raise SourceError(
-                        f"{path}: block {number} at byte {at} has the MD5 {found.hexdigest()}, "
-                        f"expected {expected.hex()}: it is damaged; copy the file anew"
+                        f"{path}: block {number} at byte {offset} has the MD5 "
+                        f"{digest.hexdigest()}, expected {expected.hex()}: it is damaged; copy the "
+                        "file anew"
                     )
-            at, number = end, number + 1
+            offset, number = end, number + 1
 
 
 class TNGByChemfiles(ForeignFrames):
@@ -263,7 +264,7 @@ class TNGByChemfiles(ForeignFrames):
 
 
 def tng_frames(path: Path, options: Mapping[str, Any]) -> ForeignFrames:
-    """Return what reads a TNG file: pytng, or chemfiles where that cannot; raises SourceError.
+    """Return the reader of a TNG file: pytng, or chemfiles where that cannot; raises SourceError.
 
     pytng reads forces too, but only files whose frames all have a box, and positions as often.
     """
@@ -293,5 +294,5 @@ def tng_frames(path: Path, options: Mapping[str, Any]) -> ForeignFrames:
 
 
 def way_out(path: Path) -> str:
-    """Return what to do with a TNG file that no package reads."""
+    """Return advice on a TNG file that no package reads."""
     return f"turn it into another format: gmx trjconv -f {path.name} -o {path.stem}.xtc"

@@ -51,7 +51,7 @@ class _Disk(FileObject):
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | MODES[mode], 0o666)
         super().__init__(os.fstat(self._fd).st_size)
         self._kept: list[tuple[int, bytes]] = []
-        """What came after the failure: HDF5 finds it again until it has closed the file."""
+        """Writes after the failure: HDF5 reads them back until it has closed the file."""
 
     def _try(self, call: Callable[[], None]) -> None:
         """Do what may fail, unless something has; Ctrl-C has to wait as well."""
@@ -116,7 +116,7 @@ class OutputFile:
     """An HDF5 file that is written.
 
     `path`: the file. `mode`: ``x`` for a new file, ``w`` for one that may be there, ``r+`` for one
-    to go on with. `written`: takes the offset and length of whatever is written. `options`: of
+    to go on with. `written`: takes the offset and length of all that is written. `options`: of
     `h5py.File`. Attributes: `file` (h5py.File): the same, open. Its changes are on disk once
     `close` has returned.
     """
@@ -167,7 +167,7 @@ def open_output(
     try:
         yield output.file
     except BaseException:
-        with suppress(OSError, OutputError):  # the first error tells more
+        with suppress(OSError, OutputError):  # the first error counts
             output.close()
         raise
     output.close()
@@ -235,7 +235,7 @@ def make_seal(file: OpenFile, places: Places, written: Written | None = None) ->
 def find_seal_problem(
     file: OpenFile, places: Places, what: str, written: Written | None = None
 ) -> str | None:
-    """Return what is wrong with a file or its seal; None if it is whole or has no seal.
+    """Return the text of a problem with a file or its seal; None if it is whole or has no seal.
 
     `places`, `written`: as for `make_seal`.
     """
@@ -249,10 +249,10 @@ def find_seal_problem(
     magic, length, expected = _BODY.unpack(seal[:-4]) if whole else (b"", 0, 0)
     if magic != SEAL or length != size - NBYTES:
         return f"{what}: HDF5's part ends at byte {hdf5_ends} of {size}, and no seal follows it"
-    found = _checksum(file, places, length, written)
-    if found != expected:
+    crc = _checksum(file, places, length, written)
+    if crc != expected:
         return (
-            f"{what}: crc32c {found:08x} of all but the frames found, {expected:08x} expected; "
+            f"{what}: crc32c {crc:08x} of all but the frames found, {expected:08x} expected; "
             "the file is damaged or was changed: convert the source again"
         )
     return None
@@ -270,10 +270,10 @@ def check_written(
 ) -> None:
     """Open a file that was just made, and compare what was written last; raises OutputError."""
     with h5py.File(path, "r", locking="best-effort") as file:
-        found = bytes(np.asarray(file[MANIFEST]).tobytes())
+        manifest = bytes(np.asarray(file[MANIFEST]).tobytes())
     with OpenFile(path, CorruptLayoutError) as opened:
         problem = find_seal_problem(opened, places, str(path), written)
-    if crc32c(found) != manifest_crc32c or problem is not None:
+    if crc32c(manifest) != manifest_crc32c or problem is not None:
         raise OutputError(
             f"{path}: what was written is not what is there ({problem or 'manifest'}); "
             "check the disk and convert again"

@@ -142,7 +142,7 @@ def create_groups(file: h5py.File, arrays: Sequence[ArrayPlan]) -> None:
     units.attrs.create("version", (1, 0), dtype="<i4")
     units.attrs["system"] = np.bytes_("SI")
     # MDAnalysis takes the first particle group that h5py lists. With the order of creation kept
-    # that is the full system, whatever the others are called.
+    # that is the full system.
     particles = file.create_group("particles", track_order=True)
     particles.create_group(FULL_SYSTEM)
     for array in arrays:
@@ -236,9 +236,9 @@ def chunk_table(dataset: h5py.Dataset) -> tuple[NDArray[np.int64], NDArray[np.in
     def note(info: Any) -> None:
         if info.filter_mask:
             raise ValueError(f"{dataset.name}: a chunk was stored without its filters")
-        at = info.chunk_offset[0] // chunk[0], info.chunk_offset[1] // chunk[1]
-        offset[at] = info.byte_offset
-        nbytes[at] = info.size
+        place = info.chunk_offset[0] // chunk[0], info.chunk_offset[1] // chunk[1]
+        offset[place] = info.byte_offset
+        nbytes[place] = info.size
 
     if hasattr(dataset.id, "chunk_iter"):
         dataset.id.chunk_iter(note)
@@ -291,12 +291,12 @@ def write_steps(file: h5py.File, column: Column, source: OpenFile) -> None:
 
 
 FILTER, OLD_FILTER = 33_165, 397
-"""Of integers. HDF5 leaves numbers from 32,768 on to applications; the former one lies in its range
-for tests, and is read."""
+"""Number of the filter for integers. HDF5 leaves numbers from 32,768 on to applications; the former
+one lies in its range for tests, and is read."""
 FILTER_VERSION = 1
 
 Coder = int | QuantisedFormat | None
-"""What chunks go through: HDF5's shuffle and deflate, of that level; our filter; nothing."""
+"""The encoding of chunks: HDF5's shuffle and deflate, of that level; our filter; nothing."""
 
 DEFAULT_GZIP_LEVEL = 4
 """zlib's higher levels take several times as long for a few percent."""
@@ -323,13 +323,13 @@ def gzip_level(compression: str | None) -> int | None:
 
 
 def integer_codec(compression: str | None) -> str | None:
-    """Return what packs integers if ``--compression`` asks for that; None for anything else."""
+    """Return the codec for integers that ``--compression`` names; None for anything else."""
     name = MEANT.get(compression or "", (None, compression))[1]
     return name if name in WITHOUT_LEVEL else None
 
 
 def chunk_coder(plan: LayoutPlan, field: str) -> Coder:
-    """Return what the chunks of a field go through."""
+    """Return the encoding of the chunks of a field."""
     if plan.compression not in WITHOUT_LEVEL:
         return gzip_level(plan.compression)
     step = plan.rounding_step(field)
@@ -383,13 +383,13 @@ def cut_chunks(
         for j in range(plan.n_atom_chunks):
             atom = j * plan.chunk_atoms
             part = values[first : first + plan.chunk_frames, atom : atom + plan.chunk_atoms]
-            there = part.shape[:2]
+            part_shape = part.shape[:2]
             if part.shape != shape and not plan.contiguous:
                 padded = np.zeros(shape, "<f4")
                 padded[: part.shape[0], : part.shape[1]] = part
                 part = padded
             i = (start + first) // plan.chunk_frames
-            yield i, j, there, np.ascontiguousarray(part, "<f4")
+            yield i, j, part_shape, np.ascontiguousarray(part, "<f4")
 
 
 def chunk_checksums(chunk: NDArray[np.float32], coder: Coder) -> list[int]:
@@ -401,16 +401,16 @@ def chunk_checksums(chunk: NDArray[np.float32], coder: Coder) -> list[int]:
 
 
 def encode_chunk(
-    chunk: NDArray[np.float32], coder: Coder, there: tuple[int, int]
+    chunk: NDArray[np.float32], coder: Coder, shape: tuple[int, int]
 ) -> tuple[Any, list[int]]:
     """Return the bytes of a chunk as they are stored, and `chunk_checksums` the decoded ones.
 
-    Deflated ones went through HDF5's shuffle before (RFC 1950). `there`: frames and atoms in it;
+    Deflated ones went through HDF5's shuffle before (RFC 1950). `shape`: frames and atoms in it;
     behind these are zeros.
     """
     if isinstance(coder, QuantisedFormat):
-        held = np.ascontiguousarray(chunk[: there[0], : there[1]])
-        stored = quantised.encode_chunk(held, coder, for_filter=True)
+        content = np.ascontiguousarray(chunk[: shape[0], : shape[1]])
+        stored = quantised.encode_chunk(content, coder, for_filter=True)
         if coder.rule == "step":  # else nothing is lost
             chunk = np.empty_like(chunk)
             unpack(np.frombuffer(stored, np.uint8), chunk)
@@ -465,14 +465,14 @@ def missing_chunks(
     n_frames: int,
 ) -> str | None:
     """Return in words which chunks were not stored; None if all were."""
-    for (group, field), there in stored.items():
-        if not there.all():
-            i, j = (int(n) for n in np.argwhere(~there)[0])
+    for (group, field), is_stored in stored.items():
+        if not is_stored.all():
+            i, j = (int(n) for n in np.argwhere(~is_stored)[0])
             array = arrays[group, field]
             first = i * array.chunk_frames
             return (
-                f"{int((~there).sum())} of {there.size} chunks of {field} of {group} were not "
-                f"stored, the first that of frames {first} to "
+                f"{int((~is_stored).sum())} of {is_stored.size} chunks of {field} of {group} were "
+                f"not stored, the first that of frames {first} to "
                 f"{min(first + array.chunk_frames, n_frames) - 1}, atoms from "
                 f"{j * array.chunk_atoms} on"
             )

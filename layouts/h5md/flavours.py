@@ -8,7 +8,7 @@ h5md_timedatablock.cpp, 74 to 99; h5md_datasetbase.cpp, 92 to 115). With positio
 ``box/edges/value`` of shape (F, 3, 3), by number of frame those of the positions (h5md.cpp, 528 to
 531 and 762; h5md_particleblock.cpp, 115 to 122). A frame is the least step that is left in any of
 them (709 to 732), so a field that some frames lack has steps of its own. Numbers are in nm and ps
-(127 to 131), whatever units the file names. Chunks and compression are as they come.
+(127 to 131), whichever units the file names. Chunks and compression are as they come.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ _FLAVOURS = MappingProxyType(
 def get_flavour(name: str | None) -> Flavour:
     """Return a flavour by name; raises PlanError for one that is none."""
     if name not in _FLAVOURS:
-        known = ", ".join(key for key in _FLAVOURS if key)
-        raise PlanError(f"--flavour {name}: there is no such flavour of h5md, only {known}")
+        names = ", ".join(key for key in _FLAVOURS if key)
+        raise PlanError(f"--flavour {name}: there is no such flavour of h5md, only {names}")
     return _FLAVOURS[name]
 
 
@@ -109,8 +109,10 @@ def _present(dataset: h5py.Dataset) -> NDArray[np.int64]:
     rows = max(1, SLAB_NBYTES // (12 * dataset.shape[1]))
     if dataset.chunks is not None:
         rows = max(dataset.chunks[0], rows - rows % dataset.chunks[0])
-    found = [~absent_frames(dataset[at : at + rows]) for at in range(0, dataset.shape[0], rows)]
-    return np.flatnonzero(np.concatenate(found)).astype(np.int64)
+    is_present = [
+        ~absent_frames(dataset[first : first + rows]) for first in range(0, dataset.shape[0], rows)
+    ]
+    return np.flatnonzero(np.concatenate(is_present)).astype(np.int64)
 
 
 def _show(group: h5py.Group, source: h5py.Group, rows: NDArray[np.int64]) -> None:
@@ -118,10 +120,10 @@ def _show(group: h5py.Group, source: h5py.Group, rows: NDArray[np.int64]) -> Non
     dataset = source["value"]
     layout = h5py.VirtualLayout((len(rows), *dataset.shape[1:]), dataset.dtype)
     inside = h5py.VirtualSource(".", dataset.name, dataset.shape)
-    at = 0
+    first = 0
     for start, stop, step in runs_from_indices(rows):
         count = len(range(start, stop, step))
-        layout[at : at + count] = inside[start:stop:step]
-        at += count
+        layout[first : first + count] = inside[start:stop:step]
+        first += count
     group.create_virtual_dataset("value", layout, fillvalue=np.nan)
     group["value"].attrs.update(dataset.attrs)

@@ -126,7 +126,7 @@ class ForeignFile(ForeignTrajectory):
         self._datasets.read(field, self._values[field], start, stop, atoms, out)
 
     def topology(self) -> Topology | None:
-        """Return what the file says of the atoms; see `Layout.topology`."""
+        """Return the topology in the file; see `Layout.topology`."""
         with as_source_error(self.path, "what it says of its atoms cannot be read"):
             return read_file_topology(self._file, self._group, self.n_atoms)
 

@@ -41,8 +41,8 @@ def write_topology(file: h5py.File, topology: Topology, group: str) -> None:
     elements = topology.texts("elements")
     if elements is not None:
         place = {symbol.upper(): number for number, symbol in enumerate(SYMBOLS)}
-        known = np.array([place.get(text.strip().upper(), 0) for text in elements.table], "<i4")
-        particles.create_dataset("species", data=known[elements.codes])
+        numbers = np.array([place.get(text.strip().upper(), 0) for text in elements.table], "<i4")
+        particles.create_dataset("species", data=numbers[elements.codes])
     bonds = topology.numbers(BONDS)
     if bonds is not None:
         connectivity = file.create_group(CONNECTIVITY)
@@ -52,7 +52,7 @@ def write_topology(file: h5py.File, topology: Topology, group: str) -> None:
 
 
 def read_file_topology(file: h5py.File, group: h5py.Group, n_atoms: int) -> Topology | None:
-    """Return what a file of another program says of the atoms of a group; None if nothing.
+    """Return the topology of a group in a file of another program; None if it has none.
 
     Raises ValueError, LookupError: its parts do not fit each other.
     """
@@ -68,9 +68,9 @@ def read_file_topology(file: h5py.File, group: h5py.Group, n_atoms: int) -> Topo
             columns[BONDS] = pairs
     if not columns:
         return None
-    found = Topology(n_atoms, columns)
-    found.check()
-    return found
+    topology = Topology(n_atoms, columns)
+    topology.check()
+    return topology
 
 
 def _of_molecules(module: h5py.Group, n_atoms: int) -> dict[str, Any]:

@@ -50,7 +50,7 @@ SOURCE_STEP = "mdio/step"
 MANIFEST = "mdio/manifest"
 
 CREATOR = "mdio"
-"""What our files give as the name of the program that made them."""
+"""Creator that our files name."""
 
 _FULL = {
     errno.ENOSPC: "the disk is full",
@@ -132,7 +132,7 @@ class Column:
     crc: int | None = None
     """crc32c of all its bytes, where it is known."""
     what: str = ""
-    """What messages call it."""
+    """Name in messages."""
     _rows: NDArray[Any] | None = None
     _verified: bool = False
 

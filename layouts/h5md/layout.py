@@ -39,7 +39,7 @@ def _names_mdio(file: h5py.File) -> bool:
 
 
 def written_by_mdio(path: str | PathLike[str]) -> bool:
-    """Return whether a file is an H5MD file that mdio wrote; False for whatever else is there."""
+    """Return whether a file is an H5MD file that mdio wrote; False for anything else."""
     where = to_path(path)
     if is_sealed(where):
         return True
@@ -53,15 +53,15 @@ def written_by_mdio(path: str | PathLike[str]) -> bool:
 
 
 def _manifest_at(path: Path) -> dict[str, Any]:
-    """Return the manifest of the file of ours at `path`; nothing of whatever else is there."""
+    """Return the manifest of the file of ours at `path`; empty for anything else."""
     from mdio.layouts.h5md.io import manifest_text
 
     try:
         with open_hdf5(path) as file:
-            found = json.loads(manifest_text(file, path))
+            manifest = json.loads(manifest_text(file, path))
     except (OSError, LookupError, RuntimeError, ValueError, TypeError, AttributeError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return manifest if isinstance(manifest, dict) else {}
 
 
 def parts_at(path: Path) -> Path | None:
@@ -159,7 +159,7 @@ class H5MDLayout(BackendLayout):
             ) from error
         try:
             opened: Backend
-            # One whose manifest is lost is told by who made it.
+            # One whose manifest is lost is recognised by its creator.
             if is_sealed(self.path) or MANIFEST in file or _names_mdio(file):
                 with file:
                     kind = JoinedFile if is_joined(file) else OwnFile

@@ -241,16 +241,16 @@ class H5MDMPIOWriter(H5MDWriter):
 
     def _by_chunk(self, record: PieceRecord) -> PieceRecord:
         crcs = {}
-        for key, found in record.crcs.items():
+        for key, chunk_crcs in record.crcs.items():
             group, field, start, *rest = key.split("/")
             if rest:  # of an earlier run
                 return record
             array = self._arrays[group, field]
-            i, j, at = int(start) // array.chunk_frames, 0, 0
-            while at < len(found):
+            i, j, row = int(start) // array.chunk_frames, 0, 0
+            while row < len(chunk_crcs):
                 n_found = self._n_checksums(array, i)
-                crcs[f"{group}/{field}/{i}/{j}"] = found[at : at + n_found]
-                at += n_found
+                crcs[f"{group}/{field}/{i}/{j}"] = chunk_crcs[row : row + n_found]
+                row += n_found
                 i, j = (i, j + 1) if j + 1 < array.n_atom_chunks else (i + 1, 0)
         return replace(record, crcs=crcs)
 

@@ -156,9 +156,9 @@ class OwnFile(OwnOutput[PlacedChunks]):
                 "box": self._column(file[BOX], (n_frames, 6), "<f4", crcs["box"], "boxes"),
             }
             if "topology" in crcs:
-                held = file[TOPOLOGY]
+                topology = file[TOPOLOGY]
                 self._columns["topology"] = self._column(
-                    held, held.shape, "u1", crcs["topology"], "topology"
+                    topology, topology.shape, "u1", crcs["topology"], "topology"
                 )
         except BaseException as error:
             self._bytes.close()
@@ -232,11 +232,11 @@ class OwnFile(OwnOutput[PlacedChunks]):
         if packed:
             nbytes = np.asarray(tables["nbytes"], np.int64)
         if not self._sealed:
-            # A copy by h5repack has the same chunks elsewhere; its first and last say so.
+            # A copy by h5repack has the same chunks elsewhere, as its first and last show.
             corners = [(0, 0), ((grid[0] - 1) * chunk_frames, (grid[1] - 1) * chunk_atoms)]
-            found = [dataset.id.get_chunk_info_by_coord((*at, 0)) for at in corners]
+            infos = [dataset.id.get_chunk_info_by_coord((*corner, 0)) for corner in corners]
             listed = [(int(offset.flat[k]), int(nbytes.flat[k])) for k in (0, -1)]
-            if [(info.byte_offset, info.size) for info in found] != listed:
+            if [(info.byte_offset, info.size) for info in infos] != listed:
                 offset, nbytes = chunk_table(dataset)
         if offset.shape != grid:
             raise ValueError(f"{dataset.name} has {grid} chunks, its tables {offset.shape}")
@@ -250,7 +250,7 @@ class OwnFile(OwnOutput[PlacedChunks]):
         return Column.of(dataset, crc if self._verifies else None, f"{self.path}: {name}")
 
     def info(self, layout: str) -> TrajectoryInfo:
-        """Return what is in the file, as the trajectory of its group."""
+        """Return the information on the trajectory of its group."""
         return super().info(layout).replace(nbytes=self._bytes.nbytes)
 
     def _topology_bytes(self) -> bytes | None:
@@ -275,8 +275,8 @@ class OwnFile(OwnOutput[PlacedChunks]):
         return self._columns[name].read(self._bytes, start, stop)
 
     def _held(self, start: int, stop: int) -> tuple[int, int]:
-        held = all(self._columns[name].is_kept for name in ("time", "step", "box"))
-        return (0, self.n_frames) if held else (start, stop)
+        are_kept = all(self._columns[name].is_kept for name in ("time", "step", "box"))
+        return (0, self.n_frames) if are_kept else (start, stop)
 
     def units(self) -> Iterator[Unit]:
         """Yield every column, table and chunk, and the seal; see `Layout.units`."""
@@ -315,11 +315,11 @@ UNPACK: dict[tuple[int, ...], Unpack | None] = {
     (FILTER,): unpack,
     (OLD_FILTER,): unpack,
 }
-"""What undoes the filters that chunks go through."""
+"""Functions that undo the filters of chunks."""
 
 
 def _unpack_of(dataset: h5py.Dataset) -> Unpack | None:
-    """Return what undoes the filters of chunks; raises ValueError for others than mdio's."""
+    """Return the function that undoes mdio's filters; raises ValueError for others."""
     layout = dataset.id.get_create_plist()
     filters = tuple(layout.get_filter(k)[0] for k in range(layout.get_nfilters()))
     if len(dataset.chunks) != 3 or filters not in UNPACK:

@@ -56,7 +56,7 @@ MAX_OPEN = 16
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part, as the manifest tells of it."""
+    """One part, as listed in the manifest."""
 
     file: str
     """Name in the folder of parts."""
@@ -65,7 +65,7 @@ class Part:
     uuid: str
     nbytes: int
     manifest_crc32c: int | None = None
-    """Of the text of its manifest, which has the checksums of the rest; None before mdio had it."""
+    """Checksum of the text of its manifest, which has those of the rest; None in older outputs."""
 
     @property
     def stop(self) -> int:
@@ -86,7 +86,7 @@ def _parts_of(manifest: Mapping[str, Any], path: Path) -> tuple[Path, list[Part]
     """
     folder, rows = manifest.get("parts_folder"), manifest.get("parts")
     parts: list[Part] = []
-    at = 0
+    n_frames = 0
     try:
         if not isinstance(folder, str) or folder in ("", ".", "..") or set(folder) & set("/\0"):
             raise ValueError(f"{folder!r} is no name of a folder")
@@ -95,12 +95,12 @@ def _parts_of(manifest: Mapping[str, Any], path: Path) -> tuple[Path, list[Part]
             numbers = (part.first_frame, part.n_frames, part.nbytes)
             if not all(type(number) is int for number in numbers) or part.n_frames < 1:
                 raise ValueError(f"{row} has no numbers")
-            if part.first_frame != at or not re.fullmatch(r"\d+\.h5md", part.file):
-                raise ValueError(f"{row} does not follow at frame {at}")
+            if part.first_frame != n_frames or not re.fullmatch(r"\d+\.h5md", part.file):
+                raise ValueError(f"{row} does not follow at frame {n_frames}")
             parts.append(part)
-            at = part.stop
-        if at != manifest["n_frames"]:
-            raise ValueError(f"they have {at} frames, not {manifest['n_frames']}")
+            n_frames = part.stop
+        if n_frames != manifest["n_frames"]:
+            raise ValueError(f"they have {n_frames} frames, not {manifest['n_frames']}")
     except (TypeError, ValueError) as error:
         raise CorruptLayoutError(
             f"{path}: its manifest does not describe its parts correctly ({str(error)[:200]}); "
@@ -127,14 +127,14 @@ class JoinedFile(OwnFile):
         """Return none, since the arrays are those of the parts; find these."""
         self.folder, self.parts = _parts_of(self.manifest, self.path)
         try:
-            there = {path.name for path in self.folder.iterdir()}
+            names = {path.name for path in self.folder.iterdir()}
         except OSError as error:
             raise CorruptLayoutError(
                 f"{self.folder}: the folder with the {len(self.parts)} parts of {self.path.name} "
                 f"cannot be read ({error.strerror}); the two belong together: put it back beside "
                 f"{self.path.name}, or convert the source again"
             ) from error
-        missing = [part for part in self.parts if part.file not in there]
+        missing = [part for part in self.parts if part.file not in names]
         if missing and self._verifies:
             raise CorruptLayoutError(
                 f"{self.folder / missing[0].file}: this part of {self.path.name} (frames "
@@ -165,18 +165,18 @@ class JoinedFile(OwnFile):
                 f"{name}: missing, truncated or no HDF5 file ({' '.join(str(error).split())}), "
                 f"expected {what}; put it back, or convert the source again"
             ) from error
-        found = opened.manifest
+        manifest = opened.manifest
         crc = opened.manifest_crc32c
-        known = not self._verifies or part.manifest_crc32c in (None, crc)
-        if found["uuid"] != part.uuid or not known:
+        is_the_same = not self._verifies or part.manifest_crc32c in (None, crc)
+        if manifest["uuid"] != part.uuid or not is_the_same:
             opened.close()
             raise CorruptLayoutError(
                 f"{name}: not the file that {self.path.name} means ({what}): its uuid is "
-                f"{found['uuid']}, expected {part.uuid}, and its manifest has crc32c {crc}, "
+                f"{manifest['uuid']}, expected {part.uuid}, and its manifest has crc32c {crc}, "
                 f"expected {part.manifest_crc32c}; put the right one back, or convert the "
                 "source again"
             )
-        shape = (found["n_frames"], found["n_atoms"])
+        shape = (manifest["n_frames"], manifest["n_atoms"])
         if shape != (part.n_frames, self.manifest["n_atoms"]):
             opened.close()
             raise CorruptLayoutError(
@@ -193,7 +193,7 @@ class JoinedFile(OwnFile):
         return self._open_parts[0]
 
     def info(self, layout: str) -> TrajectoryInfo:
-        """Return what is in the parts together, as the trajectory of the group."""
+        """Return the information on the trajectory of the group in all parts."""
         manifest = self.manifest
         return (
             self._first()
@@ -216,8 +216,8 @@ class JoinedFile(OwnFile):
         for number, first, last in runs_of_parts(self._edges, start, stop):
             rows = block
             if last - first != stop - start:
-                at = int(self._edges[number]) - start
-                rows = block.frames(slice(at + first, at + last))
+                part_begins = int(self._edges[number]) - start
+                rows = block.frames(slice(part_begins + first, part_begins + last))
             self._open_parts[number].read_into(first, last, atoms, rows)
 
     def byte_ranges(
@@ -258,8 +258,8 @@ class JoinedFile(OwnFile):
     def _compare_columns(self, opened: OwnFile, part: Part) -> None:
         """Raise CorruptLayoutError if times, steps and boxes are not those of a part."""
         for name, many in (("time", "times"), ("step", "steps"), ("box", "boxes")):
-            mine = self.rows(name, part.first_frame, part.stop)
-            if not np.array_equal(mine, opened.rows(name, 0, part.n_frames), equal_nan=True):
+            own_rows = self.rows(name, part.first_frame, part.stop)
+            if not np.array_equal(own_rows, opened.rows(name, 0, part.n_frames), equal_nan=True):
                 raise CorruptLayoutError(
                     f"{opened.path}: its {many} are not those in {self.path}; convert the source "
                     "again"
@@ -278,7 +278,7 @@ class H5MDEnsemble(Ensemble):
 
     @property
     def folder(self) -> Path:
-        """What the folder of parts will be called."""
+        """The final path of the folder of parts."""
         return new_parts_folder(self.target, self.uuid)
 
     def create(self) -> None:

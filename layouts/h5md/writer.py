@@ -3,9 +3,9 @@
 Of a file that an earlier run has left, all but the frames is made anew, and the frames stay. That
 run may have ended while HDF5 was writing, so that nothing but the chunks can be believed. What HDF5
 makes of a plan is always the same: the chunks have their places before the first is written. But
-compressed chunks have none beforehand: of these the journal tells the places, and they are copied
+compressed chunks have none beforehand: their places are in the journal, and they are copied
 into a new file. The file of run N is called ``NAME.N`` as soon as there is a run after it, so that
-whatever ends that one too, the journal's places are right.
+the journal's places are right even if that one ends early, too.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class H5MDWriter(LayoutWriter):
     _handle_file: OutputFile | None = None
     _handle_former: EarlierRunChunks | None = None
     _written: Written | None = None
-    """Of a file made now: where something other than chunks was written."""
+    """Where something other than chunks was written, in a file made now."""
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
@@ -127,7 +127,7 @@ class H5MDWriter(LayoutWriter):
         self._pieces = {key: self._piece_table(*key) for key in self._arrays if self._plain}
         self._chunk_places: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
         self.manifest_crc32c = 0
-        """Of the text of the manifest, once it is written."""
+        """Checksum of the text of the manifest, once it is written."""
         self._stored = {key: np.zeros(self._grid(*key), np.bool_) for key in self._arrays}
 
     @classmethod
@@ -206,8 +206,8 @@ class H5MDWriter(LayoutWriter):
         items = []
         for (group, field), array in self._arrays.items():
             coder = chunk_coder(self.plan, field)
-            for i, j, there, chunk in cut_chunks(array, start, self._values(block, group, field)):
-                data, crcs = encode_chunk(chunk, coder, there)
+            for i, j, shape, chunk in cut_chunks(array, start, self._values(block, group, field)):
+                data, crcs = encode_chunk(chunk, coder, shape)
                 items.append(EncodedChunk(f"{group}/{field}/{i}/{j}", data, crcs))
         return items
 
@@ -229,17 +229,17 @@ class H5MDWriter(LayoutWriter):
 
     def store(self, item: EncodedChunk) -> None:
         """Write one chunk where it belongs; raises OutputError."""
-        array, at = split_key(item.key)
+        array, place = split_key(item.key)
         if self._plain:
             with writing(self.path):
-                self._opened.write(int(self.places.chunks[array][at]), *item.parts)
+                self._opened.write(int(self.places.chunks[array][place]), *item.parts)
             return
         plan = self._arrays[array]
         file = self._file
         assert self._handle_file is not None
         with writing(self.path), self._handle_file.raising_disk_errors():
             dataset = file[value_path(*array)].id
-            first = (at[0] * plan.chunk_frames, at[1] * plan.chunk_atoms, 0)
+            first = (place[0] * plan.chunk_frames, place[1] * plan.chunk_atoms, 0)
             dataset.write_direct_chunk(first, item.data)
 
     def drain(self) -> None:
@@ -251,12 +251,14 @@ class H5MDWriter(LayoutWriter):
     def commit(self, record: PieceRecord) -> None:
         """Note the checksums of a piece, and write its boxes, times and steps."""
         for key, crcs in record.crcs.items():
-            array, at = split_key(key)
-            self._crcs[array][at] = crcs[0]
-            self._stored[array][at] = True
+            array, place = split_key(key)
+            self._crcs[array][place] = crcs[0]
+            self._stored[array][place] = True
             if array in self._pieces:
-                first = at[0] * self._arrays[array].chunk_frames
-                rows = self._pieces[array][first : first + self._arrays[array].chunk_frames, at[1]]
+                first = place[0] * self._arrays[array].chunk_frames
+                rows = self._pieces[array][
+                    first : first + self._arrays[array].chunk_frames, place[1]
+                ]
                 rows[...] = np.reshape(crcs[1:], (-1, rows.shape[1]))[: len(rows)]
         self.places.time.write(self._opened.fileno(), record.start, record.time, self.path)
         self.places.step.write(self._opened.fileno(), record.start, record.step, self.path)
@@ -355,11 +357,11 @@ def plan_contiguous(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
 
 
 CHUNK_ENTRY_NBYTES = 12 + 64
-"""What a chunk takes in our tables and, about, in HDF5's index."""
+"""Bytes of a chunk in our tables and, approximately, in HDF5's index."""
 
 
 def _floats(options: WriteOptions) -> dict[str, Any]:
-    """Return what the plan says of floats: as they are, or multiples of powers of two."""
+    """Return a plan's fields for floats: as they are, or multiples of powers of two."""
     level = gzip_level(options.compression)
     steps = {
         name: power_of_two_step(step, f"--precision-{name}")
@@ -379,13 +381,13 @@ def _floats(options: WriteOptions) -> dict[str, Any]:
 
 
 def _packed(info: TrajectoryInfo, options: WriteOptions) -> dict[str, Any]:
-    """Return what the plan says of integers, of a step or of an XTC; raises PlanError."""
-    name, asked = integer_codec(options.compression), options.precision
+    """Return a plan's fields for integers, of a step or of an XTC; raises PlanError."""
+    name, requested = integer_codec(options.compression), options.precision
     precision, source = None, None
-    if isinstance(asked, float | int):
-        precision, source = float(asked), "asked"
+    if isinstance(requested, float | int):
+        precision, source = float(requested), "asked"
         quantised_from_option(precision, source, name)  # raises for a step that is none
-    elif asked != "none" and info.xtc_integers and info.precision is not None:
+    elif requested != "none" and info.xtc_integers and info.precision is not None:
         precision, source = info.precision, "xtc"
     elif not options.field_precisions:
         raise PlanError(
@@ -418,10 +420,10 @@ def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
                 f"--flavour {options.flavour} stores floats in its own units, which --precision "
                 "does not know; leave one of them out"
             )
-    how = _packed(info, options) if integer_codec(options.compression) else _floats(options)
-    packed = how["compression"] is not None
+    encoding = _packed(info, options) if integer_codec(options.compression) else _floats(options)
+    packed = encoding["compression"] is not None
     contiguous = options.contiguous
-    quantised = integer_codec(how["compression"]) is not None
+    quantised = integer_codec(encoding["compression"]) is not None
     plan = (
         plan_contiguous(info, options)
         if contiguous
@@ -432,7 +434,7 @@ def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
         writes_chunks=True,
         flavour=options.flavour,
         direct=None if packed else False,
-        **how,
+        **encoding,
     )
     if packed:  # nobody knows beforehand where compressed chunks end
         plan = plan.replace(alignment_nbytes=1, padding=0.0)
@@ -467,7 +469,7 @@ def write_tables(
 
     Returns the crc32c of each table by name, and the `chunk_table` of each array.
     """
-    known, places = {}, []
+    table_crcs, places = {}, []
     for (group, field), array in arrays.items():
         plain = (group, field) in pieces
         parent = file.create_group(f"{ARRAYS}/{group}/{ELEMENTS[field]}")
@@ -475,7 +477,7 @@ def write_tables(
         if plain:
             tables[PIECES] = pieces[group, field]
         for name, table in tables.items():
-            known[f"{group}/{ELEMENTS[field]}/{name}"] = crc32c(table)
+            table_crcs[f"{group}/{ELEMENTS[field]}/{name}"] = crc32c(table)
         dataset = file[value_path(group, field)]
         if array.contiguous:
             parent.attrs[RUN_FRAMES] = array.chunk_frames
@@ -488,7 +490,7 @@ def write_tables(
         for name, table in tables.items():
             create_column(parent, name, table.shape, table.dtype.str)
             parent[name][...] = table
-    return known, places
+    return table_crcs, places
 
 
 def _beside(path: Path, ending: str) -> Path:
@@ -570,7 +572,7 @@ class EarlierRunChunks:
         last = max(int(receipt.extra["run"][0]) for receipt in receipts)
         self.run = last + 1
         if os.path.lexists(self._file(last)):
-            path.unlink(missing_ok=True)  # it was begun, and nothing is told of it
+            path.unlink(missing_ok=True)  # it was begun, and is not in the journal
         else:
             path.rename(self._file(last))
 
@@ -581,8 +583,8 @@ class EarlierRunChunks:
         """Yield the chunks of a piece, each checked; raises CorruptLayoutError."""
         path = self._file(int(receipt.extra["run"][0]))
         with OpenFile(path, CorruptLayoutError) as file:
-            found = zip(receipt.crcs.items(), receipt.extra["places"].tolist(), strict=True)
-            for (key, crcs), (offset, nbytes) in found:
+            stored = zip(receipt.crcs.items(), receipt.extra["places"].tolist(), strict=True)
+            for (key, crcs), (offset, nbytes) in stored:
                 data = file.array(offset, nbytes)
                 array = plan.array(*key.split("/")[:2])
                 room = np.empty((array.chunk_frames, array.chunk_atoms, 3), "<f4")

@@ -8,7 +8,7 @@ from mdio.core.frames import FIELDS
 
 
 class NativeFormat(NamedTuple):
-    """What writing a native format takes to know."""
+    """The facts of a native format that writing needs."""
 
     encoder: str
     """Address of the `Encoder`."""

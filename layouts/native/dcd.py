@@ -183,7 +183,7 @@ class _Records:
     def titles(self) -> bytes:
         """Return the record of titles: their number, and 80 bytes of each.
 
-        MDAnalysis 0.17.0 wrote 164 as its length whatever the number of titles was; the record ends
+        MDAnalysis 0.17.0 wrote 164 as its length for any number of titles; the record ends
         where the number of titles says then.
         """
         begin, length = self.offset, self._length()
@@ -315,13 +315,13 @@ def bytes_of(path: Path, header: DCDHeader, n_frames: int) -> FrameTable | None:
 
 def _markers(header: DCDHeader) -> Iterator[tuple[int, bytes]]:
     """Yield the lengths that stand before and behind each record of a frame."""
-    at, size = 0, header.marker.itemsize
+    offset, size = 0, header.marker.itemsize
     lengths = [CELL_NBYTES] * header.has_cell + [4 * header.n_atoms] * header.n_dimensions
     for nbytes in lengths:
         marker = np.array(nbytes, header.marker).tobytes()
-        yield at, marker
-        yield at + size + nbytes, marker
-        at += nbytes + 2 * size
+        yield offset, marker
+        yield offset + size + nbytes, marker
+        offset += nbytes + 2 * size
 
 
 CELL_ORDER = (0, 2, 5, 4, 3, 1)

@@ -76,7 +76,7 @@ class Encoder(ABC):
         """Return the bytes of all frames of `block`, one after another, as (N,) uint8.
 
         `block`: what is to be written. `out`, (N,) uint8, optional: where frames have one size:
-        filled and returned, whatever it held before.
+        filled and returned.
         Raises OutputError: a value that the format cannot hold.
         """
 
@@ -155,7 +155,7 @@ def native_plan(container: str, info: TrajectoryInfo, options: WriteOptions) -> 
 
     `container`: xtc, trr, dcd or ncdf. `info`: the frames and atoms that will be written (after
     selection). `options`: what was asked; `precision` is for XTC only.
-    Returns LayoutPlan: with pieces of about 8 MiB decoded; `notes` tells which fields the format
+    Returns LayoutPlan: with pieces of about 8 MiB decoded; `notes` names fields that the format
     leaves out.
     Raises PlanError: nothing to write, more atoms than the format can count, or options that it has
     no use for.

@@ -328,7 +328,7 @@ class IndexedLayout(FoundFrames):
     @classmethod
     @abstractmethod
     def marks(cls, path: Path) -> FrameMarks:
-        """Return what frames of a file begin with, from its first frame."""
+        """Return the marks with which frames of a file begin, from its first frame."""
 
     def _find_frames(self, n_atoms: int, scan: Callable[[Path], FrameIndex]) -> None:
         """Find the frames: by checksums, around damage, or by the stored index."""

@@ -242,7 +242,7 @@ class TRRLayout(IndexedLayout):
 
     @classmethod
     def marks(cls, path: Path) -> FrameMarks:
-        """Return what frames of a file begin with, from its first frame."""
+        """Return the marks with which frames of a file begin, from its first frame."""
         with OpenFile(path) as file:
             head = file.peek(0, FIXED_NBYTES)
         n_atoms = header_of(head, path, 0, None).n_atoms

@@ -40,7 +40,7 @@ WAITING_NBYTES = 64 << 20
 
 
 class FileWriter(LayoutWriter):
-    """What all four have in common; any piece of frames of one size goes straight to its place.
+    """The base of all four; any piece of frames of one size is written straight to its place.
 
     Attributes: `notes`: after `finish`: what of the trajectory the format could not keep, in
     sentences.

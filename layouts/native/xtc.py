@@ -63,7 +63,7 @@ def check_frames(data: NDArray[np.uint8], run: range, frames: FrameTable, n_atom
 
 
 def _marks(n_atoms: int) -> FrameMarks:
-    """Return what frames of `n_atoms` begin with."""
+    """Return the marks with which frames of `n_atoms` begin."""
 
     def size_of(raw: bytes) -> int | None:
         try:
@@ -116,7 +116,7 @@ class XTCLayout(IndexedLayout):
 
     @classmethod
     def marks(cls, path: Path) -> FrameMarks:
-        """Return what frames of a file begin with, from its first frame."""
+        """Return the marks with which frames of a file begin, from its first frame."""
         return _marks(read_header(path).n_atoms)
 
     def _open_frames(self) -> TrajectoryInfo:
@@ -181,7 +181,7 @@ class XTCEncoder(Encoder):
         """Return the offset of each frame of `data`, and the end of the last one."""
         view, edges = data.data, [0]
         while edges[-1] < len(view):
-            at = edges[-1]
-            header = parse_header(view[at : at + HEADER_NBYTES].tobytes(), len(edges) - 1, at)
-            edges.append(at + header.nbytes)
+            end = edges[-1]
+            header = parse_header(view[end : end + HEADER_NBYTES].tobytes(), len(edges) - 1, end)
+            edges.append(end + header.nbytes)
         return np.array(edges, np.int64)

@@ -37,7 +37,7 @@ from mdio.layouts.writer import NotFinite, OutputMeta, PieceRecord, SelectIntact
 RUN_NBYTES = 1 << 20
 """Bytes that are read, looked at and written at a time: they stay in the processor's cache."""
 ROOM_NBYTES = kernels.PADDING
-"""What the decoder may read beyond the last frame."""
+"""Bytes that the decoder may read beyond the last frame."""
 
 Part = tuple[FrameTable, int, int]
 """Frames ``start:stop`` of a file."""
@@ -52,7 +52,7 @@ class SegmentsCopier(SegmentsWriter):
     what comes back.
 
     `path`, `plan`, `meta`: as of every writer. `frames`: the frames that are copied, one after the
-    other. `first_times_ps`: time of the first frame of each segment. `kept`: what is in all frames
+    other. `first_times_ps`: time of the first frame of each segment. `info`: what is in all frames
     of the output. `n_taken`: frames before those of `frames`: of segments that are there.
     """
 
@@ -66,14 +66,14 @@ class SegmentsCopier(SegmentsWriter):
         *,
         frames: Sequence[FrameTable],
         first_times_ps: Sequence[float],
-        kept: TrajectoryInfo,
+        info: TrajectoryInfo,
         n_taken: int = 0,
     ) -> None:
         super().__init__(path, plan, meta)
         self.first_times_ps = first_times_ps
         self.frames = frames
         self.n_taken = n_taken
-        self._time_last_ps, self._has_box = kept.time_last_ps, kept.has_box
+        self._time_last_ps, self._has_box = info.time_last_ps, info.has_box
         self._buffer = np.empty(0, np.uint8)
 
     def copy(self, start: int, stop: int, former: Layout | None = None) -> PieceRecord:
@@ -149,8 +149,8 @@ class SegmentsCopier(SegmentsWriter):
         with layout_class(self.container)(path) as layout:
             for run in suspects:
                 positions = layout.read(run.start, run.stop).positions
-                found = NotFinite.among(positions, run.start)
-                not_finite = not_finite + found if not_finite and found else not_finite or found
+                of_run = NotFinite.among(positions, run.start)
+                not_finite = not_finite + of_run if not_finite and of_run else not_finite or of_run
         return not_finite
 
     def _stored(self, number: int, former: Layout | None) -> Copied | None:
@@ -186,12 +186,12 @@ class SegmentsCopier(SegmentsWriter):
         suspects: list[range] = []
         crcs: list[int] = []
         edges: list[NDArray[np.int64]] = []
-        at = 0
+        offset = 0
         for frames, start, stop in parts:
             if frames.header is not None:
                 header = frames.header(frames.first + start, frames.first + stop)
                 write_all(target, 0, header)
-                at, crc = len(header), crc32c(header)
+                offset, crc = len(header), crc32c(header)
                 crcs.append(crc)
             begin, nbytes = int(frames.edges[start]), int(frames.edges[stop] - frames.edges[start])
             with (
@@ -201,13 +201,15 @@ class SegmentsCopier(SegmentsWriter):
                 for data, run in self._runs(source, frames, start, stop):
                     crc = crc32c(data, crc)
                     crcs += self._sums(data, frames, run).tolist()
-                    write_sliced(target, data, at)
-                    edges.append(frames.edges[run.start : run.stop] - frames.edges[run.start] + at)
-                    at += len(data)
+                    write_sliced(target, data, offset)
+                    edges.append(
+                        frames.edges[run.start : run.stop] - frames.edges[run.start] + offset
+                    )
+                    offset += len(data)
                     if frames.may_hold_nonfinite(data):
                         suspects.append(range(n_copied, n_copied + len(run)))
                     n_copied += len(run)
-        offsets = np.append(np.concatenate(edges), np.int64(at))
+        offsets = np.append(np.concatenate(edges), np.int64(offset))
         return crc, PieceSums(offsets, NATIVE_FORMATS[self.container].head_nbytes, crcs), suspects
 
     def _runs(
@@ -231,15 +233,15 @@ class SegmentsCopier(SegmentsWriter):
     def _sums(self, data: memoryview, frames: FrameTable, run: range) -> Sums:
         """Return the checksums of pieces, which are those that the source has, if it has any."""
         edges = frames.edges[run.start : run.stop + 1] - frames.edges[run.start]
-        found = crc32c_pieces(data, piece_edges(edges, NATIVE_FORMATS[self.container].head_nbytes))
+        sums = crc32c_pieces(data, piece_edges(edges, NATIVE_FORMATS[self.container].head_nbytes))
         if frames.sums is not None:
             a, b = frames.first + run.start, frames.first + run.stop
-            if first_difference(found, frames.sums.of_frames(a, b)) is not None:
+            if first_difference(sums, frames.sums.of_frames(a, b)) is not None:
                 raise CorruptLayoutError(
                     f"{frames.path}: frames {a} to {b - 1} of this segment do not have the "
                     "checksums that they were written with; copy it from where it came from again"
                 )
-        return found
+        return sums
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the buffer behind; sources have their whole names, as the output has."""
@@ -249,10 +251,10 @@ class SegmentsCopier(SegmentsWriter):
 
 def _joined_index(parts: list[tuple[FrameTable, int, int]], n_atoms: int) -> FrameIndex:
     """Return the index of a file of frames ``start:stop`` of each part, one after the other."""
-    at = 0
+    offset = 0
     offsets = []
     for frames, start, stop in parts:
         edges = frames.edges[start : stop + 1]
-        offsets.append(edges[:-1] - edges[0] + at)
-        at += int(edges[-1] - edges[0])
-    return FrameIndex(np.concatenate(offsets), at, n_atoms)
+        offsets.append(edges[:-1] - edges[0] + offset)
+        offset += int(edges[-1] - edges[0])
+    return FrameIndex(np.concatenate(offsets), offset, n_atoms)

@@ -51,7 +51,7 @@ class Segment:
     n_frames: int
     nbytes: int
     crc32c: int
-    """Of the whole file."""
+    """Checksum of the whole file."""
     time_first_ps: float
 
     @property
@@ -78,7 +78,7 @@ def segments_of(manifest: Mapping[str, Any], path: Path) -> list[Segment]:
     lie elsewhere than in the folder.
     """
     segments: list[Segment] = []
-    at = 0
+    next_frame = 0
     rows = manifest.get("segments")
     for row in rows if isinstance(rows, list) else []:
         try:
@@ -87,7 +87,7 @@ def segments_of(manifest: Mapping[str, Any], path: Path) -> list[Segment]:
             numbers = (segment.first_frame, segment.n_frames, segment.nbytes, segment.crc32c)
             sound = (
                 all(type(number) is int for number in numbers)
-                and segment.first_frame == at
+                and segment.first_frame == next_frame
                 and segment.n_frames > 0
                 and isinstance(segment.time_first_ps, int | float)
                 and not place.is_absolute()
@@ -98,14 +98,14 @@ def segments_of(manifest: Mapping[str, Any], path: Path) -> list[Segment]:
         if not sound:
             raise CorruptLayoutError(
                 f"{path / MANIFEST}: segment {len(segments)} is described as {str(row)[:120]}, "
-                f"expected one that begins at frame {at}; split or convert the source again"
+                f"expected one that begins at frame {next_frame}; split or convert the source again"
             )
         segments.append(segment)
-        at = segment.stop
-    if at != manifest["n_frames"]:
+        next_frame = segment.stop
+    if next_frame != manifest["n_frames"]:
         raise CorruptLayoutError(
-            f"{path / MANIFEST}: its segments hold {at} frames, expected {manifest['n_frames']}; "
-            "split or convert the source again"
+            f"{path / MANIFEST}: its segments hold {next_frame} frames, expected "
+            f"{manifest['n_frames']}; split or convert the source again"
         )
     return segments
 
@@ -140,15 +140,15 @@ def read_sums(path: Path, manifest: Mapping[str, Any], number: int) -> PieceSums
 
 
 def sums_problem(path: Path, manifest: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with the file of checksums beside its tables; None if nothing is."""
+    """Return the text of a problem with the file of checksums; None if there is none."""
     expected = len(SUMS_HEADER) + sum(nbytes for _, nbytes, _ in manifest[SUMS_KEY])
     try:
         with OpenFile(Redirect(path, manifest).place(SUMS)) as file:
-            found, nbytes = file.peek(0, len(SUMS_HEADER)), file.nbytes
+            header, nbytes = file.peek(0, len(SUMS_HEADER)), file.nbytes
     except SourceError as error:
         return str(error)
-    if found != SUMS_HEADER:
-        return f"{path / SUMS}: it begins with {found!r}, expected {SUMS_HEADER!r}"
+    if header != SUMS_HEADER:
+        return f"{path / SUMS}: it begins with {header!r}, expected {SUMS_HEADER!r}"
     if nbytes != expected:
         return f"{path / SUMS}: it has {nbytes} bytes, expected {expected}"
     return None
@@ -194,13 +194,13 @@ def read_manifest(path: Path, layout: str) -> dict[str, Any]:
 
 
 def written_by_mdio(folder: Path) -> bool:
-    """Return whether a folder has segments that mdio wrote; False for whatever else is there."""
-    found = manifest_in(folder)
-    return found is not None and found.get("layout") == "segments"
+    """Return whether a folder has segments that mdio wrote; False for anything else."""
+    manifest = manifest_in(folder)
+    return manifest is not None and manifest.get("layout") == "segments"
 
 
 def state_of(path: Path) -> tuple[int, ...] | None:
-    """Return what differs between a file and one that has taken its name."""
+    """Return a text on the differences between a file and one that has taken its name."""
     try:
         status = path.stat()
     except OSError:

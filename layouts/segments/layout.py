@@ -50,11 +50,11 @@ MAX_EARLY = 48
 class SegmentsLayout(Layout):
     """A folder of segments, opened one at a time.
 
-    What is in it is told by the manifest and the first segment, so that opening costs the same for
-    ten segments and ten thousand, and many ranks do not open every file. One segment is open at a
-    time, the one read last, and the next ones where reads are expected. Its bytes are compared with
-    their checksums as they are read, and it belongs to the output that was opened, also if another
-    one takes its place meanwhile.
+    Its information comes from the manifest and the first segment, so that opening costs the same
+    for ten segments and ten thousand, and many ranks do not open every file. One segment is open at
+    a time, the one read last, and the next ones where reads are expected. Its bytes are compared
+    with their checksums as they are read, and it belongs to the output that was opened, also if
+    another one takes its place meanwhile.
     """
 
     name = "segments"
@@ -82,7 +82,7 @@ class SegmentsLayout(Layout):
 
     @property
     def manifest(self) -> Mapping[str, Any]:
-        """What was written of the output's making, with its segments."""
+        """The manifest, which lists the segments."""
         _ = self.info
         return self._manifest
 
@@ -96,10 +96,10 @@ class SegmentsLayout(Layout):
     def uuid_at(cls, path: Path) -> str | None:
         """Return the identity of the output that is at `path` now."""
         try:
-            found = json.loads(read_regular(path / MANIFEST))["uuid"]
+            uuid = json.loads(read_regular(path / MANIFEST))["uuid"]
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return None
-        return found if isinstance(found, str) else None
+        return uuid if isinstance(uuid, str) else None
 
     def _open(self) -> TrajectoryInfo:
         if self._opened_state is None:
@@ -182,12 +182,12 @@ class SegmentsLayout(Layout):
             self._check_same(layout)
         except SourceError as error:
             raise CorruptLayoutError(f"{error} (segment {number} of {self.path})") from error
-        found = (info.n_frames, info.n_atoms)
+        shape = (info.n_frames, info.n_atoms)
         expected = (segment.n_frames, self._manifest["n_atoms"])
-        if found != expected:
+        if shape != expected:
             layout.close()
             raise CorruptLayoutError(
-                f"{path}: {found[0]} frames of {found[1]} atoms, expected {expected[0]} of "
+                f"{path}: {shape[0]} frames of {shape[1]} atoms, expected {expected[0]} of "
                 f"{expected[1]}; split or convert the source again"
             )
         return layout
@@ -225,15 +225,15 @@ class SegmentsLayout(Layout):
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
         for number, first, last in runs_of_parts(self._edges, start, stop):
-            at = int(self._edges[number])
-            rows = block.frames(slice(at + first - start, at + last - start))
+            begins = int(self._edges[number])
+            rows = block.frames(slice(begins + first - start, begins + last - start))
             layout = self._segment(number)
             try:
                 layout.read(first, last, atoms, rows)
             except SourceError as error:
                 raise CorruptLayoutError(f"{error} (segment {number} of {self.path})") from error
             if layout.facts.counts_steps:
-                rows.step += at
+                rows.step += begins
 
     def _members_of(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
         for number, first, last in runs_of_parts(self._edges, start, stop):
@@ -299,10 +299,10 @@ class SegmentsLayout(Layout):
         """Compare size and checksum of a file with the manifest; raises CorruptLayoutError."""
         segment = self.segments[number]
         self._check_size(segment)
-        found = file_crc(self._place(segment.file))
-        if found != segment.crc32c:
+        crc = file_crc(self._place(segment.file))
+        if crc != segment.crc32c:
             raise CorruptLayoutError(
-                f"{self._place(segment.file)}: its crc32c is {found:08x}, expected "
+                f"{self._place(segment.file)}: its crc32c is {crc:08x}, expected "
                 f"{segment.crc32c:08x}: frames {segment.first_frame} to {segment.stop - 1} "
                 "have changed; split or convert the source again"
             )

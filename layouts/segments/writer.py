@@ -144,9 +144,9 @@ class SegmentsWriter(LayoutWriter):
                 file.parent.mkdir(exist_ok=True)
                 file.touch()
 
-    def adopt(self, taken: Sequence[tuple[Segment, bytes]], *, has_box: bool) -> None:
+    def adopt(self, segments: Sequence[tuple[Segment, bytes]], *, has_box: bool) -> None:
         """Take note of the first segments, with their sums: they are there, and whole."""
-        for number, (segment, table) in enumerate(taken):
+        for number, (segment, table) in enumerate(segments):
             self._done[number], self._tables[number] = segment, table
         self._has_box |= has_box
 
@@ -159,21 +159,21 @@ class SegmentsWriter(LayoutWriter):
 
     def _rejoined(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
         """Return the receipts of segments that are joined, or whose parts are all there."""
-        kept: list[PieceRecord] = []
+        rejoined: list[PieceRecord] = []
         self._joined.clear()
         ordered = sorted(receipts, key=lambda receipt: receipt.start)
         for number, some in groupby(ordered, lambda receipt: self._number(receipt.start)):
-            found = list(some)
-            parts = [self._place(receipt.start)[0] for receipt in found]
-            if sum(r.stop - r.start for r in found) == self.plan.segment_frames[number]:
-                starts = accumulate((receipt.nbytes for receipt in found), initial=0)
-                self._joined |= {r.start: at for r, at in zip(found, starts, strict=False)}
+            in_order = list(some)
+            parts = [self._place(receipt.start)[0] for receipt in in_order]
+            if sum(r.stop - r.start for r in in_order) == self.plan.segment_frames[number]:
+                starts = accumulate((receipt.nbytes for receipt in in_order), initial=0)
+                self._joined |= {r.start: start for r, start in zip(in_order, starts, strict=False)}
                 for part in parts[1:]:
                     part.unlink(missing_ok=True)
             elif not all(part.exists() for part in parts):
                 continue
-            kept += found
-        return kept
+            rejoined += in_order
+        return rejoined
 
     def settled(self, receipt: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
         """Return the receipt, and the segment, and the part beside it."""
@@ -182,10 +182,10 @@ class SegmentsWriter(LayoutWriter):
 
     def _holds(self, receipt: PieceRecord) -> bool:
         """Read a piece where it is stored, or where it was joined to others."""
-        path, at = self._place(receipt.start)
+        path, offset = self._place(receipt.start)
         if receipt.start in self._joined:
-            path, at = self._file(self._number(receipt.start)), self._joined[receipt.start]
-        return is_stored(receipt, self._encoder.frame_nbytes, path, at)
+            path, offset = self._file(self._number(receipt.start)), self._joined[receipt.start]
+        return is_stored(receipt, self._encoder.frame_nbytes, path, offset)
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
         """Return the bytes of these frames; their key is the first of them."""
@@ -228,7 +228,7 @@ class SegmentsWriter(LayoutWriter):
         crc = crc32c_joined(np.array(sums, np.uint32), np.cumsum((0, *sizes)))
         lost = self._encoder.lost(time, step)
         if lost is not None and not self._has_lost_times:
-            self._has_lost_times = True  # told once, with the figures of one segment
+            self._has_lost_times = True  # noted once, with the figures of one segment
             self.notes.append(lost)
         self._has_box = self._has_box or any(bool(record.box.any()) for record in records)
         segment, info, offsets = describe_segment(
@@ -250,13 +250,13 @@ class SegmentsWriter(LayoutWriter):
 
         A part that is there no more has its place already, from an earlier run.
         """
-        at = records[0].nbytes
+        offset = records[0].nbytes
         parts = [self._part(number, record.start) for record in records[1:]]
         for part, record in zip(parts, records[1:], strict=True):
             if part.exists():
                 with part.open("rb", buffering=0) as file:
-                    copy_bytes(file.fileno(), 0, record.nbytes, fd, at)
-            at += record.nbytes
+                    copy_bytes(file.fileno(), 0, record.nbytes, fd, offset)
+            offset += record.nbytes
         for part in parts:  # only now: until then another run can join them
             part.unlink(missing_ok=True)
 
@@ -325,8 +325,8 @@ def plan_segments(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
     plan = native_plan(container, info, options)
     n_segments = options.segments
     if n_segments is None:
-        wanted = math.ceil(info.n_frames * info.frame_nbytes / SEGMENT_NBYTES)
-        n_segments = min(max(wanted, 1), info.n_frames)
+        n_full = math.ceil(info.n_frames * info.frame_nbytes / SEGMENT_NBYTES)
+        n_segments = min(max(n_full, 1), info.n_frames)
     if not 1 <= n_segments <= info.n_frames:
         raise PlanError(
             f"{info.path}: {n_segments} segments asked for, but it has {info.n_frames} frames, so "

@@ -58,17 +58,21 @@ def set_stripe(
     all targets. Where users may not set patterns, that is the reason which is noted.
     """
     where = Path(path)
-    asked = stripe_request(stripe_nbytes, stripe_count, progressive)
+    request = stripe_request(stripe_nbytes, stripe_count, progressive)
     if progressive or stripe_count == -1:
-        what = "no progressive layouts" if progressive else "no word for all targets; give a number"
-        found = get_stripe(where if where.exists() else where.parent)
-        return stripe_record(path, asked, found, f"BeeGFS has {what}")
+        lacking = (
+            "no progressive layouts" if progressive else "no word for all targets; give a number"
+        )
+        current = get_stripe(where if where.exists() else where.parent)
+        return stripe_record(path, request, current, f"BeeGFS has {lacking}")
     targets = [] if stripe_count is None else [f"--numtargets={stripe_count}"]
     folder = where if where.is_dir() else where.with_name(f"{where.name}.stripes")
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
-        return stripe_record(path, asked, None, f"{folder.name} cannot be made ({error.strerror})")
+        return stripe_record(
+            path, request, None, f"{folder.name} cannot be made ({error.strerror})"
+        )
     words = ("--setpattern", f"--chunksize={stripe_nbytes}", *targets, os.fspath(folder))
     _, reason = run_program("beegfs-ctl", *words)
     if folder != where:
@@ -77,7 +81,7 @@ def set_stripe(
                 (folder / where.name).touch()
                 (folder / where.name).rename(where)
             folder.rmdir()
-    found = get_stripe(where) if reason is None else None
-    if reason is None and found is None:
-        reason = "beegfs-ctl set a pattern, but cannot tell what it is"
-    return stripe_record(path, asked, found, reason)
+    current = get_stripe(where) if reason is None else None
+    if reason is None and current is None:
+        reason = "beegfs-ctl set a pattern, but does not show what it is"
+    return stripe_record(path, request, current, reason)

@@ -23,7 +23,7 @@ from mdio.layouts.striping.stripes import (
 )
 
 OBJECT_NBYTES = 64 << 20
-"""Of objects where several are written in turn; servers take 128 MiB where nobody changed that."""
+"""Size of objects where several are written in turn; servers take 128 MiB by default."""
 
 
 def get_stripe(path: str | PathLike[str]) -> Striping | None:
@@ -36,9 +36,9 @@ def get_stripe(path: str | PathLike[str]) -> Striping | None:
     if not where.is_dir():
         return _parsed(where, "ceph.file.layout")
     for folder in (where, *where.parents):
-        found = _parsed(folder, "ceph.dir.layout")
-        if found is not None:
-            return found
+        striping = _parsed(folder, "ceph.dir.layout")
+        if striping is not None:
+            return striping
     return None
 
 
@@ -67,7 +67,7 @@ def set_stripe(
     layouts, and does not say how many servers there are, so that a count of -1 is refused.
     """
     where = Path(path)
-    asked = stripe_request(stripe_nbytes, stripe_count, progressive)
+    request = stripe_request(stripe_nbytes, stripe_count, progressive)
     reason = None
     if progressive:
         reason = "CephFS has no progressive layouts"
@@ -75,7 +75,7 @@ def set_stripe(
         reason = "CephFS does not say how many servers there are; give the number of stripes"
     if reason is not None:
         return stripe_record(
-            path, asked, get_stripe(where if where.exists() else where.parent), reason
+            path, request, get_stripe(where if where.exists() else where.parent), reason
         )
     attribute = "ceph.dir.layout" if where.is_dir() else "ceph.file.layout"
     count = stripe_count or 1
@@ -92,8 +92,8 @@ def set_stripe(
     except OSError as error:
         if new_file:
             remove_empty(where)
-        return stripe_record(path, asked, None, f"CephFS refuses {layout} ({error.strerror})")
-    found = get_stripe(where)
-    if found is None:
-        reason = "CephFS took the layout, but does not tell it back"
-    return stripe_record(path, asked, found, reason)
+        return stripe_record(path, request, None, f"CephFS refuses {layout} ({error.strerror})")
+    current = get_stripe(where)
+    if current is None:
+        reason = "CephFS took the layout, but does not show it"
+    return stripe_record(path, request, current, reason)

@@ -113,15 +113,15 @@ def set_stripe(
         arguments += ["-E", str(end), *size, "-c", str(count)]
     arguments += [*(["-E", "-1"] if progressive else []), *size, *counts]
     _, reason = run_program("lfs", "setstripe", *arguments, os.fspath(path))
-    found = None
+    current = None
     if reason is None:
-        found = get_stripe(path)
-        if found is None:
-            reason = "lfs setstripe was content, but lfs getstripe cannot tell what it did"
+        current = get_stripe(path)
+        if current is None:
+            reason = "lfs setstripe was content, but lfs getstripe does not show what it did"
     elif new_file:
         remove_empty(where)
     return stripe_record(
-        path, stripe_request(stripe_nbytes, stripe_count, progressive), found, reason
+        path, stripe_request(stripe_nbytes, stripe_count, progressive), current, reason
     )
 
 

@@ -95,23 +95,23 @@ def stripe_request(
     progressive: Sequence[tuple[int, int]] | None = None,
 ) -> dict[str, Any]:
     """Return requested stripes as plain values for a `StripeRecord`."""
-    asked: dict[str, Any] = {"stripe_nbytes": stripe_nbytes, "stripe_count": stripe_count}
+    request: dict[str, Any] = {"stripe_nbytes": stripe_nbytes, "stripe_count": stripe_count}
     if progressive:
-        asked["progressive"] = [list(part) for part in progressive]
-    return asked
+        request["progressive"] = [list(part) for part in progressive]
+    return request
 
 
 def stripe_record(
     path: str | PathLike[str],
-    asked: dict[str, Any],
+    request: dict[str, Any],
     applied: Striping | None,
     reason: str | None = None,
 ) -> StripeRecord:
     """Return a record of the stripes requested and applied, and why they differ if they do."""
-    if reason is None and applied is not None and asked:
-        reason = _difference(applied, asked["stripe_nbytes"], asked["stripe_count"])
+    if reason is None and applied is not None and request:
+        reason = _difference(applied, request["stripe_nbytes"], request["stripe_count"])
     return StripeRecord(
-        asked=asked,
+        asked=request,
         applied=None if applied is None else asdict(applied),
         reason=reason,
         file_system=file_system_type(path),

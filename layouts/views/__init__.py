@@ -4,7 +4,7 @@ from mdio.core.errors import PlanError
 
 KEEP_ALL = "keep-all"
 OVERLAPS = ("keep-last", "keep-first", "error", KEEP_ALL)
-"""What is done with frames whose times several files have. By default `keep-last`, as restarts want
+"""How frames whose times several files have are treated. By default `keep-last`, as restarts want
 it, but not where that would lose the greater part of what there is."""
 
 

@@ -39,7 +39,7 @@ class ChainLayout(Layout):
 
     Times and steps are those in each file. Velocities and forces are there if any member has them,
     and NaN in the frames of the others. Once it is open, `members` are those whose frames are read,
-    in this order, and `notes` tells what was dropped or put into another order.
+    in this order, and `notes` says what was dropped or put into another order.
 
     ``info.layout`` is ``chain``, and ``info.path`` that of the first member; compression and
     precision are kept where all members share them. Messages about bytes name the member.
@@ -141,15 +141,15 @@ class ChainLayout(Layout):
     def _read_times(self, number: int, start: int, stop: int) -> FrameBlock:
         return self._use(number).read(start, stop, atoms=[])
 
-    def _time_ps(self, number: int, at: int) -> float:
-        return float(self._read_times(number, at, at + 1).time[0])
+    def _time_ps(self, number: int, frame: int) -> float:
+        return float(self._read_times(number, frame, frame + 1).time[0])
 
     def _arrange(self) -> None:
         """Keep of the members, and of what is known of them, what was chosen, in its order."""
         assert self._joining is not None
         numbers = [number for number, *_ in self._joining.parts]
         own = self._own_boundaries
-        self._own_boundaries = {at: own[n] for at, n in enumerate(numbers) if n in own}
+        self._own_boundaries = {place: own[n] for place, n in enumerate(numbers) if n in own}
         self._infos = [self._infos[number] for number in numbers]
         self.members = tuple(self._given[number] for number in numbers)
         for member in {*self._given} - {*self.members}:
@@ -229,8 +229,8 @@ class ChainLayout(Layout):
             return self
         info, edges = self.info, self.boundaries()
         parts = tuple((n, start, stop) for n, (_, start, stop) in enumerate(self.member_runs))
-        known = {member: _preopened(member) for member in {*self.members}}
-        members = tuple(known[member] for member in self.members)
+        preopened = {member: _preopened(member) for member in {*self.members}}
+        members = tuple(preopened[member] for member in self.members)
         assert self._joining is not None
         joining = replace(self._joining, parts=parts)
         return _known_chain(members, info, self._infos, joining, edges)
@@ -257,18 +257,18 @@ class ChainLayout(Layout):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was dropped, put into another order or is missing; opens it if need be."""
+        """Notes on what was dropped, put into another order or is missing; opens it if need be."""
         if self._joining is None:
             _ = self.info
         assert self._joining is not None
         return (*self._joining.notes, *super().notes)
 
     def topology(self) -> Topology | None:
-        """Return what the first member has."""
+        """Return the topology of the first member."""
         return self.members[0].topology()
 
     def frame_data(self) -> FrameData:
-        """Return what all members have; see `Layout.frame_data`."""
+        """Return the data of all members; see `Layout.frame_data`."""
         _ = self.info
         parts = [(one.frame_data(), start, stop) for one, start, stop in self.member_runs]
         return concatenate_columns(
@@ -353,13 +353,13 @@ def _chain(
 
 
 def _preopened(member: Layout) -> Layout:
-    made: Layout = member.preopened()
-    if made is not member:
+    preopened: Layout = member.preopened()
+    if preopened is not member:
         member.close()  # a chain of many leaves few of them open
-    return made
+    return preopened
 
 
-def _known_chain(members: tuple[Layout, ...], *known: Any) -> ChainLayout:
+def _known_chain(members: tuple[Layout, ...], *state: Any) -> ChainLayout:
     chain = ChainLayout(members, fields=members[0].fields)
-    chain._opened_state, chain._joining = known, known[2]
+    chain._opened_state, chain._joining = state, state[2]
     return chain

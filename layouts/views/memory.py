@@ -65,7 +65,7 @@ class MemoryLayout(Layout):
         block.assign(frames if atoms is None else frames.take(atoms))
 
     def topology(self) -> Topology | None:
-        """Return what its atoms are."""
+        """Return the topology."""
         return self.atoms
 
     def files(self) -> Iterator[Layout]:

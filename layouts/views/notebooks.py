@@ -83,8 +83,8 @@ class FieldArray:
         more = {name: name == self.name for name in FIELDS[1:]}
         block = FrameBlock.empty(stop - first, len(atoms), **more)
         self.layouts.get().read(first, stop, atoms=atoms, out=block)
-        found: NDArray[Any] = getattr(block, self.name)[np.ix_(frames - first, *rest)]
-        return found[tuple(0 if one.ndim == 0 else slice(None) for one in picked)]
+        values: NDArray[Any] = getattr(block, self.name)[np.ix_(frames - first, *rest)]
+        return values[tuple(0 if one.ndim == 0 else slice(None) for one in picked)]
 
     def chunks(self) -> tuple[tuple[int, ...], ...]:
         """Return the lengths of chunks, axis by axis: whole ones of the layout, neighbours joined.
@@ -144,12 +144,12 @@ def as_dataset(layout: Layout) -> Dataset:
         coordinates["edge"] = ["a", "b", "c", "alpha", "beta", "gamma"]
     topology = layout.topology()
     for column in ("names", "resids", "resnames", "segids") if topology is not None else ():
-        found = None if topology is None else topology.per_atom(column)
-        if found is not None:
-            if isinstance(found, np.ndarray):
-                plain = found.astype(np.int64)
+        values = None if topology is None else topology.per_atom(column)
+        if values is not None:
+            if isinstance(values, np.ndarray):
+                plain = values.astype(np.int64)
             else:
-                plain = found.values().astype(str)
+                plain = values.values().astype(str)
             coordinates[column.removesuffix("s")] = ("atom", plain)
     dataset: Dataset = xr.Dataset(variables, coordinates, {"source": str(layout.path)})
     return dataset

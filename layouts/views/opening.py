@@ -91,7 +91,7 @@ RESERVED = ("mdio", "h5md", "particles")
 def ensemble_members(path: Any, group: str | None = None) -> dict[str, Path]:
     """Return the trajectories of an ensemble by label; none if `path` is something else.
 
-    `path`: a path, or a list of one; of whatever else may be opened none are returned. `group`:
+    `path`: a path, or a list of one; for all else that may be opened none are returned. `group`:
     which of them: a label, or a pattern such as ``replica0*``; all by default. None are returned
     for ``LABEL/GROUP``, which is one trajectory, and opened as such.
     Raises PlanError: there is none of that name; SourceError: it cannot be looked at.
@@ -102,10 +102,10 @@ def ensemble_members(path: Any, group: str | None = None) -> dict[str, Path]:
         return {}
     where = Path(path)
     try:
-        # What is not there is told of by whoever opens it: no layout has to be imported for that.
-        known = (layout_class(name) for name in LAYOUTS if name != LAST and where.exists())
-        found = next((cls for cls in known if cls.sniff(where)), None)
-        members = {} if found is None else members_at(found, where)
+        # Opening reports a missing file: no layout has to be imported for that.
+        classes = (layout_class(name) for name in LAYOUTS if name != LAST and where.exists())
+        cls_there = next((cls for cls in classes if cls.sniff(where)), None)
+        members = {} if cls_there is None else members_at(cls_there, where)
     except OSError as error:
         raise (named_read_error(where, error) or error) from error
     if not members or (group is not None and group.partition("/")[0] in members and "/" in group):
@@ -176,18 +176,18 @@ def paths_by_label(texts: list[str]) -> dict[str, str]:
 
     Raises PlanError: two have the same label.
     """
-    given = [text.partition("=") for text in texts]
+    pairs = [text.partition("=") for text in texts]
     split = [
         (None, text) if not equals or Path(text).exists() else (label, path)
-        for text, (label, equals, path) in zip(texts, given, strict=True)
+        for text, (label, equals, path) in zip(texts, pairs, strict=True)
     ]
     alone = [Path(path).absolute() for label, path in split if label is None]
     several = len({path.stem for path in alone}) < len(alone)
     by_folder = several and len({path.parent.name for path in alone}) == len(alone)
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for label, path in split:
         name = label or (Path(path).absolute().parent.name if by_folder else Path(path).stem)
-        if name in found:
+        if name in paths:
             raise PlanError(f"two trajectories are called {name!r}; write LABEL={path}")
-        found[name] = path
-    return found
+        paths[name] = path
+    return paths

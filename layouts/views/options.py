@@ -1,4 +1,4 @@
-"""What is read of trajectories, and how several files are joined."""
+"""Options of reading trajectories, and of joining several files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PBC = ("whole", "mol", "cluster", "atom", "nojump")
 FITS = ("rot+trans", "translation")
 OLD_PBC_NAMES = {"wrap": "atom", "unwrap": "whole"}
-"""What two of them were called; still accepted, and in older outputs."""
+"""Former names of two of them; still accepted, and in older outputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class FrameChoice:
     )
 
     def transformation(self, selection: Any) -> dict[str, Any] | None:
-        """Return what is done to frames, as `TransformedLayout` takes it; None = nothing.
+        """Return the options of `TransformedLayout`; None if frames stay as they are.
 
         `selection`: the atoms that are wanted, which are fitted if no others are named.
         Raises PlanError: what says how to fit, without a fit.

@@ -69,9 +69,9 @@ def select_frames(
     if len(frames) > 1 and not isinstance(frames, range) and len(set(np.diff(frames))) == 1:
         frames = range(int(frames[0]), int(frames[-1]) + 1, int(frames[1] - frames[0]))
     if not len(frames):
-        asked: dict[str, float | None] = {"start": start, "stop": stop, "step": step}
-        asked |= {"begin": begin_ps, "end": end_ps, "dt": dt_ps}
-        options = " ".join(f"--{name} {one:g}" for name, one in asked.items() if one is not None)
+        bounds: dict[str, float | None] = {"start": start, "stop": stop, "step": step}
+        bounds |= {"begin": begin_ps, "end": end_ps, "dt": dt_ps}
+        options = " ".join(f"--{name} {one:g}" for name, one in bounds.items() if one is not None)
         raise PlanError(
             f"{source.path}: no frames with {options}; it has frames 0 to {info.n_frames - 1}, "
             f"from {info.time_first_ps:g} to {info.time_last_ps:g} ps"
@@ -82,10 +82,10 @@ def select_frames(
 
 
 def clip_runs(
-    kept: Sequence[tuple[Layout, int, int]], start: int, stop: int
+    runs: Sequence[tuple[Layout, int, int]], start: int, stop: int
 ) -> Iterator[tuple[Layout, int, int]]:
-    """Yield what frames ``start:stop`` are of those that are `kept`; see `Layout.member_runs`."""
-    for layout, first, last in kept:
+    """Yield what frames ``start:stop`` are of those that are `runs`; see `Layout.member_runs`."""
+    for layout, first, last in runs:
         begin, end = max(first, first + start), min(last, first + stop)
         if begin < end:
             yield layout, begin, end
@@ -106,23 +106,23 @@ def _slack_ps(time: NDArray[np.float64]) -> float:
     return min(max(rounding, 1e-3 * spacing), spacing / 4)
 
 
-def note_on_dt(source: TrajectoryInfo, kept: TrajectoryInfo, dt_ps: float) -> str | None:
-    """Return what a ``dt_ps`` that is no multiple of the spacing of frames does; None if it is."""
+def note_on_dt(source: TrajectoryInfo, chosen: TrajectoryInfo, dt_ps: float) -> str | None:
+    """Return a note on a ``dt_ps`` that is no multiple of the spacing of frames; None if it is."""
     ratio = dt_ps / source.dt_ps if source.dt_ps > 0 else 1.0
     if abs(ratio - round(ratio)) <= 1e-3 and round(ratio) >= 1:
         return None
-    spacing = f", {kept.dt_ps:g} ps apart" if kept.n_frames > 1 else ""
+    spacing = f", {chosen.dt_ps:g} ps apart" if chosen.n_frames > 1 else ""
     return (
         f"--dt {dt_ps:g} is no multiple of the {source.dt_ps:g} ps between frames, and none are "
         f"made up: of frames at multiples of {dt_ps:g} ps after the first there are "
-        f"{kept.n_frames:,}{spacing}"
+        f"{chosen.n_frames:,}{spacing}"
     )
 
 
 def read_columns(source: Layout, run: int = 65536) -> FrameBlock:
     """Return boxes, times and steps of all frames, with no atoms; `run` frames are read at once."""
     n_frames = source.info.n_frames
-    runs = [(at, min(at + run, n_frames)) for at in range(0, n_frames, run)]
+    runs = [(first, min(first + run, n_frames)) for first in range(0, n_frames, run)]
     return FrameBlock.concatenate([source.read(a, b, atoms=[]) for a, b in runs])
 
 
@@ -155,8 +155,8 @@ class ViewLayout(Layout):
         unreadable: list[list[int]] | None = None,
         **options: Any,
     ) -> None:
-        kept: dict[str, Any] = {"frames": frames, "atoms": atoms, "unreadable": unreadable}
-        super().__init__(path, source=source, **kept, **options)
+        own_options: dict[str, Any] = {"frames": frames, "atoms": atoms, "unreadable": unreadable}
+        super().__init__(path, source=source, **own_options, **options)
         self.source = source
         self.frames: FrameNumbers = range(source.info.n_frames) if frames is None else frames
         self.atoms = atoms
@@ -198,7 +198,7 @@ class ViewLayout(Layout):
 
     @property
     def timing(self) -> Timing:
-        """What the source's times and steps are worth."""
+        """Whether the source's times and steps are its own."""
         return self.source.timing
 
     @property
@@ -209,12 +209,12 @@ class ViewLayout(Layout):
         return list(clip_runs(self.source.member_runs, self.first, self.first + len(self.frames)))
 
     def topology(self) -> Topology | None:
-        """Return what the source has of the view's atoms."""
-        found = self.source.topology()
-        return found if found is None or self.atoms is None else found.take(self.atoms)
+        """Return the topology of the view's atoms."""
+        topology = self.source.topology()
+        return topology if topology is None or self.atoms is None else topology.take(self.atoms)
 
     def frame_data(self) -> FrameData:
-        """Return what the source has of the view's frames."""
+        """Return the data of the view's frames."""
         frames = np.asarray(self.frames, np.int64)
         return {name: values[frames] for name, values in self.source.frame_data().items()}
 

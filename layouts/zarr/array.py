@@ -5,7 +5,7 @@ Shard files: chunks one after the other, each with its crc32c, and an index at t
 The index has offset and size (uint64) of every chunk, with a crc32c of its own; a chunk that is not
 there has all bits set in both.
 
-The checksums that a tree holds of a per-atom array, by which whatever is read is verified.
+The checksums of a per-atom array in a tree, by which all that is read is verified.
 
 ========================== ============================ =========================================
 array under ``/mdio``      shape                        crc32c of
@@ -93,11 +93,11 @@ def pack_shard(chunks: Sequence[Bytes], n_chunks: int, crcs: Sequence[int]) -> l
     """
     index = np.full((n_chunks, 2), MISSING, "<u8")
     parts = []
-    at = 0
+    offset = 0
     for number, (chunk, crc) in enumerate(zip(chunks, crcs, strict=True)):
-        index[number] = at, chunk.nbytes + CRC_NBYTES
+        index[number] = offset, chunk.nbytes + CRC_NBYTES
         parts += [chunk, _crc_bytes(crc)]
-        at += chunk.nbytes + CRC_NBYTES
+        offset += chunk.nbytes + CRC_NBYTES
     table = index.reshape(-1).view(np.uint8)
     return [*parts, table, _crc_bytes(kernels.crc32c(table))]
 
@@ -141,12 +141,12 @@ class Shard:
                 "convert the source again"
             )
         index = np.frombuffer(tail, "<u8", 2 * n_chunks).reshape(n_chunks, 2)
-        there = index[index[:, 0] != MISSING]
-        if there.size and (
-            int(there[:, 1].max()) > begin
-            or int(there[:, 1].min()) < CRC_NBYTES
-            or int(there[:, 0].max()) > begin
-            or int(there.sum(axis=1).max()) > begin
+        stored = index[index[:, 0] != MISSING]
+        if stored.size and (
+            int(stored[:, 1].max()) > begin
+            or int(stored[:, 1].min()) < CRC_NBYTES
+            or int(stored[:, 0].max()) > begin
+            or int(stored.sum(axis=1).max()) > begin
         ):
             raise CorruptLayoutError(f"{self.path}: its index points outside of the file")
         return [(int(offset), int(size)) for offset, size in index]
@@ -180,7 +180,7 @@ class ShardFiles:
         self.n_chunks = int(np.prod(metadata.chunks_per_file))
         self._open = Handles(self._shard, MAX_OPEN)
         self._nbytes = packed_nbytes([metadata.chunk_nbytes] * self.n_chunks, self.n_chunks)
-        """Of the shard that was opened last; at first, of one without compression."""
+        """Bytes of a chunk in the shard that was opened last; at first, without compression."""
 
     def _name_of(self, number: int) -> str:
         return f"{self._name}/{self.metadata.file_name(number)}"
@@ -375,7 +375,7 @@ class ShardedChunks(ChunkedArray):
         return touched, range(-(-start // frames), end)
 
     def corrupt(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:
-        """Return an error that tells of the frames of a chunk."""
+        """Return the error for a chunk, which names its frames."""
         return CorruptLayoutError(f"{file.path}: {problem} ({self.describe_chunk(i, j)})")
 
     def _compare(self, i: int, j: int, file: OpenFile, crc: int, behind: Bytes) -> None:
@@ -495,10 +495,10 @@ class SeriesArray:
 
         Raises CorruptLayoutError: it is missing, truncated, or its checksum is wrong.
         """
-        kept = self._kept.get(number)
-        if kept is not None:
+        file = self._kept.get(number)
+        if file is not None:
             self._kept.move_to_end(number)
-            return kept
+            return file
         name = f"{self._name}/{self.metadata.file_name(number)}"
         path = self._root.path / name
         begin = number * self.rows_per_file
@@ -615,7 +615,7 @@ class SeriesWriter:
         self._paths, self._n_frames = series_arrays(plan), plan.n_frames
         self._tables: dict[SeriesName, TableWriter] = {}
         for name in SERIES:
-            folders = [root / path for path, found in self._paths.items() if found == name]
+            folders = [root / path for path, series in self._paths.items() if series == name]
             kind = _BoxWriter if name == "box" else TableWriter
             self._tables[name] = kind(folders, series_metadata(plan.n_frames, name))
         cast(_BoxWriter, self._tables["box"]).edges = self._tables["edges"]

@@ -122,14 +122,14 @@ class Folder(Closing):
                 raise FileNotFoundError(whole)
             if not here.begin and len(here.data) >= min(most, here.state.nbytes):
                 return bytes(here.data[:most])
-            with OpenFile(whole, CorruptLayoutError) as found:
-                return found.peek(0, most)
+            with OpenFile(whole, CorruptLayoutError) as opened:
+                return opened.peek(0, most)
         # Unbuffered, and not beyond the end: one request, where a buffer would make two.
         with open(self.open(name), "rb", buffering=0) as file:
             try:
-                wanted = min(most, os.fstat(file.fileno()).st_size)
-                data = file.read(wanted)
-                while len(data) < wanted and (more := file.read(wanted - len(data))):
+                n_wanted = min(most, os.fstat(file.fileno()).st_size)
+                data = file.read(n_wanted)
+                while len(data) < n_wanted and (more := file.read(n_wanted - len(data))):
                     data += more
                 return data
             except OSError as error:

@@ -63,9 +63,9 @@ class ForeignTree(ForeignTrajectory):
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         self._kept: dict[str, tuple[int, NDArray[Any]]] = {}
         with as_source_error(path, "cannot be read as a Zarr tree"):
-            found = zarr.open_group(str(path), mode="r")
-            store = BloscChecked(found.store, path)
-            root: Any = zarr.open_group(store, path=found.path, mode="r")
+            group = zarr.open_group(str(path), mode="r")
+            store = BloscChecked(group.store, path)
+            root: Any = zarr.open_group(store, path=group.path, mode="r")
             particles = root.get("particles")
             names = sorted(particles.group_keys()) if isinstance(particles, zarr.Group) else []
             names.sort(key=lambda name: name != "trajectory")
@@ -95,13 +95,13 @@ class ForeignTree(ForeignTrajectory):
         array = self._values[field]
         begin = number * array.chunks[0]
         end = min(begin + array.chunks[0], array.shape[0])
-        kept = self._kept.get(field)
-        if kept is None or kept[0] != number:
+        rows = self._kept.get(field)
+        if rows is None or rows[0] != number:
             nbytes = (end - begin) * self.n_atoms * 3 * array.dtype.itemsize
             if (first, last) == (begin, end) or nbytes > CACHE_NBYTES:
                 return np.asarray(array[first:last])
-            kept = self._kept[field] = number, np.asarray(array[begin:end])
-        return kept[1][first - begin : last - begin]
+            rows = self._kept[field] = number, np.asarray(array[begin:end])
+        return rows[1][first - begin : last - begin]
 
     def close(self) -> None:
         """Forget what is kept."""
@@ -128,9 +128,11 @@ def _check_arrays(path: Path, group: Any, store: BloscChecked) -> None:
         elif node is not None:
             unknown = set(_codec_names(node.metadata.to_dict())) - CODECS
             if node.dtype.kind not in "biuf" or unknown:
-                what = f"the codec {min(unknown)}" if unknown else f"values of type {node.dtype}"
+                unreadable = (
+                    f"the codec {min(unknown)}" if unknown else f"values of type {node.dtype}"
+                )
                 raise SourceError(
-                    f"{path}: {node.name} has {what}, expected plain numbers with usual "
+                    f"{path}: {node.name} has {unreadable}, expected plain numbers with usual "
                     "compression; it is not read, since decoding it might run code"
                 )
             store.watch(node)
@@ -151,7 +153,7 @@ COPIED = 2
 NO_CHUNK = 2**64 - 1
 METADATA_NAMES = ("zarr.json", ".zarray", ".zattrs")
 INDEX_NBYTES = {"bytes": 0, "crc32c": 4}
-"""What the codecs of shards' indexes add to them."""
+"""Bytes that codecs add to shards' indexes."""
 KEEP_SIZES = ("bytes", "transpose")
 SHARDS = "sharding_indexed"
 CRC_NBYTES = 4
@@ -197,12 +199,12 @@ class _Index:
 
 @dataclass(frozen=True, slots=True)
 class _Chunks:
-    """What is known of an array's chunks."""
+    """An array's chunks, as far as they are known."""
 
     nbytes: int | None
     """Decoded bytes of one; None if codecs before Blosc change them."""
     index: _Index | None
-    """Of shards; None if each file is a chunk."""
+    """Shape of shards; None if each file is a chunk."""
     behind_nbytes: int
     """Bytes of checksums behind a chunk."""
 
@@ -214,7 +216,7 @@ def _named(codec: Any) -> tuple[str, Mapping[str, Any]]:
 
 
 def _chunks_of(array: Any) -> _Chunks | None:
-    """Return what is known of the chunks; None if none of the codecs is Blosc.
+    """Describe the chunks; None if none of the codecs is Blosc.
 
     Raises SourceError: Blosc lies where its chunks are not seen before they are decoded.
     """
@@ -229,9 +231,9 @@ def _chunks_of(array: Any) -> _Chunks | None:
     index = None
     names = [name for name, _ in codecs]
     if SHARDS in names:
-        at = names.index(SHARDS)
-        options = codecs[at][1]
-        before, behind = names[:at], names[at + 1 :]
+        shard_codec = names.index(SHARDS)
+        options = codecs[shard_codec][1]
+        before, behind = names[:shard_codec], names[shard_codec + 1 :]
         index_names = [_named(codec)[0] for codec in options["index_codecs"]]
         if not INDEX_NBYTES.keys() >= set(index_names):
             raise ValueError(f"{array.name} has shards whose indexes have the codecs {index_names}")
@@ -254,8 +256,8 @@ def _chunks_of(array: Any) -> _Chunks | None:
             "is not known before it is decoded, expected Blosc as the last one (or crc32c behind "
             "it); write the tree again so"
         )
-    known = all(name in KEEP_SIZES for name in (*before, *names[:first]))
-    size = math.prod(shape) * array.dtype.itemsize if known else None
+    keeps_sizes = all(name in KEEP_SIZES for name in (*before, *names[:first]))
+    size = math.prod(shape) * array.dtype.itemsize if keeps_sizes else None
     return _Chunks(size, index, CRC_NBYTES * len(after))
 
 
@@ -302,7 +304,7 @@ class BloscChecked(WrapperStore[Store]):
         last = SuffixByteRequest(index.nbytes)
         table = await super().get(key, prototype, first if index.at_start else last)
         if table is None or len(table) != index.nbytes:
-            return  # no such shard, or one without an index, which zarr tells
+            return  # no such shard, or one without an index, which zarr reports
         file_nbytes = await self._store.getsize(key)
         rows = np.frombuffer(table.to_bytes(), "<u8", 2 * index.n_chunks).reshape(-1, 2)
         for begin, nbytes in rows.tolist():
@@ -315,8 +317,8 @@ class BloscChecked(WrapperStore[Store]):
             if found is not None:
                 self._check(name, found, chunks)
 
-    def _check(self, name: str, found: Buffer, chunks: _Chunks) -> None:
-        data: Any = found.as_numpy_array()
+    def _check(self, name: str, buffer: Buffer, chunks: _Chunks) -> None:
+        data: Any = buffer.as_numpy_array()
         data = data[: max(0, len(data) - chunks.behind_nbytes)]
         self._tell(name, problem_of(memoryview(data), chunks.nbytes))
 

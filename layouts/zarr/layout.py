@@ -25,7 +25,7 @@ from mdio.layouts.zarr.tree import (
 V2_METADATA = (".zgroup", ".zmetadata")
 MAX_TRIES = 5
 UNEXPECTED = (OSError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
-"""What a tree that is damaged in an unforeseen way may lead to."""
+"""Errors to which unforeseen damage of a tree may lead."""
 
 
 def _manifest_in(root: Mapping[str, Any]) -> bool:
@@ -34,7 +34,7 @@ def _manifest_in(root: Mapping[str, Any]) -> bool:
 
 
 def written_by_mdio(path: str | PathLike[str]) -> bool:
-    """Return whether a folder is a Zarr tree that mdio wrote; False for whatever else is there."""
+    """Return whether a folder is a Zarr tree that mdio wrote; False for anything else."""
     try:
         with Folder(to_path(path)) as root:
             return _manifest_in(read_metadata(root))
@@ -43,14 +43,14 @@ def written_by_mdio(path: str | PathLike[str]) -> bool:
 
 
 def _as_damage(path: Path, error: Exception) -> CorruptLayoutError:
-    """Return an error that tells of damage to a tree."""
+    """Return the error for a damaged tree."""
     text = " ".join(str(error).split()) or type(error).__name__
     return CorruptLayoutError(f"{path}: cannot be read ({text}); mdio verify says what is damaged")
 
 
 @contextmanager
 def _as_ours(path: Path) -> Iterator[None]:
-    """Tell of whatever goes wrong in a tree as of damage to it; raises CorruptLayoutError."""
+    """Turn all errors of reading a tree into CorruptLayoutError."""
     try:
         yield
     except MdioError:
@@ -62,7 +62,7 @@ def _as_ours(path: Path) -> Iterator[None]:
 class ZarrLayout(BackendLayout):
     """A Zarr tree with H5MD's groups.
 
-    Of trees of mdio whatever is read is compared with the tree's checksums (see
+    All that is read of trees of mdio is compared with the tree's checksums (see
     `mdio.layouts.zarr.array`). `check` covers every file, but none that others add. Where
     others change ``zarr.json`` (attributes, consolidated metadata), it says so, and reading goes
     on; attributes at the root of the tree, beside the manifest, are of that kind, too.
@@ -121,7 +121,7 @@ class ZarrLayout(BackendLayout):
         )
 
     def _tree(self, root: Folder) -> Backend:
-        """Return what reads the tree, its own or that of others."""
+        """Return the reader of the tree, mdio's or another program's."""
         group = self.options.get("group")
         if (self.path / METADATA).exists():
             text = root_node(root)

@@ -81,7 +81,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
         if not self.has_manifest_times and store_at(path).opening_waits:
             ends = (("box", 0), ("time", 0), ("time", self.n_frames - 1))
             prefetch_openings(
-                one for name, at in ends for one in self._columns[name].openings(at, at + 1)
+                one for name, row in ends for one in self._columns[name].openings(row, row + 1)
             )
 
     def openings(
@@ -93,7 +93,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
         yield from super().openings(runs, atoms, fields)
 
     def _older_nodes(self, fields: Sequence[str]) -> Iterator[str]:
-        """Yield the arrays that opening looks at where the manifest does not tell of them."""
+        """Yield the arrays that opening looks at where the manifest does not describe them."""
         yield from (f"particles/{self.group}/position/time", "mdio/step", "mdio/box")
         for group, field in product(self._sizes, fields):
             yield f"particles/{group}/{ELEMENTS[field]}/value"
@@ -106,7 +106,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
         return self._numbers(TOPOLOGY, ArrayMetadata.from_json(self._node(TOPOLOGY)))
 
     def _node(self, path: str, expected: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """Return a ``zarr.json``, as the manifest tells where it has to be waited for on a network.
+        """Return a ``zarr.json``: that in the manifest where reading it takes a round on a network.
 
         So opening a tree takes one round of requests, for the root's.
         """
@@ -173,8 +173,10 @@ class OwnTree(OwnOutput[ShardedChunks]):
         if table != "crc32c" and path not in self._file_crcs:
             return None
         pieces = table == "crc32c_pieces"
-        made = pieces_metadata(*shape) if pieces else ArrayMetadata(shape, "uint32", shape, shape)
-        return self._numbers(path, self._metadata(path, shape, "uint32", made.to_json({})))
+        metadata = (
+            pieces_metadata(*shape) if pieces else ArrayMetadata(shape, "uint32", shape, shape)
+        )
+        return self._numbers(path, self._metadata(path, shape, "uint32", metadata.to_json({})))
 
     def _numbers(self, path: str, metadata: ArrayMetadata) -> SeriesArray:
         crcs = self._file_crcs.get(path)
@@ -186,7 +188,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
         return SeriesArray(self._root, path, metadata, crcs)
 
     def info(self, layout: str) -> TrajectoryInfo:
-        """Return what is in the tree, as the trajectory of its group."""
+        """Return the information on the trajectory of its group."""
         info = super().info(layout)
         quantised = self.arrays[self.group, "positions"].metadata.quantised
         own = self._own_compression(self.group, "positions")
@@ -263,11 +265,11 @@ class OwnTree(OwnOutput[ShardedChunks]):
         first = next(iter(self.arrays.values()))
         topology = 0 if self._topology is None else self._topology.metadata.shape[0]
         piece_frames = first.frames_per_shard * first.chunk_frames
-        made = {"arrays": self.array_plans(), "topology_nbytes": topology}
-        return made | {"piece_frames": piece_frames}
+        values = {"arrays": self.array_plans(), "topology_nbytes": topology}
+        return values | {"piece_frames": piece_frames}
 
     def _own_compression(self, group: str, field: str) -> str | None:
-        """Return what packs positions of a group, where it is not what packs the full system."""
+        """Return the codec of positions of a group, where it is not that of the full system."""
         quantised = self.arrays[group, field].metadata.quantised
         if field != "positions" or quantised is None:
             return None

@@ -1,4 +1,4 @@
-"""What a Zarr tree of mdio consists of, as it follows from the plan: an H5MD 1.1 tree.
+"""The arrays and groups of a Zarr tree of mdio, as they follow from the plan: an H5MD 1.1 tree.
 
 H5MD: https://www.nongnu.org/h5md/h5md.html; Zarr has no links, so that the steps, times and cells
 that H5MD's elements share are copies. What H5MD has no place for lies under ``/mdio``:
@@ -129,12 +129,12 @@ def atom_arrays(plan: LayoutPlan) -> dict[str, tuple[ArrayPlan, ArrayMetadata]]:
 
 
 def series_arrays(plan: LayoutPlan) -> dict[str, SeriesName]:
-    """Return what per-frame numbers each of their folders holds."""
-    found: dict[str, SeriesName] = {"mdio/box": "box", "mdio/step": "source_step"}
+    """Return the series of per-frame numbers in each folder."""
+    arrays: dict[str, SeriesName] = {"mdio/box": "box", "mdio/step": "source_step"}
     for element in _elements(plan):
-        found |= {f"{element}/step": "step", f"{element}/time": "time"}
-    found |= {f"particles/{group}/box/edges/value": "edges" for group in _groups(plan)}
-    return found
+        arrays |= {f"{element}/step": "step", f"{element}/time": "time"}
+    arrays |= {f"particles/{group}/box/edges/value": "edges" for group in _groups(plan)}
+    return arrays
 
 
 def series_metadata(n_frames: int, name: SeriesName) -> ArrayMetadata:
@@ -169,18 +169,18 @@ def pieces_metadata(n_frames: int, n_pieces: int) -> ArrayMetadata:
 
 def table_arrays(plan: LayoutPlan) -> dict[str, ArrayMetadata]:
     """Return the tables of checksums by folder."""
-    found = {}
+    arrays = {}
     for array, metadata in atom_arrays(plan).values():
         grid = (math.ceil(plan.n_frames / array.chunk_frames), array.n_atom_chunks)
         of_chunks = ArrayMetadata(grid, "uint32", grid, grid)
-        found[table_path("crc32c", array.group, array.field)] = of_chunks
+        arrays[table_path("crc32c", array.group, array.field)] = of_chunks
         if metadata.plain:
             n_pieces = array.n_atom_chunks * pieces_of_row(12 * array.chunk_atoms)
             path = table_path("crc32c_pieces", array.group, array.field)
-            found[path] = pieces_metadata(plan.n_frames, n_pieces)
+            arrays[path] = pieces_metadata(plan.n_frames, n_pieces)
         else:
-            found[table_path("crc32c_stored", array.group, array.field)] = of_chunks
-    return found
+            arrays[table_path("crc32c_stored", array.group, array.field)] = of_chunks
+    return arrays
 
 
 def group_nodes(
@@ -233,7 +233,7 @@ def count_files(plan: LayoutPlan) -> int:
 METADATA = "zarr.json"
 MAX_METADATA_NBYTES = 1 << 28
 MAX_CHUNK_NBYTES = 1 << 31
-"""What a chunk may hold when decoded: more is a lie, and Blosc has no more either."""
+"""Most bytes of a decoded chunk, which is Blosc's limit, too."""
 
 DTYPES = {"float32": "<f4", "float64": "<f8", "int64": "<i8", "uint32": "<u4", "uint8": "<u1"}
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -255,7 +255,7 @@ class ArrayMetadata:
 
     shape: tuple[int, ...]
     dtype: str
-    """As in `DTYPES`."""
+    """A name in `DTYPES`."""
     file_shape: tuple[int, ...]
     """Shape of what one file holds."""
     chunk_shape: tuple[int, ...]
@@ -296,7 +296,7 @@ class ArrayMetadata:
         Without names of `dimensions` these are called by number and length: xarray opens a tree
         only if all have names, and those of equal name the same length.
         """
-        dimensions = dimensions or tuple(f"dim{at}_{n}" for at, n in enumerate(self.shape))
+        dimensions = dimensions or tuple(f"dim{axis}_{n}" for axis, n in enumerate(self.shape))
         if self.quantised is not None:
             codecs = [quantised_metadata(self.quantised)]
         else:
@@ -358,7 +358,7 @@ class ArrayMetadata:
                 quantised = quantised_from_metadata(first["configuration"])
             elif first != _BYTES:
                 raise ValueError(f"the codec {first}")
-            made = cls(
+            metadata = cls(
                 shape=shape,
                 dtype=node["data_type"],
                 file_shape=file_shape,
@@ -369,14 +369,14 @@ class ArrayMetadata:
             )
         except (KeyError, TypeError, IndexError, AttributeError) as error:
             raise ValueError(f"metadata without {error}") from error
-        if made.dtype not in DTYPES or made.chunk_nbytes >= MAX_CHUNK_NBYTES:
-            raise ValueError(f"{made.dtype} in chunks of {made.chunk_shape}")
+        if metadata.dtype not in DTYPES or metadata.chunk_nbytes >= MAX_CHUNK_NBYTES:
+            raise ValueError(f"{metadata.dtype} in chunks of {metadata.chunk_shape}")
         whole = len(shape) == len(file_shape) == len(chunk_shape)
         if not whole or any(f % c for f, c in zip(file_shape, chunk_shape, strict=True)):
             raise ValueError(f"shape {shape}, files of {file_shape}, chunks of {chunk_shape}")
         if any(f < n for f, n in zip(file_shape[1:], shape[1:], strict=True)):
             raise ValueError(f"shape {shape}, but files of {file_shape}")
-        return made
+        return metadata
 
 
 def _sizes(values: Sequence[Any]) -> tuple[int, ...]:
@@ -406,7 +406,7 @@ def read_node(root: Folder, name: str) -> bytes:
 
 
 def parse_metadata(path: Path, text: bytes) -> dict[str, Any]:
-    """Return what the bytes of a ``zarr.json`` say; raises CorruptLayoutError."""
+    """Return the object in the bytes of a ``zarr.json``; raises CorruptLayoutError."""
     try:
         node = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -456,7 +456,7 @@ def root_node(root: Folder) -> bytes:
 
 _handed_on: dict[tuple[int, ...], bytes] = {}
 """The root that was read last, by the state of its file, for the one who opens it next: taken away
-then, so that whoever opens later sees what is on the disk."""
+then, so that a later opening sees what is on the disk."""
 
 
 def _state(status: os.stat_result) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Writing Zarr trees: a shard a piece, written whole by whoever encoded it.
+"""Writing Zarr trees: a shard a piece, written whole by the worker that encoded it.
 
 How a Zarr tree stores positions: as integers of a source, rounded, or as floats. Pure.
 
@@ -373,29 +373,29 @@ LOSSLESS = "lz4"
 PAYS_BELOW = "880 MB/s"
 SMALLEST = "rigid"
 WORTH = 0.95
-"""Of what bitpack takes: only where rigid takes less is it worth its decoding."""
+"""Share of bitpack's bytes: only where rigid takes less is it worth its decoding."""
 SMALLEST_PAYS_BELOW = "210 to 390 MB/s"
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a plan says of it."""
+    """How positions are stored."""
 
     precision: float | None
     precision_source: Literal["asked", "xtc", None]
     compression: str | None
     notes: tuple[str, ...] = ()
     of_groups: Mapping[str, str] = field(default_factory=dict)
-    """What packs the integers of groups, where something else does."""
+    """Codecs for the integers of groups, where they differ."""
 
 
 def choose(info: TrajectoryInfo, options: WriteOptions) -> Choice:
     """Choose how positions are stored; raises PlanError for what Zarr trees cannot have."""
-    asked, compression = options.precision, options.compression
+    precision, compression = options.precision, options.compression
     compression = None if compression == "none" else compression
-    if isinstance(asked, float | int):
-        return _integers(Choice(asked, "asked", compression), options)
-    if asked == "none" or not info.xtc_integers:
+    if isinstance(precision, float | int):
+        return _integers(Choice(precision, "asked", compression), options)
+    if precision == "none" or not info.xtc_integers:
         return _floats(compression, options.file_system)
     if info.precision is None:
         note = "floats in full are stored: the XTC files joined here differ in their precision"
@@ -403,7 +403,7 @@ def choose(info: TrajectoryInfo, options: WriteOptions) -> Choice:
     try:
         quantised_from_option(info.precision, "xtc", compression)
     except PlanError:
-        if asked == "auto":
+        if precision == "auto":
             raise
         note = f"floats in full are stored: --compression {compression} is not for the integers"
         return _floats(compression, options.file_system, f"{note} that the XTC holds")
@@ -432,7 +432,7 @@ def _integers(choice: Choice, options: WriteOptions) -> Choice:
 
 
 def _packs(options: WriteOptions, share: PackedShare | None) -> str:
-    """Return what packs the integers of one array, of which `share` tells the size."""
+    """Return the codec for the integers of one array; `share`: its measured sizes."""
     if options.pattern == "frames":
         return "bitpack"
     pays = options.file_system is not None and is_network(options.file_system)

@@ -136,7 +136,7 @@ def local_disk(folder: Path) -> LocalDisk | None:
                 file.write(data)
             os.fsync(file.fileno())
             seconds = max(time.perf_counter() - begun, 1e-9)
-        cold = [found.nbytes_per_s for found in bandwidths([path], [1]) if found.cache == "cold"]
+        cold = [rate.nbytes_per_s for rate in bandwidths([path], [1]) if rate.cache == "cold"]
     except OSError:  # it is full
         return None
     finally:

@@ -460,18 +460,18 @@ def papers_rule(setting: Setting, chosen: Trial, totals: dict[str, Total]) -> Ru
         return Rule(layout, gather, text, True, "")
     tried = [trial for trial in measurements.trials if trial.layout == layout]
     measured = [totals[trial.name] for trial in tried if trial.name in totals]
-    theirs = min(measured, key=lambda total: total.total_s, default=None)
-    if theirs is None:
+    best = min(measured, key=lambda total: total.total_s, default=None)
+    if best is None:
         problem = next((trial.problem for trial in tried if trial.problem), "it was not tried")
         return Rule(layout, gather, text, False, f"{layout} could not be measured: {problem}")
     advised = totals[chosen.name]
     times = (
-        f"{duration(theirs.total_s)} with {layout}, {duration(advised.total_s)} with {chosen.name}"
+        f"{duration(best.total_s)} with {layout}, {duration(advised.total_s)} with {chosen.name}"
     )
     passes = plural(setting.passes, "pass")
     why = f"the rule looks at the ratio alone; the time for {passes} is {times}"
     if chosen.name == "as-is":
-        why += f", because converting costs {duration(theirs.convert_s)}"
+        why += f", because converting costs {duration(best.convert_s)}"
     elif chosen.groups:
         why += ", which reads a stored group of just the analysed atoms"
     return Rule(layout, gather, text, False, why)

@@ -93,7 +93,7 @@ def analyze(
     Returns
     -------
     AnalysisResult
-        With frames in order, whatever the executor and the number of blocks. Under MPI all ranks
+        With frames in order, for any executor and number of blocks. Under MPI all ranks
         have it, or with ``MPIExecutor(comm, to_all=False)`` rank 0; the arrays of the other ranks
         are then empty.
 

@@ -72,8 +72,10 @@ def _own_blocks(plan: Plan, comm: Any) -> list[NumberedBlock]:
     n_units = len(needed.indices)
     node_units = np.empty(-(-n_units // 8), np.uint8)  # a bit for each
     if node.rank == 0:
-        held = np.packbits(needed.held(plan.cache), bitorder="little")
-        node_units[:] = share_together(held, n_units, _host_name(), node.size, leaders, needed.keys)
+        held_bits = np.packbits(needed.held(plan.cache), bitorder="little")
+        node_units[:] = share_together(
+            held_bits, n_units, _host_name(), node.size, leaders, needed.keys
+        )
         leaders.Free()
     node.Bcast(node_units)
     units = np.flatnonzero(np.unpackbits(node_units, count=n_units, bitorder="little"))

@@ -261,7 +261,7 @@ class Request:
             return self.kernel.prepare(system)
         except (MdioError, MemoryError):
             raise
-        except Exception as error:  # whatever a user's kernel raises
+        except Exception as error:  # a user's kernel raises anything
             name = type(self.kernel).__name__
             raise PlanError(
                 f"{system.layout.path}: preparing {name} failed: {error_text(error)}"

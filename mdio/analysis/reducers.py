@@ -1,4 +1,4 @@
-"""Reducers: combine the results of blocks into one; associative, whatever the partition.
+"""Reducers: combine the results of blocks into one; associative, for any partition.
 
 A reducer turns the rows of some frames into a state (`lift`), joins the state of earlier frames
 with that of later ones (`merge`), and turns the state of all frames into the result (`finish`).
@@ -200,7 +200,7 @@ def result_of(reducer: Reducer, states: Iterable[State]) -> Rows:
         return reducer.finish(reduce(reducer.merge, states))
     except (MdioError, MemoryError):
         raise
-    except Exception as error:  # whatever a user's reducer raises
+    except Exception as error:  # a user's reducer raises anything
         name = type(reducer).__name__
         raise BlockError(f"the reducer {name} failed: {error_text(error)}") from error
 

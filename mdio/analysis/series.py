@@ -1,9 +1,9 @@
 """The driver of kernels over atoms: all frames of a batch of atoms at a time, in parallel.
 
-Memory stays bounded whatever the number of atoms. In layouts whose chunks are a few atoms wide a
+Memory stays bounded for any number of atoms. In layouts whose chunks are a few atoms wide a
 batch is some of these, and everything is read once; elsewhere every batch reads all frames, so that
-batches are as large as they may be. Batches are the same whatever the workers, and their sums are
-added in order, so that the result is too.
+batches are as large as they may be. Batches are the same for any number of workers, and their sums
+are added in order, so that the result is too.
 """
 
 from __future__ import annotations

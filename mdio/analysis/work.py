@@ -171,7 +171,7 @@ def check_shapes(
 class BlockWork:
     """Reads and computes one block; opens the trajectory once in each process.
 
-    Memory stays bounded whatever the size of a block: a read fills one buffer, which is used again.
+    Memory stays bounded for blocks of any size: a read fills one buffer, which is used again.
 
     `layout`: the trajectory. `prepared`: the kernel. `opened_s`: seconds that opening took, if
     `layout` is open already; counted with the first block. `on_read`: called after each read has

@@ -74,12 +74,12 @@ BENCH_SCRIPTS = ("layouts", "gather", "scheduler")
 def hint_for(option: str, parser: argparse.ArgumentParser) -> str:
     """Return a hint at the option of `parser` that is meant by an unknown one."""
     option = option.partition("=")[0]
-    known, suggestion = parser._option_string_actions, OTHER_NAMES.get(option, option)
-    if suggestion == "--out" != option and suggestion not in known:
+    options, suggestion = parser._option_string_actions, OTHER_NAMES.get(option, option)
+    if suggestion == "--out" != option and suggestion not in options:
         return " (give the output last, without an option)"
-    if suggestion in known:
+    if suggestion in options:
         return f" (did you mean {suggestion!r}?)"
-    return "" if option in OTHER_NAMES or len(option) == 2 else did_you_mean(option, known)
+    return "" if option in OTHER_NAMES or len(option) == 2 else did_you_mean(option, options)
 
 
 def examples() -> str:

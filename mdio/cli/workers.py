@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SLURM_RANK_NAME = "SLURM_PROCID"
 """The variable of srun, which also starts programs that do not use MPI."""
 SIZE_NAMES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
-"""Environment variables in which launchers tell a process the number of ranks."""
+"""Environment variables in which launchers pass the number of ranks."""
 ROOT_PRINTS_S = 0.5
 """Other ranks wait before they exit: some launchers end all ranks with the first that fails."""
 ENDED_BY_ROOT_S = 10.0

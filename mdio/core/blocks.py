@@ -91,16 +91,16 @@ def sub_blocks(boundaries: ArrayLike, block: range, max_frames: int) -> Iterator
     least 1.
     """
     edges = np.asarray(boundaries, dtype=np.int64)
-    at = 0
-    while at < len(block):
-        first = block[at]
+    begin = 0
+    while begin < len(block):
+        first = block[begin]
         after = int(np.searchsorted(edges, first + max_frames, side="right")) - 1
         end = int(edges[after])
         if end <= first:
             end = int(edges[after + 1]) if after + 1 < len(edges) else block.stop
-        following = max(at + 1, _index_of(block, end))
-        yield block[at:following]
-        at = following
+        following = max(begin + 1, _index_of(block, end))
+        yield block[begin:following]
+        begin = following
 
 
 def runs_within(boundaries: ArrayLike, n_frames: int, unit: int, max_frames: int) -> list[range]:
@@ -114,7 +114,7 @@ def runs_within(boundaries: ArrayLike, n_frames: int, unit: int, max_frames: int
     """
     longest = max(unit, max_frames - max_frames % unit)
     pieces = sub_blocks(boundaries, range(n_frames), longest)
-    return [one[at : at + longest] for one in pieces for at in range(0, len(one), longest)]
+    return [one[first : first + longest] for one in pieces for first in range(0, len(one), longest)]
 
 
 def _check(n_parts: int) -> None:

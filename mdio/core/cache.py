@@ -1,8 +1,8 @@
 """Units of trajectories on a node's own disk: their folder, and whether they are stale.
 
-Processes of a node share it without locks: a file appears by being renamed, and whoever finds it
-gone reads from the source. Only names of ours are ever removed. Times are compared with times of
-the same disk alone, so clocks of other machines do not matter.
+Processes of a node share it without locks: a file appears by being renamed, and any process that
+finds it gone reads from the source. Only names of ours are ever removed. Times are compared with
+times of the same disk alone, so clocks of other machines do not matter.
 
 A cache is one user's alone: whoever could write there could give others wrong frames, and whoever
 could read there would see trajectories that are closed to him.
@@ -99,17 +99,17 @@ class Cache:
 
     @classmethod
     def of(
-        cls, given: Cache | str | PathLike[str] | None, max_nbytes: int | None = None
+        cls, cache: Cache | str | PathLike[str] | None, max_nbytes: int | None = None
     ) -> Cache | None:
         """Return the cache in a folder; a `Cache` and None are returned as they are.
 
         Raises PlanError: a size that is not positive, or without a folder.
         """
-        if max_nbytes is not None and (given is None or max_nbytes < 1):
+        if max_nbytes is not None and (cache is None or max_nbytes < 1):
             raise PlanError(f"a cache of {max_nbytes} bytes: give a folder, and a positive size")
-        if given is None or isinstance(given, Cache):
-            return given
-        return cls(os.fspath(given), max_nbytes)
+        if cache is None or isinstance(cache, Cache):
+            return cache
+        return cls(os.fspath(cache), max_nbytes)
 
     @property
     def root(self) -> Path:
@@ -500,8 +500,8 @@ class CachedSource:
 
         Raises SourceError: it does not exist.
         """
-        known = read_source_record(self.home)
-        identity, generation = self._identity(known)
+        source_record = read_source_record(self.home)
+        identity, generation = self._identity(source_record)
         self._now = identity
         if generation == REPLACED:
             return generation
@@ -510,9 +510,9 @@ class CachedSource:
             "label": self.label,
             "identity": identity,
             "generation": generation,
-            "units": self.n_units or known.get("units", 0),
+            "units": self.n_units or source_record.get("units", 0),
         }
-        if record != known:
+        if record != source_record:
             try:
                 self.folder.make_home(self.home)
                 data = json.dumps(record).encode()
@@ -524,9 +524,9 @@ class CachedSource:
                     file.remove()
         return generation
 
-    def _identity(self, known: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    def _identity(self, record: dict[str, Any]) -> tuple[dict[str, Any], str]:
         """Return the identity of the source now, and its generation."""
-        before = known.get("identity") if isinstance(known.get("identity"), dict) else None
+        before = record.get("identity") if isinstance(record.get("identity"), dict) else None
         if self.uuid is not None:
             return {"uuid": self.uuid}, _digest(self.uuid)[:12]
         try:
@@ -534,9 +534,9 @@ class CachedSource:
             now: dict[str, Any] = self._state(status)
             if before is not None:
                 if all(before.get(name) == value for name, value in now.items()):
-                    return before, str(known["generation"])
+                    return before, str(record["generation"])
                 if self._has_grown(before, now):
-                    return now | self._ends(None), str(known["generation"])
+                    return now | self._ends(None), str(record["generation"])
             now |= self._ends(None)
             if self.path.stat().st_ino != status.st_ino:
                 return now, REPLACED

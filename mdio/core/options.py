@@ -29,7 +29,7 @@ def option(text: str, spelled: str = "", default: Any = None, **more: Any) -> An
 
     `text`: its help. `spelled`: its names on the command line and, last, that of its value (``-s
     --top FILE``); one without a value is a flag, and one without a name is of Python alone. `more`:
-    ``kind``, how its text is read where its type does not tell (`mdio.cli.common.KINDS`);
+    ``kind``, how its text is parsed where its type does not say (`mdio.cli.common.KINDS`);
     ``choices``; ``values``, flags that stand for a value each; ``alone``, a name of options of
     which but one is given; ``named``, that signatures show it; ``by_name``, that functions take it
     without its part, too; ``keys``, of a mapping; ``own``, that not every layout has it;
@@ -85,13 +85,13 @@ def takes_options(
     def decorated(function: Callable[P, R]) -> Callable[P, R]:
         own = inspect.signature(function)
         parameters = list(own.parameters.values())
-        known = {one.name for one in parameters if one.kind is not one.VAR_KEYWORD}
-        known |= every.keys() | apart.keys()
+        names = {one.name for one in parameters if one.kind is not one.VAR_KEYWORD}
+        names |= every.keys() | apart.keys()
 
         @wraps(function)
         def checked(*args: P.args, **words: P.kwargs) -> R:
-            for name in words.keys() - known:
-                meant = did_you_mean(name, known) or f"; it has {', '.join(sorted(known))}"
+            for name in words.keys() - names:
+                meant = did_you_mean(name, names) or f"; it has {', '.join(sorted(names))}"
                 for one in every.values():
                     if name in one.metadata.get("keys", ()):
                         meant = f"; it describes the source: {one.name}={{{name!r}: ...}}"
@@ -110,7 +110,7 @@ def takes_options(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in apart
         ]
         signature = own.replace(parameters=[*parameters[:-1], *shown, *objects, parameters[-1]])
-        vars(checked).update(__signature__=signature, option_names=known)
+        vars(checked).update(__signature__=signature, option_names=names)
         checked.__doc__ = (function.__doc__ or "").replace("<options>", _listed(parts, apart))
         return checked
 

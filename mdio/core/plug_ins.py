@@ -9,25 +9,25 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def find_plug_ins(group: str, base: type[T], taken: Collection[str]) -> dict[str, type[T]]:
+def find_plug_ins(group: str, base: type[T], reserved: Collection[str]) -> dict[str, type[T]]:
     """Return classes by the names of their entry points.
 
     `group`: of entry points, such as ``mdio.layouts``. `base`: what they are subclasses of.
-    `taken`: names that are ours. One that cannot be used is left out, with a warning.
+    `reserved`: names that are ours. One that cannot be used is left out, with a warning.
     """
     from importlib.metadata import entry_points  # as long to import as all of ours
 
-    found: dict[str, type[T]] = {}
+    classes: dict[str, type[T]] = {}
     for point in entry_points(group=group):
         try:
-            if point.name in taken or point.name in found:
+            if point.name in reserved or point.name in classes:
                 raise TypeError("the name is taken")
             cls = point.load()
             if not (isinstance(cls, type) and issubclass(cls, base)):
                 raise TypeError(f"{cls!r} is no subclass of {base.__module__}.{base.__name__}")
-            found[point.name] = cls
-        except Exception as error:  # whatever is wrong with it, the others can be used
+            classes[point.name] = cls
+        except Exception as error:  # the others can be used
             kind = group.removeprefix("mdio.").removesuffix("s")
             where = f"the {kind} {point.name!r} ({point.value})"
             warnings.warn(f"{where} is left out: {error}", stacklevel=3)
-    return found
+    return classes

@@ -32,13 +32,13 @@ def terminations_raised() -> Iterator[None]:
         ended.append(number)
         raise SystemExit(128 + number)
 
-    taken = [number for number in TERMINATING if signal.getsignal(number) == signal.SIG_DFL]
-    for number in taken:
+    unhandled = [number for number in TERMINATING if signal.getsignal(number) == signal.SIG_DFL]
+    for number in unhandled:
         signal.signal(number, leave)
     try:
         yield
     finally:
-        for number in taken:
+        for number in unhandled:
             signal.signal(number, signal.SIG_DFL)
     if ended:
         raise SystemExit(128 + ended[0])
@@ -64,7 +64,7 @@ def ending_signals_noted() -> Iterator[threading.Event]:
 
 @contextlib.contextmanager
 def ending_signals_left_to_rank_0(grace_s: float) -> Iterator[None]:
-    """Let rank 0 end the program on a signal that all ranks get: it tells what is kept.
+    """Let rank 0 end the program on a signal that all ranks get: it reports what is kept.
 
     This rank ends by itself if it is still there after `grace_s`.
     """

@@ -3,8 +3,8 @@
 A read from a server that is gone can hang for minutes without an error, and nobody who looks at the
 program knows why it stands still. `StallWatch` looks every few seconds at which function of the
 floor (`mdio.core.files`) each thread is in. One that stays at the same bytes of the same file for
-too long is told, with rank, host, file and how long. That costs the reads and writes nothing: the
-watch looks at their frames, and they know nothing of it.
+too long is reported, with rank, host, file and how long. That costs the reads and writes nothing:
+the watch looks at their frames, and they know nothing of it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STALL_TIMEOUT_S = 60.0
 MOST_POLL_S = 5.0
 
 WATCHED: dict[CodeType, tuple[str, tuple[str, ...]]] = {
-    reading.OpenFile.fill.__code__: ("reading", ("offset", "found")),
+    reading.OpenFile.fill.__code__: ("reading", ("offset", "n_read")),
     reading.OpenFile.fill_rows.__code__: ("reading", ("offset",)),
     reading.OpenFile.peek.__code__: ("reading", ("offset", "done")),
     reading.OpenFile.__init__.__code__: ("opening", ()),
@@ -55,9 +55,9 @@ def _file_of(variables: dict[str, Any]) -> str:
 def _wait_of(frame: FrameType | None) -> Wait | None:
     """Return the operation that a thread waits for, if it is in one of `WATCHED`."""
     while frame is not None:
-        found = WATCHED.get(frame.f_code)
-        if found is not None:
-            what, names = found
+        watched = WATCHED.get(frame.f_code)
+        if watched is not None:
+            what, names = watched
             variables = frame.f_locals
             return what, _file_of(variables), (id(frame), *(variables.get(n) for n in names))
         frame = frame.f_back
@@ -67,9 +67,9 @@ def _wait_of(frame: FrameType | None) -> Wait | None:
 class StallWatch:
     """Watches this process and those that it forks.
 
-    `timeout_s`: how long one operation may take before it is told, and after which it is told
-    again. `abort_s`: how long before the process is ended; never by default. `tell`: called with
-    each message; prints to stderr by default.
+    `timeout_s`: how long one operation may take before it is reported, and after which it is
+    reported again. `abort_s`: how long before the process is ended; never by default. `tell`:
+    called with each message; prints to stderr by default.
     """
 
     def __init__(

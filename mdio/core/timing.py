@@ -104,7 +104,7 @@ class _Times:
     t_all_frame_s: float = 0.0
     """The loop over all frames, t3 - t0."""
     t_block_s: float = 0.0
-    """The whole block function, t5 - t4: the papers' t_RMSD, whatever it computes."""
+    """The whole block function, t5 - t4: the papers' t_RMSD."""
     t_comm_s: float = 0.0
     """From the end of the block function until its result is where all are gathered, t6 - t5.
 
@@ -191,8 +191,8 @@ class WorkerTiming(_Times):
     n_blocks: int = 0
     n_frames: int = 0
     t_wait_s: float = 0.0
-    """Of t_comm: under MPI, from the end of this rank's last block until all ranks had done
-    theirs."""
+    """The part of t_comm that is waiting: under MPI, from the end of this rank's last block until
+    all ranks had done theirs."""
     t_put_s: float = 0.0
     """Part of t_comm: one-sided, making the global array, putting this rank's rows (t6 - t5)."""
     t_get_s: float = 0.0
@@ -232,16 +232,16 @@ def _ratio(above: float, below: float) -> float | None:
 
 def per_worker(timings: Sequence[BlockTiming]) -> list[WorkerTiming]:
     """Return the sums over each worker's blocks, in order of rank, else of first block."""
-    found: dict[str, WorkerTiming] = {}
+    by_worker: dict[str, WorkerTiming] = {}
     for timing in timings:
-        worker = found.setdefault(timing.worker, WorkerTiming(timing.worker, timing.rank))
+        worker = by_worker.setdefault(timing.worker, WorkerTiming(timing.worker, timing.rank))
         worker.n_blocks += 1
         for name in ADDED:
             setattr(worker, name, getattr(worker, name) + getattr(timing, name))
         if timing.slowest_read_s > worker.slowest_read_s:
             worker.slowest_read_s = timing.slowest_read_s
             worker.slowest_file = timing.slowest_file
-    return sorted(found.values(), key=lambda worker: -1 if worker.rank is None else worker.rank)
+    return sorted(by_worker.values(), key=lambda worker: -1 if worker.rank is None else worker.rank)
 
 
 SUMMED = ("t_open_s", "t_io_s", "t_comp_s", "t_comm_s")

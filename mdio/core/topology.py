@@ -192,7 +192,7 @@ class Topology:
 
     @classmethod
     def from_bytes(cls, data: bytes, what: str) -> Topology:
-        """Return what `to_bytes` gave; `what` is for messages.
+        """Return the topology that `to_bytes` stored; `what` is for messages.
 
         Raises CorruptLayoutError: these bytes are no topology.
         """
@@ -235,9 +235,9 @@ class Topology:
 
         Some may have no atoms, and appear in columns of names only.
         """
-        at = [level for level, _ in LEVELS].index(index)
-        parents, names = self.numbers(index), LEVELS[at][1]
-        child_index = (LEVELS[at + 1][0],) if at + 1 < len(LEVELS) else ()
+        level_number = [level for level, _ in LEVELS].index(index)
+        parents, names = self.numbers(index), LEVELS[level_number][1]
+        child_index = (LEVELS[level_number + 1][0],) if level_number + 1 < len(LEVELS) else ()
         columns = [self.columns[name] for name in (*names, *child_index) if name in self.columns]
         sizes = [len(_codes(column)) for column in columns]
         return max([0 if parents is None else _most(parents) + 1, *sizes])

@@ -29,17 +29,17 @@ Positive = Annotated[float, ABOVE_0]
 Count = Annotated[int, ABOVE_0]
 
 
-def json_at(path: str | PathLike[str], wanted: str) -> Any:
+def json_at(path: str | PathLike[str], what: str) -> Any:
     """Return the value in a JSON file.
 
-    Raises SourceError: it cannot be read, or is no JSON; the message says what is `wanted`.
+    Raises SourceError: it cannot be read, or is no JSON; the message says what is `what`.
     """
     try:
         return json.loads(read_regular(Path(path)))
     except OSError as error:
         raise SourceError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
-        raise SourceError(f"{path}: not JSON ({error}); {wanted}") from None
+        raise SourceError(f"{path}: not JSON ({error}); {what}") from None
 
 
 def from_plain(kind: type[Value], data: Any, where: str, name: str = "") -> Value:
@@ -57,19 +57,19 @@ def from_plain(kind: type[Value], data: Any, where: str, name: str = "") -> Valu
         unknown_names = ", ".join(sorted(map(str, strange)))
         raise SourceError(f"{inside}: {unknown_names} missing or unknown; make it again")
     hints = typing.get_type_hints(kind, include_extras=True)
-    at = {one: f"{name}.{one}" if name else one for one in names}
-    return kind(**{one: _checked(hints[one], data[one], where, at[one]) for one in names})
+    labels = {one: f"{name}.{one}" if name else one for one in names}
+    return kind(**{one: _checked(hints[one], data[one], where, labels[one]) for one in names})
 
 
 def _checked(hint: Any, value: Any, where: str, name: str) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        found, limit = _checked(arguments[0], value, where, name), arguments[1]
-        if limit is ABOVE_0 and found < 1 / LARGEST:
+        checked, limit = _checked(arguments[0], value, where, name), arguments[1]
+        if limit is ABOVE_0 and checked < 1 / LARGEST:
             raise SourceError(f"{where}: {name} is {value!r}; expected a number above 0")
-        if limit is not ABOVE_0 and set(found) != limit:
-            raise SourceError(f"{where}: {name} has {sorted(found)}, expected {sorted(limit)}")
-        return found
+        if limit is not ABOVE_0 and set(checked) != limit:
+            raise SourceError(f"{where}: {name} has {sorted(checked)}, expected {sorted(limit)}")
+        return checked
     if origin is types.UnionType:
         if value is None and types.NoneType in arguments:
             return None

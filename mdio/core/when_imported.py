@@ -56,7 +56,7 @@ class _Watcher(MetaPathFinder):
 
 
 class _CallingBack(Loader):
-    """The real loader, which also answers what else is asked of it, and the watcher told."""
+    """The real loader, to which all other requests go, and the watcher that is called."""
 
     def __init__(self, loader: Loader, watcher: _Watcher) -> None:
         self.loader = loader

@@ -6,28 +6,30 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 RANK_NAMES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
-"""Environment variables in which launchers of MPI programs tell a process its rank."""
+"""Environment variables in which launchers of MPI programs pass the rank."""
 
 PASSWORD = re.compile(
     r"""(:/+)[^\s@:/'"]*:[^\s@'"]+@|(?<![^\s'"(=])[^\s@:/'"][^\s@:'"]*:(?!/)[^\s@'"]+@"""
 )
 """``user:password@`` behind ``://`` or what is meant by it, or at the beginning of a word."""
 AXIS_UNITS = {"_angstrom2_per_ps2": "Å²/ps²", "_angstrom2": "Å²", "_angstrom": "Å"}
-"""Of columns of results, by the end of their names."""
+"""Units of columns of results, by the end of their names."""
 
 
 GONE = {"per_rank": "h5md is one file; in zarr and segments each rank writes files of its own"}
-"""What to take in the place of options that are gone."""
+"""Replacements of removed options."""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     """Return ``(did you mean 'rmsd'?)`` behind a space; nothing where nothing is like `word`."""
     if (instead := GONE.get(word.lstrip("-").replace("-", "_"))) is not None:
         return f" (it is gone: {instead})"
     from difflib import get_close_matches  # for mistakes alone
 
-    known = list(known)
-    close = get_close_matches(word, known, n=3) or get_close_matches(word.lower(), known, n=3)
+    candidates = list(candidates)
+    close = get_close_matches(word, candidates, n=3) or get_close_matches(
+        word.lower(), candidates, n=3
+    )
     close.sort(key=lambda one: sorted(one) != sorted(word))  # letters in another order come first
     return f" (did you mean {close[0]!r}?)" if close else ""
 
@@ -75,14 +77,14 @@ def frames_text(start: int, stop: int) -> str:
 
 def runs_text(runs: Sequence[Sequence[int]], most: int | None = None) -> str:
     """Return runs of numbers (start, stop, step), no more than `most`: ``3, 5 to 9, 20, 24``."""
-    found: list[str] = []
+    texts: list[str] = []
     for start, stop, step in runs[:most]:
         numbers = range(start, stop, step)
         if len(numbers) < 3:
-            found += map(str, numbers)
+            texts += map(str, numbers)
         else:
-            found.append(f"{start} to {numbers[-1]}" + (f" by {step}" if step > 1 else ""))
-    return ", ".join(found + ["..."] * (most is not None and len(runs) > most))
+            texts.append(f"{start} to {numbers[-1]}" + (f" by {step}" if step > 1 else ""))
+    return ", ".join(texts + ["..."] * (most is not None and len(runs) > most))
 
 
 def times_text(n_frames: int, first: float, last: float, dt: float) -> str:
@@ -93,9 +95,9 @@ def times_text(n_frames: int, first: float, last: float, dt: float) -> str:
     # Frames may be joined, or have times that the step of their file has nothing to do with.
     if first == last:
         return f"{first:g} ps, all frames"
-    told = round(dt, 4) if dt >= 0.001 else dt  # times that were rounded to float32
+    shown = round(dt, 4) if dt >= 0.001 else dt  # times that were rounded to float32
     even = abs(first + steps * dt - last) <= 0.5 * abs(dt)
-    return f"{first:g} to {last:g} ps" + (f", every {told:g} ps" if even else "")
+    return f"{first:g} to {last:g} ps" + (f", every {shown:g} ps" if even else "")
 
 
 def box_text(box: Sequence[float] | None) -> str:

@@ -100,7 +100,7 @@ PACKED = struct.Struct(">f3i3ii")
 
 @dataclass(frozen=True, slots=True)
 class XTCHeader:
-    """What the header of one frame says."""
+    """The header of one frame."""
 
     magic: int
     n_atoms: int

@@ -308,8 +308,8 @@ class CacheFollower:
             numbers = np.arange(len(stops) if whole else len(stops) - 1)
             numbers = numbers[~reads.source.held(numbers.tolist(), stops[: len(numbers)].tolist())]
             keys = unit_keys(str(reads.source.path), numbers)
-            mine = preferred(keys, self.nodes) == self.nodes.index(self.this)
-            for number in numbers[mine].tolist() if reads.works else ():
+            is_own = preferred(keys, self.nodes) == self.nodes.index(self.this)
+            for number in numbers[is_own].tolist() if reads.works else ():
                 unit = reads.fetch(number)
                 if unit is not None and reads.source.held([number], [int(stops[number])])[0]:
                     self.n_units += 1
@@ -332,7 +332,7 @@ def follow_into_cache(
     stopped: threading.Event | None = None,
     report: Callable[[CacheFollower], None] | None = None,
 ) -> CacheFollower:
-    """Keep what a simulation writes, as it is written, until told to end.
+    """Cache what a simulation writes, as it is written, until stopped.
 
     `pattern`: paths of trajectories, as a shell expands it: files that grow, files and outputs that
     come. `cache`: this node's. `nodes`: names of all nodes that do so, each of which takes its
@@ -340,7 +340,7 @@ def follow_into_cache(
     how much time lies between two looks. `until_idle_s`: end when nothing has changed for so long;
     None = do not. `stopped`: end when this is set, with what is complete by then. `report`: called
     after each look.
-    Returns CacheFollower: what was kept, and what there is to tell.
+    Returns CacheFollower: what was cached, and notes.
     Raises PlanError: this node is not among `nodes`.
     """
     here = node_name() or socket.gethostname()

@@ -21,9 +21,9 @@ CLOCKS_S = 600.0
 
 
 class TaskStream:
-    """What distributed's task-stream plugin in the scheduler notes of one run.
+    """The records of one run by distributed's task-stream plugin in the scheduler.
 
-    It only watches: whatever goes wrong with it leaves the run alone.
+    It only watches: its failures do not affect the run.
 
     `client`: a `distributed.Client`; the plugin is put into its scheduler unless it is there.
     `token`: what the run's tasks have in their keys.
@@ -49,31 +49,31 @@ class TaskStream:
         ``start_unix_s`` and ``stop_unix_s`` of the computation, ``transfer_s`` and
         ``deserialize_s`` before it.
         """
-        found = []
-        for seen in self._fetch(start=self._since):
-            key = str(seen["key"])
+        tasks = []
+        for noted in self._fetch(start=self._since):
+            key = str(noted["key"])
             if not key.startswith(self.prefix):
                 continue
             spent = {"compute": 0.0, "transfer": 0.0, "deserialize": 0.0}
             start = stop = None
-            for part in seen["startstops"]:
+            for part in noted["startstops"]:
                 action = part["action"]
                 spent[action] = spent.get(action, 0.0) + part["stop"] - part["start"]
                 if action == "compute":
                     start, stop = part["start"], part["stop"]
             if start is not None:
-                found.append(
+                tasks.append(
                     {
                         "block": int(key.removeprefix(self.prefix)),
-                        "worker": str(seen["worker"]),
-                        "thread": int(seen["thread"]),
+                        "worker": str(noted["worker"]),
+                        "thread": int(noted["thread"]),
                         "start_unix_s": start,
                         "stop_unix_s": stop,
                         "transfer_s": spent["transfer"],
                         "deserialize_s": spent["deserialize"],
                     }
                 )
-        return sorted(found, key=lambda task: int(task["block"]))
+        return sorted(tasks, key=lambda task: int(task["block"]))
 
 
 Item = TypeVar("Item")

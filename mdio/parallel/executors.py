@@ -73,15 +73,15 @@ class Executor(Closing, ABC):
     """
 
     name: ClassVar[str] = "custom"
-    """What the command line and reports call it."""
+    """Name on the command line and in reports."""
     shares_memory: ClassVar[bool] = False
     """Whether `imap` calls the function itself in this process, one item after the other."""
     shares_files: ClassVar[bool] = False
     """Whether workers have the folders of this machine: what they write there is found here."""
     takes_at_once: ClassVar[bool] = False
-    """Whether what a call returns is used or sent before that worker's next: it may be lent."""
+    """Whether a result is used before that worker's next call, which may reuse its memory."""
     tasks: Sequence[dict[str, Any]] = ()
-    """Of the last `imap` that came to its end, if it is known: which worker had which item when."""
+    """A record for each task of the last finished `imap`, where known: its worker and its times."""
     ranks: Any = None
     """The `MPIExecutor` that this is, if all ranks of an MPI program make the same calls of it."""
     cluster: Any = None
@@ -106,7 +106,7 @@ class Executor(Closing, ABC):
         return True
 
     def from_owner(self, make: Callable[[], Result]) -> Result:
-        """Return what `make` returns in the owner, in every process that runs this program.
+        """Return the owner's result of `make` in every process that runs this program.
 
         Under MPI all ranks call it and only rank 0 calls `make`; what that raises, all raise.
         """
@@ -164,7 +164,7 @@ class Executor(Closing, ABC):
 def with_prefetch(
     func: Callable[[Item], Result], share: Iterable[tuple[int, Item]]
 ) -> Iterator[tuple[int, Item]]:
-    """Return `share`, numbered items; `func` is told of them first if it has a method `coming`.
+    """Return `share`, numbered items, after announcing them to `func` if it has a method `coming`.
 
     It draws from what it is given whenever it is called, as far as it wants to prepare.
     """

@@ -34,7 +34,7 @@ ROOT = 0
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What `gather_rows` gives back on each rank."""
+    """The result of `gather_rows` on each rank."""
 
     rows: NDArray[Any] | None
     """Rows of all ranks in order of rank, on rank 0; None elsewhere."""
@@ -66,7 +66,7 @@ class RowType:
         return np.empty((n_rows, *self.shape), self.dtype)
 
     def message(self, rows: NDArray[Any]) -> list[Any]:
-        """Return what MPI is given of rows."""
+        """Return rows as a message for MPI."""
         return [rows.reshape(-1).view(np.uint8), len(rows), self.datatype]
 
     def free(self) -> None:
@@ -173,8 +173,8 @@ def gather_rows(rows: NDArray[Any], comm: MPI.Intracomm, how: How = "blocking") 
     facts = comm.allgather((len(rows), rows.shape[1:], rows.dtype.str))
     kinds = {(shape, dtype) for _, shape, dtype in facts}
     if len(kinds) > 1:
-        found = ", ".join(f"{dtype} {shape}" for shape, dtype in sorted(kinds))
-        raise PlanError(f"ranks have rows of different shape or type: {found}")
+        kinds_text = ", ".join(f"{dtype} {shape}" for shape, dtype in sorted(kinds))
+        raise PlanError(f"ranks have rows of different shape or type: {kinds_text}")
     return gather_counted(rows, comm, [count for count, _, _ in facts], how, begin)
 
 
@@ -224,10 +224,10 @@ def _nonblocking(
             comm.Isend(row.message(rows), dest=ROOT, tag=TAG).Wait()
         return None
     whole = row.empty(sum(counts))
-    requests, at = [], 0
+    requests, first = [], 0
     for rank, count in enumerate(counts):
-        part = whole[at : at + count]
-        at += count
+        part = whole[first : first + count]
+        first += count
         if rank == ROOT:
             part[...] = rows
         elif count:

@@ -1,10 +1,10 @@
 """Work on the ranks of an MPI program: every rank makes the same calls and does its share.
 
 Ranks do not ask each other for work: they know which items are theirs, or a counter that the ranks
-of a node share tells (`mdio.parallel.ranks`); results go to rank 0 as they are made.
+of a node share says (`mdio.parallel.ranks`); results go to rank 0 as they are made.
 What takes care here is failure. An MPI program in which one rank raises and the others wait hangs
-until its time is up, so a rank that fails tells all others, every rank leaves at its next item, and
-all raise the same error. Where some rank is too long at one item for that, the program is ended
+until its time is up, so a rank that fails notifies all others, every rank leaves at its next item,
+and all raise the same error. Where some rank is too long at one item for that, the program is ended
 from the failing rank, after the message is out.
 """
 
@@ -180,7 +180,7 @@ class MPIExecutor(Executor):
     ) -> Iterator[tuple[int, Result]]:
         small_nbytes = SMALL_NBYTES if at_own_pace else 0
         run = RankRun(self._comm, self._grace_s, small_nbytes, waits=not owner_works)
-        kept: list[tuple[int, Result]] = []
+        results: list[tuple[int, Result]] = []
         try:
             share: Iterator[tuple[int, Item]]
             if own:
@@ -189,7 +189,7 @@ class MPIExecutor(Executor):
                 share = self._share(run, func, items, at_own_pace, owner_works)
             for number, result in self._results(run, func, share, describe):
                 if self.to_all:
-                    kept.append((number, result))
+                    results.append((number, result))
                 yield number, result
         except GeneratorExit:
             run.why, run.grace_s = self._why, self._grace_s
@@ -199,7 +199,7 @@ class MPIExecutor(Executor):
         outcomes = run.settle()
         self._raise_first(run, outcomes)
         if self.to_all:
-            every = self._comm.bcast(kept if self._comm.rank == 0 else None)
+            every = self._comm.bcast(results if self._comm.rank == 0 else None)
             if self._comm.rank != 0:
                 yield from every
 
@@ -222,7 +222,7 @@ class MPIExecutor(Executor):
                 return
             except BaseException as cause:
                 if is_root and self._entered:
-                    raise  # once what is done is told, `__exit__` ends the others
+                    raise  # `__exit__` ends the others, after what is kept is reported
                 abort(self._comm, cause)
             if is_root:
                 yield number, result
@@ -246,7 +246,7 @@ class MPIExecutor(Executor):
                 raise run.error
             self._theirs = first
             raise first
-        if any(told for _, _, told in outcomes):
+        if any(has_told for _, _, has_told in outcomes):
             raise BlockError("rank 0 stopped before the work was done; its message says why")
 
     def close(self) -> None:

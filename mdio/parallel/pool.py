@@ -1,7 +1,7 @@
 """A pool of forked workers, each at the end of a pipe of its own, and rows that they share.
 
 Forked workers write rows straight to where the parent will have them. Behind that is a file in
-memory that has no name (Linux' memfd): it goes with the last process that holds it, whoever is
+memory that has no name (Linux' memfd): it goes with the last process that holds it, even if that is
 killed, and unlike /dev/shm it has no size of its own that a container may have set too small.
 Workers write to it (`os.pwrite`) rather than into a mapping: what they have just computed is still
 in their cache, no page has to be zeroed and faulted in before, and a lack of memory is an error
@@ -59,7 +59,7 @@ class _Worker:
 
     def submit(self, message: tuple[int, Any] | None) -> None:
         """Send an item with its number, or None to let the worker go."""
-        # A broken pipe means that the worker has died since; reading from it will tell.
+        # A broken pipe means that the worker has died since; reading from it will show that.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.pipe.send(message)
 
@@ -101,7 +101,7 @@ def picklable(error: BaseException | None) -> BaseException | None:
     """Return `error`, or its text in a BlockError if it cannot travel."""
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # whatever a foreign exception's pickling may raise
+    except Exception:  # pickling a foreign exception may raise anything
         return BlockError(error_text(error))
     return error
 
@@ -180,14 +180,14 @@ class WorkerPool:
         chosen.submit((number, item))
 
     def _start(self) -> _Worker:
-        ours, theirs = self._context.Pipe()
+        ours, worker_end = self._context.Pipe()
         inherited = [w.pipe for w in self._workers] + [ours] if self._forks else []
         process = self._context.Process(  # type: ignore[attr-defined]
-            target=_work, args=(theirs, self._func, inherited), daemon=True
+            target=_work, args=(worker_end, self._func, inherited), daemon=True
         )
         with ending_signals_held():  # until the worker is one that `close` ends
             process.start()
-            theirs.close()
+            worker_end.close()
             self._workers.append(_Worker(process, ours))
         return self._workers[-1]
 
@@ -230,8 +230,8 @@ class WorkerPool:
 def _death(exitcode: int | None) -> str:
     if exitcode is None or exitcode >= 0:
         return f"its worker process ended with exit code {exitcode} before it was done"
-    known = {number.value: number.name for number in signal.Signals}
-    name = known.get(-exitcode, f"signal {-exitcode}")
+    names = {number.value: number.name for number in signal.Signals}
+    name = names.get(-exitcode, f"signal {-exitcode}")
     hint = "; out of memory? try fewer workers" if name == "SIGKILL" else ""
     return f"its worker process was killed by {name} before it was done{hint}"
 
@@ -289,9 +289,9 @@ class SharedRows(Closing):
         # Of this process alone, and gone with it: no worker can be killed and leave it locked.
         fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
         try:
-            found = self._said()
-            if found is not None:
-                return found
+            kind_there = self._said()
+            if kind_there is not None:
+                return kind_there
             if len(pickled) > HEAD_NBYTES:
                 return None
             try:
@@ -314,11 +314,11 @@ class SharedRows(Closing):
         Raises MemoryError: there is no room for them.
         """
         content = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
-        at = HEAD_NBYTES + start * (content.nbytes // max(1, len(rows)))
+        offset = HEAD_NBYTES + start * (content.nbytes // max(1, len(rows)))
         try:
             while content:
-                written = os.pwrite(self._descriptor, content, at)
-                content, at = content[written:], at + written
+                written = os.pwrite(self._descriptor, content, offset)
+                content, offset = content[written:], offset + written
         except OSError as error:
             raise MemoryError(
                 f"no room in memory for the values of {self._n_rows} frames ({error.strerror})"
@@ -351,10 +351,10 @@ class SharedRows(Closing):
         row_shape, dtype = self._written()
         rows = np.empty((stop - start, *row_shape), dtype)
         content = rows.reshape(-1).view(np.uint8).data
-        at = HEAD_NBYTES + start * (content.nbytes // max(1, len(rows)))
+        offset = HEAD_NBYTES + start * (content.nbytes // max(1, len(rows)))
         while content:
-            n_read = os.preadv(self._descriptor, [content], at)
-            content, at = content[n_read:], at + n_read
+            n_read = os.preadv(self._descriptor, [content], offset)
+            content, offset = content[n_read:], offset + n_read
         return rows
 
     def close(self) -> None:

@@ -39,7 +39,7 @@ FORWARD_S = 0.5
 
 
 class RankRun:
-    """What one rank knows of one call of `MPIExecutor.imap`.
+    """The state of one call of `MPIExecutor.imap` on one rank.
 
     `comm`, `grace_s`: as `MPIExecutor` has them. `small_nbytes`: results with together no more
     bytes may be under way, however many they are. `waits`: whether a rank waits until rank 0 has
@@ -67,7 +67,7 @@ class RankRun:
         self._deadline = float("inf")
 
     def stopped(self) -> bool:
-        """Return whether this or another rank has told all to stop."""
+        """Return whether this or another rank has sent STOP to all."""
         return self.has_told or bool(self.comm.iprobe(tag=STOP))
 
     def tell_stop(self) -> None:
@@ -114,10 +114,10 @@ class RankRun:
                 break
             self._coming.append(message.irecv())
         for request in tuple(self._coming):
-            is_there, found = request.test()
+            is_there, message_value = request.test()
             if is_there:
                 self._coming.remove(request)
-                number, result = found
+                number, result = message_value
                 if number == DONE:
                     self._n_left -= 1
                 else:
@@ -141,9 +141,9 @@ class RankRun:
         abort(self.comm, self.error or self.why or late)
 
     def settle(self) -> list[tuple[int, BaseException | None, bool]]:
-        """End the run on all ranks together; return each rank's (number, error, has told).
+        """End the run on all ranks together; return each rank's (number, error, has sent STOP).
 
-        Nothing is returned where no rank has anything to tell.
+        Nothing is returned where no rank has failed or sent STOP.
         """
         if self.comm.rank == 0:
             self.wait_until(self._drained)
@@ -152,10 +152,10 @@ class RankRun:
         self.wait_until(lambda: self._n_sent() == 0)
         if not any_of(self.comm, self.error is not None or self.has_told, self.wait_until):
             return []
-        mine = (self.number, picklable(self.error), self.has_told)
-        outcomes: list[tuple[int, BaseException | None, bool]] = self.comm.allgather(mine)
-        for rank, (_, _, told) in enumerate(outcomes):
-            if told and rank != self.comm.rank:
+        outcome = (self.number, picklable(self.error), self.has_told)
+        outcomes: list[tuple[int, BaseException | None, bool]] = self.comm.allgather(outcome)
+        for rank, (_, _, has_told) in enumerate(outcomes):
+            if has_told and rank != self.comm.rank:
                 self.comm.recv(source=rank, tag=STOP)
         return outcomes
 
@@ -318,10 +318,10 @@ class WorkQueue:
         return self._drawn(pair for pair in enumerate(items) if pair[0] % self._size in self._ranks)
 
     def _drawn(self, share: Iterator[tuple[int, Item]]) -> Iterator[tuple[int, Item]]:
-        drawn, seen = self._ranks.index(self._rank), 0
-        while (found := next(islice(share, drawn - seen, None), None)) is not None:
-            yield found
-            seen, drawn = drawn + 1, self._draw()
+        drawn, n_seen = self._ranks.index(self._rank), 0
+        while (pair := next(islice(share, drawn - n_seen, None), None)) is not None:
+            yield pair
+            n_seen, drawn = drawn + 1, self._draw()
 
     def _draw(self) -> int:
         """Return the counter, and count on."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 LONGEST_NAP_S = 0.002
 ROOT = 0
 HEAD_NBYTES, SLOT_NBYTES = 8, 1016
-"""Each exchange waits for the last rank: what is small comes with the bytes that tell its size."""
+"""Each exchange waits for the last rank, so small objects travel together with their size."""
 
 Wait = Callable[[Callable[[], bool]], None]
 """Waits until the function that it gets returns True."""
@@ -39,12 +39,12 @@ class Nap:
             self.take()
 
 
-def bcast(comm: Any, found: Any) -> Any:
+def bcast(comm: Any, value: Any) -> Any:
     """Return on all ranks what rank 0 gives; there, the very object."""
     from mpi4py import MPI
 
     is_root = comm.rank == ROOT
-    data = MPI.pickle.dumps(found) if is_root else b""
+    data = MPI.pickle.dumps(value) if is_root else b""
     slot = _slot(data)
     Nap().until(comm.Ibcast(slot, root=ROOT).Test)
     nbytes = _nbytes(slot)
@@ -52,14 +52,14 @@ def bcast(comm: Any, found: Any) -> Any:
     if nbytes > SLOT_NBYTES:
         whole = np.frombuffer(data, np.uint8) if is_root else np.empty(nbytes, np.uint8)
         Nap().until(comm.Ibcast([whole, MPI.BYTE], root=ROOT).Test)
-    return found if is_root else MPI.pickle.loads(whole)
+    return value if is_root else MPI.pickle.loads(whole)
 
 
-def allgather(comm: Any, found: Any) -> list[Any]:
+def allgather(comm: Any, value: Any) -> list[Any]:
     """Return on all ranks what each of them gives, in order of rank."""
     from mpi4py import MPI
 
-    data = MPI.pickle.dumps(found)
+    data = MPI.pickle.dumps(value)
     slots = np.empty((comm.size, HEAD_NBYTES + SLOT_NBYTES), np.uint8)
     Nap().until(comm.Iallgather(_slot(data), slots).Test)
     counts = [_nbytes(slot) for slot in slots]
@@ -73,7 +73,7 @@ def allgather(comm: Any, found: Any) -> list[Any]:
 
 
 def _slot(data: bytes) -> NDArray[np.uint8]:
-    """Return what travels first: how many bytes there are, and the bytes if they are few."""
+    """Return the first message: the number of bytes, and the bytes themselves if they are few."""
     slot = np.zeros(HEAD_NBYTES + SLOT_NBYTES, np.uint8)
     slot[:HEAD_NBYTES].view(np.int64)[0] = len(data)
     if len(data) <= SLOT_NBYTES:

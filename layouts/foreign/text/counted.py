@@ -33,7 +33,7 @@ from mdio.layouts.foreign.text.format import (
 )
 
 XYZ_NBYTES = 8
-"""Of a line such as ``C 0 0 0``, with its end."""
+"""Least bytes of a line of an atom such as ``C 0 0 0``, with its end."""
 _PAIR = re.compile(r"""([A-Za-z_][\w-]*)\s*=\s*(?:"([^"]*)"|'([^']*)'|\{([^}]*)\}|(\S+))""")
 TRUE = ("T", "TRUE", "1")
 TILTED = 1e-4
@@ -79,7 +79,7 @@ class XYZ(TextFormat):
 
 
 def _pairs(comment: str) -> dict[str, str]:
-    """Return what a comment says, by names in lower case."""
+    """Return the values in a comment, by names in lower case."""
     if "=" not in comment:
         return {}
     return {
@@ -90,13 +90,13 @@ def _pairs(comment: str) -> dict[str, str]:
 
 def _columns(pairs: dict[str, str]) -> list[int]:
     """Return the columns of names and positions; raises FrameError."""
-    names, at = {}, 0
+    names, column = {}, 0
     parts = pairs.get("properties", "species:S:1:pos:R:3").split(":")
     for name, kind, count in zip(parts[::3], parts[1::3], parts[2::3], strict=False):
         if not count.isdigit():
             break
-        names[name.lower()] = (at, kind.upper(), int(count))
-        at += int(count)
+        names[name.lower()] = (column, kind.upper(), int(count))
+        column += int(count)
     position = names.get("pos")
     if position is None or position[2] != 3:
         raise FrameError(f"Properties {':'.join(parts)!r} without pos:R:3, which positions are")
@@ -135,7 +135,7 @@ def _periodic(pairs: dict[str, str]) -> tuple[bool, ...]:
 
 
 def _remarks(comment: bytes) -> tuple[str, ...]:
-    """Return what of a cell is not read."""
+    """Return a note on what is not read of a cell."""
     if b"=" not in comment:
         return ()
     pairs = _pairs(plain(comment))
@@ -151,7 +151,7 @@ def _remarks(comment: bytes) -> tuple[str, ...]:
 
 
 TINKER_NBYTES = 10
-"""Of a line such as ``1 C 0 0 0``, with its end."""
+"""Least bytes of a line of an atom such as ``1 C 0 0 0``, with its end."""
 _BOX = re.compile(rb"(?:\s*[-+]?\d*\.?\d+(?:[eEdD][-+]?\d+)?(?=\s)){6}\s*")
 
 
@@ -179,7 +179,7 @@ class Tinker(TextFormat):
 NAMES = 20
 """Columns before those of coordinates."""
 FIRST_POINT = 24
-"""Column of the first decimal point, whatever the precision."""
+"""Column of the first decimal point, for any precision."""
 GRO_NBYTES = NAMES + 3
 _TIME = re.compile(rb"(?:^|[\s,;])t\s*=\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
 _STEP = re.compile(rb"(?:^|[\s,;])step\s*=\s*(-?\d+)")
@@ -302,7 +302,7 @@ class MDCRD(TextFormat):
 
     @staticmethod
     def _check_next(line: bytes) -> None:
-        """Raise FrameError if a line does not tell whether it is a box or the next frame."""
+        """Raise FrameError if a line may be a box or the next frame."""
         if line.strip() and not line.endswith(b"\n") and len(line) <= 3 * WIDTH:
             raise FrameError(f"{shown(line)} at the end, perhaps of a box", at_end=True)
 
@@ -314,11 +314,11 @@ class MDCRD(TextFormat):
         """Return the frame behind a title."""
         return TITLE + plain(raw).rstrip("\n") + "\n"
 
-    def reader_class(self, theirs: Any) -> Any:
+    def reader_class(self, reader: Any) -> Any:
         """Return MDAnalysis' reader, which need not find out whether there is a box."""
         has_box = self._has_box
 
-        class OneFrame(theirs):  # type: ignore[misc]
+        class OneFrame(reader):  # type: ignore[misc]
             def _detect_amber_box(self) -> bool:
                 self.periodic = has_box
                 return bool(has_box)

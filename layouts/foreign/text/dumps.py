@@ -31,7 +31,7 @@ from mdio.layouts.foreign.text.format import (
 )
 
 DUMP_NBYTES = 6
-"""Of a line such as ``0 0 0``, with its end."""
+"""Least bytes of a line of an atom such as ``0 0 0``, with its end."""
 _AVOGADRO = 6.02214076e23
 _NEWTON = _AVOGADRO * 1e-13
 """In kJ/(mol angstrom)."""
@@ -39,7 +39,7 @@ _NEWTON = _AVOGADRO * 1e-13
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """What one unit of a style is in angstrom, ps, angstrom/ps and kJ/(mol angstrom)."""
+    """One unit of a style in angstrom, ps, angstrom/ps and kJ/(mol angstrom)."""
 
     length: float
     time: float
@@ -71,13 +71,13 @@ CONVENTIONS = {
 
 @dataclass(slots=True)
 class Frame:
-    """What stands before the atoms of a frame."""
+    """The header of a frame."""
 
     time: float | None
     step: int
     n_atoms: int
     bounds: str
-    """What stands behind ``BOX BOUNDS``."""
+    """The words behind ``BOX BOUNDS``."""
     box: list[bytes]
     columns: list[str]
 
@@ -190,9 +190,9 @@ class LAMMPS(TextFormat):
 
     def _convention(self, columns: list[str]) -> str:
         """Return which of its coordinates MDAnalysis takes; raises FrameError."""
-        asked = self.options.get("lammps_coordinate_convention", "auto")
-        if asked != "auto":
-            return str(asked)
+        convention = self.options.get("lammps_coordinate_convention", "auto")
+        if convention != "auto":
+            return str(convention)
         for name, columns_of in CONVENTIONS.items():
             if set(columns_of) <= set(columns):
                 return name
@@ -213,8 +213,10 @@ class LAMMPS(TextFormat):
             )
         if not self._has_ids:
             return
-        at = columns.index("id")
-        self._ids.check(np.array([row.split(None, at + 1)[at] for row in rows], np.int64))
+        id_column = columns.index("id")
+        self._ids.check(
+            np.array([row.split(None, id_column + 1)[id_column] for row in rows], np.int64)
+        )
 
     def is_whole_without_newline(self, raw: bytes) -> bool:
         """Return whether what the last line lacks can be nothing that is read."""
@@ -281,7 +283,7 @@ def _check_bounds(words: str, box: list[bytes]) -> None:
 
 
 def _head_and_rows(raw: bytes) -> tuple[bytes, list[str]]:
-    """Return what stands before the atoms, and their lines."""
+    """Return the header, and the lines of the atoms."""
     begin = raw.index(b"\n", raw.index(b"ITEM: ATOMS")) + 1
     return raw[:begin], plain(raw[begin:]).splitlines()
 
@@ -325,13 +327,13 @@ def _with_bounds(
 
 BEGINS = b"timestep"
 HISTORY_NBYTES = 8
-"""Of two lines such as ``C`` and ``0 0 0``."""
+"""Least bytes of an atom: two lines such as ``C`` and ``0 0 0``."""
 FORCE = np.float32(1e-2)
 """A dalton angstrom/ps^2 in kJ/(mol angstrom)."""
 PERIODIC = {0: (False,) * 3, 1: (True,) * 3, 2: (True,) * 3, 3: (True,) * 3, 6: (True, True, False)}
 """Axes by the key of boundaries."""
 SHAPES = {4: "a truncated octahedron", 5: "a rhombic dodecahedron", 7: "a hexagonal prism"}
-"""Boundaries of which the vectors in the file do not tell the lattice."""
+"""Boundaries for which the vectors in the file are not those of the lattice."""
 TILTED = 1e-3
 """How far, as a part of its length, a cell may lie beside where boxes do."""
 _REAL = rb"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -379,8 +381,8 @@ class History(TextFormat):
         lines = plain(raw).splitlines()
         n_words = 2 if self._atom_numbers(raw) else 1
         begin = 4 if _VECTOR.fullmatch(lines[1].encode()) else 1
-        for at in range(begin, len(lines), 1 + n_vectors):
-            lines[at] = " ".join(lines[at].split()[:n_words])
+        for first in range(begin, len(lines), 1 + n_vectors):
+            lines[first] = " ".join(lines[first].split()[:n_words])
         return "\n".join(["one frame", f"{n_vectors - 1} {key} {n_atoms}", *lines, ""])
 
     @staticmethod
@@ -448,7 +450,7 @@ def _is_turned(cell: list[bytes]) -> bool:
 
 
 def _remarks(key: int, cell: list[bytes]) -> tuple[str, ...]:
-    """Return what of a cell is not read."""
+    """Return a note on what is not read of a cell."""
     if not cell:
         return ()
     if key not in PERIODIC:

@@ -40,7 +40,7 @@ class Lines:
         self.offset = 0
         """Where the next line begins."""
         self.number = 1
-        """Of the next line, as editors count."""
+        """Number of the next line, as editors count."""
 
     def peek(self) -> bytes:
         """Return the next line without taking it; empty at the end of the file."""
@@ -82,7 +82,7 @@ SHOWN = 60
 
 
 class FrameError(Exception):
-    """What lies here is no whole frame; the text says what it is and what was expected."""
+    """There is no whole frame here; the text says what there is and what was expected."""
 
     def __init__(self, text: str, *, at_end: bool = False) -> None:
         super().__init__(text)
@@ -98,9 +98,9 @@ class Span:
     stop: int
     n_atoms: int
     fields: frozenset[str] = frozenset()
-    """Of velocities and forces; times, if frames may have them."""
+    """Those of velocities, forces and times that frames may have."""
     remarks: tuple[str, ...] = ()
-    """What of the frame is not read, or read in another way, in words."""
+    """Notes on what is not read of the frame, or read in another way."""
 
 
 class TextFormat(ABC):
@@ -112,7 +112,7 @@ class TextFormat(ABC):
     names_lengths: bool = True
     """Whether the unit of lengths is known."""
     counts: str = "frames"
-    """What times are made of where there are none."""
+    """Where times come from if frames have none."""
 
     def __init__(self, kind: str, options: Mapping[str, Any]) -> None:
         self.kind_read = kind
@@ -135,12 +135,12 @@ class TextFormat(ABC):
 
     @property
     def reader_options(self) -> dict[str, Any]:
-        """What MDAnalysis' reader is given."""
+        """Arguments for MDAnalysis' reader."""
         ours = ("format", "length_unit", "dt", "time_offset")
         return {name: value for name, value in self.options.items() if name not in ours}
 
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
-        """Return what a frame holds; raises FrameError, or whatever MDAnalysis raises."""
+        """Return a frame; raises FrameError, or what MDAnalysis raises."""
         return self._by_mdanalysis(self.text_for_mdanalysis(raw), n_atoms)
 
     def _by_mdanalysis(self, text: str, n_atoms: int) -> Snapshot:
@@ -159,9 +159,9 @@ class TextFormat(ABC):
             raise FrameError(f"{snapshot.n_atoms} atoms can be read, the frame has {n_atoms}")
         return snapshot
 
-    def reader_class(self, theirs: Any) -> Any:
+    def reader_class(self, reader: Any) -> Any:
         """Return MDAnalysis' reader, or what is made of it."""
-        return theirs
+        return reader
 
     def made_up(self) -> Iterator[str]:
         """Yield what else is assumed, in words."""
@@ -193,7 +193,7 @@ def _n_digits(number: bytes) -> int:
 
 
 def plain(raw: bytes) -> str:
-    """Return bytes as text, whatever they are, a character each, with line ends of this system."""
+    """Return bytes as text, a character each, with line ends of this system."""
     return raw.decode("latin-1").replace("\r\n", "\n")
 
 
@@ -238,8 +238,8 @@ def skip_atoms(
     left = None if nbytes is None else nbytes - lines.offset
     if left is not None and (left + 1) // least < count:
         raise FrameError(f"says {says} atoms, and {left} bytes follow", at_end=True)
-    if (there := lines.skip(count)) < count:
-        raise FrameError(f"says {says} atoms, and {there} lines follow", at_end=True)
+    if (n_skipped := lines.skip(count)) < count:
+        raise FrameError(f"says {says} atoms, and {n_skipped} lines follow", at_end=True)
 
 
 def without_axes(box: np.ndarray | None, periodic: tuple[bool, ...]) -> np.ndarray | None:
@@ -294,7 +294,7 @@ FORMATS = {
 }
 """By MDAnalysis' names: where each is, beside this module."""
 _ABOUT_NUMBERS = re.compile("could not convert|inhomogeneous|invalid literal|out of (range|bounds)")
-"""What Python and NumPy say of lines that hold something else."""
+"""Errors of Python and NumPy for lines that hold something else."""
 
 
 @dataclass(slots=True)
@@ -445,7 +445,7 @@ class TextFrames(ForeignFrames):
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
-        """Name the file in errors that do not, and tell what is packed and damaged."""
+        """Name the file in errors that do not, and report damaged compressed files."""
         try:
             yield
         except AtomCountError:

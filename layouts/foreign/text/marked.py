@@ -30,7 +30,7 @@ COORDINATES_END = 54
 
 @dataclass(slots=True)
 class Seen:
-    """What is seen of a frame while it is passed."""
+    """One model, as it is passed."""
 
     start: int
     n_atoms: int = 0
@@ -50,21 +50,21 @@ class PDB(TextFormat):
         """Yield the frames."""
         first: Span | None = None
         n_cells, header_cell, is_behind = 0, b"", False
-        while seen := self._next(lines):
+        while model := self._next(lines):
             if first is None:
-                is_behind = not seen.cells and lines.peek().startswith(CELL)
-                if seen.cells and not seen.has_cell_inside:
-                    header_cell = seen.cells[0]
-            if len({*seen.cells}) > 1:
+                is_behind = not model.cells and lines.peek().startswith(CELL)
+                if model.cells and not model.has_cell_inside:
+                    header_cell = model.cells[0]
+            if len({*model.cells}) > 1:
                 raise FrameError("two cells (CRYST1) that are not the same")
-            n_cells += len(seen.cells)
+            n_cells += len(model.cells)
             if is_behind:
                 self._take_cell_behind(lines)
-            if not seen.is_ended and first is not None and seen.n_atoms < first.n_atoms:
-                text = f"{seen.n_atoms} atoms, the first frame has {first.n_atoms}"
+            if not model.is_ended and first is not None and model.n_atoms < first.n_atoms:
+                text = f"{model.n_atoms} atoms, the first frame has {first.n_atoms}"
                 raise FrameError(text, at_end=True)
-            remarks = () if seen.is_ended or first is not None else (NO_END,)
-            span = Span(seen.start, lines.offset, seen.n_atoms, remarks=remarks)
+            remarks = () if model.is_ended or first is not None else (NO_END,)
+            span = Span(model.start, lines.offset, model.n_atoms, remarks=remarks)
             first = first or span
             yield span
         # One cell before all frames is the header's.
@@ -83,34 +83,34 @@ class PDB(TextFormat):
     @staticmethod
     def _next(lines: Lines) -> Seen | None:
         """Go over a frame; return what is seen of it, None if no atoms are left."""
-        seen = Seen(lines.offset)
+        model = Seen(lines.offset)
         is_in_model, line = False, b""
         while following := lines.peek():
             line = following
             record = line[:6]
             is_model = record == MODEL or line.rstrip() == MODEL.rstrip()
-            if is_model and seen.n_atoms:
-                seen.is_ended = True
-                return seen
+            if is_model and model.n_atoms:
+                model.is_ended = True
+                return model
             lines.next()
             if record.startswith(ATOMS):
-                seen.n_atoms += 1
+                model.n_atoms += 1
             elif record == CELL:
-                seen.cells.append(line)
-                seen.has_cell_inside |= is_in_model or seen.n_atoms > 0
+                model.cells.append(line)
+                model.has_cell_inside |= is_in_model or model.n_atoms > 0
             elif record == END_OF_MODEL or line.rstrip() == END:
-                if seen.n_atoms:
-                    seen.is_ended = True
-                    return seen
+                if model.n_atoms:
+                    model.is_ended = True
+                    return model
                 if record == END_OF_MODEL and is_in_model:
                     raise FrameError("a model without atoms")
             is_in_model |= is_model
-        if not seen.n_atoms and (seen.cells or _may_be_cut(line)):
+        if not model.n_atoms and (model.cells or _may_be_cut(line)):
             raise FrameError(f"{shown(line)} without atoms", at_end=True)
         if is_in_model:
-            raise FrameError(f"a model of {seen.n_atoms} atoms without ENDMDL", at_end=True)
-        seen.is_ended = line.startswith(LAST)
-        return seen if seen.n_atoms else None
+            raise FrameError(f"a model of {model.n_atoms} atoms without ENDMDL", at_end=True)
+        model.is_ended = line.startswith(LAST)
+        return model if model.n_atoms else None
 
     def is_whole_without_newline(self, raw: bytes) -> bool:
         """Return whether the last line is a mark, or holds all coordinates of an atom."""
@@ -236,7 +236,7 @@ class BlockError(FrameError):
     def __init__(self, text: str, *, at_end: bool, name: str = "") -> None:
         super().__init__(text, at_end=at_end)
         self.name = name
-        """Of the block that is not whole."""
+        """The block that is not whole."""
 
 
 class TRC(TextFormat):
@@ -248,21 +248,21 @@ class TRC(TextFormat):
         blocks, usual = list[str](), list[str]()
         name: str | None = None
         while name != "":
-            at = lines.offset
+            offset = lines.offset
             try:
                 name, n_rows = _block(lines)
             except BlockError as error:
                 # What is left over behind the last block of a frame is none of that frame.
                 if blocks and (not error.name or first.startswith(error.name)):
-                    yield self._span(start, at, n_atoms, blocks, usual, is_last=True)
+                    yield self._span(start, offset, n_atoms, blocks, usual, is_last=True)
                 raise
             if not first and name in READ:
                 first = name
             if first and name in ("", first):
                 if blocks:
-                    yield self._span(start, at, n_atoms, blocks, usual, is_last=not name)
+                    yield self._span(start, offset, n_atoms, blocks, usual, is_last=not name)
                     usual = usual or blocks
-                start, blocks, n_atoms = at, [], 0
+                start, blocks, n_atoms = offset, [], 0
             if first:
                 blocks.append(name)
             if name == POSITIONS:

@@ -284,7 +284,7 @@ class NCDFLayout(NativeLayout):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What its program rounded."""
+        """How its program rounded."""
         step = getattr(self.data, "rounded_to", None)
         note = f"{self.path}: its program rounded coordinates to {step:g} angstrom" if step else ""
         unwritten = (

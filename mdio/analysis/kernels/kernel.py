@@ -67,7 +67,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def prepare(self, system: System) -> Prepared:
-        """Find the atoms, the reference and whatever else can be known beforehand.
+        """Find the atoms, the reference and all else that can be known beforehand.
 
         Raises
         ------

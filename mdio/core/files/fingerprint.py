@@ -1,4 +1,4 @@
-"""What tells one source file from another without reading all of it."""
+"""Fingerprints: how one source file is told from another without reading all of it."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ class SourceStates:
         """
         for path, before in self._states.items():
             now = file_state(path, before["nbytes"] if self.may_grow else None, self._skipped)
-            kept = ("inode", "crc32c_head", "crc32c_tail") if self.may_grow else tuple(before)
-            changed = [name for name in kept if now[name] != before[name]]
+            keys = ("inode", "crc32c_head", "crc32c_tail") if self.may_grow else tuple(before)
+            changed = [name for name in keys if now[name] != before[name]]
             if changed or now["nbytes"] < before["nbytes"]:
                 name = changed[0] if changed else "nbytes"
                 raise SourceError(
@@ -85,7 +85,7 @@ class SourceStates:
 
 
 def file_state(path: Path, nbytes: int | None = None, skipped: int = 0) -> dict[str, int]:
-    """Return what tells the contents of a file or folder from others.
+    """Return values that identify the contents of a file or folder.
 
     `path`: the file, or a folder that has a manifest. `nbytes`: of a file that may grow: only so
     many bytes from its beginning are looked at. `skipped`: bytes at the beginning that may change.

@@ -94,8 +94,8 @@ class Identity:
             status = file.status()
             size = status.st_size if nbytes is None else nbytes
             head = file.peek(0, min(END_NBYTES, size))
-            at = max(0, size - END_NBYTES)
-            tail = file.peek(at, size - at)
+            end_begins = max(0, size - END_NBYTES)
+            tail = file.peek(end_begins, size - end_begins)
         # Beyond the year 2262 it needs more than the 64 bits it is stored in.
         mtime_ns = (status.st_mtime_ns + (1 << 63)) % (1 << 64) - (1 << 63)
         return cls(size, mtime_ns, zlib.crc32(tail, zlib.crc32(head)))
@@ -268,7 +268,7 @@ def _from_mdanalysis(path: Path) -> FrameIndex | None:
                 return None
             offsets = np.asarray(stored["offsets"]).astype(np.int64, casting="safe")
             n_atoms = int(stored["n_atoms"])
-    except Exception:  # whatever is wrong with another program's file, we can build our own
+    except Exception:  # another program's file may be wrong in any way; we build our own
         return None
     if n_atoms < 1 or not _plausible(offsets, status.st_size):
         return None

@@ -63,7 +63,7 @@ class Record:
     arrays: Sequence[NDArray[Any]] = ()
     """Arrays of `TYPES`."""
     flushed: bool = False
-    """Whether a mark says so."""
+    """Whether a mark in the journal says so."""
 
     def packed(self) -> bytes:
         """Return the bytes of the record in the journal."""
@@ -101,7 +101,7 @@ def read_journal(path: Path) -> tuple[list[Record], int]:
     with open(open_regular(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
         if not is_own_record(
             os.fstat(file.fileno()), path.parent
-        ):  # it could tell of frames that are not there
+        ):  # it could list frames that are not there
             return [], 0
         data = file.read()
     records: list[Record] = []

@@ -2,7 +2,7 @@
 
 A pipe or a device under the name of a file would be waited for, or read without an end. A record
 that says what to remove, to move or to believe could have been put there by anyone who may write
-into the folder. What mdio wrote can be told by its own marks, without opening it.
+into the folder. Outputs of mdio are recognised by marks of their own, without opening them.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _not_regular(path: Path) -> OSError:
 
 PARTS_MARKER = "parts.json"
 TELL_OUTPUTS = ("manifest.json", "zarr.json", PARTS_MARKER)
-"""Files that tell of a folder that mdio wrote it."""
+"""Files by which a folder is known to be an output of mdio."""
 """What a folder of parts holds besides them."""
 ANOTHER = r"-[0-9a-f]{8}"
 """Suffix of the folder's name where a former output had the plain one."""
@@ -274,7 +274,7 @@ def is_identical(path: Path, known: int | str) -> bool:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; an empty one for whatever else is there."""
+    """Return the JSON object in a file; an empty one for anything else."""
     try:
         record = json.loads(read_regular(path))
         return record if isinstance(record, dict) else {}

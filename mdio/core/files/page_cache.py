@@ -30,12 +30,12 @@ def drop_cache(path: Path) -> str | None:
     """Drop a file, or all files in a folder, from the page cache.
 
     Asking (``POSIX_FADV_DONTNEED``, posix_fadvise(2)) is not enough: memory file systems have no
-    disk below, network ones may ignore it. So ``mincore(2)`` tells afterwards what is still there;
+    disk below, network ones may ignore it. So ``mincore(2)`` says afterwards what is still there;
     it touches nothing, where a trial read would make the system read ahead. Objects of a store are
     not in it.
 
-    Returns str or None: why the bytes are still in memory or nobody can tell; None when they have
-    gone.
+    Returns str or None: why the bytes are still in memory, or that this is unknown; None when they
+    have gone.
     """
     if not store_at(path).in_page_cache:
         return None
@@ -71,7 +71,7 @@ def _drop_file(file: Path) -> str | None:
 
 
 def _resident_share(fd: int, nbytes: int) -> float | None:
-    """Return the share of a file's pages that are in memory; None where that is not told."""
+    """Return the share of a file's pages that are in memory; None where that is unknown."""
     try:
         mincore = ctypes.CDLL(None, use_errno=True).mincore
     except (OSError, AttributeError):

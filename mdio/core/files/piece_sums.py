@@ -1,4 +1,4 @@
-"""Checksums of pieces, so that whatever is read of a large thing can be verified by itself.
+"""Checksums of pieces, so that any part of a large array can be verified by itself.
 
 Two kinds of things are cut into pieces. Arrays: each row (a frame's, of an uncompressed chunk) is a
 piece, or is cut into runs of 64 KiB. Files of frames of a native format: what stands before the
@@ -72,11 +72,11 @@ def sums_of_rows(rows: NDArray[Any]) -> tuple[int, list[int]]:
     return whole, sums.tolist()
 
 
-def first_difference(found: Sums, expected: Sums) -> int | None:
+def first_difference(sums: Sums, expected: Sums) -> int | None:
     """Return the index of the first checksum that differs; None if none does."""
-    if found.tobytes() == expected.tobytes():  # much faster than NumPy, where there are few
+    if sums.tobytes() == expected.tobytes():  # much faster than NumPy, where there are few
         return None
-    places = np.flatnonzero(found != expected.reshape(-1))  # none if only bytes are swapped
+    places = np.flatnonzero(sums != expected.reshape(-1))  # none if only bytes are swapped
     return int(places[0]) if len(places) else None
 
 
@@ -174,15 +174,15 @@ class PieceSums:
         """
         first = bisect_left(self._edges, begin)
         last = bisect_left(self._edges, begin + len(data), first)
-        found = crc32c_pieces(data, self.edges[first : last + 1])
-        wrong = first_difference(found, self.crcs[first:last])
+        sums = crc32c_pieces(data, self.edges[first : last + 1])
+        wrong = first_difference(sums, self.crcs[first:last])
         if wrong is not None:
-            at = first + wrong
-            a, b = self._edges[at : at + 2]
+            piece = first + wrong
+            a, b = self._edges[piece : piece + 2]
             frame = int(np.searchsorted(self.offsets, a, side="right")) - 1
             where = "its header" if frame < 0 else f"frame {frame} of this segment"
             raise CorruptLayoutError(
-                f"{path}: bytes {a} to {b - 1} ({where}) have the crc32c {found[wrong]:08x}, "
-                f"expected {self.crcs[at]:08x}: they have changed since they were written; "
+                f"{path}: bytes {a} to {b - 1} ({where}) have the crc32c {sums[wrong]:08x}, "
+                f"expected {self.crcs[piece]:08x}: they have changed since they were written; "
                 "split or convert the source again"
             )

@@ -2,9 +2,9 @@
 
 An output, file or folder, is built under a temporary name beside its target, flushed, looked at and
 renamed in the end. Whatever stops the work in between (an error, Ctrl-C, SIGTERM) removes the
-temporary, unless a journal tells what of it is done and the work may be gone on with: then it
-stays, and the error says so. A process that was killed outright leaves it behind; the next one for
-the same target goes on with it if it is told to, asks if it is not, and tidies up the rest.
+temporary, unless a journal lists what is done and the work can be resumed: then it stays, and the
+error says so. A process that was killed leaves it behind; the next one for the same target resumes
+it if asked to, refuses to start otherwise, and tidies up the rest.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _system_error(temporary: Path, sources: Sequence[Path]) -> Iterator[None]:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Return whether the same work may well be done where it is gone on with."""
+    """Return whether the same work may succeed when it is resumed."""
     if isinstance(error, BlockError):  # a worker was killed, or had no memory
         return isinstance(error.__cause__, MemoryError | None)
     stopped = isinstance(error, SystemExit | KeyboardInterrupt | MemoryError | OSError)
@@ -176,7 +176,7 @@ def link_target(out: str | os.PathLike[str]) -> Path:
 
 
 def settle(where: Path) -> None:
-    """Put right what a dead run has left of an output that is to be gone on with or repaired.
+    """Put right what a dead run has left of an output that is to be resumed or repaired.
 
     Raises OutputError: that cannot be done.
     """
@@ -231,9 +231,9 @@ def publish(
     there now. Only that is replaced: another run may have changed it by then. `follows`: whether
     the output is made of it.
     Yields Path: ``.NAME.mdio-HOST-PID-TOKEN.tmp`` beside the target. It may be made as a file or a
-    folder; if it exists, with a journal, then that tells what an earlier run has done.
+    folder; if it exists, with a journal, then that lists what an earlier run has done.
     Raises OutputError: before any work: the target exists, is a source, is a folder of something
-    else, its folder is missing or read-only, or something is left that can be gone on with, or
+    else, its folder is missing or read-only, or something is left that can be resumed, or
     cannot, with `resume`. In the end: the disk is full, the target has appeared, or another run has
     changed it meanwhile.
     """
@@ -304,7 +304,7 @@ def publish(
                     try:
                         check(temporary)
                     except MdioError:
-                        journal_path(temporary).unlink(missing_ok=True)  # what it tells is wrong
+                        journal_path(temporary).unlink(missing_ok=True)  # it is wrong
                         raise
                 if upload is not None and upload.early:
                     temporaries = {path.name: claim.name(path) for path in companions_made}

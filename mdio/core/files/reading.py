@@ -212,21 +212,23 @@ class OpenFile(Closing):
 
         Raises MdioError: it ends before, or cannot be read; of the class `error`.
         """
-        wanted = 0
+        n_wanted = 0
         for buffer in buffers:
-            wanted += buffer.nbytes
-        found = 0
+            n_wanted += buffer.nbytes
+        n_read = 0
         try:
-            while found < wanted:  # the system reads at most 2 GiB at a time
-                got = self._request(_behind(buffers, found) if found else buffers, offset + found)
-                if not got:
-                    raise self._truncated(offset, wanted, offset + found)
-                found += got
+            while n_read < n_wanted:  # the system reads at most 2 GiB at a time
+                n_more = self._request(
+                    _behind(buffers, n_read) if n_read else buffers, offset + n_read
+                )
+                if not n_more:
+                    raise self._truncated(offset, n_wanted, offset + n_read)
+                n_read += n_more
         except OSError as error:
             if isinstance(error, MdioError):
                 raise
             raise self.error(
-                f"{self.path}: {wanted} bytes at {offset} cannot be read "
+                f"{self.path}: {n_wanted} bytes at {offset} cannot be read "
                 f"({error.strerror or error})"
             ) from error
 
@@ -260,29 +262,29 @@ class OpenFile(Closing):
         Raises what `fill` raises, but not for an end that comes too early.
         """
         room = max(0, min(nbytes, self.nbytes - offset))
-        found = bytearray(room)
-        view = memoryview(found)
+        content = bytearray(room)
+        view = memoryview(content)
         done = 0
         try:
             while done < room:
-                got = self._request([view[done:]], offset + done)
-                if not got:
+                n_more = self._request([view[done:]], offset + done)
+                if not n_more:
                     break
-                done += got
+                done += n_more
         except OSError as error:
             raise self.error(
                 f"{self.path}: bytes at {offset} cannot be read ({error.strerror or error})"
             ) from error
         return bytes(view[:done])
 
-    def _truncated(self, offset: int, wanted: int, end: int) -> MdioError:
+    def _truncated(self, offset: int, n_wanted: int, end: int) -> MdioError:
         cut = ""
         if end < self.nbytes:
             cut = f" (it was {self.nbytes} bytes long when it was opened and has been cut since)"
         again = "convert the source again" if self.error is CorruptLayoutError else "copy it again"
         return self.error(
             f"{self.path}: it is truncated: it ends at byte {end}{cut}, but bytes {offset} to "
-            f"{offset + wanted - 1} were expected; {again}"
+            f"{offset + n_wanted - 1} were expected; {again}"
         )
 
     def read_some(self, buffers: Sequence[Buffer], offset: int) -> int:
@@ -293,22 +295,22 @@ class OpenFile(Closing):
         return self._request(buffers, offset)
 
     def _request(self, buffers: Sequence[Buffer], offset: int) -> int:
-        if reads.cached is not None and (found := reads.cached.read_into(self, buffers, offset)):
-            return found
-        found = self._from_file(buffers, offset)
-        reads.nbytes_source += found
-        return found
+        if reads.cached is not None and (n_read := reads.cached.read_into(self, buffers, offset)):
+            return n_read
+        n_read = self._from_file(buffers, offset)
+        reads.nbytes_source += n_read
+        return n_read
 
     def _from_file(self, buffers: Sequence[Buffer], offset: int) -> int:
-        if self.ahead is not None and (found := self.ahead.read_into(self, buffers, offset)):
-            return found
+        if self.ahead is not None and (n_read := self.ahead.read_into(self, buffers, offset)):
+            return n_read
         if self.remote is not None:
             return self.remote.read_into(buffers, offset)
         if not self._has_begun and buffers[0].nbytes >= LONG_NBYTES:
             self._has_begun = True
-            found = read_with_ramp_up(self._descriptor, _view(buffers[0]), offset)
-            if found:
-                return found
+            n_read = read_with_ramp_up(self._descriptor, _view(buffers[0]), offset)
+            if n_read:
+                return n_read
         # To the type checker, arrays are buffers from Python 3.12 on.
         return os.preadv(self._descriptor, buffers[:MAX_BUFFERS], offset)  # type: ignore[arg-type]
 
@@ -354,12 +356,12 @@ Key = TypeVar("Key", bound=Hashable)
 Handle = TypeVar("Handle", bound=_Closing)
 
 
-def handles_allowed(wanted: int) -> int:
-    """Return how many handles a cache may keep that would like `wanted` of them; 1 at least."""
+def handles_allowed(n_wanted: int) -> int:
+    """Return how many handles a cache may keep that would like `n_wanted` of them; 1 at least."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
-        return wanted
-    return max(1, min(wanted, soft // SHARE))
+        return n_wanted
+    return max(1, min(n_wanted, soft // SHARE))
 
 
 class Handles(Generic[Key, Handle]):
@@ -369,9 +371,9 @@ class Handles(Generic[Key, Handle]):
     allows it.
     """
 
-    def __init__(self, open_one: Callable[[Key], Handle], wanted: int) -> None:
+    def __init__(self, open_one: Callable[[Key], Handle], n_wanted: int) -> None:
         self._open_one = open_one
-        self._limit = handles_allowed(wanted)
+        self._limit = handles_allowed(n_wanted)
         self._open: OrderedDict[Key, Handle] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -120,8 +120,8 @@ def put_in_place(
 ) -> None:
     """Give what was built, and flushed, its names.
 
-    `claim`: of the publication: tells the temporary names. `goal`, `beside`: the output, and what
-    was built with it; all in one folder. `former_parts`: tells what belongs to the output that is
+    `claim`: the publication, with its temporary names. `goal`, `beside`: the output, and what
+    was built with it; all in one folder. `former_parts`: returns what belongs to the output that is
     there now, perhaps since another run ended, and goes with it.
     `force`: replace what is there. `former`: the state of that, as it is known to this run.
     Raises OutputError: one of the names is taken; another run has changed what was there; or the
@@ -243,7 +243,7 @@ def _step_by_step(
 
 
 def _move(source: Path, target: Path) -> None:
-    """Give `source` the name `target`, which is free, in whatever way the system lets us."""
+    """Give `source` the name `target`, which is free, by whichever way works."""
     try:
         _rename_to_free(source, target)
     except OSError as error:
@@ -255,8 +255,10 @@ def _move(source: Path, target: Path) -> None:
 def _go_back(owner: Claim | Leftover, folder: Path, plan: Mapping[str, Any]) -> None:
     """Undo the steps of a plan that were taken, the last one first."""
     goal = folder / plan["goal"]
-    for path, known in [(folder / name, known) for name, known in plan["new"].items()][::-1]:
-        if is_identical(path, known):
+    for path, identity in [(folder / name, identity) for name, identity in plan["new"].items()][
+        ::-1
+    ]:
+        if is_identical(path, identity):
             _move(path, owner.name(path))
     for path in [folder / name for name in plan["aside"] if name != goal.name]:
         old = owner.name(path, "old")
@@ -280,7 +282,7 @@ def _go_back(owner: Claim | Leftover, folder: Path, plan: Mapping[str, Any]) -> 
 def tidy(targets: Sequence[Path], *, unfinished_too: bool = False) -> None:
     """Put right what killed processes left of `targets`: former outputs come back, the rest goes.
 
-    Where a new output was in place already, it stays. What can be gone on with stays too, unless
+    Where a new output was in place already, it stays. What can be resumed stays too, unless
     it is of the first target and `unfinished_too`.
     """
     with _alone_in(targets[0].parent):
@@ -299,8 +301,8 @@ def _tidy(targets: Sequence[Path], *, unfinished_too: bool) -> None:
         if plan is None and left.aside:  # by an older version: an output, and perhaps its parts
             plan = {"goal": min(left.aside, key=len), "aside": left.aside, "new": {}}
         if plan is not None:
-            there = left.folder / plan["goal"]
-            done = _is_done(there, plan) if "gone" in plan else os.path.lexists(there)
+            goal = left.folder / plan["goal"]
+            done = _is_done(goal, plan) if "gone" in plan else os.path.lexists(goal)
             if not done:
                 _go_back(left, left.folder, plan)
             gone = [left.folder / name for name in plan.get("gone", ()) if done]
@@ -322,19 +324,19 @@ def _tidy(targets: Sequence[Path], *, unfinished_too: bool) -> None:
 
 
 def take_over(claim: Claim, goal: Path, begun: Mapping[str, Any]) -> None:
-    """Make what a dead process has left of `goal` that of `claim`, if it can be gone on with.
+    """Make what a dead process has left of `goal` that of `claim`, if it can be resumed.
 
     Raises OutputError: it is of another conversion than that which `begun` says.
     """
     with _alone_in(goal.parent):
         for left in leftovers([goal]):
-            for found in unfinished_in(left):
-                found.compare(goal, begun)
+            for unfinished in unfinished_in(left):
+                unfinished.compare(goal, begun)
                 for name in left.temporaries:
                     rename(left.name(left.folder / name), claim.name(left.folder / name))
                 for path in claim.name(goal).rglob(INDEX_HALVES):
                     path.unlink(missing_ok=True)
-                # The journal last: without what it tells of it would tell nothing.
+                # The journal last: it is useless without the files that it lists.
                 rename(journal_path(left.name(goal)), journal_path(claim.name(goal)))
                 if left.lock is not None:
                     left.lock.unlink(missing_ok=True)

@@ -112,7 +112,7 @@ class Disk:
     """Whether outputs are built there, where all can write who share it, and not where their owner
     is, to be sent."""
     keeps_times: ClassVar[bool] = True
-    """Whether times of change tell one content from another; a copy that was sent has another."""
+    """Whether an unchanged time of change means unchanged content; not for sent copies."""
     grows: ClassVar[bool] = True
     """Whether something may be written on, rather than replaced as a whole."""
     in_page_cache: ClassVar[bool] = True
@@ -139,14 +139,14 @@ class Disk:
 
     def sizes(self, folder: Path) -> dict[str, int]:
         """Return the names of all files below `folder`, relative to it, and their bytes."""
-        found = {}
+        sizes = {}
         for parent, _, names in os.walk(folder, followlinks=True):
             for name in names:
                 where = Path(parent, name)
                 with suppress(FileNotFoundError):  # a link that leads nowhere
                     if stat.S_ISREG((status := where.stat()).st_mode):
-                        found[str(where)[len(str(folder)) + 1 :]] = status.st_size
-        return found
+                        sizes[str(where)[len(str(folder)) + 1 :]] = status.st_size
+        return sizes
 
     def link(self, source: Path, target: Path, nbytes: int | None = None) -> None:  # noqa: ARG002
         """Give a file that is never written again a second name; copy it where that cannot be.
@@ -181,12 +181,12 @@ class Disk:
     def file_system(self, path: AnyPath, mountinfo: str) -> str:
         """See `file_system_type`."""
         where = f"{os.path.realpath(path).rstrip('/')}/"
-        found, depth = "unknown", -1
+        type_name, depth = "unknown", -1
         for _, point, kind in mounts(mountinfo):
             # Of two mounts on one point the later hides the earlier.
             if where.startswith(point) and len(point) >= depth:
-                found, depth = kind, len(point)
-        return found
+                type_name, depth = kind, len(point)
+        return type_name
 
     def missing(self, path: Path) -> str:  # noqa: ARG002
         """Return a message that nothing exists at `path`."""

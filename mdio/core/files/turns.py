@@ -307,7 +307,7 @@ def _lines(fd: int) -> list[dict[str, Any]]:
 
 
 def process_identity(pid: int) -> dict[str, Any]:
-    """Return what identifies a process of this namespace, as far as the system says."""
+    """Return an identity of a process of this namespace, as far as the system has one."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = str(Path("/proc/self/ns/pid").readlink())
@@ -379,7 +379,7 @@ _unremoved: dict[Path, State | None] = {}
 
 
 def state_at(path: Path) -> State | None:
-    """Return what distinguishes the output at `path` from any that replaces it; None if none.
+    """Return a value by which the output at `path` differs from any that replaces it; None if none.
 
     For a folder, the state of its manifest, which is written last. None in stores, whose requests
     compare states themselves. Raises OSError: it cannot be read.

@@ -69,7 +69,7 @@ def write_all(fd: int, offset: int, *parts: Data) -> int:
 def write_whole(where: Path, *parts: Data, prefix: str, mode: int = 0o666) -> None:
     """Write a small file that is there whole or not at all, over one that is there already.
 
-    Nothing is flushed: this is for what can be made again, and whoever reads it checks it.
+    Nothing is flushed: this is for what can be made again, and is checked when it is read.
 
     `where`: the file; its folder is there. `parts`: what is written, one after the other. `prefix`:
     how the name begins under which it is written, in the same folder. `mode`: who may read it, as
@@ -166,7 +166,7 @@ class _Trial:
 class WrittenFile:
     """A file that is written by position; whole blocks past the page cache, if that is wanted.
 
-    Then a thread writes them, from copies, while whoever gave them makes what comes next: all is in
+    Then a thread writes them, from copies, while the caller makes what comes next: all is in
     the file, and what went wrong is known, once `drain`, `fileno` or `close` has returned.
 
     `path`: the file. `flags`: of open(2). `direct`: whether to write past the page cache where the
@@ -188,7 +188,7 @@ class WrittenFile:
         if direct == "auto":
             self._trial = _trials.setdefault(disk, _Trial())
         if disk not in _refused and (self._trial is None or self._trial.goes_on):
-            with suppress(OSError):  # whatever it is, the file is open for plain writes
+            with suppress(OSError):  # the file is open for plain writes all the same
                 self._direct = os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
 
     def fileno(self) -> int:
@@ -207,11 +207,11 @@ class WrittenFile:
         if not self._under_way and (self._direct < 0 or end - offset < LEAST_NBYTES):
             return write_all(self._fd, offset, *unwritten)
         first = min(end, -(-offset // BLOCK_NBYTES) * BLOCK_NBYTES)
-        at = offset
-        while at < end:
-            stop = first if at < first else min(end, at + ROOM_NBYTES)
-            self._write_behind(at, _take(unwritten, stop - at))
-            at = stop
+        position = offset
+        while position < end:
+            stop = first if position < first else min(end, position + ROOM_NBYTES)
+            self._write_behind(position, _take(unwritten, stop - position))
+            position = stop
         return end
 
     def _write_behind(self, offset: int, parts: Sequence[memoryview]) -> None:
@@ -287,7 +287,7 @@ class WrittenFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with suppress(OSError) if kind is not None else nullcontext():  # the first error tells more
+        with suppress(OSError) if kind is not None else nullcontext():  # the first error counts
             self.close()
 
 
@@ -353,15 +353,15 @@ def _buffer(target: int, nbytes: int) -> memoryview:
 def _read(source: int, buffer: memoryview, offset: int) -> int:
     """Fill (the beginning of) `buffer`; an end or an error is the source's fault, and says so."""
     try:
-        got = os.preadv(source, [buffer], offset)
+        n_read = os.preadv(source, [buffer], offset)
     except OSError as error:
         raise SourceError(f"byte {offset} cannot be read ({error.strerror})") from error
-    if got == 0:
+    if n_read == 0:
         raise SourceError(
             f"it ends at byte {offset}, {len(buffer)} bytes or more before what was to be copied; "
             "it has been cut since it was opened: check it and begin again"
         )
-    return got
+    return n_read
 
 
 def remove(path: Path) -> None:
@@ -388,18 +388,18 @@ def remove(path: Path) -> None:
         path.with_name(f".{path.name}{INDEX_ENDING}").unlink(missing_ok=True)
 
 
-def write_sliced(target: int, data: memoryview, at: int) -> None:
-    """Write all of `data` at `at`, in slices of the size that the file system likes best."""
+def write_sliced(target: int, data: memoryview, offset: int) -> None:
+    """Write all of `data` at `offset`, in slices of the size that the file system likes best."""
     step = min(max(os.fstat(target).st_blksize, MIN_BUFFER_NBYTES), MAX_BUFFER_NBYTES)
     for first in range(0, len(data), step):
-        write_all(target, at + first, data[first : first + step])
+        write_all(target, offset + first, data[first : first + step])
 
 
-def copy_bytes(source: int, offset: int, nbytes: int, target: int, at: int) -> None:
+def copy_bytes(source: int, offset: int, nbytes: int, target: int, target_offset: int) -> None:
     """Copy a run of bytes, in the kernel where it can.
 
-    `source`, `target`: open files. `offset`, `nbytes`: what to copy of `source`. `at`: where to put
-    it in `target`.
+    `source`, `target`: open files. `offset`, `nbytes`: what to copy of `source`. `target_offset`:
+    where to put it in `target`.
     Raises SourceError: `source` ends too early or cannot be read; the message does not name it.
     OSError: `target` cannot be written.
     """
@@ -409,16 +409,18 @@ def copy_bytes(source: int, offset: int, nbytes: int, target: int, at: int) -> N
     while done < nbytes:
         if in_kernel:
             try:
-                got = os.copy_file_range(source, target, nbytes - done, offset + done, at + done)
+                n_copied = os.copy_file_range(
+                    source, target, nbytes - done, offset + done, target_offset + done
+                )
             except OSError as error:
                 if error.errno not in CANNOT:
                     raise
                 in_kernel = False
                 continue
-            if got == 0:  # the end, or a file system that says nothing of what it cannot do
+            if n_copied == 0:  # the end, or a file system that says nothing of what it cannot do
                 in_kernel = False
         else:
             buffer = buffer or _buffer(target, nbytes)
-            got = _read(source, buffer[: nbytes - done], offset + done)
-            write_all(target, at + done, buffer[:got])
-        done += got
+            n_copied = _read(source, buffer[: nbytes - done], offset + done)
+            write_all(target, target_offset + done, buffer[:n_copied])
+        done += n_copied

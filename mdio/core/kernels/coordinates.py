@@ -135,9 +135,9 @@ def dihedrals(positions: Float32s, quads: Int64s, out: Float64s) -> float:
     if not quads.flags.c_contiguous:
         raise TypeError("quads must be contiguous")
     checks.indices(quads.reshape(-1), n_atoms)
-    wanted = n_frames, 2 * len(quads)
-    if out.dtype != np.float64 or out.shape != wanted or not out.flags.c_contiguous:
-        raise ValueError(f"out must be a contiguous float64 array of shape {wanted}")
+    shape = n_frames, 2 * len(quads)
+    if out.dtype != np.float64 or out.shape != shape or not out.flags.c_contiguous:
+        raise ValueError(f"out must be a contiguous float64 array of shape {shape}")
     if not out.flags.writeable:
         raise ValueError("out is read-only")
     return float(backend.module.dihedrals(positions, quads, out)) if out.size else 0.0

@@ -240,9 +240,9 @@ def encode_rigid(
         raise ValueError(f"key_every is {key_every} and least {least}: at most 255 and 4096")
     if len(positions) < 2 or not positions.size:
         return None
-    made: tuple[bytes, Bytes] | None
-    made = backend.module.encode_rigid(positions, scale, xtc, key_every, least)
-    return made
+    encoded: tuple[bytes, Bytes] | None
+    encoded = backend.module.encode_rigid(positions, scale, xtc, key_every, least)
+    return encoded
 
 
 def decode_rigid(

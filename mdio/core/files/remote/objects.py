@@ -326,10 +326,10 @@ def find(path: Path, byte_range: Any = (0, HEAD_NBYTES)) -> Answer | None:
         if answer is not None and answer.at > time.monotonic() - AHEAD_S:
             return answer
     with _lock:
-        known = _known.get(key)
-    known_since = known.at if isinstance(known, Answer) else known
+        answer_known = _known.get(key)
+    known_since = answer_known.at if isinstance(answer_known, Answer) else answer_known
     if known_since is not None and time.monotonic() - known_since < KNOWN_S:
-        return known if isinstance(known, Answer) else None
+        return answer_known if isinstance(answer_known, Answer) else None
     fetched: Answer | None
     try:
         fetched = get(path, byte_range)
@@ -464,14 +464,14 @@ class RemoteObject:
         """
         size = self.state.nbytes
         nbytes = max(0, min(nbytes, size - offset))
-        if (held := self.held(offset, nbytes)) is not None or not nbytes:
-            return memoryview(b"") if held is None else held
+        if (held_bytes := self.held(offset, nbytes)) is not None or not nbytes:
+            return memoryview(b"") if held_bytes is None else held_bytes
         begin, end = offset, offset + nbytes
         at_end = offset >= size - TAIL_NBYTES and not self._last_nbytes
         if at_end:
             self._end = known_end(self.path, self.state)  # another reader may have fetched it since
-            if (held := self.held(offset, nbytes)) is not None:
-                return held
+            if (held_bytes := self.held(offset, nbytes)) is not None:
+                return held_bytes
             begin, end = max(0, size - TAIL_NBYTES), size
         answer = get_unchanged(self.path, (begin, end), self.state)
         if answer.state != self.state:
@@ -538,10 +538,12 @@ class ObjectFile(io.RawIOBase):
         while done < len(view):
             number, begin = divmod(self._at, BLOCK_NBYTES)
             n_wanted = min(len(view) - done, BLOCK_NBYTES - begin)
-            held = self._object.held(self._at, n_wanted) if number not in self._blocks else None
-            if held is not None:  # it came as the object was opened
+            held_bytes = (
+                self._object.held(self._at, n_wanted) if number not in self._blocks else None
+            )
+            if held_bytes is not None:  # it came as the object was opened
                 n_read = n_wanted
-                view[done : done + n_read] = held
+                view[done : done + n_read] = held_bytes
             elif not begin and len(view) - done > BLOCK_NBYTES:
                 n_read = self._object.read_into([view[done:]], self._at)
             else:

@@ -6,7 +6,7 @@ where their bytes lie; `mdio.core.files.reading.OpenFile` reads them. obstore ma
 takes credentials, region and endpoint from the environment, so that none are in a URL, or in what
 is pickled or printed.
 
-An object is what it was when it was opened, by ETag, size and time of change: whatever is read
+An object is what it was when it was opened, by ETag, size and time of change: all that is read
 later of another one is an error.
 """
 
@@ -38,20 +38,20 @@ class RemotePath(PosixPath):
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:  # noqa: ARG002
         """Return size, time and identity (as the inode) of an object, or of a folder's manifest."""
         folder_first = self.suffix.lower() in (".zarr", ".zarrmd", ".segments")
-        found = None if folder_first else find(self)
+        answer = None if folder_first else find(self)
         kind = stat.S_IFREG
-        if found is None and not self.name.startswith(".") and self.name not in MANIFESTS:
+        if answer is None and not self.name.startswith(".") and self.name not in MANIFESTS:
             kind = stat.S_IFDIR
             names = sorted(
                 MANIFESTS,
                 key=lambda name: (self.suffix == ".segments") != (name == "manifest.json"),
             )
-            found = next((one for name in names if (one := find(self / name))), None)
-        if found is None and folder_first:
-            kind, found = stat.S_IFREG, find(self)
-        if found is None:
+            answer = next((one for name in names if (one := find(self / name))), None)
+        if answer is None and folder_first:
+            kind, answer = stat.S_IFREG, find(self)
+        if answer is None:
             raise FileNotFoundError(2, "no such object", str(self))
-        return found.state.status(kind)
+        return answer.state.status(kind)
 
     lstat = stat
 

@@ -302,7 +302,7 @@ class OutputPlace:
         """List the existing objects, and remove those of a dead run.
 
         `replace`: whether a former output will be replaced. `anew`: whether what a run has left
-        that did not end may be removed. `former`: the token of a run that is to be gone on with.
+        that did not end may be removed. `former`: the token of a run that is resumed.
         Returns bool: whether that run is continued.
         Raises OutputError: the existing objects must not be replaced.
         """
@@ -441,9 +441,9 @@ class OutputPlace:
         staged = {name.removeprefix(begin) for name in self._there if name.startswith(begin)}
         for name in staged & set(MANIFESTS):  # one
             goal, whole = self.goal / name, (stage / name).read_bytes()
-            kept, moved = set(read_redirect(whole)["names"]), staged - {name}
+            kept_names, moved = set(read_redirect(whole)["names"]), staged - {name}
             during, after = (
-                with_redirect(whole, stage.name, moved if kept else None),
+                with_redirect(whole, stage.name, moved if kept_names else None),
                 with_redirect(whole),
             )
             current = goal.read_bytes()
@@ -451,10 +451,10 @@ class OutputPlace:
                 put(goal, during, over=over)
             self.is_done = True
             if current != after:
-                self._move(stage, moved, all_is_new=not kept)
+                self._move(stage, moved, all_is_new=not kept_names)
                 put(goal, after)
             old = {existing for existing in self._there if not existing.startswith(STAGE)}
-            delete(self.goal / existing for existing in old - moved - kept - {MARK, name})
+            delete(self.goal / existing for existing in old - moved - kept_names - {MARK, name})
         delete([self.goal / MARK])
         delete(stage / name for name in staged)
 

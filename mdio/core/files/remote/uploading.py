@@ -7,11 +7,11 @@ What is sent early leaves this machine: a file without contents stands for it, s
 be larger than the disk.
 
 While a folder is being sent, the object `MARK` in it says so: another run is refused unless it is
-told to start again, and then removes what is there. What is replaced stays until the new output
+asked to start again, and then removes what is there. What is replaced stays until the new output
 is whole in the store, in a folder inside the former one, and has been looked at. Then one
 conditional put of the manifest says where the new objects are (`mdio.core.files.remote.places`),
 the store copies them to their names, and the manifest says so. A run that dies in between leaves a
-mark, and the next one goes on with that.
+mark, and the next one continues from that.
 
 Objects of the former output that are also of the new one (full shards, where frames are added or a
 few are repaired) stay as they are, and are not sent: files without contents stand for them.
@@ -185,13 +185,13 @@ class Upload:
                     self._pool.shutdown(wait=True, cancel_futures=True)
                 if self.is_done:
                     shutil.rmtree(self._folder, ignore_errors=True)
-                    said = (
+                    problem = (
                         "the new output is there all the same; the next run that writes it copies "
                         "its objects to their names"
                     )
                     if isinstance(error, OutputError):
-                        raise OutputError(f"{error}; {said}") from error
-                    error.add_note(said)
+                        raise OutputError(f"{error}; {problem}") from error
+                    error.add_note(problem)
                     raise
                 whole = whole and not self.follows  # of those, all is not here
                 if whole and isinstance(error, OutputError):
@@ -291,25 +291,29 @@ class Upload:
         }
         last = [(name, files.pop(name)) for name in MANIFESTS if name in files]
         status = {name: file.stat() for name, file in files.items()}
-        kept = {
+        kept_sizes = {
             name: file_status.st_size
             for name, file_status in status.items()
             if stands_for_kept(file_status)
         }
         sent = {
-            name: file_status.st_size for name, file_status in status.items() if name not in kept
+            name: file_status.st_size
+            for name, file_status in status.items()
+            if name not in kept_sizes
         }
         for name in sent:
             self._send(name, files[name])
         for future in list(self._under_way):
             self._wait_for(future)
         folder = self._place.where
-        manifests = {name: self._place.manifest(file.read_bytes(), kept) for name, file in last}
+        manifests = {
+            name: self._place.manifest(file.read_bytes(), kept_sizes) for name, file in last
+        }
         with ExitStack() as stack:  # readers see the output only after the check
             for name, data in manifests.items():
                 stack.enter_context(pretend_stored(folder / name, data))
             checks = [partial(check, folder)] if check is not None else []
-            run_concurrently(partial(self._place.compare, sent, kept), *checks)
+            run_concurrently(partial(self._place.compare, sent, kept_sizes), *checks)
         if folder == self.goal:
             self._send_beside(beside)
         for name, data in manifests.items():
