@@ -27,7 +27,7 @@ from mdio.converters.verify import compare_blocks
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import SourceStates, file_state, fingerprint
 from mdio.core.files.publish import link_target, settle
-from mdio.core.files.store import Paths, to_path
+from mdio.core.files.store import Paths, path_list, to_path
 from mdio.core.files.turns import State, state_at
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.base import Layout
@@ -311,8 +311,8 @@ def prepare_append(
     old = open_layout(out, verify=options.sources.verify)
     try:
         open_continuation(old, 0)
-        files = [sources] if isinstance(sources, str | PathLike) else list(sources)
-        return _Plan(old, former, [to_path(file) for file in files], options).make()
+        files = [to_path(file) for file in path_list(sources)]
+        return _Plan(old, former, files, options).make()
     except BaseException:
         old.close()
         raise
@@ -340,7 +340,7 @@ def check_continues(source: Path, out: Path, options: ConversionOptions) -> None
     Raises SourceError: it does not.
     """
     old = open_layout(out, verify=options.sources.verify)
-    plan = _Plan(old, None, [source], options.but(start=0))
+    plan = _Plan(old, None, [source], options.replaced(start=0))
     try:
         with plan.source(source):
             plan.check_it_is_the_same(source)

@@ -46,7 +46,7 @@ from mdio.converters.strategies.structure import (
 )
 from mdio.core.errors import PlanError
 from mdio.core.files.fingerprint import SourceStates
-from mdio.core.files.store import Paths, to_path
+from mdio.core.files.store import Paths, path_list, to_path
 from mdio.core.files.turns import State
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.options import takes_options
@@ -76,6 +76,7 @@ def prepare(
     Raises SourceError, UnknownLayoutError, PlanError: what cannot be read, written, or does not fit
     together.
     """
+    source = path_list(source)
     if options.running.append:
         return prepare_append(source, out, options)
     target = to_path(out)
@@ -95,8 +96,7 @@ def prepare(
             origin, source, target, layout_name, options, executor or Serial()
         )
         if options.running.growing:
-            paths = [source] if isinstance(source, str | PathLike) else source
-            conversion.states = SourceStates(paths, may_grow=True)
+            conversion.states = SourceStates(path_list(source), may_grow=True)
         return StructureConversion(conversion.job) if structure else conversion
     except BaseException:
         origin.close()
@@ -208,7 +208,6 @@ def plan_conversion(
         if writer.facts.packs_integers and repairs is None
         else {},
     )
-    paths = [source] if isinstance(source, str | PathLike) else list(source)
     plan = note_dropped(writer.plan_for(view.info, write_options), view.info, write_options)
     meaning = unstriped(target)
     notes = notes if meaning is None else (*notes, meaning)
@@ -222,7 +221,7 @@ def plan_conversion(
         plan = plan.replace(by_owner=True) if writer.facts.writes_files_once else for_owner(plan)
     job = Job(
         out=target,
-        files=[to_path(path) for path in paths],
+        files=[to_path(path) for path in path_list(source)],
         view=view,
         choice=choice,
         plan=plan,

@@ -19,7 +19,7 @@ from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import fingerprint
 from mdio.core.files.journal import Journal, Record
 from mdio.core.files.publish import publish
-from mdio.core.files.store import AnyPath, Paths, need_disk, to_path
+from mdio.core.files.store import AnyPath, Paths, need_disk, path_list, to_path
 from mdio.core.options import takes_options
 from mdio.layouts.chunked.own import Ensemble
 from mdio.layouts.registry import layout_name_for_output, load_class, parts_at, writer_class
@@ -93,12 +93,9 @@ def convert_ensemble(
     if not sources:
         raise PlanError("no trajectory is given; give at least one")
     check_labels(list(sources))
-    files = {
-        label: [paths] if isinstance(paths, str | PathLike) else list(paths)
-        for label, paths in sources.items()
-    }
+    files = {label: path_list(paths) for label, paths in sources.items()}
     own: type[Ensemble] = load_class(kind)
-    storage = requested.but(to=layout).words()
+    storage = requested.replaced(to=layout).keywords()
     existing = ensemble_members(out) if resume and not force else {}
     if list(existing) == list(sources):  # each is found complete, or refused: its name is taken
         members = [(label, paths, existing[label]) for label, paths in sources.items()]

@@ -191,7 +191,7 @@ class _Follower:
                 running=Running(append=True, growing=True),
             )
         elif self.unit_frames is not None and n_wanted >= self.unit_frames:
-            options = options.but(expected_frames=ENDLESS_FRAMES)
+            options = options.replaced(expected_frames=ENDLESS_FRAMES)
         options = self._only(options, n_wanted)
         with self._out_is_ours():
             conversion = prepare(self.source, self.out, options, self.executor)
@@ -218,11 +218,11 @@ class _Follower:
     def _only(self, options: ConversionOptions, n_frames: int) -> ConversionOptions:
         """Return `options` for the frames from those that are there to the nth."""
         first, last = (self.begin + n * self.step for n in (self.n_done, n_frames))
-        return options.but(start=first, stop=last, step=self.step)
+        return options.replaced(start=first, stop=last, step=self.step)
 
     def _unit_of(self, n_frames: int) -> int | None:
         """Return the frames of a shard or segment; None if there are too few frames to plan."""
-        options = self.options.but(expected_frames=ENDLESS_FRAMES)
+        options = self.options.replaced(expected_frames=ENDLESS_FRAMES)
         conversion = prepare(self.source, self.out, self._only(options, n_frames), self.executor)
         conversion.close()
         sizes = conversion.plan.segment_frames

@@ -14,7 +14,14 @@ import numpy as np
 from mdio.converters import selection
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.store import to_path
-from mdio.core.options import allowed_with, declared_fields, non_defaults, option, spell_option
+from mdio.core.options import (
+    allowed_with,
+    check_number,
+    declared_fields,
+    non_defaults,
+    option,
+    spell_option,
+)
 from mdio.core.words import without_passwords
 from mdio.layouts.manifest import indices_from_runs, runs_from_indices
 from mdio.layouts.plan import PATTERNS, LayoutPlan, Pattern, StorageOptions
@@ -189,16 +196,20 @@ class ConversionOptions:
     ) -> ConversionOptions:
         """Return the options of a conversion, given as parts and by name."""
         parts = cls(selection=selection or Selection(), storage=storage or Storage())
-        return parts.but(**options)
+        parts = parts.replaced(**options)
+        for part in vars(parts).values():
+            for one in fields(part):
+                check_number(one, getattr(part, one.name))
+        return parts
 
-    def words(self) -> dict[str, Any]:
+    def keywords(self) -> dict[str, Any]:
         """Return the options as keyword arguments of `mdio.convert`."""
         others = (*non_defaults(self.sources), *non_defaults(self.running))
         apart = {name: getattr(self, name) for name in APART}
         apart = {name: part for name, part in apart.items() if any(non_defaults(part))}
         return {one.name: value for one, value in others} | apart
 
-    def but(self, **options: Any) -> ConversionOptions:
+    def replaced(self, **options: Any) -> ConversionOptions:
         """Return a copy in which some, by name, are others."""
         parts = {
             name: replace(
@@ -208,7 +219,7 @@ class ConversionOptions:
         }
         return ConversionOptions(**parts)
 
-    def asked_for(self) -> list[tuple[Field[Any], Any]]:
+    def given(self) -> list[tuple[Field[Any], Any]]:
         """Return the options that are not as they are by themselves, and their values."""
         return [pair for part in vars(self).values() for pair in non_defaults(part)]
 
@@ -216,7 +227,7 @@ class ConversionOptions:
         """Return the spelling of options that were given but are not allowed with `way`."""
         return [
             spell_option(one, value)
-            for one, value in self.asked_for()
+            for one, value in self.given()
             if value is not False and not allowed_with(one, way)
         ]
 
@@ -228,7 +239,7 @@ class ConversionOptions:
         ways = {one.name for one in fields(Running)} | {"verify"}
         ways |= {"stop", "expected_frames"} if self.running.growing else set()
         given_options = [
-            (one, _plain(value)) for one, value in self.asked_for() if one.name not in ways
+            (one, _plain(value)) for one, value in self.given() if one.name not in ways
         ]
         return {one.name: value for one, value in given_options if value is not None}
 

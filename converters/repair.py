@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import SUMS, Repairs
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.publish import link_target, settle
-from mdio.core.files.store import AnyPath, Paths
+from mdio.core.files.store import AnyPath, Paths, path_list
 from mdio.core.files.turns import State, state_at
 from mdio.core.stalls import is_mount_gone
 from mdio.layouts.backend import plan_fields
@@ -208,7 +207,7 @@ def _prepare(
             f"{out}: made by mdio {manifest['mdio_version']}, which kept too few checksums to know "
             "what belongs there; convert its source again"
         )
-    paths = [against] if isinstance(against, str | PathLike) else list(against)
+    paths = path_list(against)
     source = open_with_topology(paths, top, **source_reader(former))
     try:
         view = source_view(former, source, top)

@@ -121,6 +121,8 @@ def _copied(universe: Universe) -> Universe:
     """Return a Universe of the same topology, without coordinates."""
     import MDAnalysis as mda
 
+    if not isinstance(universe, mda.Universe):
+        raise PlanError(f"{universe!r} is no topology; give a file or a Universe")
     copy = mda.Universe(universe._topology.copy(), to_guess=())
     copy.filename = universe.filename
     return copy

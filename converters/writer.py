@@ -222,7 +222,7 @@ class Writer:
         check_options(requested, layout, self.out)
         facts = layout_class(layout).facts
         if facts.continuation is not None and facts.is_folder:
-            endless = requested.but(expected_frames=ENDLESS_FRAMES)
+            endless = requested.replaced(expected_frames=ENDLESS_FRAMES)
             self._grows, self._final = _Growing(self.out, endless, force=force), None
         else:
             need_disk(self.out, f"{layout} is made of a tree that grows beside it, on a disk")

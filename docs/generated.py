@@ -31,6 +31,7 @@ KINDS = {
     "Executors": ("Serial", "Processes", "DaskExecutor", "MPIExecutor", "ProgressBar"),
     "MDAnalysis' own analyses": ("DaskBackend", "MPIBackend"),
     "Advice": ("advise",),
+    "Errors": ("MdioError",),
 }
 
 

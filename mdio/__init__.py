@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mdio.converters.stream import record
     from mdio.converters.verify import verify
     from mdio.converters.writer import Writer
+    from mdio.core.errors import MdioError
     from mdio.core.frames import FrameBlock, TrajectoryInfo
     from mdio.core.progress import ProgressBar
     from mdio.layouts.views.opening import open_ensemble
@@ -50,6 +51,7 @@ __all__ = [
     "FrameBlock",
     "MPIBackend",
     "MPIExecutor",
+    "MdioError",
     "Pairs",
     "Processes",
     "ProgressBar",
@@ -91,6 +93,7 @@ _HOMES = {
         "mdio.converters.stream": "record",
         "mdio.converters.verify": "verify",
         "mdio.converters.writer": "Writer",
+        "mdio.core.errors": "MdioError",
         "mdio.core.frames": "FrameBlock TrajectoryInfo",
         "mdio.core.progress": "ProgressBar",
         "mdio.layouts.views.opening": "open open_ensemble",

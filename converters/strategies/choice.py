@@ -199,7 +199,7 @@ class _Columns:
 def check_options(options: ConversionOptions, layout: str, out: Path) -> None:
     """Refuse what a layout does not have, or what does not go together; raises PlanError."""
     own_options = writer_class(layout).facts.own_options
-    for one, value in options.asked_for():
+    for one, value in options.given():
         if not one.metadata.get("own") or one.name in own_options:
             continue
         options_of = {name: writer_class(name).facts.own_options for name in writable_layouts()}

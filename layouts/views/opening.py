@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mdio.core.errors import PlanError, named_read_error
-from mdio.core.files.store import AnyPath, store_at
+from mdio.core.files.store import AnyPath, path_list, store_at
 from mdio.core.words import did_you_mean
 from mdio.layouts.base import Layout
 from mdio.layouts.registry import LAST, LAYOUTS, layout_class, members_at, open_layout
@@ -75,13 +75,12 @@ def open_source(
         from mdio.core.cache import Cache
 
         options["cache"] = Cache.of(cache, cache_size)
-    if isinstance(paths, str | PathLike):
-        return open_layout(paths, **options)
-    if len(paths) == 1:
-        return open_layout(paths[0], **options)
+    listed = path_list(paths)
+    if len(listed) == 1:
+        return open_layout(listed[0], **options)
     from mdio.layouts.views.chain import ChainLayout
 
-    return ChainLayout(paths, overlap=overlap, **options)
+    return ChainLayout(listed, overlap=overlap, **options)
 
 
 LABEL = re.compile(r"[A-Za-z0-9_][\w.+=-]*")

@@ -16,7 +16,7 @@ from mdio.advisor.profile import NAMES, Profile, load_profile
 from mdio.advisor.recommend import Decision, recommend
 from mdio.advisor.report import advice_html, headline, save_advice, text_lines
 from mdio.core.errors import PlanError
-from mdio.core.files.store import to_path
+from mdio.core.files.store import path_list, to_path
 from mdio.core.options import build_parts, option, takes_options
 from mdio.layouts.views.options import Reading
 from mdio.parallel.executors import Executor, available_cores
@@ -228,8 +228,8 @@ def _shares(
     """Return the bandwidth of each worker while all of them read; nothing for a single worker."""
     if executor is None or executor.n_workers == 1 or trajectory is None:
         return []
-    files = [trajectory] if isinstance(trajectory, str | PathLike) else trajectory
-    read = partial(read_share, [to_path(path) for path in files], executor.n_workers)
+    files = [to_path(path) for path in path_list(trajectory)]
+    read = partial(read_share, files, executor.n_workers)
     return executor.map(read, range(executor.n_workers), describe=lambda n: f"worker {n}")
 
 

@@ -141,7 +141,7 @@ def convert_trial(
             executor=executor,
             **ConversionOptions.of(
                 to=candidate.to, start=frames.start, stop=frames.stop, overlap=overlap, **options
-            ).words(),
+            ).keywords(),
         )
     return result.seconds, result.nbytes_out
 

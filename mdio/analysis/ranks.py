@@ -37,6 +37,7 @@ from mdio.analysis.work import (
 )
 from mdio.core.errors import BlockError, MdioError, PlanError
 from mdio.core.files.index import FrameIndex, load_index, store_index
+from mdio.core.files.store import path_list
 from mdio.core.timing import BlockTiming, Stopwatch, WorkerTiming, per_worker
 from mdio.layouts.base import Layout
 from mdio.layouts.native.file import comes_over_a_network, join_parts, scan_part
@@ -67,7 +68,7 @@ def index_together(trajectory: Any, comm: Any) -> None:
     """
     if isinstance(trajectory, Layout):
         return
-    paths = [trajectory] if isinstance(trajectory, str | PathLike) else list(trajectory)
+    paths = path_list(trajectory)
     for path, kind in bcast(comm, _without_index(paths) if comm.rank == 0 else None):
         part, n_atoms = None, 0
         with suppress(MdioError, OSError, ValueError):

@@ -98,7 +98,7 @@ def run_follow(options: ConversionOptions, args: argparse.Namespace, executor: E
         "n_frames": args.frames,
         "published": report,
         "force": args.force,
-        **options.words(),
+        **options.keywords(),
     }
     result: ConvertResult
     with ending_signals_noted() as stopped:
@@ -203,7 +203,7 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
     options = ConversionOptions.of(**arguments)
     if args.recipe is None:
         return options
-    requested = {declaration.name: value for declaration, value in options.asked_for()}
+    requested = {declaration.name: value for declaration, value in options.given()}
     return ConversionOptions.of(**read_recipe(args.recipe) | requested)
 
 
@@ -223,7 +223,7 @@ def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
         if getattr(args, name):
             raise PlanError(f"{option} is not for --ensemble; leave it out")
     arguments: dict[str, Any] = {"executor": executor, "force": args.force, "resume": args.resume}
-    arguments |= _options(args).words()
+    arguments |= _options(args).keywords()
     with progress_bar(0, "convert", args, executor) as progress:
         if "{label}" in args.out and len(args.source) == 1:
             results = convert_members(args.source[0], args.out, progress=progress, **arguments)

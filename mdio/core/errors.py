@@ -31,7 +31,20 @@ FOREIGN_ERRORS = (
 
 
 class MdioError(Exception):
-    """Base of every error that mdio raises on purpose."""
+    """Base of every error that mdio raises on purpose.
+
+    Those of its kinds that a caller may tell apart are in `mdio.core.errors`, and of Python's own
+    kinds, too: a missing source is an `OSError`, options that do not fit a `ValueError`.
+
+    Examples
+    --------
+    >>> import mdio
+    >>> try:
+    ...     mdio.convert("missing.xtc", "adk.zarr")
+    ... except mdio.MdioError as error:
+    ...     print(error)
+    missing.xtc: no such file or folder
+    """
 
     def __str__(self) -> str:
         """Return the message, without passwords of mistyped URLs."""

@@ -70,6 +70,15 @@ def allowed_with(one: Field[Any], way: str) -> bool:
     return bool(one.metadata.get(way, GOES_WITH[way]))
 
 
+def check_number(one: Field[Any], value: Any) -> None:
+    """Raise OptionError if the value of an option that is a number is none."""
+    kind = str(one.type).removesuffix(" | None")
+    method = {"int": "__index__", "float": "__float__"}.get(kind)
+    if method is not None and value is not None and not hasattr(value, method):
+        whole = "whole number" if kind == "int" else "number"
+        raise OptionError(f"{one.name} is {value!r}; give a {whole}")
+
+
 def takes_options(
     *parts: type, apart: Mapping[str, type] = MappingProxyType({})
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -97,6 +106,8 @@ def takes_options(
                         meant = f"; it describes the source: {one.name}={{{name!r}: ...}}"
                 called = function.__qualname__.removesuffix(".__init__")
                 raise OptionError(f"{called} has no option {name!r}{meant}")
+            for name in words.keys() & every.keys():
+                check_number(every[name], words[name])
             for name, part in apart.items():
                 _put_into(part, name, words)
             return function(*args, **words)

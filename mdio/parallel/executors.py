@@ -196,9 +196,9 @@ def choose_executor(executor: Executor | None, n_workers: int | None) -> Executo
 def pool_or_serial(executor: Executor | None, n_workers: int) -> Iterator[Executor]:
     """Yield `executor`, or one of so many processes, which are ended again."""
     if executor is not None:
-        yield executor
+        yield choose_executor(executor, None)
         return
-    with Processes(n_workers) if n_workers > 1 else Serial() as own:
+    with choose_executor(None, n_workers) as own:
         yield own
 
 
@@ -279,9 +279,9 @@ class Processes(Executor):
 
     def __init__(self, n_workers: int | None = None) -> None:
         count = available_cores() if n_workers is None else n_workers
-        if count < 1:
-            raise PlanError(f"{count} worker processes; give 1 or more")
-        self._n_workers = count
+        if not hasattr(count, "__index__") or count < 1:
+            raise PlanError(f"{count!r} worker processes; give a number of 1 or more")
+        self._n_workers = int(count)
         self._pools: set[WorkerPool] = set()
 
     @property

@@ -1,6 +1,7 @@
 """What is asked for and cannot be done is told; what goes with an output is written beside it."""
 
 import json
+import re
 
 import MDAnalysis as mda
 import pytest
@@ -61,3 +62,33 @@ def test_the_topology_of_a_selection_from_an_output(adk, tmp_path, stored, name)
     assert abs(beside.atoms.positions - first).max() < 2e-3
     assert main([*words[:2], str(tmp_path / "other.xtc"), *words[3:], "--no-topology", "-q"]) == 0
     assert not (tmp_path / "other.top.pdb").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"start": 3.0}, "start is 3.0"),
+        ({"storage": mdio.Storage(segments="4")}, "segments is '4'"),
+        ({"workers": "2"}, "'2' worker processes"),
+        ({"workers": 0}, "0 worker processes"),
+        ({"executor": "processes"}, "the executor is 'processes'"),
+        ({"top": {}}, "{} is no topology"),
+        ({"select": {1, 2}}, "--select: give a selection"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_values_of_another_kind_are_one_line(adk, tmp_path, options, named):
+    with pytest.raises(mdio.MdioError, match="^" + re.escape(named)):
+        mdio.convert(adk["dcd"], tmp_path / "a.segments", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_path_is_told_so(adk, tmp_path):
+    universe = mda.Universe(str(adk["psf"]), str(adk["dcd"]))
+    for source in (universe, 3, [universe]):
+        with pytest.raises(PlanError, match="is no path"):
+            mdio.convert(source, tmp_path / "a.zarr")
+        with pytest.raises(PlanError, match="is no path"):
+            mdio.analyze(source, kernel="rmsd")
+    result = mdio.convert((path for path in [adk["dcd"]]), tmp_path / "a.zarr", stop=3)
+    assert result.n_frames == 3

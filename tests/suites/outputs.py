@@ -11,7 +11,7 @@ from mdio.core.options import declared_fields
 def as_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options by name as `mdio.convert` takes them: storage and selection as objects."""
     others = {name: options[name] for name in options.keys() - declared_fields(*OPTIONS).keys()}
-    return others | ConversionOptions.of(**options).words()
+    return others | ConversionOptions.of(**options).keywords()
 
 
 def contents(path: Path) -> dict[str, bytes]:

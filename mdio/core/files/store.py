@@ -32,6 +32,21 @@ if TYPE_CHECKING:
 AnyPath = str | os.PathLike[str]
 Paths = AnyPath | Sequence[AnyPath]
 """One path or several."""
+
+
+def path_list(paths: Paths) -> list[AnyPath]:
+    """Return one path or several as a list; raises PlanError for anything else."""
+    listed: list[Any] = [paths]
+    if isinstance(paths, Iterable) and not isinstance(paths, str | os.PathLike):
+        listed = list(paths)
+    for path in listed:
+        if not isinstance(path, str | os.PathLike):
+            raise PlanError(
+                f"{path!r} is no path; give the path of a trajectory, or several in a list"
+            )
+    return listed
+
+
 MOUNTS = "/proc/self/mountinfo"
 OTHER_URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 COPY_IT = "copy it here, and back when that is done"
