@@ -90,8 +90,8 @@ def convert_ensemble(
         )
     if chosen.ranks is not None:
         raise PlanError("--ensemble does not run under MPI; use -w")
-    if not sources:
-        raise PlanError("no trajectory is given; give at least one")
+    if not isinstance(sources, Mapping) or not sources:
+        raise PlanError(f"the trajectories are {sources!r}; give a dict of labels and paths")
     check_labels(list(sources))
     files = {label: path_list(paths) for label, paths in sources.items()}
     own: type[Ensemble] = load_class(kind)
