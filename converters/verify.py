@@ -35,8 +35,8 @@ from mdio.parallel.executors import Executor, Serial
 
 
 def compare_blocks(
-    mine: FrameBlock,
-    theirs: FrameBlock,
+    block: FrameBlock,
+    source_block: FrameBlock,
     allowed: Mapping[str, float],
     *,
     tables: bool,
@@ -45,16 +45,16 @@ def compare_blocks(
 ) -> tuple[float, list[str]]:
     """Return the largest difference of a coordinate (angstrom), and a list of problems.
 
-    `mine`, `theirs`: the same frames and atoms, of the output and of its source. `allowed`: by how
-    much each field may differ besides rounding; 0 where it is not named. `tables`: whether the
+    `block`, `source_block`: the same frames and atoms, of the output and of its source. `allowed`:
+    by how much each field may differ besides rounding; 0 where it is not named. `tables`: whether the
     output keeps box, time and step of each frame. `rounded`: of which arrays its format rounds
     float32. `rounded_source`: whether the source is another file than the output was made of, and
     of a format that rounds to units of its own: then positions and boxes may differ by that.
     """
     largest = 0.0
     problems = []
-    for name, array in mine.present().items():
-        other = getattr(theirs, name)
+    for name, array in block.present().items():
+        other = getattr(source_block, name)
         if other is None:
             problems.append(f"the source has no {name}")
             continue
@@ -69,7 +69,7 @@ def compare_blocks(
             difference = f" by up to {worst:g}{unit}, {tolerance:g} is allowed"
             problems.append(f"{name} differ{difference if tolerance or unit else ''}")
     for name in ("box", "time", "step") if tables else ():
-        array_of_output, other = getattr(mine, name), getattr(theirs, name)
+        array_of_output, other = getattr(block, name), getattr(source_block, name)
         may_round = rounded_source and name == "box"
         if _difference(array_of_output, other, 0.0, rounded=may_round)[1]:
             worst = np.abs(array_of_output.astype(np.float64) - other).max(initial=0.0)
@@ -78,24 +78,32 @@ def compare_blocks(
 
 
 def _difference(
-    mine: NDArray[np.float32], theirs: NDArray[np.float32], allowed: float, *, rounded: bool
+    values: NDArray[np.float32],
+    source_values: NDArray[np.float32],
+    allowed: float,
+    *,
+    rounded: bool,
 ) -> tuple[float, bool]:
     """Return the largest difference, and whether any exceeds the allowed one.
 
     Formats with units of their own may round float32 at every step to these and back.
     """
-    if np.array_equal(mine, theirs, equal_nan=True):
+    if np.array_equal(values, source_values, equal_nan=True):
         return 0.0, False
-    finite = np.isfinite(mine) & np.isfinite(theirs)
-    same_special = np.array_equal(mine[~finite], theirs[~finite], equal_nan=True)
-    diff = np.abs(mine[finite].astype(np.float64) - theirs[finite])
+    finite = np.isfinite(values) & np.isfinite(source_values)
+    same_special = np.array_equal(values[~finite], source_values[~finite], equal_nan=True)
+    diff = np.abs(values[finite].astype(np.float64) - source_values[finite])
     if (allowed == 0.0 and not rounded) or not same_special:
         return float(diff.max(initial=0.0)), True
-    rounding = np.spacing(np.maximum(np.abs(mine[finite]), np.abs(theirs[finite])))
+    rounding = np.spacing(np.maximum(np.abs(values[finite]), np.abs(source_values[finite])))
     rounding *= 3 if rounded else 1
     return float(diff.max(initial=0.0)), bool(np.any(diff > allowed + rounding))
 
 
+UNRECORDED = (
+    "a native file does not record --pbc, --center or --fit: if it was made with them, compare it "
+    "with a source that was treated alike"
+)
 BLOCK_NBYTES = 16 << 20
 """Decoded bytes compared at a time."""
 Item = tuple[int, int, int]
@@ -278,7 +286,9 @@ class Checks:
             )
             result.max_abs_diff_angstrom = max(result.max_abs_diff_angstrom, worst)
             for problem in problems:
-                result.add(f"{frames_text(start, stop)}: {problem}")
+                moved = layout.manifest is None and problem.startswith("positions")
+                hint = f"; {UNRECORDED}" if moved and result.ok else ""
+                result.add(f"{frames_text(start, stop)}: {problem}{hint}")
             result.frames_compared += stop - start
             if self.progress is not None:
                 self.progress(stop - start, own_block.nbytes)

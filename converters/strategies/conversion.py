@@ -130,8 +130,8 @@ class Conversion:
                 self.appended.continuation.take_over(writer)
             n_frames = sum(receipt.stop - receipt.start for receipt in receipts)
             if n_frames:
-                there = f"{n_frames:,} of {self.plan.n_frames:,} frames"
-                writer.notes.append(f"{there} taken from an earlier run")
+                frames_text = f"{n_frames:,} of {self.plan.n_frames:,} frames"
+                writer.notes.append(f"{frames_text} taken from an earlier run")
                 if progress is not None:
                     progress(n_frames, 0)
             worker = self._worker(writer)

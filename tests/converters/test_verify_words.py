@@ -45,3 +45,12 @@ def block_of(box):
     block = FrameBlock.empty(len(box), 0)
     block.box[:], block.time[:], block.step[:] = box, 0, 0
     return block
+
+
+def test_what_a_native_file_does_not_record_is_told_once(adk, tmp_path):
+    out = tmp_path / "a.dcd"
+    fitted = mdio.Selection(fit="rot+trans", fit_select="name CA")
+    mdio.convert(adk["dcd"], out, top=adk["psf"], selection=fitted)
+    found = mdio.verify(out, adk["dcd"])
+    assert not found.ok
+    assert sum("does not record --pbc" in problem for problem in found.bad) == 1
