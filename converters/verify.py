@@ -46,8 +46,8 @@ def compare_blocks(
     """Return the largest difference of a coordinate (angstrom), and a list of problems.
 
     `block`, `source_block`: the same frames and atoms, of the output and of its source. `allowed`:
-    by how much each field may differ besides rounding; 0 where it is not named. `tables`: whether the
-    output keeps box, time and step of each frame. `rounded`: of which arrays its format rounds
+    by how much each field may differ besides rounding; 0 where it is not named. `tables`: whether
+    the output keeps box, time and step of each frame. `rounded`: of which arrays its format rounds
     float32. `rounded_source`: whether the source is another file than the output was made of, and
     of a format that rounds to units of its own: then positions and boxes may differ by that.
     """
