@@ -82,7 +82,7 @@ def source_view(layout: Layout, source: Layout, top: str | PathLike[str] | None)
         if transformed is None:
             return source
         whole = TransformedLayout(source.path, source=source, top=top, **transformed)
-        whole.prepared(atoms)
+        whole.prepare_steps(atoms)
         return whole
 
     if manifest is not None:

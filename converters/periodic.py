@@ -347,7 +347,7 @@ class TransformedLayout(Layout):
             )
         return stored_universe(stored, self.source)
 
-    def prepared(self, atoms: AtomIndices | None) -> Steps:
+    def prepare_steps(self, atoms: AtomIndices | None) -> Steps:
         """Return the steps for some atoms of the source, cached in the options.
 
         Raises PlanError: there is no topology, or it has no bonds, or the selection is wrong.
@@ -413,7 +413,7 @@ class TransformedLayout(Layout):
         if atoms is not None and atoms.size == 0:
             self.source.read(start, stop, atoms=atoms, out=block)
             return
-        steps = self.prepared(atoms)
+        steps = self.prepare_steps(atoms)
         part = self._moved(start, stop, steps, block if steps.taken is None else None)
         if steps.taken is not None:
             block.assign(part.take(steps.taken))
@@ -429,9 +429,9 @@ class TransformedLayout(Layout):
         steps.apply(part)
         return part
 
-    def measured(self, atoms: AtomIndices | None) -> str:
+    def measure_cost(self, atoms: AtomIndices | None) -> str:
         """Return the time of the steps for a frame, measured on the first frames of the source."""
-        steps = self.prepared(atoms)
+        steps = self.prepare_steps(atoms)
         n_frames = min(TRIED_FRAMES, self.source.info.n_frames)
         self._part(0, 1, steps)
         begun = time.perf_counter()
@@ -488,7 +488,7 @@ class TransformedLayout(Layout):
             _follow(now, part, apply=False)
         return now
 
-    def counted(self, run: tuple[int, int]) -> bytes:
+    def count_crossings(self, run: tuple[int, int]) -> bytes:
         """Return how often atoms cross boundaries from one frame to another, packed."""
         start, stop = run
         steps: Steps = self.options["steps"]
@@ -549,7 +549,7 @@ def count_images(view: Any, plan: LayoutPlan, executor: Executor) -> None:
     whole = _transformed(view)
     if whole is None or executor.n_workers == 1:
         return
-    steps = whole.prepared(view.atoms)
+    steps = whole.prepare_steps(view.atoms)
     if not steps.follows:
         return
     n_atoms = view.source.info.n_atoms if steps.needed is None else len(steps.needed)
@@ -557,7 +557,7 @@ def count_images(view: Any, plan: LayoutPlan, executor: Executor) -> None:
     firsts = sorted({0, *(int(view.frames[start]) for start, _ in plan.write_tasks())})
     runs = list(pairwise(firsts[:: -(-len(firsts) // max_counts)]))
     crossings = executor.map(
-        whole.counted, runs, describe=lambda run: f"frames {run[0]} to {run[1]}"
+        whole.count_crossings, runs, describe=lambda run: f"frames {run[0]} to {run[1]}"
     )
     crossings = executor.from_owner(lambda: crossings)
     total = np.zeros(3 * n_atoms, np.int32)
@@ -570,7 +570,7 @@ def count_images(view: Any, plan: LayoutPlan, executor: Executor) -> None:
 
 def notes_on_steps(whole: TransformedLayout, kept: AtomIndices | None, n_workers: int) -> list[str]:
     """Return a plan's notes on the steps, and on passes over the source."""
-    note = whole.prepared(kept).note
+    note = whole.prepare_steps(kept).note
     chosen = {"--pbc": whole.pbc, "--center": whole.center, "--fit": whole.fit}
     options = " ".join(f"{name} {value}" for name, value in chosen.items() if value is not None)
     notes = [f"{options}: {note}"] if note else []
@@ -589,9 +589,9 @@ def with_measured_cost(plan: LayoutPlan, view: Any) -> LayoutPlan:
     whole = _transformed(view)
     if whole is None:
         return plan
-    return plan.replace(notes=(*plan.notes, whole.measured(view.atoms)))
+    return plan.replace(notes=(*plan.notes, whole.measure_cost(view.atoms)))
 
 
 def _transformed(view: Any) -> TransformedLayout | None:
     whole: TransformedLayout | None = getattr(view, "source", None)
-    return whole if hasattr(whole, "counted") else None
+    return whole if hasattr(whole, "count_crossings") else None

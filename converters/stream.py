@@ -173,7 +173,7 @@ def _chosen(
     if moves is None:
         return choice, None
     moved = TransformedLayout(Path(source), source=ahead, top=top, **moves)
-    moved.prepared(choice.kept)
+    moved.prepare_steps(choice.kept)
     return choice, moved
 
 

@@ -105,7 +105,11 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         super().__init__(filename, convert_units=convert_units, **kwargs)
         options = {} if group is None else {"group": group}
         self._layout: Layout = open_layout(
-            self.filename, verify=verify, uuid=uuid, cache=Cache.of(cache, cache_size), **options
+            self.filename,
+            verify=verify,
+            uuid=uuid,
+            cache=Cache.from_option(cache, cache_size),
+            **options,
         )
         self._n_told = 0
         if n_atoms is not None:

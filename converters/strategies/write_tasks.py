@@ -180,15 +180,15 @@ class CommitQueue:
     """Stored pieces, which are reported once they are in their files; a context manager.
 
     `writer`: who stores them. `lags`: whether they are waited for now and then only, rather than
-    each time. `tell`: called with each record, in order.
+    each time. `report`: called with each record, in order.
     """
 
     def __init__(
-        self, writer: LayoutWriter, tell: Callable[[PieceRecord], None], *, lags: bool
+        self, writer: LayoutWriter, report: Callable[[PieceRecord], None], *, lags: bool
     ) -> None:
         self._writer = writer
         self._lags = lags
-        self._tell = tell
+        self._report = report
         self._left: list[PieceRecord] = []
         self._told_s = time.monotonic()
 
@@ -201,7 +201,7 @@ class CommitQueue:
     def _tell_all(self) -> None:
         self._writer.drain()
         while self._left:
-            self._tell(self._left.pop(0))
+            self._report(self._left.pop(0))
         self._told_s = time.monotonic()
 
     def __enter__(self) -> Self:

@@ -74,7 +74,7 @@ def open_source(
     if cache is not None or cache_size is not None:
         from mdio.core.cache import Cache
 
-        options["cache"] = Cache.of(cache, cache_size)
+        options["cache"] = Cache.from_option(cache, cache_size)
     listed = path_list(paths)
     if len(listed) == 1:
         return open_layout(listed[0], **options)

@@ -144,4 +144,4 @@ class CachedReading(Reading):
             return None
         from mdio.core.cache import Cache
 
-        return Cache.of(self.cache, self.cache_size)
+        return Cache.from_option(self.cache, self.cache_size)

@@ -220,7 +220,7 @@ class Request:
             nbytes = reads.nbytes_source - before[0], reads.nbytes_cache - before[1]
             atoms = prepared.atoms
             if transformed is not None:
-                steps = transformed.prepared(prepared.atoms)
+                steps = transformed.prepare_steps(prepared.atoms)
                 transformed.load = None
                 atoms = steps.needed
                 notes += (f"{steps.note}",) if steps.note else ()

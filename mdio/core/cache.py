@@ -98,7 +98,7 @@ class Cache:
     max_nbytes: int | None = None
 
     @classmethod
-    def of(
+    def from_option(
         cls, cache: Cache | str | PathLike[str] | None, max_nbytes: int | None = None
     ) -> Cache | None:
         """Return the cache in a folder; a `Cache` and None are returned as they are.

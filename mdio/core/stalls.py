@@ -76,11 +76,11 @@ class StallWatch:
         self,
         timeout_s: float = STALL_TIMEOUT_S,
         abort_s: float | None = None,
-        tell: Callable[[str], None] | None = None,
+        report: Callable[[str], None] | None = None,
     ) -> None:
         self.timeout_s = timeout_s
         self.abort_s = abort_s
-        self._tell = tell or _print
+        self._report = report or _print
         self._poll_s = min(MOST_POLL_S, timeout_s / 4, (abort_s or timeout_s) / 4)
         self._end = threading.Event()
         self._since: dict[int, tuple[Wait, float, int]] = {}
@@ -116,13 +116,13 @@ class StallWatch:
             _, since_s, n_next = before
             lasted_s = now_s - since_s
             if lasted_s >= n_next * self.timeout_s:
-                self._tell(
+                self._report(
                     f"{describe_process()}: {wait[0]} {wait[1]} has taken {lasted_s:.0f} s; "
                     f"{WAITING}"
                 )
                 n_next += 1
             if self.abort_s is not None and lasted_s >= self.abort_s:
-                self._tell(
+                self._report(
                     f"{describe_process()}: {wait[0]} {wait[1]} has taken {lasted_s:.0f} s: ended, "
                     "as --stall-abort asks; what was being written stays under its temporary name"
                 )

@@ -24,7 +24,7 @@ def told():
 
 @pytest.fixture
 def watch(told):
-    watch = StallWatch(timeout_s=60.0, tell=told.append)
+    watch = StallWatch(timeout_s=60.0, report=told.append)
     watch.stop()  # the test looks itself, at times of its own
     return watch
 

@@ -178,8 +178,8 @@ def index_paths(path: Path, ending: str = INDEX_ENDING) -> Iterator[Path]:
     yield Path(folder, f"{key}{ending}")
 
 
-def _may_tell(where: Path, path: Path) -> bool:
-    """Return whether `where` is this user's, or of the user whose file `path` it is about.
+def _is_trusted(where: Path, path: Path) -> bool:
+    """Return whether the index `where` belongs to this user, or to the owner of the file `path`.
 
     The indexes of others could leave out frames.
     """
@@ -200,7 +200,7 @@ def stored_beside(
     """
     for where in index_paths(path, ending):
         data = b""
-        if _may_tell(where, path):
+        if _is_trusted(where, path):
             with suppress(OSError, ValueError):
                 data = _read_file(where)
         if len(data) < HEADER.size + IDENTITY.size:
@@ -242,7 +242,7 @@ def store_beside(
     checked = IDENTITY.pack(identity.crc, identity.nbytes, identity.mtime_ns) + body
     data = HEADER.pack(magic, zlib.crc32(checked)) + checked
     for number, where in enumerate(index_paths(path, ending)):
-        if not store_at(where).built_in_place or not _may_tell(where, path):
+        if not store_at(where).built_in_place or not _is_trusted(where, path):
             continue  # another user's stays, and is not read
         try:
             if number:  # the cache folder is ours to make; that of the trajectory is there
@@ -259,7 +259,7 @@ def _from_mdanalysis(path: Path) -> FrameIndex | None:
     if not store_at(path).keeps_times:
         return None
     try:
-        if not where.is_file() or not _may_tell(where, path):
+        if not where.is_file() or not _is_trusted(where, path):
             return None
         status = path.stat()
         # Opened here, since NumPy does not close what it fails to read.

@@ -65,7 +65,7 @@ class Record:
     flushed: bool = False
     """Whether a mark in the journal says so."""
 
-    def packed(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """Return the bytes of the record in the journal."""
         head = {
             "frames": [self.first, self.n_frames],
@@ -76,7 +76,7 @@ class Record:
         return _HEAD.pack(len(data), crc32c(data)) + data
 
     @classmethod
-    def unpacked(cls, data: bytes) -> Record:
+    def from_bytes(cls, data: bytes) -> Record:
         """Read what `packed` returned, without its head; damaged bytes raise various errors."""
         text, _, numbers = data.partition(b"\n")
         head = json.loads(text)
@@ -117,7 +117,7 @@ def read_journal(path: Path) -> tuple[list[Record], int]:
             body = data[begin : begin + nbytes]
             if len(body) < nbytes or not nbytes or crc32c(body) != crc:
                 break
-            one = Record.unpacked(body)
+            one = Record.from_bytes(body)
             if (marked := one.values.get(MARK)) is None:
                 records.append(one)
             else:
@@ -197,7 +197,7 @@ class Journal:
                 os.fsync(self._fd)
 
     def _append(self, record: Record) -> None:
-        self._end = write_all(self._fd, self._end, record.packed())
+        self._end = write_all(self._fd, self._end, record.to_bytes())
         if self._end + RESERVED_NBYTES // 2 > self._reserved:
             with contextlib.suppress(OSError):
                 os.posix_fallocate(self._fd, self._end, RESERVED_NBYTES)

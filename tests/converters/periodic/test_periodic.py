@@ -178,7 +178,7 @@ def test_few_counts_are_kept(wandering, tmp_path, monkeypatch):
 def test_one_worker_reads_once(wandering, tmp_path, monkeypatch):
     counted = []
     monkeypatch.setattr(
-        "mdio.converters.periodic.TransformedLayout.counted", lambda *_: counted.append(1)
+        "mdio.converters.periodic.TransformedLayout.count_crossings", lambda *_: counted.append(1)
     )
     mdio.convert(
         wandering[0],

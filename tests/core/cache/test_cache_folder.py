@@ -240,6 +240,6 @@ def test_a_folder_by_variables_and_a_size_without_a_folder(monkeypatch, tmp_path
     assert Cache("{local}/c").root.name == "c"
     for given_, size in [(None, 5), ("c", 0)]:
         with pytest.raises(PlanError, match="cache"):
-            Cache.of(given_, size)
-    assert Cache.of(None) is None
+            Cache.from_option(given_, size)
+    assert Cache.from_option(None) is None
     assert CacheFolder(tmp_path).limit(0) > 0

@@ -69,7 +69,7 @@ def test_a_folder_in_which_others_write_has_one_for_each_user(tmp_path, trajecto
     for _ in range(2):
         assert np.array_equal(read(trajectory, cache), expected)
     own = cache / f"uid-{os.geteuid()}"
-    assert Cache.of(cache).root == own and units_in(own)
+    assert Cache.from_option(cache).root == own and units_in(own)
 
 
 def test_units_that_others_may_change_are_not_believed(tmp_path, trajectory):
