@@ -89,7 +89,7 @@ def test_command_line(adk, tmp_path, capsys):
 
 
 @needs_mpi
-@pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("n_ranks", [1, 2, 3])
 def test_ranks(adk, tmp_path, n_ranks):
     for kind in ("dcd", "xtc"):
         (tmp_path / f"adk.{kind}").write_bytes(adk[kind].read_bytes())

@@ -28,7 +28,7 @@ def bad(adk, tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("n_ranks", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("n_ranks", [1, 2, 3, 7])
 def test_equal_to_serial(adk, bad, tmp_path, n_ranks):
     code, out, err = run_under_mpi(
         n_ranks, "-m", "mpi4py", CHECKS / "check_convert.py", adk["xtc"], bad, tmp_path

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from suites.under_mpi import CHECKS, MPI, needs_mpi, run_checks, run_under_mpi
 
-RANKS = (1, 2, 3, 4, 7)
+RANKS = (1, 2, 3, 7)
 pytestmark = needs_mpi
 
 

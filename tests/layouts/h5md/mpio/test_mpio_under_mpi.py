@@ -16,7 +16,7 @@ ALONE = ("--hint", "romio_cb_write=disable")
 
 
 @needs_mpi
-@pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("n_ranks", [1, 2, 3])
 def test_equal_to_serial(adk, tmp_path, n_ranks):
     code, out, err = run_under_mpi(
         n_ranks, "-m", "mpi4py", CHECKS / "check_mpio.py", adk["xtc"], tmp_path
