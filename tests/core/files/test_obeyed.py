@@ -197,7 +197,7 @@ def test_a_journal_that_mdio_does_not_write(
     (path,) = tmp_path.glob(".*.journal")
     first, *others = read_journal(path)[0]
     first = replace(first, values={**first.values, **change})
-    path.write_bytes(MAGIC + b"".join(record.packed() for record in (first, *others)))
+    path.write_bytes(MAGIC + b"".join(record.to_bytes() for record in (first, *others)))
     with pytest.raises(OutputError, match="--force"):
         mdio.convert(adk["xtc"], out, resume=True)
     mdio.convert(adk["xtc"], out, force=True)
