@@ -62,10 +62,8 @@ class Conversion:
         self.appended, self.repairs = job.appended, job.repairs
         self.writer = writer or job.writer
         self.writer_options = writer_options
-        info, frames = (
-            self.view.source.info,
-            self.view.frames,
-        )  # also of a simulation that is continued
+        info, frames = self.view.source.info, self.view.frames
+        # Also where a simulation is continued meanwhile.
         may_grow = bool(info.lost) or int(max(frames[0], frames[-1])) + 1 < info.n_frames
         self.states = SourceStates(job.files, may_grow=may_grow)
         self._former = job.former
@@ -74,7 +72,7 @@ class Conversion:
             with output_errors(job.out):
                 self._former = state_at(job.out)
         self.uuid: str | None = None
-        """Metadata of the output after `run`, on its owner."""
+        """Identity of the output after `run`, on its owner."""
         self._journal: Journal | None = None
         early = self.writer.facts.writes_files_once
         self._upload = store_at(self.out).upload(self.out, follows=self._follows, early=early)
@@ -107,18 +105,18 @@ class Conversion:
         def begin() -> Any:
             nonlocal begun
             meta = self.job.meta()
-            words = resuming.conversion_identity(meta, self.plan, self.choice.files)
+            identity = resuming.conversion_identity(meta, self.plan, self.choice.files)
             if self.appended is not None:
-                words["appended to"] = self.appended.continuation.manifest["uuid"]
-            temporary = self._publication(stack, words, force=force, resume=resume)
+                identity["appended to"] = self.appended.continuation.manifest["uuid"]
+            temporary = self._publication(stack, identity, force=force, resume=resume)
             begun = time.perf_counter()
             if not temporary.exists():
                 meta = replace(meta, striping=self.job.striping.apply(temporary, self.plan))
             meta = meta if self.repairs is None else self.repairs.meta
             meta = meta if self.appended is None else self.appended.meta(meta)
-            writer = self._open(stack, temporary, words, meta, resume)
+            writer = self._open(stack, temporary, identity, meta, resume)
             self.uuid = writer.meta.uuid
-            self._tell_of_stripes(writer)
+            self._note_stripes(writer)
             journal = self._journal
             if journal is not None and journal.records:
                 receipts.extend(resuming.resume_from(journal, writer))
@@ -196,7 +194,7 @@ class Conversion:
             return None
         return self.plan.nbytes * (1 - self.n_taken / self.plan.n_frames)
 
-    def _tell_of_stripes(self, writer: LayoutWriter) -> None:
+    def _note_stripes(self, writer: LayoutWriter) -> None:
         """Add a note where stripes were asked for, and the file system did something else."""
         striping = writer.meta.striping or {}
         says_already = self.repairs is not None or unstriped(self.out) is not None
@@ -216,7 +214,7 @@ class Conversion:
         return result
 
     def _publication(
-        self, stack: ExitStack, words: Mapping[str, Any], *, force: bool, resume: bool
+        self, stack: ExitStack, identity: Mapping[str, Any], *, force: bool, resume: bool
     ) -> Path:
         """Enter `publish`, write the topologies, and return the temporary path."""
         # One that is there may serve several outputs: it stays.
@@ -230,7 +228,7 @@ class Conversion:
                 companions=list(new),
                 parts_at=parts_at,
                 check=self._check,
-                begun=words,
+                begun=identity,
                 resume=resume,
                 # What follows a source, and a repair, are begun anew each time.
                 anew=force or (self._upload is None and (growing or self.repairs is not None)),
@@ -250,7 +248,7 @@ class Conversion:
         self,
         stack: ExitStack,
         temporary: Path,
-        words: Mapping[str, Any],
+        identity: Mapping[str, Any],
         meta: OutputMeta,
         resume: bool,
     ) -> LayoutWriter:
@@ -262,7 +260,7 @@ class Conversion:
             and not self.job.options.running.growing
         ):
             with output_errors(temporary):
-                journal = Journal(temporary, resuming.first_record(words, meta, self.plan))
+                journal = Journal(temporary, resuming.first_record(identity, meta, self.plan))
                 self._journal = stack.enter_context(journal)
             meta, self.plan = resuming.restore_plan(journal, meta, self.plan)
         elif resume:
