@@ -27,7 +27,7 @@ from mdio.converters.verify import compare_blocks
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import SourceStates, file_state, fingerprint
 from mdio.core.files.publish import link_target, settle
-from mdio.core.files.store import Paths, path_list, to_path
+from mdio.core.files.store import AnyPath, to_path
 from mdio.core.files.turns import State, state_at
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.base import Layout
@@ -290,7 +290,7 @@ DAMAGE_KEYS = ("unreadable_frames", "unreadable_stretches")
 
 
 def prepare_append(
-    sources: Paths, out: str | PathLike[str], options: ConversionOptions
+    sources: Sequence[AnyPath], out: str | PathLike[str], options: ConversionOptions
 ) -> Conversion:
     """Plan an output with the frames of `out` and those that `sources` add.
 
@@ -311,7 +311,7 @@ def prepare_append(
     old = open_layout(out, verify=options.sources.verify)
     try:
         open_continuation(old, 0)
-        files = [to_path(file) for file in path_list(sources)]
+        files = [to_path(file) for file in sources]
         return _Plan(old, former, files, options).make()
     except BaseException:
         old.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
@@ -46,7 +47,7 @@ from mdio.converters.strategies.structure import (
 )
 from mdio.core.errors import PlanError
 from mdio.core.files.fingerprint import SourceStates
-from mdio.core.files.store import Paths, path_list, to_path
+from mdio.core.files.store import AnyPath, Paths, path_list, to_path
 from mdio.core.files.turns import State
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.options import takes_options
@@ -76,9 +77,9 @@ def prepare(
     Raises SourceError, UnknownLayoutError, PlanError: what cannot be read, written, or does not fit
     together.
     """
-    source = path_list(source)
+    paths = path_list(source)
     if options.running.append:
-        return prepare_append(source, out, options)
+        return prepare_append(paths, out, options)
     target = to_path(out)
     structure = is_structure(target, options.storage.to)
     if structure:
@@ -90,13 +91,13 @@ def prepare(
     opening = {"verify": options.sources.verify, "overlap": options.sources.overlap}
     opening |= {"salvage": True} if options.sources.salvage else {}
     opening |= options.sources.source_options
-    origin = open_with_topology(source, options.sources.top, **opening)
+    origin = open_with_topology(paths, options.sources.top, **opening)
     try:
         conversion = plan_conversion(
-            origin, source, target, layout_name, options, executor or Serial()
+            origin, paths, target, layout_name, options, executor or Serial()
         )
         if options.running.growing:
-            conversion.states = SourceStates(path_list(source), may_grow=True)
+            conversion.states = SourceStates(paths, may_grow=True)
         return StructureConversion(conversion.job) if structure else conversion
     except BaseException:
         origin.close()
@@ -133,7 +134,7 @@ def note_dropped(plan: LayoutPlan, info: TrajectoryInfo, requested: WriteOptions
 
 def plan_conversion(
     origin: Layout,
-    source: Paths,
+    source: Sequence[AnyPath],
     target: Path,
     layout_name: str,
     options: ConversionOptions,
@@ -221,7 +222,7 @@ def plan_conversion(
         plan = plan.replace(by_owner=True) if writer.facts.writes_files_once else for_owner(plan)
     job = Job(
         out=target,
-        files=[to_path(path) for path in path_list(source)],
+        files=[to_path(path) for path in source],
         view=view,
         choice=choice,
         plan=plan,

@@ -24,7 +24,7 @@ from mdio.core.options import takes_options
 from mdio.layouts.chunked.own import Ensemble
 from mdio.layouts.registry import layout_name_for_output, load_class, parts_at, writer_class
 from mdio.layouts.views.opening import check_labels, ensemble_members
-from mdio.parallel.executors import Executor, Serial, replicas_fill
+from mdio.parallel.executors import Executor, Serial, choose_executor, replicas_fill
 
 
 @takes_options(*OPTIONS, apart=APART)
@@ -78,7 +78,7 @@ def convert_ensemble(
     >>> mdio.analyze("both.zarr", kernel=mdio.RMSD("name CA")).label[[0, -1]].tolist()
     ['a', 'b']
     """
-    chosen = executor or Serial()
+    chosen = choose_executor(executor, None)
     need_disk(out, "ensembles are written to disk; convert each trajectory by itself")
     requested = ConversionOptions.of(**options)
     layout = layout_name_for_output(out, requested.storage.to)
@@ -102,13 +102,15 @@ def convert_ensemble(
         return dict(_converted(members, storage | {"resume": True}, chosen, progress))
     results: dict[str, ConvertResult] = {}
     begun = _begun(files, requested, layout)
-    publishing: Any = {
-        "in_parts": own.in_parts,
-        "parts_at": parts_at,
-        "begun": begun,
-        "resume": resume,
-    }
-    with publish(out, force=force, sources=[*chain(*files.values())], **publishing) as temporary:
+    with publish(
+        out,
+        force=force,
+        sources=[*chain(*files.values())],
+        in_parts=own.in_parts,
+        parts_at=parts_at,
+        begun=begun,
+        resume=resume,
+    ) as temporary:
         ensemble = own(temporary, Path(out))
         first_words = {"of": begun, "n_frames": 0, "uuid": ensemble.uuid}
         with Journal(temporary, first_words) as journal:
@@ -232,5 +234,5 @@ def convert_members(
         )
     rows = [(label, path, Path(out.replace("{label}", label))) for label, path in members.items()]
     options |= {"force": force, "resume": resume}
-    results = dict(_converted(rows, options, executor or Serial(), progress))
+    results = dict(_converted(rows, options, choose_executor(executor, None), progress))
     return {label: results[label] for label in members}

@@ -28,7 +28,7 @@ from mdio.core.files.turns import concurrent_change_error
 from mdio.core.options import takes_options
 from mdio.layouts.backend import plan_fields
 from mdio.layouts.registry import open_layout
-from mdio.parallel.executors import Executor, Serial
+from mdio.parallel.executors import Executor, choose_executor
 
 POLL_S = 1.0
 """Shortest interval between looks at the source's size."""
@@ -75,7 +75,9 @@ def follow(
         raise PlanError(f"{name} does not go with --follow; leave it out")
     need_disk(source, f"following a source needs it on a disk; {COPY_IT}")
     out_path = link_target(out) if append else to_path(out)
-    follower = _Follower(Path(source), out_path, conversion_options, executor or Serial(), force)
+    follower = _Follower(
+        Path(source), out_path, conversion_options, choose_executor(executor, None), force
+    )
     if append:
         follower.resume()
     ended = threading.Event() if stopped is None else stopped

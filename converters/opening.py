@@ -111,8 +111,8 @@ def _matching(layout: Layout, source: ViewLayout, unit: str) -> NDArray[np.int64
     """Return which frames of the files, one after the other, those of `layout` are.
 
     `unit`: the key by which they are matched: ``ps`` or ``steps``. Where several files have a frame
-    of the same time, it is the one with the contents that come next to those of the output. Raises
-    SourceError: there is none.
+    of the same time, it is the one with the contents that come next to those of the output.
+    Raises SourceError: there is none.
     """
     keys, source_keys = (_keys(one, unit) for one in (layout, source))
     order = np.argsort(source_keys, kind="stable")

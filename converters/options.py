@@ -16,7 +16,7 @@ from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.store import to_path
 from mdio.core.options import (
     allowed_with,
-    check_number,
+    check_numbers,
     declared_fields,
     non_defaults,
     option,
@@ -76,6 +76,15 @@ class Selection(FrameChoice):
                 f"groups are {self.groups!r}; give a dict of names and selections, such as "
                 '{"ca": "name CA"}'
             )
+        groups = {name: _plain_selection(value) for name, value in self.groups.items()}
+        object.__setattr__(self, "groups", groups)
+        object.__setattr__(self, "select", _plain_selection(self.select))
+
+
+def _plain_selection(value: Any) -> Any:
+    """Return the indices of an AtomGroup, or in a range, as an array; a selection as it is."""
+    value = getattr(value, "indices", value)
+    return np.asarray(value) if isinstance(value, range) else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,8 +207,7 @@ class ConversionOptions:
         parts = cls(selection=selection or Selection(), storage=storage or Storage())
         parts = parts.replaced(**options)
         for part in vars(parts).values():
-            for one in fields(part):
-                check_number(one, getattr(part, one.name))
+            check_numbers(part)
         return parts
 
     def keywords(self) -> dict[str, Any]:
@@ -249,9 +257,8 @@ def _plain(value: Any) -> Any:
         return {name: _plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
-    value = getattr(value, "indices", value)  # of an AtomGroup
-    if isinstance(value, np.ndarray | range):
-        return {"runs": runs_from_indices(np.asarray(value))}
+    if isinstance(value, np.ndarray):
+        return {"runs": runs_from_indices(value)}
     if isinstance(value, np.generic):
         return value.item()
     if hasattr(value, "atoms"):  # a Universe, made of a file or not

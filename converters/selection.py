@@ -307,7 +307,7 @@ def _indices(
     if isinstance(selection, str):
         indices = topologies.select(selection, among, option)
     else:
-        indices = np.asarray(getattr(selection, "indices", selection))
+        indices = np.asarray(selection)
         if not np.issubdtype(indices.dtype, np.integer) or indices.ndim != 1:
             raise PlanError(f"{option}: give a selection, a list of atom indices or an AtomGroup")
         if indices.size and not 0 <= indices.min() <= indices.max() < max(among.max() + 1, 1):

@@ -31,7 +31,7 @@ from mdio.layouts.registry import layout_class, open_layout
 from mdio.layouts.units import UnitFilter, add_unit_name
 from mdio.layouts.views.opening import ensemble_members
 from mdio.layouts.views.view import ViewLayout
-from mdio.parallel.executors import Executor, Serial
+from mdio.parallel.executors import Executor, choose_executor
 
 
 def compare_blocks(
@@ -285,10 +285,10 @@ class Checks:
                 rounded_source=self._source_rounds,
             )
             result.max_abs_diff_angstrom = max(result.max_abs_diff_angstrom, worst)
+            if problems and result.ok and layout.manifest is None:
+                problems[0] += f"; {UNRECORDED}"
             for problem in problems:
-                moved = layout.manifest is None and problem.startswith("positions")
-                hint = f"; {UNRECORDED}" if moved and result.ok else ""
-                result.add(f"{frames_text(start, stop)}: {problem}{hint}")
+                result.add(f"{frames_text(start, stop)}: {problem}")
             result.frames_compared += stop - start
             if self.progress is not None:
                 self.progress(stop - start, own_block.nbytes)
@@ -390,7 +390,7 @@ def verify(
     >>> found.ok, found.frames_compared, found.max_abs_diff_angstrom
     (True, 98, 0.0)
     """
-    chosen = executor or Serial()
+    chosen = choose_executor(executor, None)
     if members := chosen.from_owner(partial(ensemble_members, out)):
         if against is not None:
             raise PlanError(
@@ -402,15 +402,15 @@ def verify(
     inside = progress if alone else None
     checks = chosen.from_owner(lambda: Checks(out, against, top, view, wanted, inside))
     try:
-        problems = {}
+        parts = {}
         items = checks.items(1 if alone else PIECES_PER_WORKER * chosen.n_workers)
         for number, part in chosen.imap(checks, items, describe=_describe):
-            problems[number] = part
+            parts[number] = part
             if progress is not None and not alone:
                 progress(part.frames_compared, part.frames_compared * checks.frame_nbytes)
         result = checks.begun
-        for number in sorted(problems):
-            result.take(problems[number])
+        for number in sorted(parts):
+            result.take(parts[number])
         return chosen.from_owner(lambda: result)
     finally:
         checks.close()

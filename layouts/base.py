@@ -392,8 +392,8 @@ class Layout(Closing, ABC):
         """Yield all units to check, always in the same order."""
         yield from frame_units(self.info, self.boundaries(), self.read, self.byte_ranges)
 
-    def check(self, is_wanted: UnitFilter | None = None) -> Iterator[tuple[str, str | None]]:
-        """Read everything once, or the units whose numbers are `is_wanted`, and compare checksums.
+    def check(self, wanted: UnitFilter | None = None) -> Iterator[tuple[str, str | None]]:
+        """Read everything once, or the units whose numbers are `wanted`, and compare checksums.
 
         Yields
         ------
@@ -404,7 +404,7 @@ class Layout(Closing, ABC):
         """
         _ = self.info
         try:
-            yield from check_units(self.units(), is_wanted, opens_ahead=self._opens_ahead)
+            yield from check_units(self.units(), wanted, opens_ahead=self._opens_ahead)
         except Exception as error:
             damage = None if isinstance(error, MdioError) else self._damage(error, "cannot be read")
             if damage is None:

@@ -67,14 +67,14 @@ def frame_units(
 
 
 def check_units(
-    units: Iterable[Unit], is_wanted: UnitFilter | None, *, opens_ahead: bool
+    units: Iterable[Unit], wanted: UnitFilter | None, *, opens_ahead: bool
 ) -> Iterator[tuple[str, str | None]]:
-    """Check the units whose numbers are `is_wanted`, or all; yield names and what is wrong.
+    """Check the units whose numbers are `wanted`, or all; yield names and what is wrong.
 
     `opens_ahead`: whether what they lie in is opened ahead.
     Raises OSError: the mount is gone.
     """
-    chosen = (unit for number, unit in enumerate(units) if is_wanted is None or is_wanted(number))
+    chosen = (unit for number, unit in enumerate(units) if wanted is None or wanted(number))
     # What is asked for ahead is read in order; a unit that does not say its ranges may not do so.
     for _, some in groupby(chosen, key=lambda unit: unit.ranges is tuple):
         now, coming = tee(some)

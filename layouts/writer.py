@@ -58,6 +58,14 @@ class NotFinite:
         return NotFinite(self.coordinates + other.coordinates, self.frames + other.frames, first)
 
 
+def sum_of(one: NotFinite | None, other: NotFinite | None, first: int = 0) -> NotFinite | None:
+    """Return `one`, and `other` of frames that are counted from frame `first` of it."""
+    if other is None:
+        return one
+    other = replace(other, first_frame=other.first_frame + first)
+    return other if one is None else one + other
+
+
 @dataclass(frozen=True, slots=True)
 class OutputMeta:
     """The facts that an output records besides its frames; they become its manifest."""

@@ -107,22 +107,22 @@ def _all_bytes(layouts: Sequence[Layout]) -> list[FrameTable] | None:
     """Return the frames of all files as bytes; None if these cannot be copied together."""
     if len({container_format(layout) for layout in layouts}) > 1:
         return None
-    refusals = []
+    tables = []
     for layout in layouts:
         with layout:
-            refusals.append(layout.tables().frames)
-    frames = [one for one in refusals if one is not None]
+            tables.append(layout.tables().frames)
+    frames = [one for one in tables if one is not None]
     headed = any(one.header is not None for one in frames)
-    return None if len(frames) < len(refusals) or (headed and len(frames) > 1) else frames
+    return None if len(frames) < len(tables) or (headed and len(frames) > 1) else frames
 
 
 def _cut(frames: Sequence[FrameTable], first: int, stop: int) -> Iterator[FrameTable]:
     """Yield the part of each file that lies in frames ``first:stop`` of all."""
-    start_at = 0
+    n_before = 0
     for one in frames:
-        begin = min(max(first - start_at, 0), one.n_frames)
-        yield one.part(begin, max(begin, min(stop - start_at, one.n_frames)))
-        start_at += one.n_frames
+        begin = min(max(first - n_before, 0), one.n_frames)
+        yield one.part(begin, max(begin, min(stop - n_before, one.n_frames)))
+        n_before += one.n_frames
 
 
 def _times_ps(source: Layout, first: int, plan: LayoutPlan) -> list[float]:

@@ -21,7 +21,7 @@ from mdio.converters.periodic import count_images
 from mdio.converters.strategies import resuming, write_tasks
 from mdio.converters.strategies.job import Job, check_room, file_has
 from mdio.converters.strategies.resuming import find_complete
-from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on, spread, sum_of
+from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on, spread
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.index import index_paths
@@ -35,7 +35,7 @@ from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class, parts_at
 from mdio.layouts.striping.file_systems import unstriped
-from mdio.layouts.writer import LayoutWriter, OutputMeta, PieceRecord
+from mdio.layouts.writer import LayoutWriter, OutputMeta, PieceRecord, sum_of
 from mdio.parallel.executors import Executor
 
 

@@ -7,7 +7,6 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from itertools import accumulate
 from typing import Any, Self
 
@@ -18,7 +17,7 @@ from mdio.core.frames import FrameBlock
 from mdio.core.words import frames_text
 from mdio.layouts.backend import read_encoded_chunks
 from mdio.layouts.base import Layout
-from mdio.layouts.writer import EncodedChunk, LayoutWriter, NotFinite, PieceRecord
+from mdio.layouts.writer import EncodedChunk, LayoutWriter, NotFinite, PieceRecord, sum_of
 from mdio.parallel.executors import Executor
 
 Piece = tuple[int, int]
@@ -69,14 +68,6 @@ def describe_on(executor: Executor) -> Callable[[Piece], str]:
     return lambda piece: f"{describe_task(piece)} (rank {ranks.rank})"
 
 
-def sum_of(one: NotFinite | None, other: NotFinite | None, first: int) -> NotFinite | None:
-    """Return `one`, and `other` of frames that are counted from frame `first` of it."""
-    if other is None:
-        return one
-    other = replace(other, first_frame=other.first_frame + first)
-    return other if one is None else one + other
-
-
 def _copy(done: Any) -> Any:
     """Return records and chunks in memory of their own."""
     buffers: list[pickle.PickleBuffer] = []
@@ -123,7 +114,7 @@ class WriteTaskWorker:
         blocks, left = [], []
         crcs: dict[str, Sequence[int]] = {}
         nbytes = 0
-        first_not_finite: NotFinite | None = None
+        not_finite: NotFinite | None = None
         encoded = self._stored(start, stop)
         cut = batches(start, stop, self._step)
         if encoded is None and not self._is_told:
@@ -131,12 +122,8 @@ class WriteTaskWorker:
         for first, end in cut:
             if encoded is None:
                 block = self._read(first, end)
-                not_finite = NotFinite.among(block.positions, first - start)
-                first_not_finite = (
-                    first_not_finite + not_finite
-                    if first_not_finite and not_finite
-                    else first_not_finite or not_finite
-                )
+                of_batch = NotFinite.among(block.positions, first - start)
+                not_finite = sum_of(not_finite, of_batch)
             else:
                 block = self.source.read(first, end, atoms=[])
             for item in self.writer.encode(first, block) if encoded is None else encoded:
@@ -151,7 +138,7 @@ class WriteTaskWorker:
         if not self.lags:
             self.writer.drain()
         box, time, number = (np.concatenate(column) for column in zip(*blocks, strict=True))
-        done = PieceRecord(start, stop, crcs, nbytes, box, time, number, first_not_finite), left
+        done = PieceRecord(start, stop, crcs, nbytes, box, time, number, not_finite), left
         return done if self.lends else _copy(done)
 
     def _stored(self, start: int, stop: int) -> list[EncodedChunk] | None:

@@ -178,14 +178,14 @@ class MDTrajLayout(Layout):
         self._file.close()
 
 
-def _topology(described: Any, n_atoms: int) -> Topology:
+def _topology(description: Any, n_atoms: int) -> Topology:
     """Return mdtraj's JSON as columns; raises ValueError or KeyError if it does not fit."""
     names, elements, resindex = [""] * n_atoms, [""] * n_atoms, np.full(n_atoms, -1)
     resids: list[int] = []
     segindex: list[int] = []
     resnames: list[str] = []
     segids: list[str] = []
-    for chain in described["chains"]:
+    for chain in description["chains"]:
         segids.append(str(chain.get("chain_id") or chain["index"]))
         for residue in chain["residues"]:
             for atom in residue["atoms"]:
@@ -199,7 +199,7 @@ def _topology(described: Any, n_atoms: int) -> Topology:
             segindex.append(len(segids) - 1)
     if (resindex < 0).any():
         raise ValueError(f"it has fewer atoms than the {n_atoms} of the frames")
-    bonds = np.array([pair[:2] for pair in described.get("bonds", [])], np.int64).reshape(-1, 2)
+    bonds = np.array([pair[:2] for pair in description.get("bonds", [])], np.int64).reshape(-1, 2)
     columns: dict[str, NDArray[Any] | Texts] = {
         "names": Texts.of(names),
         "elements": Texts.of(elements),

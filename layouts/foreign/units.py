@@ -216,8 +216,8 @@ def made_up(
         yield f"{begin}, since {kind} holds none: {times} are {spacing}"
     if lengths:
         unit = options.get("length_unit")
-        spacing = "angstrom without --length-unit" if unit is None else f"{unit}, as asked"
-        yield f"{kind} names no unit of lengths: assumed to be {spacing}"
+        unit_text = "angstrom without --length-unit" if unit is None else f"{unit}, as asked"
+        yield f"{kind} names no unit of lengths: assumed to be {unit_text}"
         assumed_units = {"velocities": f"{unit or 'angstrom'}/ps", "forces": "kJ/(mol angstrom)"}
         for name in fields:
             yield f"{kind} names no unit of {name}: assumed to be {assumed_units[name]}"

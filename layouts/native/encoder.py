@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +24,7 @@ from mdio.core.kernels import crc32c
 from mdio.core.xtc import UNCOMPRESSED_ATOMS
 from mdio.layouts.native import NATIVE_FORMATS
 from mdio.layouts.plan import FieldPlan, LayoutPlan, StripePlan, WriteOptions, WritePlan
+from mdio.layouts.registry import load_class
 from mdio.layouts.writer import PieceRecord
 
 Bytes = NDArray[np.uint8]
@@ -135,8 +135,7 @@ class EncodingBuffer:
 
 def encoder_of(container: str, plan: LayoutPlan) -> Encoder:
     """Return the encoder of files of format `container` for `plan`."""
-    module, _, name = NATIVE_FORMATS[container].encoder.partition(":")
-    cls = cast("type[Encoder]", getattr(import_module(module), name))
+    cls: type[Encoder] = load_class(NATIVE_FORMATS[container].encoder)
     return cls(
         plan.n_atoms, plan.native.fields, plan.native.has_box, plan.precision, plan.native.sparse
     )

@@ -60,7 +60,7 @@ class RestartLayout(Layout):
         head = read_head(self.path)
         binary = head[:3] == b"CDF" or head[:4] == b"\x89HDF"
         try:
-            info = self._from_netcdf() if binary else self._from_text()
+            frame = self._from_netcdf() if binary else self._from_text()
         except (OSError, RuntimeError, ValueError, LookupError, OverflowError) as error:
             if isinstance(error, SourceError):
                 raise
@@ -68,17 +68,17 @@ class RestartLayout(Layout):
                 f"{self.path}: cannot be read as a restart file of AMBER "
                 f"({' '.join(str(error).split())[:200]}); it may be truncated"
             ) from error
-        self._frame = info
+        self._frame = frame
         return TrajectoryInfo(
             layout=self.name,
             path=str(self.path),
             n_frames=1,
-            n_atoms=info.n_atoms,
+            n_atoms=frame.n_atoms,
             dt_ps=1.0,
-            time_first_ps=float(info.time[0]),
-            time_last_ps=float(info.time[0]),
-            has_velocities=info.velocities is not None,
-            has_box=bool(info.box.any()),
+            time_first_ps=float(frame.time[0]),
+            time_last_ps=float(frame.time[0]),
+            has_velocities=frame.velocities is not None,
+            has_box=bool(frame.box.any()),
             nbytes=self.path.stat().st_size,
         )
 

@@ -32,7 +32,7 @@ from mdio.layouts.segments.files import Segment, read_sums, segment_name
 from mdio.layouts.segments.layout import SegmentsLayout
 from mdio.layouts.segments.writer import SegmentsWriter
 from mdio.layouts.tables import FrameTable
-from mdio.layouts.writer import NotFinite, OutputMeta, PieceRecord, SelectIntact
+from mdio.layouts.writer import NotFinite, OutputMeta, PieceRecord, SelectIntact, sum_of
 
 RUN_NBYTES = 1 << 20
 """Bytes that are read, looked at and written at a time: they stay in the processor's cache."""
@@ -150,7 +150,7 @@ class SegmentsCopier(SegmentsWriter):
             for run in suspects:
                 positions = layout.read(run.start, run.stop).positions
                 of_run = NotFinite.among(positions, run.start)
-                not_finite = not_finite + of_run if not_finite and of_run else not_finite or of_run
+                not_finite = sum_of(not_finite, of_run)
         return not_finite
 
     def _stored(self, number: int, former: Layout | None) -> Copied | None:

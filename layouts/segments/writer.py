@@ -325,8 +325,8 @@ def plan_segments(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
     plan = native_plan(container, info, options)
     n_segments = options.segments
     if n_segments is None:
-        n_full = math.ceil(info.n_frames * info.frame_nbytes / SEGMENT_NBYTES)
-        n_segments = min(max(n_full, 1), info.n_frames)
+        n_by_size = math.ceil(info.n_frames * info.frame_nbytes / SEGMENT_NBYTES)
+        n_segments = min(max(n_by_size, 1), info.n_frames)
     if not 1 <= n_segments <= info.n_frames:
         raise PlanError(
             f"{info.path}: {n_segments} segments asked for, but it has {info.n_frames} frames, so "

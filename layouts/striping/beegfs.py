@@ -21,6 +21,8 @@ from mdio.layouts.striping.stripes import (
     stripe_request,
 )
 
+STRIPES_ARE_SERVERS = True
+"""Whether a file lies on as many servers as it has stripes, and no more."""
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _CHUNK = re.compile(r"^\+ Chunksize: *(\d+)([KMG]?)i?B? *$", re.MULTILINE | re.IGNORECASE)
 _TARGETS = re.compile(r"^\+ Number of storage targets: *(?:desired: *)?(\d+)", re.MULTILINE)

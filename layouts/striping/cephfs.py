@@ -22,6 +22,8 @@ from mdio.layouts.striping.stripes import (
     stripe_request,
 )
 
+STRIPES_ARE_SERVERS = False
+"""Whether a file lies on as many servers as it has stripes, and no more."""
 OBJECT_NBYTES = 64 << 20
 """Size of objects where several are written in turn; servers take 128 MiB by default."""
 

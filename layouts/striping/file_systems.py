@@ -37,7 +37,8 @@ STRIPING: Mapping[str, ModuleType] = {
 
 def lies_on_its_stripes(file_system: str) -> bool:
     """Return whether a file lies on as many servers as it has stripes: CephFS spreads it anyway."""
-    return STRIPING.get(file_system) in (lustre, beegfs)
+    system = STRIPING.get(file_system)
+    return system is not None and bool(system.STRIPES_ARE_SERVERS)
 
 
 WITHOUT = {

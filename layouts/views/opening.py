@@ -103,8 +103,8 @@ def ensemble_members(path: Any, group: str | None = None) -> dict[str, Path]:
     try:
         # Opening reports a missing file: no layout has to be imported for that.
         classes = (layout_class(name) for name in LAYOUTS if name != LAST and where.exists())
-        cls_there = next((cls for cls in classes if cls.sniff(where)), None)
-        members = {} if cls_there is None else members_at(cls_there, where)
+        layout_type = next((cls for cls in classes if cls.sniff(where)), None)
+        members = {} if layout_type is None else members_at(layout_type, where)
     except OSError as error:
         raise (named_read_error(where, error) or error) from error
     if not members or (group is not None and group.partition("/")[0] in members and "/" in group):

@@ -84,7 +84,7 @@ def select_frames(
 def clip_runs(
     runs: Sequence[tuple[Layout, int, int]], start: int, stop: int
 ) -> Iterator[tuple[Layout, int, int]]:
-    """Yield what frames ``start:stop`` are of those that are `runs`; see `Layout.member_runs`."""
+    """Yield frames ``start:stop`` of those in `runs`, as runs; see `Layout.member_runs`."""
     for layout, first, last in runs:
         begin, end = max(first, first + start), min(last, first + stop)
         if begin < end:

@@ -180,7 +180,7 @@ class ShardFiles:
         self.n_chunks = int(np.prod(metadata.chunks_per_file))
         self._open = Handles(self._shard, MAX_OPEN)
         self._nbytes = packed_nbytes([metadata.chunk_nbytes] * self.n_chunks, self.n_chunks)
-        """Bytes of a chunk in the shard that was opened last; at first, without compression."""
+        """Bytes of the shard that was opened last; at first, of one without compression."""
 
     def _name_of(self, number: int) -> str:
         return f"{self._name}/{self.metadata.file_name(number)}"

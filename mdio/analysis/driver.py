@@ -26,8 +26,10 @@ from mdio.analysis.work import (
     check_shapes,
 )
 from mdio.core.errors import BlockError, PlanError
+from mdio.core.files.store import path_list
 from mdio.core.options import build_parts, takes_options
 from mdio.core.timing import Stopwatch
+from mdio.layouts.base import Layout
 from mdio.layouts.views.opening import ensemble_members
 from mdio.layouts.views.options import CachedReading, FrameChoice
 from mdio.layouts.views.view import select_frames
@@ -121,6 +123,8 @@ def analyze(
     >>> mdio.analyze(DCD, top=PSF, kernel=end_to_end, select="name CA").values.shape
     (98,)
     """
+    if not isinstance(trajectory, str | PathLike | Layout):
+        trajectory = path_list(trajectory)  # an iterator is gone through once
     chosen = make_kernel(kernel, select)
     if blocks_per_worker < 1:
         raise PlanError(f"{blocks_per_worker} blocks per worker; give 1 or more")

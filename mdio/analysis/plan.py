@@ -18,7 +18,6 @@ from mdio.analysis.system import MOST_RUNS, CutMolecules, System, cut_note
 from mdio.core.blocks import aligned_blocks
 from mdio.core.errors import AtomCountError, MdioError, OptionError, PlanError, error_text
 from mdio.core.files.reading import reads
-from mdio.core.files.store import path_list
 from mdio.core.timing import BlockTiming, Stopwatch, WorkerTiming
 from mdio.core.words import plural, runs_text
 from mdio.layouts.base import Layout
@@ -287,8 +286,6 @@ class Request:
             if self.cache not in (None, trajectory.member_runs[0][0].cache):
                 raise PlanError(f"{trajectory.path}: open the layout with the cache instead")
             return trajectory
-        if not path_list(trajectory):
-            raise PlanError("no trajectory is given; give at least one")
         if group is not None:
             options["group"] = group
         try:

@@ -280,11 +280,8 @@ class System:
     @property
     def is_superposed(self) -> bool:
         """Whether all frames are laid on one, as they were stored or as they are read."""
-        source = (self._manifest or {}).get("source", {})
-        fits = [
-            options.get("fit") for options in (source.get("transformed") or {}, self.layout.options)
-        ]
-        return FITS[0] in fits
+        stored = (self._manifest or {}).get("source", {}).get("transformed") or {}
+        return FITS[0] in (stored.get("fit"), self.layout.options.get("fit"))
 
     @property
     def _manifest(self) -> Mapping[str, Any] | None:

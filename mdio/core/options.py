@@ -70,13 +70,14 @@ def allowed_with(one: Field[Any], way: str) -> bool:
     return bool(one.metadata.get(way, GOES_WITH[way]))
 
 
-def check_number(one: Field[Any], value: Any) -> None:
+def check_numbers(options: Any) -> None:
     """Raise OptionError if the value of an option that is a number is none."""
-    kind = str(one.type).removesuffix(" | None")
-    method = {"int": "__index__", "float": "__float__"}.get(kind)
-    if method is not None and value is not None and not hasattr(value, method):
-        whole = "whole number" if kind == "int" else "number"
-        raise OptionError(f"{one.name} is {value!r}; give a {whole}")
+    for one in fields(options):
+        kind, value = str(one.type).removesuffix(" | None"), getattr(options, one.name)
+        method = {"int": "__index__", "float": "__float__"}.get(kind)
+        if method is not None and value is not None and not hasattr(value, method):
+            whole = "whole number" if kind == "int" else "number"
+            raise OptionError(f"{one.name} is {value!r}; give a {whole}")
 
 
 def takes_options(
@@ -106,8 +107,6 @@ def takes_options(
                         meant = f"; it describes the source: {one.name}={{{name!r}: ...}}"
                 called = function.__qualname__.removesuffix(".__init__")
                 raise OptionError(f"{called} has no option {name!r}{meant}")
-            for name in words.keys() & every.keys():
-                check_number(every[name], words[name])
             for name, part in apart.items():
                 _put_into(part, name, words)
             return function(*args, **words)
@@ -177,4 +176,7 @@ def build_parts(parts: tuple[type, ...], options: Mapping[str, Any]) -> tuple[An
     """Return an object of each dataclass, made from its options among `options`."""
     names = (declared_fields(part).keys() & options.keys() for part in parts)
     pairs = zip(parts, names, strict=True)
-    return tuple(part(**{name: options[name] for name in own}) for part, own in pairs)
+    built = tuple(part(**{name: options[name] for name in own}) for part, own in pairs)
+    for one in built:
+        check_numbers(one)
+    return built

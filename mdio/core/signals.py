@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 TERMINATING = (signal.SIGTERM, signal.SIGHUP)
@@ -45,6 +45,17 @@ def terminations_raised() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Have `handler` called on signals that end a program."""
+    before = {number: signal.signal(number, handler) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
+
+
+@contextlib.contextmanager
 def ending_signals_noted() -> Iterator[threading.Event]:
     """Yield an event that signals that end a program set instead; the second one ends it."""
     noted = threading.Event()
@@ -54,12 +65,8 @@ def ending_signals_noted() -> Iterator[threading.Event]:
             raise SystemExit(128 + number)
         noted.set()
 
-    before = {number: signal.signal(number, note) for number in ENDING}
-    try:
+    with _handled(note):
         yield noted
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -74,12 +81,8 @@ def ending_signals_left_to_rank_0(grace_s: float) -> Iterator[None]:
         deadline.daemon = True
         deadline.start()
 
-    before = {number: signal.signal(number, wait_for_rank_0) for number in ENDING}
-    try:
+    with _handled(wait_for_rank_0):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

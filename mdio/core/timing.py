@@ -191,8 +191,8 @@ class WorkerTiming(_Times):
     n_blocks: int = 0
     n_frames: int = 0
     t_wait_s: float = 0.0
-    """The part of t_comm that is waiting: under MPI, from the end of this rank's last block until
-    all ranks had done theirs."""
+    """Part of t_comm: under MPI, from the end of this rank's last block until all ranks had done
+    theirs."""
     t_put_s: float = 0.0
     """Part of t_comm: one-sided, making the global array, putting this rank's rows (t6 - t5)."""
     t_get_s: float = 0.0

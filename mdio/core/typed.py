@@ -29,17 +29,17 @@ Positive = Annotated[float, ABOVE_0]
 Count = Annotated[int, ABOVE_0]
 
 
-def json_at(path: str | PathLike[str], what: str) -> Any:
+def json_at(path: str | PathLike[str], expectation: str) -> Any:
     """Return the value in a JSON file.
 
-    Raises SourceError: it cannot be read, or is no JSON; the message says what is `what`.
+    Raises SourceError: it cannot be read, or is no JSON; the message ends with `expectation`.
     """
     try:
         return json.loads(read_regular(Path(path)))
     except OSError as error:
         raise SourceError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
-        raise SourceError(f"{path}: not JSON ({error}); {what}") from None
+        raise SourceError(f"{path}: not JSON ({error}); {expectation}") from None
 
 
 def from_plain(kind: type[Value], data: Any, where: str, name: str = "") -> Value:

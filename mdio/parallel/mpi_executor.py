@@ -262,9 +262,7 @@ class MPIExecutor(Executor):
     def __exit__(self, *failure: Any) -> None:
         """Wait for the other ranks; if this one leaves by an error and they do not, end them."""
         self._why = failure[1]
-        if isinstance(
-            self._why, SystemExit | KeyboardInterrupt
-        ):  # of a program that has to end, little time is left
+        if isinstance(self._why, SystemExit | KeyboardInterrupt):  # little time may be left
             self._grace_s = min(ENDING_S, self._grace_s)
         self.close()
         barrier, nap = self._exit_comm.Ibarrier(), Nap()

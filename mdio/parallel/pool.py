@@ -289,9 +289,9 @@ class SharedRows(Closing):
         # Of this process alone, and gone with it: no worker can be killed and leave it locked.
         fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
         try:
-            kind_there = self._said()
-            if kind_there is not None:
-                return kind_there
+            kind_before = self._said()
+            if kind_before is not None:
+                return kind_before
             if len(pickled) > HEAD_NBYTES:
                 return None
             try:

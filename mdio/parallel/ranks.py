@@ -114,10 +114,10 @@ class RankRun:
                 break
             self._coming.append(message.irecv())
         for request in tuple(self._coming):
-            is_there, message_value = request.test()
+            is_there, content = request.test()
             if is_there:
                 self._coming.remove(request)
-                number, result = message_value
+                number, result = content
                 if number == DONE:
                     self._n_left -= 1
                 else:

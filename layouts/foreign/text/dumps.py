@@ -381,8 +381,8 @@ class History(TextFormat):
         lines = plain(raw).splitlines()
         n_words = 2 if self._atom_numbers(raw) else 1
         begin = 4 if _VECTOR.fullmatch(lines[1].encode()) else 1
-        for first in range(begin, len(lines), 1 + n_vectors):
-            lines[first] = " ".join(lines[first].split()[:n_words])
+        for line_number in range(begin, len(lines), 1 + n_vectors):
+            lines[line_number] = " ".join(lines[line_number].split()[:n_words])
         return "\n".join(["one frame", f"{n_vectors - 1} {key} {n_atoms}", *lines, ""])
 
     @staticmethod

@@ -252,11 +252,11 @@ class Unfinished:
     def compare(self, goal: Path, begun: Mapping[str, Any]) -> None:
         """Raise OutputError unless `begun` describes the same conversion."""
         former = self.values.get("of")
-        former, now = ({**values} if isinstance(values, dict) else {} for values in (former, begun))
-        recipes = former.pop("recipe", {}), now.pop("recipe", {})
-        difference = _difference(former, now)
+        former = former if isinstance(former, dict) else {}
+        difference = _difference(former | {"recipe": None}, {**begun, "recipe": None})
         if difference is not None:
-            difference = _changed_options(*recipes) or difference
+            options = _changed_options(former.get("recipe", {}), begun.get("recipe", {}))
+            difference = options or difference
             raise OutputError(
                 f"{goal}: a different conversion was left unfinished, which this one cannot "
                 f"continue ({difference}); give the same source and options, or --force to start "

@@ -255,9 +255,8 @@ def _move(source: Path, target: Path) -> None:
 def _go_back(owner: Claim | Leftover, folder: Path, plan: Mapping[str, Any]) -> None:
     """Undo the steps of a plan that were taken, the last one first."""
     goal = folder / plan["goal"]
-    for path, identity in [(folder / name, identity) for name, identity in plan["new"].items()][
-        ::-1
-    ]:
+    for name, identity in reversed(plan["new"].items()):
+        path = folder / name
         if is_identical(path, identity):
             _move(path, owner.name(path))
     for path in [folder / name for name in plan["aside"] if name != goal.name]:

@@ -35,10 +35,12 @@ Paths = AnyPath | Sequence[AnyPath]
 
 
 def path_list(paths: Paths) -> list[AnyPath]:
-    """Return one path or several as a list; raises PlanError for anything else."""
+    """Return one path or several as a list; raises PlanError for none, and for anything else."""
     listed: list[Any] = [paths]
     if isinstance(paths, Iterable) and not isinstance(paths, str | os.PathLike):
         listed = list(paths)
+    if not listed:
+        raise PlanError("no trajectory is given; give at least one")
     for path in listed:
         if not isinstance(path, str | os.PathLike):
             raise PlanError(

@@ -326,10 +326,10 @@ def find(path: Path, byte_range: Any = (0, HEAD_NBYTES)) -> Answer | None:
         if answer is not None and answer.at > time.monotonic() - AHEAD_S:
             return answer
     with _lock:
-        answer_known = _known.get(key)
-    known_since = answer_known.at if isinstance(answer_known, Answer) else answer_known
+        entry = _known.get(key)
+    known_since = entry.at if isinstance(entry, Answer) else entry
     if known_since is not None and time.monotonic() - known_since < KNOWN_S:
-        return answer_known if isinstance(answer_known, Answer) else None
+        return entry if isinstance(entry, Answer) else None
     fetched: Answer | None
     try:
         fetched = get(path, byte_range)

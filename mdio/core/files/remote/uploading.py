@@ -185,13 +185,13 @@ class Upload:
                     self._pool.shutdown(wait=True, cancel_futures=True)
                 if self.is_done:
                     shutil.rmtree(self._folder, ignore_errors=True)
-                    problem = (
+                    outcome = (
                         "the new output is there all the same; the next run that writes it copies "
                         "its objects to their names"
                     )
                     if isinstance(error, OutputError):
-                        raise OutputError(f"{error}; {problem}") from error
-                    error.add_note(problem)
+                        raise OutputError(f"{error}; {outcome}") from error
+                    error.add_note(outcome)
                     raise
                 whole = whole and not self.follows  # of those, all is not here
                 if whole and isinstance(error, OutputError):
