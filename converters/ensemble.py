@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from operator import itemgetter
 from os import PathLike
@@ -24,7 +25,13 @@ from mdio.core.options import takes_options
 from mdio.layouts.chunked.own import Ensemble
 from mdio.layouts.registry import layout_name_for_output, load_class, parts_at, writer_class
 from mdio.layouts.views.opening import check_labels, ensemble_members
-from mdio.parallel.executors import Executor, Serial, choose_executor, replicas_fill
+from mdio.parallel.executors import (
+    REPLICAS_PER_WORKER,
+    Executor,
+    Serial,
+    choose_executor,
+    replicas_fill,
+)
 
 
 @takes_options(*OPTIONS, apart=APART)
@@ -48,7 +55,7 @@ def convert_ensemble(
         Output, ``NAME.zarr`` or ``NAME.h5md``. ``NAME.zarr/LABEL`` and, to which a link leads,
         ``NAME.h5md.parts/LABEL.h5md`` are whole outputs by themselves.
     executor, force, progress
-        As for `mdio.convert`; not on ranks of MPI.
+        As for `mdio.convert`.
     resume
         As for `mdio.convert`: whole trajectories that an earlier run left are kept.
     **options
@@ -88,55 +95,73 @@ def convert_ensemble(
             f"{out}: trajectories do not lie side by side in {layout}; name the output NAME.zarr "
             "or NAME.h5md"
         )
-    if chosen.ranks is not None:
-        raise PlanError("--ensemble does not run under MPI; use -w")
     if not isinstance(sources, Mapping) or not sources:
         raise PlanError(f"the trajectories are {sources!r}; give a dict of labels and paths")
     check_labels(list(sources))
     files = {label: path_list(paths) for label, paths in sources.items()}
     own: type[Ensemble] = load_class(kind)
     storage = requested.replaced(to=layout).keywords()
-    existing = ensemble_members(out) if resume and not force else {}
-    if list(existing) == list(sources):  # each is found complete, or refused: its name is taken
-        members = [(label, paths, existing[label]) for label, paths in sources.items()]
-        return dict(_converted(members, storage | {"resume": True}, chosen, progress))
-    results: dict[str, ConvertResult] = {}
-    begun = _begun(files, requested, layout)
-    with publish(
-        out,
-        force=force,
-        sources=[*chain(*files.values())],
-        in_parts=own.in_parts,
-        parts_at=parts_at,
-        begun=begun,
-        resume=resume,
-    ) as temporary:
+    if resume and not force:
+        existing = chosen.from_owner(partial(ensemble_members, out))
+        if list(existing) == list(sources):  # each is complete, or refused: its name is taken
+            members = [(label, paths, existing[label]) for label, paths in sources.items()]
+            return _convert_each(members, storage | {"resume": True}, chosen, progress)
+    stack = ExitStack()
+    n_atoms: dict[str, int] = {}
+    ensemble: Ensemble
+    journal: Journal
+
+    def begin() -> tuple[list[Member], str]:
+        nonlocal ensemble, journal
+        begun = _begun(files, requested, layout)
+        temporary = stack.enter_context(
+            publish(
+                out,
+                force=force,
+                sources=[*chain(*files.values())],
+                in_parts=own.in_parts,
+                parts_at=parts_at,
+                begun=begun,
+                resume=resume,
+            )
+        )
         ensemble = own(temporary, Path(out))
         first_words = {"of": begun, "n_frames": 0, "uuid": ensemble.uuid}
-        with Journal(temporary, first_words) as journal:
-            ensemble.uuid = journal.values["uuid"]
-            if not journal.records:
-                ensemble.create()
-            members = [(label, paths, ensemble.member(label)) for label, paths in sources.items()]
-            # By force: what a lost worker left of a trajectory is made again.
-            storage |= {"resume": True} if journal.records else {"force": True}
-            converted = _converted(members, storage, chosen, progress)
-            with closing(converted):  # ends workers before what they write is removed
-                for number, (label, result) in enumerate(converted):
-                    first = next(iter(results.values()), result)
-                    if result.n_atoms != first.n_atoms:
-                        raise SourceError(
-                            f"{label}: {result.n_atoms} atoms, but {next(iter(sources))} has "
-                            f"{first.n_atoms}; an ensemble is of one system"
-                        )
-                    journal.add(Record(number, result.n_frames, {"label": label}), ())
-                    final = ensemble.member(label, final=True)
-                    beside = tuple(
-                        str(final.with_name(Path(top).name)) for top in result.topologies
-                    )
-                    results[label] = replace(result, out=str(final), topologies=beside)
+        journal = stack.enter_context(Journal(temporary, first_words))
+        ensemble.uuid = journal.values["uuid"]
+        if not journal.records:
+            ensemble.create()
+        # By force: what a lost worker left of a trajectory is made again.
+        way = "resume" if journal.records else "force"
+        return [(label, paths, ensemble.member(label)) for label, paths in sources.items()], way
+
+    def note(label: str, result: ConvertResult) -> None:
+        first, n_first = next(iter(n_atoms.items()), (label, result.n_atoms))
+        if result.n_atoms != n_first:
+            raise SourceError(
+                f"{label}: {result.n_atoms} atoms, but {first} has {n_first}; an ensemble is of "
+                "one system"
+            )
+        journal.add(Record(len(n_atoms), result.n_frames, {"label": label}), ())
+        n_atoms[label] = result.n_atoms
+
+    def end() -> dict[str, ConvertResult]:
+        journal.close()
         ensemble.seal(list(sources))
-    return {label: results[label] for label in sources}
+        finals = {label: ensemble.member(label, final=True) for label in sources}
+        stack.close()
+        return {label: _moved(results[label], final) for label, final in finals.items()}
+
+    with stack:
+        members, way = chosen.from_owner(begin)
+        results = _convert_each(members, storage | {way: True}, chosen, progress, note)
+        return chosen.from_owner(end)
+
+
+def _moved(result: ConvertResult, final: Path) -> ConvertResult:
+    """Return the result of a conversion whose output is now called `final`."""
+    beside = tuple(str(final.with_name(Path(top).name)) for top in result.topologies)
+    return replace(result, out=str(final), topologies=beside)
 
 
 def _begun(
@@ -175,28 +200,42 @@ class MemberWork:
         return result, sum(n_frames for n_frames, _ in steps), sum(nbytes for _, nbytes in steps)
 
 
-def _converted(
+def _convert_each(
     members: Sequence[Member],
     options: dict[str, Any],
     executor: Executor,
     progress: Progress | None,
-) -> Generator[tuple[str, ConvertResult], None, None]:
-    """Yield what was done, by label.
+    note: Callable[[str, ConvertResult], None] | None = None,
+) -> dict[str, ConvertResult]:
+    """Return what was done, by label; `note` is called with each, by the owner.
 
-    Many trajectories are each converted whole by one of the workers, which stay for all; the first
-    is converted here, so that forked workers have from the start what it imports.
+    Many trajectories are each converted whole by one of the workers, which stay for all. Here the
+    first is converted beforehand, so that forked workers have from the start what it imports.
     """
-    apart = members[1:] if replicas_fill(executor, len(members), [options.get("top")]) else []
-    runs_in = Serial() if apart else executor
-    for label, paths, out in members[: len(members) - len(apart)]:
-        yield label, convert(paths, out, executor=runs_in, progress=progress, **options)
+    results: dict[str, ConvertResult] = {}
+    ranks, n_members = executor.ranks is not None, len(members)
+    whole = ranks and n_members >= REPLICAS_PER_WORKER * executor.n_workers
+    whole = whole or replicas_fill(executor, n_members, [options.get("top")])
+    n_first = n_members if not whole else 0 if ranks else 1
+    runs_in = Serial() if whole else executor
+    for label, paths, out in members[:n_first]:
+        result = convert(paths, out, executor=runs_in, progress=progress, **options)
+        results[label] = result
+        if note is not None:
+            executor.from_owner(partial(note, label, result))
+    apart = members[n_first:]
     if not apart:
-        return
-    for number, outcome in executor.imap(MemberWork(options), apart, describe=itemgetter(0)):
-        result, n_frames, nbytes = outcome
-        if progress is not None:
-            progress(n_frames, nbytes)
-        yield apart[number][0], result
+        return results
+    outcomes: Any = executor.imap(MemberWork(options), apart, describe=itemgetter(0))
+    with closing(outcomes):  # ends workers before what they write is removed
+        for number, (result, n_frames, nbytes) in outcomes:
+            if executor.is_owner:
+                if progress is not None:
+                    progress(n_frames, nbytes)
+                if note is not None:
+                    note(apart[number][0], result)
+            results[apart[number][0]] = result
+    return executor.from_owner(lambda: results)
 
 
 @takes_options(*OPTIONS, apart=APART)
@@ -234,5 +273,5 @@ def convert_members(
         )
     rows = [(label, path, Path(out.replace("{label}", label))) for label, path in members.items()]
     options |= {"force": force, "resume": resume}
-    results = dict(_converted(rows, options, choose_executor(executor, None), progress))
+    results = _convert_each(rows, options, choose_executor(executor, None), progress)
     return {label: results[label] for label in members}
