@@ -55,17 +55,18 @@ def follow(
     """Convert a trajectory that is being written, a full shard (segment) at a time.
 
     The output holds full units until the end, and then all complete frames that there are. Each
-    time it is replaced as `append` replaces it: units that are there become those of the new one.
+    time it is replaced as `append` replaces it: stored units are taken over into the new output.
 
     `source`: one file, which grows. It may not be there yet. `out`: output, in a layout to which
     frames can be added. `every_s`: how much time lies between two publications at least.
     `until_idle_s`: end when the source has not grown for so long; None = do not. `n_frames`: end
     when the output has so many frames. `stopped`: end when this is set, with what is complete by
     then. `published`: called with the number of frames in the output each time there are more.
-    `waiting`: called once, if there are too few frames for the first full unit, with how many there
-    are and how many it takes.
+    `waiting`: called once, if there are frames, but too few for the first full unit, with how many
+    there are and how many it takes.
     `executor`: where to run. `force`: replace an existing output. `append`: go on with an existing
-    output of `source`. `options`: as for `convert`, but those that count from the end.
+    output of `source`. `options`: as for `convert`, except those that depend on where the source
+    ends (``stop``, times), a negative ``start``, and those of parallel HDF5.
     Returns ConvertResult: of the last publication.
     Raises SourceError: the source was replaced or cut, or there is no complete frame in the end.
     PlanError, OutputError: as for `convert`.
@@ -73,6 +74,13 @@ def follow(
     conversion_options = ConversionOptions.of(growing=True, **options)
     for name in conversion_options.out_of_place("follow"):
         raise PlanError(f"{name} does not go with --follow; leave it out")
+    selection = conversion_options.selection
+    for name, value in (("--start", selection.start), ("--step", selection.step)):
+        if value is not None and value < 0:
+            raise PlanError(
+                f"{name} {value} does not go with --follow: where the source ends is not known "
+                "yet; give a number of 0 or more"
+            )
     need_disk(source, f"following a source needs it on a disk; {COPY_IT}")
     out_path = link_target(out) if append else to_path(out)
     follower = _Follower(
@@ -80,25 +88,29 @@ def follow(
     )
     if append:
         follower.resume()
-    ended = threading.Event() if stopped is None else stopped
+    stop_event = threading.Event() if stopped is None else stopped
     last_s = -float("inf")
     while True:
-        idle = until_idle_s is not None and time.monotonic() - follower.since_s >= until_idle_s
-        end = ended.is_set() or idle
-        n_there = follower.look()
-        end = end or (n_frames is not None and n_there >= n_frames)
-        n_wanted = n_there if n_frames is None else min(n_there, n_frames)
+        idle = (
+            until_idle_s is not None
+            and time.monotonic() - follower.unchanged_since_s >= until_idle_s
+        )
+        end = stop_event.is_set() or idle
+        n_complete = follower.look()
+        end = end or (n_frames is not None and n_complete >= n_frames)
+        n_wanted = n_complete if n_frames is None else min(n_complete, n_frames)
         due = end or time.monotonic() - last_s >= every_s
         if due and follower.publish(n_wanted, full_only=not end):
             last_s = time.monotonic()
             if published is not None:
                 published(follower.n_done)
-        elif due and waiting is not None and n_there and follower.unit_frames:
-            waiting(n_there, follower.unit_frames)
+        elif due and waiting is not None and n_complete and follower.unit_frames:
+            if not follower.n_done:
+                waiting(n_complete, follower.unit_frames)
             waiting = None
         if end:
-            return follower.ended()
-        ended.wait(min(POLL_S, every_s / 2 + 0.05))
+            return follower.last_result()
+        stop_event.wait(min(POLL_S, every_s / 2 + 0.05))
 
 
 @dataclass
@@ -109,13 +121,13 @@ class _Follower:
     executor: Executor
     force: bool
     n_done: int = 0
-    since_s: float = field(default_factory=time.monotonic)
-    """Since when the source has not grown."""
+    unchanged_since_s: float = field(default_factory=time.monotonic)
+    """Time at which the source was last seen to grow."""
     _uuid: str | None = None
     """Identity of the output since the last publication."""
     _known: bool = True
     """Whether the frames of the output are known to be the source's."""
-    _n_there: int = 0
+    _n_complete: int = 0
     unit_frames: int | None = None
     """Frames of a shard or segment."""
     _seen: tuple[int, int] | None = None
@@ -150,15 +162,15 @@ class _Follower:
             if self._seen is not None:
                 raise SourceError(f"{self.source}: was removed while it was followed") from error
             return 0
-        now = (status.st_ino, status.st_size)
-        if self._seen is not None and (now[0] != self._seen[0] or now[1] < self._seen[1]):
-            change = "another file has its name now" if now[0] != self._seen[0] else "it was cut"
+        seen = (status.st_ino, status.st_size)
+        if self._seen is not None and (seen[0] != self._seen[0] or seen[1] < self._seen[1]):
+            change = "another file has its name now" if seen[0] != self._seen[0] else "it was cut"
             raise SourceError(
                 f"{self.source}: {change}; {self.out} has {self.n_done:,} frames of what was there"
             )
-        if now == self._seen:
-            return self._n_there
-        self._seen, self.since_s = now, time.monotonic()
+        if seen == self._seen:
+            return self._n_complete
+        self._seen, self.unchanged_since_s = seen, time.monotonic()
         try:
             with open_with_topology(self.source, self.options.sources.top) as layout:
                 n_source = layout.info.n_frames
@@ -166,13 +178,13 @@ class _Follower:
             raise
         except SourceError as error:  # its first frame is not complete, perhaps
             self._problem = error
-            return self._n_there
+            return self._n_complete
         if not self._known:
             with self._out_is_ours():
                 check_continues(self.source, self.out, self.options)
             self._known = True
-        self._n_there = len(range(self.begin, n_source, self.step))
-        return self._n_there
+        self._n_complete = len(range(self.begin, n_source, self.step))
+        return self._n_complete
 
     def publish(self, n_wanted: int, *, full_only: bool) -> bool:
         """Have the output hold the first `n_wanted` frames, or the full units of these."""
@@ -207,18 +219,18 @@ class _Follower:
 
     @contextmanager
     def _out_is_ours(self) -> Iterator[None]:
-        """Say so where something fails since another run has changed the output."""
+        """Raise the error of a concurrent change instead, if another run has changed the output."""
         try:
             yield
         except SourceError as error:
             if self._uuid is not None:
-                with open_layout(self.out, verify=False) as now:
-                    if now.info and now.uuid != self._uuid:
+                with open_layout(self.out, verify=False) as current:
+                    if current.info and current.uuid != self._uuid:
                         raise concurrent_change_error(self.out) from error
             raise
 
     def _only(self, options: ConversionOptions, n_frames: int) -> ConversionOptions:
-        """Return `options` for the frames from those that are there to the nth."""
+        """Return `options` for the frames after those that the output has, up to the nth."""
         first, last = (self.begin + n * self.step for n in (self.n_done, n_frames))
         return options.replaced(start=first, stop=last, step=self.step)
 
@@ -232,7 +244,7 @@ class _Follower:
             return sizes[0] if len(sizes) > 1 else None
         return conversion.plan.piece_frames
 
-    def ended(self) -> ConvertResult:
+    def last_result(self) -> ConvertResult:
         """Return the last result; raises SourceError if there is none."""
         if self._result is None:
             problem = f" ({self._problem})" if self._problem is not None else ""

@@ -22,7 +22,7 @@ from mdio.layouts.views.joining import ROUNDING, Joining
 from mdio.layouts.views.view import ViewLayout
 
 
-def source_reader(layout: Layout) -> dict[str, Any]:
+def source_open_options(layout: Layout) -> dict[str, Any]:
     """Return how the files of the source are opened and joined, to be what `layout` holds."""
     if layout.manifest is None:
         return {}
@@ -53,10 +53,7 @@ def open_damaged(path: str | PathLike[str]) -> Layout:
 
 @contextmanager
 def salvage_offered(salvage: bool) -> Iterator[None]:
-    """Say, of a source that turns out damaged, that the rest of it can be had, if it was not asked.
-
-    `salvage`: whether it was.
-    """
+    """Add to the error of a damaged source that ``salvage`` reads the rest, unless it is set."""
     try:
         yield
     except SourceError as error:
@@ -73,29 +70,30 @@ def source_view(layout: Layout, source: Layout, top: str | PathLike[str] | None)
     manifest = layout.manifest
     frames: Any = None
     atoms = None
-    lost = None
-    whole: Layout = source
+    unreadable = None
+    transformed: Layout = source
 
-    def moved(source: Layout) -> Layout:
-        """Return a source as its frames are moved by the conversion."""
-        transformed = (manifest or {"source": {}})["source"].get("transformed")
-        if transformed is None:
+    def transform(source: Layout) -> Layout:
+        """Return a source with its frames transformed as by the conversion."""
+        options = (manifest or {"source": {}})["source"].get("transformed")
+        if options is None:
             return source
-        whole = TransformedLayout(source.path, source=source, top=top, **transformed)
-        whole.prepare_steps(atoms)
-        return whole
+        layout = TransformedLayout(source.path, source=source, top=top, **options)
+        layout.prepare_steps(atoms)
+        return layout
 
     if manifest is not None:
-        lost = manifest["source"].get("unreadable_frames")
+        unreadable = manifest["source"].get("unreadable_frames")
         runs = manifest["frames"]
         frames = range(*runs[0]) if len(runs) == 1 else indices_from_runs(runs)
         atoms = None if manifest["atoms"] is None else indices_from_runs(manifest["atoms"])
-        whole = moved(source)
+        transformed = transform(source)
         matched = (manifest["source"].get("joined") or {}).get("matched")
         if matched is not None:
-            frames = _matching(layout, ViewLayout(source.path, source=whole, atoms=atoms), matched)
+            view = ViewLayout(source.path, source=transformed, atoms=atoms)
+            frames = _matching(layout, view, matched)
             source = _chosen(source, frames)  # whose bytes can be copied, as they were
-            whole, frames = moved(source), None
+            transformed, frames = transform(source), None
     info = source.info
     last = -1 if frames is None or not len(frames) else int(max(frames[0], frames[-1]))
     if last >= info.n_frames or (atoms is not None and atoms.max(initial=-1) >= info.n_atoms):
@@ -104,39 +102,42 @@ def source_view(layout: Layout, source: Layout, top: str | PathLike[str] | None)
             f"({layout.info.n_frames} of {layout.info.n_atoms}) was not made from it; give the "
             "trajectory that it was made from"
         )
-    return ViewLayout(source.path, source=whole, frames=frames, atoms=atoms, unreadable=lost)
+    return ViewLayout(
+        source.path, source=transformed, frames=frames, atoms=atoms, unreadable=unreadable
+    )
 
 
-def _matching(layout: Layout, source: ViewLayout, unit: str) -> NDArray[np.int64]:
-    """Return which frames of the files, one after the other, those of `layout` are.
+def _matching(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]:
+    """Return for each frame of `layout` its number in the files, put one after the other.
 
-    `unit`: the key by which they are matched: ``ps`` or ``steps``. Where several files have a frame
+    `key`: by what they are matched: ``ps`` or ``steps``. Where several files have a frame
     of the same time, it is the one with the contents that come next to those of the output.
     Raises SourceError: there is none.
     """
-    keys, source_keys = (_keys(one, unit) for one in (layout, source))
+    keys, source_keys = (_keys(one, key) for one in (layout, source))
     order = np.argsort(source_keys, kind="stable")
     source_keys = source_keys[order]
     slack = np.zeros(len(keys))
-    if unit == "ps":
-        apart = np.diff(keys).min(initial=np.inf)
-        slack = np.minimum(ROUNDING * np.abs(keys), apart / 4)
+    if key == "ps":
+        spacing = np.diff(keys).min(initial=np.inf)
+        slack = np.minimum(ROUNDING * np.abs(keys), spacing / 4)
     begin, end = (
         np.searchsorted(source_keys, keys - slack),
         np.searchsorted(source_keys, keys + slack, "right"),
     )
     if (begin == end).any():
-        lacking = keys[begin == end]
+        lacking = keys[begin == end][0]
+        text = f"{lacking:g} ps" if key == "ps" else f"step {int(lacking):,}"
         raise SourceError(
-            f"{source.path}: no frame at {lacking[0]:g} {unit}, which {layout.path} has; give all "
-            "files that it was made from"
+            f"{source.path}: no frame at {text}, which {layout.path} has; give all files that it "
+            "was made from"
         )
     frames = order[begin]
     for number in np.flatnonzero(end - begin > 1).tolist():
         positions = layout.read(number, number + 1).positions
         choices = [int(frame) for frame in order[begin[number] : end[number]]]
-        apart = [np.abs(source.read(n, n + 1).positions - positions).max() for n in choices]
-        frames[number] = choices[int(np.argmin(apart))]
+        off = [np.abs(source.read(n, n + 1).positions - positions).max() for n in choices]
+        frames[number] = choices[int(np.argmin(off))]
     return np.asarray(frames, np.int64)
 
 
@@ -144,17 +145,17 @@ def _chosen(source: Layout, frames: NDArray[np.int64]) -> Layout:
     """Return the frames of one or several files with these numbers, as a chain."""
     counts = [stop - start for _, start, stop in source.member_runs]
     edges = np.cumsum([0, *counts])
-    member = np.searchsorted(edges, frames, "right") - 1
-    own = frames - edges[member]
-    turns = np.flatnonzero((np.diff(member) != 0) | (np.diff(own) != 1)) + 1
+    file_number = np.searchsorted(edges, frames, "right") - 1
+    in_file = frames - edges[file_number]
+    breaks = np.flatnonzero((np.diff(file_number) != 0) | (np.diff(in_file) != 1)) + 1
     parts = tuple(
-        (int(member[a]), int(own[a]), int(own[b - 1]) + 1)
-        for a, b in pairwise([0, *turns.tolist(), len(frames)])
+        (int(file_number[a]), int(in_file[a]), int(in_file[b - 1]) + 1)
+        for a, b in pairwise([0, *breaks.tolist(), len(frames)])
     )
     return chain_parts([layout for layout, *_ in source.member_runs], Joining(parts, changes=True))
 
 
-def _keys(layout: Layout, unit: str) -> NDArray[np.float64]:
+def _keys(layout: Layout, key: str) -> NDArray[np.float64]:
     n_frames = layout.info.n_frames
     block = layout.read(0, n_frames, atoms=[])
-    return block.time if unit == "ps" else block.step.astype(float)
+    return block.time if key == "ps" else block.step.astype(float)

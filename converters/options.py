@@ -179,7 +179,8 @@ class Running:
         append=True,
     )
     growing: bool = option(
-        "the source is being written: what is not whole yet is neither taken nor missed",
+        "the source is being written: a frame that is not whole yet is left out, and not "
+        "reported as lost",
         default=False,
         append=True,
     )
@@ -218,7 +219,7 @@ class ConversionOptions:
         return {one.name: value for one, value in others} | apart
 
     def replaced(self, **options: Any) -> ConversionOptions:
-        """Return a copy in which some, by name, are others."""
+        """Return a copy with these options replaced."""
         parts = {
             name: replace(
                 part, **{key: options[key] for key in declared_fields(part) if key in options}
@@ -228,26 +229,24 @@ class ConversionOptions:
         return ConversionOptions(**parts)
 
     def given(self) -> list[tuple[Field[Any], Any]]:
-        """Return the options that are not as they are by themselves, and their values."""
+        """Return the options that differ from their defaults, and their values."""
         return [pair for part in vars(self).values() for pair in non_defaults(part)]
 
     def out_of_place(self, way: str) -> list[str]:
         """Return the spelling of options that were given but are not allowed with `way`."""
         return [
-            spell_option(one, value)
-            for one, value in self.given()
-            if value is not False and not allowed_with(one, way)
+            spell_option(one, value) for one, value in self.given() if not allowed_with(one, way)
         ]
 
     def recipe(self) -> dict[str, Any]:
         """Return the given options of sources, selection and storage, by name, as plain values.
 
-        How many frames there were in the end is not asked of a source that grows.
+        The last frame is left out for a growing source.
         """
-        ways = {one.name for one in fields(Running)} | {"verify"}
-        ways |= {"stop", "expected_frames"} if self.running.growing else set()
+        left_out = {one.name for one in fields(Running)} | {"verify"}
+        left_out |= {"stop", "expected_frames"} if self.running.growing else set()
         given_options = [
-            (one, _plain(value)) for one, value in self.given() if one.name not in ways
+            (one, _plain(value)) for one, value in self.given() if one.name not in left_out
         ]
         return {one.name: value for one, value in given_options if value is not None}
 
@@ -272,7 +271,7 @@ def _plain(value: Any) -> Any:
 def read_recipe(path: str | PathLike[str]) -> dict[str, Any]:
     """Return the options by name that an output was made with, or that a file of JSON has.
 
-    The file: such an object, or what ``mdio convert --dry-run --json`` prints.
+    The file: a JSON object of these options, or what ``mdio convert --dry-run --json`` prints.
     Raises SourceError: neither. PlanError: an option that this version does not have.
     """
     if str(path).endswith(".json"):
@@ -285,32 +284,34 @@ def read_recipe(path: str | PathLike[str]) -> dict[str, Any]:
             read = layout.manifest
     if not isinstance(read, dict):
         raise SourceError(
-            f"{path}: no output of mdio, which alone has a recipe; give one, or a file NAME.json "
-            "of mdio convert --dry-run --json"
+            f"{path}: not an output of mdio, and only these have recipes; give one, or a file "
+            "NAME.json of mdio convert --dry-run --json"
         )
     recipe = read.get("recipe", {} if "format" in read or "plan" in read else read)
     if not isinstance(recipe, dict):
         raise SourceError(f"{path}: its recipe is {recipe!r}, not options by name; give another")
     for name in recipe.keys() - declared_fields(Sources, Selection, Storage).keys():
-        raise PlanError(f"{path}: its recipe has {name!r}, which this version of mdio has not")
-    return {name: _read(value) for name, value in recipe.items()}
+        raise PlanError(
+            f"{path}: its recipe has {name!r}, which this version of mdio does not have"
+        )
+    return {name: _from_plain(value) for name, value in recipe.items()}
 
 
-def _read(value: Any) -> Any:
+def _from_plain(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if value.keys() == {"runs"}:
         return indices_from_runs(value["runs"])
-    return {name: _read(one) for name, one in value.items()}
+    return {name: _from_plain(one) for name, one in value.items()}
 
 
 def check_flavour(options: ConversionOptions, layout: str) -> None:
-    """Refuse a flavour where there is none; raises PlanError."""
+    """Refuse a flavour that the layout does not have; raises PlanError."""
     flavours, flavour = layout_class(layout).facts.flavours, options.storage.flavour
     if flavour not in flavours:
         raise PlanError(
-            f"--flavour {flavour}: {layout} is written as {' or '.join(flavours) or 'it is'} "
-            "only; GROMACS' is one of .h5md"
+            f"--flavour {flavour}: {layout} has {' or '.join(flavours) or 'no flavours'}; "
+            "gromacs is one of h5md"
         )
     if options.running.mpio is not None:
         raise PlanError(

@@ -1,6 +1,7 @@
 """Periodic boundaries and fits (``--pbc``, ``--center``, ``--fit``) as a layout.
 
-The first pass of ``--pbc nojump``: workers count jumps over boundaries, each in its blocks.
+The first pass of ``--pbc nojump``: workers count crossings of boundaries, each over its runs of
+frames.
 """
 
 from __future__ import annotations
@@ -47,27 +48,31 @@ class Fit:
     """Coordinates of these atoms in the reference, angstrom."""
     rotates: bool
 
-    def apply(self, part: FrameBlock) -> None:
+    def apply(self, block: FrameBlock) -> None:
         """Move (and rotate) frames in place, with velocities and forces."""
-        along = [one for one in (part.velocities, part.forces) if one is not None]
-        kernels.fit(part.positions, self.atoms, self.reference, rotate=self.rotates, along=along)
+        along = [one for one in (block.velocities, block.forces) if one is not None]
+        kernels.fit(block.positions, self.atoms, self.reference, rotate=self.rotates, along=along)
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps for frames of some atoms, which are numbered as they are read."""
+    """The steps for frames of some atoms; indices are into the atoms that are read."""
 
     wanted: AtomIndices | None
     """Atoms of the source to return; None = all."""
     needed: AtomIndices | None
     """Atoms of the source to read; None = all."""
-    taken: AtomIndices | None
-    """Positions of `wanted` among those read; None = all, in this order."""
-    links: NDArray[np.int64] | None = None
-    gathered: Molecules | None = None
-    centred: NDArray[np.int64] | None = None
+    wanted_in_read: AtomIndices | None
+    """(n_wanted,) indices of `wanted` among those read; None = all, in this order."""
+    bonds: NDArray[np.int64] | None = None
+    """(n, 2): atoms that are placed beside others, by which molecules are made whole."""
+    cluster: Molecules | None = None
+    """Molecules that are brought together."""
+    centre_atoms: NDArray[np.int64] | None = None
+    """Atoms whose centre goes to the centre of the box."""
     molecules: Molecules | None = None
-    follows: bool = False
+    """Molecules that are put into the box."""
+    unwraps: bool = False
     fit: Fit | None = None
     counts: dict[int, bytes] | None = None
     """For some frames, how many boundaries each atom has crossed before; see `pack_counts`."""
@@ -80,19 +85,19 @@ class Steps:
             return atoms is self.wanted
         return np.array_equal(atoms, self.wanted)
 
-    def apply(self, part: FrameBlock) -> None:
+    def apply(self, block: FrameBlock) -> None:
         """Apply, in place, all steps that treat each frame by itself."""
-        positions, box = part.positions, part.box
-        if self.links is not None:
-            kernels.make_whole(positions, box, self.links)
-        if self.gathered is not None:
-            kernels.gather(positions, box, *self.gathered)
-        if self.centred is not None:
-            kernels.centre(positions, box, self.centred)
+        positions, box = block.positions, block.box
+        if self.bonds is not None:
+            kernels.make_whole(positions, box, self.bonds)
+        if self.cluster is not None:
+            kernels.gather(positions, box, *self.cluster)
+        if self.centre_atoms is not None:
+            kernels.centre(positions, box, self.centre_atoms)
         if self.molecules is not None:
             kernels.put_in_cell(positions, box, *self.molecules)
         if self.fit is not None:
-            self.fit.apply(part)
+            self.fit.apply(block)
 
 
 def plan_steps(
@@ -101,13 +106,13 @@ def plan_steps(
     pbc: str | None,
     center: str | None,
     universe: Callable[[], Any],
-    named: Any,
+    topology_name: Any,
     fit: Fit | None = None,
 ) -> Steps:
     """Return the steps for some atoms of a source.
 
-    `universe()`: returns the Universe of the topology. `named`: its name for messages. `fit`: with
-    the source's numbers of atoms.
+    `universe()`: returns the Universe of the topology. `topology_name`: its name for messages.
+    `fit`: with the source's numbers of atoms.
     Raises PlanError: the topology has no bonds, or the selection is wrong.
     """
     n_atoms = source.info.n_atoms
@@ -120,46 +125,50 @@ def plan_steps(
         needed[centre] = True
     if fit is not None:
         needed[fit.atoms] = True
-    together = atoms if centre is None else centre
-    if pbc == "cluster" and together is None:
+    cluster_atoms = atoms if centre is None else centre
+    if pbc == "cluster" and cluster_atoms is None:
         raise PlanError(
             "--pbc cluster brings the molecules of a selection together; name it with --center "
             "SEL, or keep nothing else with --select SEL"
         )
-    gathered = links = molecules = None
+    cluster = bonds = molecules = None
     notes = []
     if pbc in NEED_BONDS:
-        everyone = universe().atoms
-        labels, order, parents = find_molecules(_bonds(everyone, pbc, named), n_atoms)
+        all_atoms = universe().atoms
+        labels, order, parents = find_molecules(_bonds(all_atoms, pbc, topology_name), n_atoms)
         needed = np.isin(labels, labels[needed])
-        position = np.cumsum(needed) - 1
+        index_in_read = np.cumsum(needed) - 1
         bound = (parents >= 0) & needed[order]
-        links = np.ascontiguousarray(position[[order[bound], parents[bound]]].T)
-        notes.append(f"{plural(int(needed.sum()) - len(links), 'molecule')} made whole")
+        bonds = np.ascontiguousarray(index_in_read[[order[bound], parents[bound]]].T)
+        notes.append(f"{plural(int(needed.sum()) - len(bonds), 'molecule')} made whole")
         to_wrap = needed
         if pbc == "cluster":
-            in_cluster = np.isin(labels, labels[together])
+            in_cluster = np.isin(labels, labels[cluster_atoms])
             to_wrap = needed & ~in_cluster
-            gathered = _molecules(
-                everyone, labels, order[in_cluster[order]], position, by_mass=False
+            cluster = _molecules(
+                all_atoms, labels, order[in_cluster[order]], index_in_read, by_mass=False
             )
-            notes.append(f"{len(gathered[1]) - 1:,} brought together")
+            notes.append(f"{len(cluster[1]) - 1:,} molecules brought together")
         if (pbc == "mol" or centre is not None) and to_wrap.any():
-            molecules = _molecules(everyone, labels, order[to_wrap[order]], position)
+            molecules = _molecules(all_atoms, labels, order[to_wrap[order]], index_in_read)
             notes.append(f"{len(molecules[1]) - 1:,} put into the box by their centres")
     else:
-        position = np.cumsum(needed) - 1
+        index_in_read = np.cumsum(needed) - 1
     n_needed = int(needed.sum())
     if pbc in ("atom", "wrap"):
         edges = np.arange(n_needed + 1)
         molecules = (edges[:-1], edges, np.ones(n_needed))
         notes.append(f"{plural(n_needed, 'atom')} put into the box one by one")
     if centre is not None:
-        notes.insert(len(notes) - (molecules is not None), f"the centre of {len(centre):,} moved")
+        notes.insert(
+            len(notes) - (molecules is not None),
+            f"the centre of {plural(len(centre), 'atom')} moved",
+        )
     if fit is not None:
-        moved = "moved and turned" if fit.rotates else "moved"
-        notes.append(f"frames {moved} to lay {plural(len(fit.atoms), 'atom')} on the reference")
-        fit = replace(fit, atoms=np.ascontiguousarray(position[fit.atoms], np.int64))
+        moved = "moved and rotated" if fit.rotates else "moved"
+        atoms_text = plural(len(fit.atoms), "atom")
+        notes.append(f"frames {moved} to superpose {atoms_text} on the reference")
+        fit = replace(fit, atoms=np.ascontiguousarray(index_in_read[fit.atoms], np.int64))
     n_wanted = n_atoms if atoms is None else len(atoms)
     read_atoms = np.flatnonzero(needed)
     same = n_needed == n_atoms if atoms is None else np.array_equal(atoms, read_atoms)
@@ -168,12 +177,12 @@ def plan_steps(
     return Steps(
         wanted=atoms,
         needed=None if n_needed == n_atoms else read_atoms,
-        taken=None if same or atoms is None else position[atoms],
-        links=links,
-        gathered=gathered,
-        centred=None if centre is None else position[centre],
+        wanted_in_read=None if same or atoms is None else index_in_read[atoms],
+        bonds=bonds,
+        cluster=cluster,
+        centre_atoms=None if centre is None else index_in_read[centre],
         molecules=molecules,
-        follows=pbc == "nojump",
+        unwraps=pbc == "nojump",
         fit=fit,
         note=", ".join(notes),
     )
@@ -188,12 +197,13 @@ def _selected(atoms: Any, selection: str, option: str) -> NDArray[np.int64]:
     return indices
 
 
-def _bonds(atoms: Any, pbc: str | None, named: Any) -> NDArray[np.int64]:
+def _bonds(atoms: Any, pbc: str | None, topology_name: Any) -> NDArray[np.int64]:
     bonds = getattr(atoms, "bonds", None)
     if bonds is None or not len(bonds):
         raise PlanError(
-            f"--pbc {pbc} needs bonds, and the topology {named} has none; give one that has them "
-            "with -s/--top (TPR, PSF, PRMTOP, a PDB with CONECT), or take --pbc atom or nojump"
+            f"--pbc {pbc} needs bonds, and the topology {topology_name} has none; give one that "
+            "has them with -s/--top (TPR, PSF, PRMTOP, a PDB with CONECT), or take --pbc atom or "
+            "nojump"
         )
     pairs = np.asarray(bonds.to_indices(), np.int64)
     masses = getattr(atoms, "masses", np.ones(len(atoms)))
@@ -205,7 +215,7 @@ def _bonds(atoms: Any, pbc: str | None, named: Any) -> NDArray[np.int64]:
 
 
 def _molecules(
-    everyone: Any,
+    all_atoms: Any,
     labels: NDArray[np.int64],
     atoms: NDArray[np.int64],
     place: NDArray[np.int64],
@@ -218,7 +228,7 @@ def _molecules(
     """
     starts = np.flatnonzero(np.diff(labels[atoms], prepend=-1, append=-1))
     sizes = np.repeat(np.diff(starts), np.diff(starts))
-    all_masses = np.asarray(getattr(everyone, "masses", np.ones(0)), np.float64) if by_mass else ()
+    all_masses = np.asarray(getattr(all_atoms, "masses", np.ones(0)), np.float64) if by_mass else ()
     masses = all_masses[atoms] if len(all_masses) else np.ones(len(atoms))
     sums = np.repeat(np.add.reduceat(masses, starts[:-1]), np.diff(starts))
     has_mass = np.isfinite(sums) & (sums > 0)
@@ -228,7 +238,7 @@ def _molecules(
 
 RUN_NBYTES = 16 << 20
 """Bytes of positions read at a time where only crossings are counted."""
-MIN_TURNED = 3
+MIN_ROTATION_ATOMS = 3
 """Fewest atoms that define a rotation."""
 TRIED_FRAMES = 3
 """Frames on which the time of the steps is measured."""
@@ -237,8 +247,8 @@ Counts = NDArray[np.int32]
 
 
 @dataclass
-class _Followed:
-    """Crossings of boundaries counted up to the frame before `frame`."""
+class _Crossings:
+    """Crossings of boundaries, counted for the frames before `frame`."""
 
     frame: int
     last: NDArray[np.float64]
@@ -247,21 +257,21 @@ class _Followed:
 
 
 class TransformedLayout(Layout):
-    """A source whose molecules are put together, and in the cell, as it is read.
+    """A source whose molecules are put together, and in the box, as it is read.
 
     The steps are these: jumps undone, molecules made whole, all moved to the centre, molecules (or
-    atoms) put into the cell, frames laid on a reference. Only atoms that are wanted, and those that
-    their molecules, the centre and the fit need, are read.
+    atoms) put into the box, frames superposed on a reference. Only atoms that are wanted, and those
+    that their molecules, the centre and the fit need, are read.
 
     `path`: path of the source, for messages. `source`: the layout to read from. `top`: topology
     file; None = what the source has. `pbc`: one of `mdio.layouts.views.options.PBC`, or None.
     `center`: selection whose centre of geometry goes to the centre of the box, or None. With
-    ``whole``, molecules are then put into the cell as with ``mol``, around those atoms. `fit`: one
-    of `mdio.layouts.views.options.FITS`, or None. `fit_select`: which atoms are laid on the
-    reference; all by default. `fit_reference`: number of a frame of the source, as it is before the
-    fit; or path of a file whose first frame has the source's atoms, those that are kept, or those
-    that are fitted; frame 0 by default. `steps`: what has been prepared of these; for other
-    processes.
+    ``whole``, molecules are then put into the box as with ``mol``, around those atoms. `fit`: one
+    of `mdio.layouts.views.options.FITS`, or None. `fit_select`: which atoms are superposed
+    on the reference; all by default. `fit_reference`: number of a frame of the source, as it is
+    before the fit; or path of a file whose first frame has the source's atoms, those that are kept,
+    or those that are fitted; frame 0 by default. `steps`: as `prepare_steps` returned them, so that
+    workers need not prepare them.
     """
 
     name = "transformed"
@@ -294,9 +304,9 @@ class TransformedLayout(Layout):
             raise PlanError(f"--fit {fit!r} is unknown; choose from {', '.join(FITS)}")
         self.source, self.pbc, self.center, self.fit = source, pbc, center, fit
         self.needs_box = pbc is not None or center is not None
-        self.load: Callable[[], Any] | None = None
+        self.load_universe: Callable[[], Any] | None = None
         """Returns the Universe of the topology, in place of ``top``."""
-        self._followed: _Followed | None = None
+        self._crossings: _Crossings | None = None
         if self.needs_box and steps is None and not source.info.has_box:
             raise PlanError(
                 f"{self.path}: its first frame has no unit cell, which --pbc and --center need; "
@@ -335,8 +345,8 @@ class TransformedLayout(Layout):
         """The Universe of the topology; callers that already have it may set it."""
         from mdio.converters.selection import load_topology, stored_universe
 
-        if self.load is not None:
-            return self.load()
+        if self.load_universe is not None:
+            return self.load_universe()
         if self.options["top"] is not None:
             return load_topology(self.options["top"], self.source)
         stored = self.source.topology()
@@ -355,21 +365,21 @@ class TransformedLayout(Layout):
         steps: Steps | None = self.options["steps"]
         if steps is None or not steps.is_for(atoms):
             steps = self.options["steps"] = self._steps(atoms)
-            self._followed = None
+            self._crossings = None
         return steps
 
     def _steps(self, atoms: AtomIndices | None) -> Steps:
         def universe() -> Any:
             return self.universe
 
-        named = self.options["top"] or self.path
+        topology_name = self.options["top"] or self.path
         prepare = partial(
             plan_steps,
             self.source,
             pbc=self.pbc,
             center=self.center,
             universe=universe,
-            named=named,
+            topology_name=topology_name,
         )
         return prepare(atoms, fit=None if self.fit is None else self._fit(prepare, atoms))
 
@@ -379,19 +389,20 @@ class TransformedLayout(Layout):
         picked = np.arange(self.source.info.n_atoms, dtype=np.int64)
         if selection is not None:
             picked = _selected(self.universe.atoms, selection, "--fit-select")
-        if rotates and len(picked) < MIN_TURNED:
+        if rotates and len(picked) < MIN_ROTATION_ATOMS:
             raise PlanError(
-                f"{self.path}: --fit {self.fit} needs {MIN_TURNED} atoms or more, and there are "
-                f"{len(picked)}; select more with --fit-select, or take --fit {FITS[1]}"
+                f"{self.path}: --fit {self.fit} needs {MIN_ROTATION_ATOMS} atoms or more, and "
+                f"there are {len(picked)}; select more with --fit-select, or take --fit {FITS[1]}"
             )
-        onto = self.options["fit_reference"]
-        if isinstance(onto, str):
-            reference = _reference_in(onto, picked, kept, self.source.info.n_atoms)
+        reference_option = self.options["fit_reference"]
+        if isinstance(reference_option, str):
+            reference = _reference_in(reference_option, picked, kept, self.source.info.n_atoms)
         else:
-            reference = self._reference_at(onto or 0, prepare(picked))
+            reference = self._reference_at(reference_option or 0, prepare(picked))
         if not np.isfinite(reference).all():
             raise PlanError(
-                f"{onto or self.path}: the reference has coordinates that are no numbers"
+                f"{reference_option or self.path}: the reference has coordinates that are not "
+                "numbers"
             )
         return Fit(picked, reference, rotates)
 
@@ -403,9 +414,12 @@ class TransformedLayout(Layout):
                 f"{self.path}: --fit-reference {frame}: it has frames 0 to {n_frames - 1}"
             )
         frame %= n_frames
-        positions = self._moved(frame, frame + 1, steps).positions[0]
-        self._followed = None  # of other atoms
-        return np.array(positions if steps.taken is None else positions[steps.taken], np.float64)
+        positions = self._transformed_frames(frame, frame + 1, steps).positions[0]
+        self._crossings = None  # of other atoms
+        return np.array(
+            positions if steps.wanted_in_read is None else positions[steps.wanted_in_read],
+            np.float64,
+        )
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
@@ -414,32 +428,33 @@ class TransformedLayout(Layout):
             self.source.read(start, stop, atoms=atoms, out=block)
             return
         steps = self.prepare_steps(atoms)
-        part = self._moved(start, stop, steps, block if steps.taken is None else None)
-        if steps.taken is not None:
-            block.assign(part.take(steps.taken))
+        out = block if steps.wanted_in_read is None else None
+        transformed = self._transformed_frames(start, stop, steps, out)
+        if steps.wanted_in_read is not None:
+            block.assign(transformed.take(steps.wanted_in_read))
 
-    def _moved(
+    def _transformed_frames(
         self, start: int, stop: int, steps: Steps, out: FrameBlock | None = None
     ) -> FrameBlock:
         """Return frames of the needed atoms, with all steps applied."""
-        followed = self._followed_to(start, steps) if steps.follows else None
-        part = self._part(start, stop, steps, out)
-        if followed is not None:
-            _follow(followed, part)
-        steps.apply(part)
-        return part
+        crossings = self._crossings_before(start, steps) if steps.unwraps else None
+        block = self._needed_frames(start, stop, steps, out)
+        if crossings is not None:
+            _count(crossings, block)
+        steps.apply(block)
+        return block
 
     def measure_cost(self, atoms: AtomIndices | None) -> str:
         """Return the time of the steps for a frame, measured on the first frames of the source."""
         steps = self.prepare_steps(atoms)
         n_frames = min(TRIED_FRAMES, self.source.info.n_frames)
-        self._part(0, 1, steps)
+        self._needed_frames(0, 1, steps)
         begun = time.perf_counter()
-        part = self._part(0, n_frames, steps)
+        block = self._needed_frames(0, n_frames, steps)
         read = time.perf_counter()
-        if steps.follows:
-            _follow(self._unmoved(0, steps), part)
-        steps.apply(part)
+        if steps.unwraps:
+            _count(self._no_crossings(0, steps), block)
+        steps.apply(block)
         ended = time.perf_counter()
         per_frame = [f"{1e3 * t_s / n_frames:.2g} ms" for t_s in (ended - read, read - begun)]
         return (
@@ -447,14 +462,14 @@ class TransformedLayout(Layout):
             f"(measured on {plural(n_frames, 'frame')})"
         )
 
-    def _part(
+    def _needed_frames(
         self, start: int, stop: int, steps: Steps, out: FrameBlock | None = None
     ) -> FrameBlock:
-        part = self.source.read(start, stop, atoms=steps.needed, out=out)
-        no_box = ~(vectors_from_boxes(part.box)[:, 2, 2] > 0)
+        block = self.source.read(start, stop, atoms=steps.needed, out=out)
+        no_box = ~(vectors_from_boxes(block.box)[:, 2, 2] > 0)
         if self.needs_box and no_box.any():
             frame = int(no_box.argmax())
-            lengths = part.box[frame, :3]
+            lengths = block.box[frame, :3]
             problem = "has no unit cell, and --pbc and --center need one in every frame"
             if lengths.any():
                 names = " and ".join("xyz"[axis] for axis in np.flatnonzero(lengths == 0))
@@ -464,35 +479,35 @@ class TransformedLayout(Layout):
             raise PlanError(
                 f"{self.path}: frame {start + frame} {problem}; leave it out, or leave them out"
             )
-        return part
+        return block
 
-    def _followed_to(self, start: int, steps: Steps) -> _Followed:
+    def _crossings_before(self, start: int, steps: Steps) -> _Crossings:
         """Return the crossings of boundaries counted before frame `start`."""
         counts = steps.counts or {}
         base = max((frame for frame in counts if frame <= start), default=0)
-        followed = self._followed
-        if followed is None or not base <= followed.frame <= start:
-            followed = self._followed = self._unmoved(base, steps)
+        crossings = self._crossings
+        if crossings is None or not base <= crossings.frame <= start:
+            crossings = self._crossings = self._no_crossings(base, steps)
             if base:
-                followed.counts[:] = unpack_counts(counts[base]).reshape(-1, 3)
-        return self._advance(followed, start, steps)
+                crossings.counts[:] = unpack_counts(counts[base]).reshape(-1, 3)
+        return self._advance(crossings, start, steps)
 
-    def _unmoved(self, frame: int, steps: Steps) -> _Followed:
+    def _no_crossings(self, frame: int, steps: Steps) -> _Crossings:
         n_atoms = self.source.info.n_atoms if steps.needed is None else len(steps.needed)
-        return _Followed(frame, np.zeros((n_atoms, 3)), np.zeros((n_atoms, 3), np.int32))
+        return _Crossings(frame, np.zeros((n_atoms, 3)), np.zeros((n_atoms, 3), np.int32))
 
-    def _advance(self, now: _Followed, stop: int, steps: Steps) -> _Followed:
-        run = max(1, RUN_NBYTES // max(1, 12 * len(now.last)))
-        while now.frame < stop:
-            part = self._part(now.frame, min(now.frame + run, stop), steps)
-            _follow(now, part, apply=False)
-        return now
+    def _advance(self, crossings: _Crossings, stop: int, steps: Steps) -> _Crossings:
+        run = max(1, RUN_NBYTES // max(1, 12 * len(crossings.last)))
+        while crossings.frame < stop:
+            block = self._needed_frames(crossings.frame, min(crossings.frame + run, stop), steps)
+            _count(crossings, block, apply=False)
+        return crossings
 
     def count_crossings(self, run: tuple[int, int]) -> bytes:
         """Return how often atoms cross boundaries from one frame to another, packed."""
         start, stop = run
         steps: Steps = self.options["steps"]
-        return pack_counts(self._advance(self._unmoved(start, steps), stop + 1, steps).counts)
+        return pack_counts(self._advance(self._no_crossings(start, steps), stop + 1, steps).counts)
 
 
 def _reference_in(
@@ -519,9 +534,16 @@ def _reference_in(
         return np.asarray(layout.read(0, 1, atoms=atoms).positions[0], np.float64)
 
 
-def _follow(now: _Followed, part: FrameBlock, *, apply: bool = True) -> None:
-    kernels.follow(part.positions, part.box, now.last, now.counts, known=now.known, apply=apply)
-    now.frame, now.known = now.frame + part.n_frames, True
+def _count(crossings: _Crossings, block: FrameBlock, *, apply: bool = True) -> None:
+    kernels.follow(
+        block.positions,
+        block.box,
+        crossings.last,
+        crossings.counts,
+        known=crossings.known,
+        apply=apply,
+    )
+    crossings.frame, crossings.known = crossings.frame + block.n_frames, True
 
 
 def pack_counts(counts: Counts) -> bytes:
@@ -538,26 +560,26 @@ COUNTS_NBYTES = 512 << 20
 """Memory for all counts before they are compressed; at least one per worker is kept."""
 
 
-def count_images(view: Any, plan: LayoutPlan, executor: Executor) -> None:
+def count_all_crossings(view: Any, plan: LayoutPlan, executor: Executor) -> None:
     """Count crossings of boundaries in parallel, for the workers that write: the first pass.
 
-    Nothing is done where frames are not followed, or by one worker, which meets them in order.
+    Nothing is done where crossings are not counted, or by one worker, which meets them in order.
 
-    `view`: the frames that are written, of a `TransformedLayout`. `plan`: whose pieces. `executor`:
-    where to count.
+    `view`: the frames that are written, of a `TransformedLayout`. `plan`: counts are kept
+    where its pieces begin. `executor`: where to count.
     """
-    whole = _transformed(view)
-    if whole is None or executor.n_workers == 1:
+    transformed = _transformed(view)
+    if transformed is None or executor.n_workers == 1:
         return
-    steps = whole.prepare_steps(view.atoms)
-    if not steps.follows:
+    steps = transformed.prepare_steps(view.atoms)
+    if not steps.unwraps:
         return
     n_atoms = view.source.info.n_atoms if steps.needed is None else len(steps.needed)
     max_counts = max(executor.n_workers, COUNTS_NBYTES // (12 * n_atoms))
     firsts = sorted({0, *(int(view.frames[start]) for start, _ in plan.write_tasks())})
     runs = list(pairwise(firsts[:: -(-len(firsts) // max_counts)]))
     crossings = executor.map(
-        whole.count_crossings, runs, describe=lambda run: f"frames {run[0]} to {run[1]}"
+        transformed.count_crossings, runs, describe=lambda run: f"frames {run[0]} to {run[1]}"
     )
     crossings = executor.from_owner(lambda: crossings)
     total = np.zeros(3 * n_atoms, np.int32)
@@ -565,16 +587,18 @@ def count_images(view: Any, plan: LayoutPlan, executor: Executor) -> None:
     for (_, frame), crossed in zip(runs, crossings, strict=True):
         total += unpack_counts(crossed)
         counts[frame] = pack_counts(total)
-    whole.options["steps"] = replace(steps, counts=counts)
+    transformed.options["steps"] = replace(steps, counts=counts)
 
 
-def notes_on_steps(whole: TransformedLayout, kept: AtomIndices | None, n_workers: int) -> list[str]:
+def notes_on_steps(
+    transformed: TransformedLayout, kept: AtomIndices | None, n_workers: int
+) -> list[str]:
     """Return a plan's notes on the steps, and on passes over the source."""
-    note = whole.prepare_steps(kept).note
-    chosen = {"--pbc": whole.pbc, "--center": whole.center, "--fit": whole.fit}
+    note = transformed.prepare_steps(kept).note
+    chosen = {"--pbc": transformed.pbc, "--center": transformed.center, "--fit": transformed.fit}
     options = " ".join(f"{name} {value}" for name, value in chosen.items() if value is not None)
     notes = [f"{options}: {note}"] if note else []
-    if whole.pbc == "nojump":
+    if transformed.pbc == "nojump":
         passes = "read once, by one worker"
         if n_workers > 1:
             passes = f"read twice: {n_workers} workers count jumps over the boundaries, then write"
@@ -586,12 +610,12 @@ def notes_on_steps(whole: TransformedLayout, kept: AtomIndices | None, n_workers
 
 def with_measured_cost(plan: LayoutPlan, view: Any) -> LayoutPlan:
     """Return the plan with a note on the time of the steps, if `view` has a `TransformedLayout`."""
-    whole = _transformed(view)
-    if whole is None:
+    transformed = _transformed(view)
+    if transformed is None:
         return plan
-    return plan.replace(notes=(*plan.notes, whole.measure_cost(view.atoms)))
+    return plan.replace(notes=(*plan.notes, transformed.measure_cost(view.atoms)))
 
 
 def _transformed(view: Any) -> TransformedLayout | None:
-    whole: TransformedLayout | None = getattr(view, "source", None)
-    return whole if hasattr(whole, "count_crossings") else None
+    transformed: TransformedLayout | None = getattr(view, "source", None)
+    return transformed if hasattr(transformed, "count_crossings") else None

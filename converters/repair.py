@@ -1,4 +1,4 @@
-"""Damaged units of an output written again from its source; or what of it is lost."""
+"""Damaged units of an output written again from its source; or, without it, the lost frames."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mdio.converters.convert import plan_conversion
-from mdio.converters.opening import source_reader, source_view
+from mdio.converters.opening import source_open_options, source_view
 from mdio.converters.options import ConversionOptions, Progress
 from mdio.converters.selection import open_with_topology
 from mdio.converters.strategies.conversion import Conversion
@@ -83,12 +83,12 @@ def repair(
     against
         Its source, or several files; without it, nothing is written.
     top
-        Topology, needed only where the conversion went through ``--pbc`` or ``--center``, or the
-        source does not count its atoms.
+        Topology, needed only where the conversion used ``--pbc``, ``--center`` or ``--fit-select``,
+        or the source does not store the number of its atoms.
     workers, executor
         As for `mdio.convert`.
     force
-        In a store: remove what another run has left that did not end.
+        In a store: remove what an interrupted run left.
     progress
         Called with (frames, decoded bytes) done since the last call.
 
@@ -119,34 +119,34 @@ def repair(
     out = link_target(out)
     if against is not None:
         settle(out)
-    former = state_at(out)
-    result, names = _look(out)
+    state = state_at(out)
+    result, names = _check(out)
     if not result.bad:
         return result
     if against is None:
         _find_lost(out, result)
         return result
     with pool_or_serial(executor, workers) as chosen:
-        planned = _prepare(out, former, against, top, names, chosen)
+        planned = _prepare(out, state, against, top, names, chosen)
         planned.run(chosen, force=force, progress=progress)
     result.repaired = True
     return result
 
 
-def _look(out: AnyPath) -> tuple[RepairResult, list[str]]:
-    """Check everything; return what is wrong, and the names of the units."""
+def _check(out: AnyPath) -> tuple[RepairResult, list[str]]:
+    """Check everything; return what is wrong, and the names of the damaged units."""
     result = RepairResult(str(out), 0, 0)
     problems: list[tuple[str, str]] = []
     try:
         with open_layout(out) as layout:
             _ = layout.info
     except CorruptLayoutError as error:
-        problems.append(("what is read first", str(error)))
+        problems.append(("manifest and columns", str(error)))
     with open_layout(out, verify=not problems) as layout:
         if layout.manifest is None:
             raise SourceError(
-                f"{out}: not an output of mdio, so that it has no checksums; take the file from "
-                "its source again"
+                f"{out}: not an output of mdio, so it has no checksums; take the file from its "
+                "source again"
             )
         result.n_frames = layout.info.n_frames
         for name, problem in layout.check():
@@ -196,8 +196,8 @@ def _prepare(
     executor: Executor,
 ) -> Conversion:
     """Plan the conversion that made `out` once more."""
-    with open_layout(out, verify=False) as former:
-        manifest, plan_values = dict(former.manifest or {}), plan_fields(former)
+    with open_layout(out, verify=False) as damaged:
+        manifest, plan_values = dict(damaged.manifest or {}), plan_fields(damaged)
     if "parts" in manifest:
         raise SourceError(
             f"{out}: its frames lie in parts, which are no longer written; convert its source again"
@@ -208,12 +208,12 @@ def _prepare(
             "what belongs there; convert its source again"
         )
     paths = path_list(against)
-    source = open_with_topology(paths, top, **source_reader(former))
+    source = open_with_topology(paths, top, **source_open_options(damaged))
     try:
-        view = source_view(former, source, top)
+        view = source_view(damaged, source, top)
         meta = _meta(manifest, source, view, names)
         with suppress(CorruptLayoutError):
-            meta = replace(meta, topology=former.topology(), frame_data=former.frame_data())
+            meta = replace(meta, topology=damaged.topology(), frame_data=damaged.frame_data())
         return plan_conversion(
             source,
             paths,
@@ -222,7 +222,7 @@ def _prepare(
             _options(manifest, plan_values, view, top),
             executor,
             frames=view.frames,
-            repairs=Repairs(former, meta, manifest, plan_values),
+            repairs=Repairs(damaged, meta, manifest, plan_values),
             former=state,
         )
     except BaseException:

@@ -37,15 +37,15 @@ from mdio.layouts.views.memory import MemoryLayout
 
 POLL_S = 0.2
 """Interval at which a request to end the recording is noticed."""
-STALL_S, LEAST_S = 600.0, 2.0
-"""After so long within a frame, the rest of it is given up; less is too little for networks."""
-MOST_GAPS = 10
+STALL_S, MIN_STALL_S = 600.0, 2.0
+"""After so long within a frame, the rest of it is given up; the least: networks pause."""
+MAX_GAPS = 10
 """Gaps that are reported one by one."""
 DISCONNECTED = b"\0\0\0\0"
 """Beginning of the message with which a simulation disconnects."""
-TAKEN = ("box", "time", "step", "velocities", "forces")
-GOES_WITH = {"top", "select", "groups", "pbc", "center", "fit", "fit_select", "fit_reference"}
-"""Options, besides those of storage, that need one frame at a time."""
+WRITTEN_FIELDS = ("box", "time", "step", "velocities", "forces")
+ALLOWED_OPTIONS = {"top", "select", "groups", "pbc", "center", "fit", "fit_select", "fit_reference"}
+"""Options, besides those of storage, that work on one frame at a time."""
 
 
 @takes_options(*OPTIONS, apart=APART)
@@ -64,8 +64,8 @@ def record(
 ) -> ConvertResult:
     """Store the frames that a running simulation sends, until it ends.
 
-    Each is taken from the connection when there is room for it, and the simulation waits as long:
-    none is passed over here. Steps that the simulation did not send are reported by warnings.
+    Each is taken from the connection when there is room for it; until then the simulation waits, so
+    that none is lost here. Steps that the simulation did not send are reported by warnings.
     ``top`` is needed, and options that choose frames are refused.
 
     Parameters
@@ -75,7 +75,7 @@ def record(
     out
         Output, written as by `mdio.Writer`; its suffix names the layout.
     every_s
-        How often what there is is stored though a shard is not full; None = whole shards alone.
+        How often frames are stored though they do not fill a shard; None = whole shards alone.
     until_idle_s
         End when nothing came for so long; None = wait.
     n_frames
@@ -113,23 +113,25 @@ def record(
     Traceback (most recent call last):
     mdio.core.errors.PlanError: imd://localhost:8888: --stop is not for a stream; leave it out
     """
+    if n_frames is not None and n_frames < 1:
+        raise PlanError(f"{source}: {n_frames} frames are asked for; give 1 or more")
     requested = ConversionOptions.of(**options)
-    choice, moved = _chosen(source, requested)
+    choice, transformed = _chosen(source, requested)
     assert choice.universe is not None
     arguments: dict[str, Any] = {"append": append, "force": force, "every_s": every_s}
-    n_told = 0
+    n_published = 0
     with Writer(out, storage=requested.storage, groups=choice.groups, **arguments) as writer:
         writer.set_atoms(choice.atom_group())
         gaps = _Gaps(*(_last_steps(writer) if append else ()))
         with _connected(source, len(choice.universe.atoms), until_idle_s) as client:
             stream = _Stream(source, client, stopped or threading.Event(), until_idle_s)
-            for block in _moved(stream.frames(n_frames), choice.kept, moved):
+            for block in _transformed(stream.frames(n_frames), choice.kept, transformed):
                 gaps.look(source, int(block.step[0]))
-                values = {name: getattr(block, name) for name in TAKEN}
+                values = {name: getattr(block, name) for name in WRITTEN_FIELDS}
                 writer.write_block(block.positions, **values)
-                if published and writer.result and writer.result.n_frames > n_told:
-                    n_told = writer.result.n_frames
-                    published(n_told)
+                if published and writer.result and writer.result.n_frames > n_published:
+                    n_published = writer.result.n_frames
+                    published(n_published)
     result = writer.result
     if result is None:
         raise SourceError(f"{source}: no frame came ({stream.end}); nothing was written")
@@ -146,18 +148,18 @@ def record(
 def _chosen(
     source: str, requested: ConversionOptions
 ) -> tuple[AtomChoice, TransformedLayout | None]:
-    """Return the kept atoms and the steps for frames, before the simulation begins."""
+    """Return the kept atoms and what transforms frames, before the simulation begins."""
     for part in (requested.sources, requested.selection, requested.running):
         for one, value in non_defaults(part):
-            if one.name not in GOES_WITH:
+            if one.name not in ALLOWED_OPTIONS:
                 raise PlanError(
                     f"{source}: {spell_option(one, value)} is not for a stream; leave it out"
                 )
     selection, top = requested.selection, requested.sources.top
-    onto = selection.fit_reference
-    if selection.pbc == "nojump" or (selection.fit and not isinstance(onto, str | PathLike)):
+    reference = selection.fit_reference
+    if selection.pbc == "nojump" or (selection.fit and not isinstance(reference, str | PathLike)):
         unsupported = (
-            "--pbc nojump" if selection.pbc == "nojump" else "--fit without a file to lay on"
+            "--pbc nojump" if selection.pbc == "nojump" else "--fit without a file as reference"
         )
         raise PlanError(
             f"{source}: {unsupported} needs earlier frames, too; convert the output with it"
@@ -169,12 +171,12 @@ def _chosen(
     ahead = _Ahead(Path(top), block=FrameBlock.empty(1, atom_count(top)))
     ahead.block.box[:] = 1  # there will be a cell
     choice = choose_atoms(ahead, top, selection.select, selection.groups)
-    moves = selection.transformation(selection.select)
-    if moves is None:
+    keywords = selection.transformation(selection.select)
+    if keywords is None:
         return choice, None
-    moved = TransformedLayout(Path(source), source=ahead, top=top, **moves)
-    moved.prepare_steps(choice.kept)
-    return choice, moved
+    transformed = TransformedLayout(Path(source), source=ahead, top=top, **keywords)
+    transformed.prepare_steps(choice.kept)
+    return choice, transformed
 
 
 class _Ahead(MemoryLayout):
@@ -187,8 +189,8 @@ class _Ahead(MemoryLayout):
         )
 
 
-def _moved(
-    frames: Iterator[FrameBlock], kept: AtomIndices | None, moved: TransformedLayout | None
+def _transformed(
+    frames: Iterator[FrameBlock], kept: AtomIndices | None, transformed: TransformedLayout | None
 ) -> Iterator[FrameBlock]:
     """Yield the atoms that are kept of each frame, with all that is done to them."""
     first = next(frames, None)
@@ -196,8 +198,8 @@ def _moved(
         return
     live = MemoryLayout(Path("stream"), block=first)
     layout: Layout = live
-    if moved is not None:
-        layout = TransformedLayout(moved.path, **{**moved.options, "source": live})
+    if transformed is not None:
+        layout = TransformedLayout(transformed.path, **{**transformed.options, "source": live})
     for live.block in chain([first], frames):
         yield layout.read(0, 1, atoms=kept)
 
@@ -208,7 +210,8 @@ def _last_steps(writer: Writer) -> tuple[int | None, int | None]:
         with open_layout(path) as layout:
             n_frames = layout.info.n_frames
             steps = layout.read(max(n_frames - 2, 0), n_frames, atoms=[]).step.tolist()
-            return steps[-1], steps[-1] - steps[0] or None
+            interval = steps[-1] - steps[0]
+            return steps[-1], interval if interval > 0 else None  # it may have been restarted
     return None, None
 
 
@@ -227,10 +230,10 @@ class _Gaps:
             self.interval = step - last
         elif step - last > self.interval:
             self.n_gaps += 1
-            if self.n_gaps <= MOST_GAPS:
+            if self.n_gaps <= MAX_GAPS:
                 warnings.warn(
-                    f"{source}: no frames came between steps {last:,} and {step:,}, and one every "
-                    f"{self.interval:,} before",
+                    f"{source}: no frames came between steps {last:,} and {step:,}, though one "
+                    f"came every {self.interval:,} before",
                     stacklevel=3,
                 )
 
@@ -252,7 +255,7 @@ def _connected(source: str, n_atoms: int, idle_s: float | None) -> Iterator[Any]
         raise PlanError(f"{source}: expected imd://HOST:PORT") from None
     # Frames are read when they are asked for: what waits meanwhile is the simulation, and no thread
     # of the client has filled a buffer, or taken the handlers of signals.
-    options = {"multithreaded": False, "timeout": max(idle_s or STALL_S, LEAST_S)}
+    options = {"multithreaded": False, "timeout": max(idle_s or STALL_S, MIN_STALL_S)}
     try:
         client = IMDClient(host, port, n_atoms, **options)
     except (OSError, ValueError) as error:
@@ -305,13 +308,15 @@ class _Stream:
             self.end = "ended here, while the simulation went on"
             return True
         try:
-            begins = connection.recv(len(DISCONNECTED), socket.MSG_PEEK)
+            head = connection.recv(len(DISCONNECTED), socket.MSG_PEEK)
         except OSError as error:
             raise self._broken(f"the connection broke ({error})") from error
-        if begins in (b"", DISCONNECTED):
+        if head in (b"", DISCONNECTED):
             self.end = (
                 "the stream ended after a whole frame; whether the simulation was complete, it "
                 "does not say"
+                if self.n_taken
+                else "the stream ended before the first frame"
             )
         return bool(self.end)
 
@@ -340,7 +345,9 @@ class _Stream:
 
     def _broken(self, problem: str) -> SourceError:
         """Return the error of a stream that can be continued."""
+        verb = "was" if self.n_taken == 1 else "were"
+        stored = f"{plural(self.n_taken, 'whole frame')} before it {verb} stored"
         return SourceError(
-            f"{self.source}: {problem}; {plural(self.n_taken, 'whole frame')} before it were "
-            "stored: go on with --append (append=True) when the simulation does"
+            f"{self.source}: {problem}; {stored}: go on with --append (append=True) when the "
+            "simulation does"
         )

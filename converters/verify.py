@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.converters.opening import open_damaged, source_reader, source_view
+from mdio.converters.opening import open_damaged, source_open_options, source_view
 from mdio.converters.options import Progress
 from mdio.converters.selection import open_with_topology
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
@@ -182,7 +182,7 @@ class Checks:
             self.n_units = [_n_units(opened) for opened in self.layouts]
             result.units = sum(self.n_units)
             if view is None and against is not None:
-                source = open_with_topology(against, top, **source_reader(layout))
+                source = open_with_topology(against, top, **source_open_options(layout))
                 self.source = source_view(layout, source, top)
             if self.source is not None:
                 self._compare_shapes(layout, self.source)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mdio.converters.options import ConvertResult, Progress
-from mdio.converters.periodic import count_images
+from mdio.converters.periodic import count_all_crossings
 from mdio.converters.strategies import resuming, write_tasks
 from mdio.converters.strategies.job import Job, check_room, file_has
 from mdio.converters.strategies.resuming import find_complete
@@ -161,7 +161,7 @@ class Conversion:
                 work = executor.from_owner(begin)
                 stack.callback(work.close)
                 if self.job.transformed:
-                    count_images(getattr(work, "source", None), self.plan, executor)
+                    count_all_crossings(getattr(work, "source", None), self.plan, executor)
                 nbytes = self._write(work, executor, progress)
                 nbytes += sum(receipt.nbytes for receipt in receipts)
                 return executor.from_owner(end)

@@ -59,14 +59,13 @@ _FULL = {
 }
 
 SLAB_ROWS = 1 << 16
-"""Columns are gone through this many frames at a time."""
+"""Columns are read and written this many frames at a time."""
 
 CACHED_NBYTES = 4 << 20
 """Columns up to this size stay in memory once one of their rows is read."""
 
 READ_NBYTES = 4 << 20
-"""A checksum is taken as often, while what was read is still in a processor's cache; file systems
-should not be asked for less at a time."""
+"""Bytes read between two steps of a checksum: still in a processor's cache, yet a large request."""
 
 
 def manifest_text(file: h5py.File, path: Path) -> str:
@@ -81,7 +80,7 @@ def manifest_text(file: h5py.File, path: Path) -> str:
 def duplicate_descriptor(file: h5py.File) -> int:
     """Return a descriptor of the very file that HDF5 has open, whatever its name is now.
 
-    -1 where HDF5 has none, as of an object: it is opened again.
+    -1 for an object in a store, which is opened again.
     """
     if file.driver != "sec2":
         return -1
@@ -93,11 +92,11 @@ def duplicate_descriptor(file: h5py.File) -> int:
 
 def checksum(file: OpenFile, offset: int, nbytes: int, crc: int = 0) -> int:
     """Return the crc32c of bytes of the file, after `crc`; raises CorruptLayoutError."""
-    room = np.empty(min(READ_NBYTES, nbytes), np.uint8)
+    buffer = np.empty(min(READ_NBYTES, nbytes), np.uint8)
     for begin in range(0, nbytes, READ_NBYTES):
-        piece = room[: min(READ_NBYTES, nbytes - begin)]
-        file.fill(offset + begin, piece)
-        crc = crc32c(piece, crc)
+        view = buffer[: min(READ_NBYTES, nbytes - begin)]
+        file.fill(offset + begin, view)
+        crc = crc32c(view, crc)
     return crc
 
 
@@ -111,14 +110,14 @@ def writing(path: Path) -> Iterator[None]:
     except FOREIGN_ERRORS as error:
         number, text = getattr(error, "errno", None), " ".join(str(error).split())
         reason = _FULL.get(number) if number is not None else None
-        if reason is None:  # HDF5 before 2.0 has the number in its text only, MPI-IO its meaning
+        if reason is None:  # HDF5 before 2.0 puts the number in its text only, MPI-IO its message
             reason = next(
                 (t for n, t in _FULL.items() if f"errno = {n}," in text or os.strerror(n) in text),
                 None,
             )
         name = TEMPORARY.sub(r"\1", str(path))
         raise OutputError(
-            f"{name}: cannot be written: {reason or text}; mend that and convert again"
+            f"{name}: cannot be written: {reason or text}; fix that and convert again"
         ) from error
 
 
@@ -138,10 +137,10 @@ class Column:
 
     @classmethod
     def of(cls, dataset: h5py.Dataset, crc: int | None = None, what: str = "") -> Column:
-        """Return where `dataset` lies; raises ValueError if it is not in one piece."""
+        """Return where `dataset` lies; raises ValueError if it is not contiguous."""
         offset = dataset.id.get_offset()
         if offset is None:
-            raise ValueError(f"{dataset.name} is not stored in one piece")
+            raise ValueError(f"{dataset.name} is not stored contiguously")
         return cls(offset, dataset.dtype, dataset.shape, crc, what)
 
     @property

@@ -70,7 +70,7 @@ def parts_at(path: Path) -> Path | None:
 
 
 def members_at(path: Path) -> dict[str, Path]:
-    """Return the files to which the particle groups of an ensemble lead, by label."""
+    """Return the files to which the particle groups of an ensemble link, by label."""
     if is_sealed(path) or not is_hdf5(path):
         return {}
     manifest = _manifest_at(path)
@@ -86,7 +86,7 @@ class H5MDLayout(BackendLayout):
 
     `path`: the file. `group` (str, optional): particle group that is the trajectory; by default the
     full system, and the first group in files of others. `convert_units` (bool, optional): for files
-    of others: whether their numbers are in units they name and are converted (the default), or are
+    of others: whether numbers are converted from the units that the file names (the default), or
     taken as they are. `length_unit` (str, optional): for files of others that name no units: that
     of lengths; times are in ps.
     """
@@ -158,20 +158,20 @@ class H5MDLayout(BackendLayout):
                 )
             ) from error
         try:
-            opened: Backend
+            backend: Backend
             # One whose manifest is lost is recognised by its creator.
             if is_sealed(self.path) or MANIFEST in file or _names_mdio(file):
                 with file:
                     kind = JoinedFile if is_joined(file) else OwnFile
-                    opened = kind(self.path, file, group, verify=self.verify)
+                    backend = kind(self.path, file, group, verify=self.verify)
             else:
                 from mdio.layouts.h5md.foreign import ForeignFile
 
-                opened = ForeignFile(self.path, file, self.options)
-            self._backend = opened
-            if "flavour" in (opened.manifest or {}):  # it has other units than those in memory
+                backend = ForeignFile(self.path, file, self.options)
+            self._backend = backend
+            if "flavour" in (backend.manifest or {}):  # it has other units than those in memory
                 self.facts = replace(type(self).facts, rounds=FIELDS)  # type: ignore[misc]
-            info = opened.info(self.name)
+            info = backend.info(self.name)
             store_at(self.path).forget_end(self.path)
             return info
         except BaseException as error:

@@ -191,7 +191,7 @@ class Request:
             layout = layout if transformed is None else transformed
             system = System(layout, self.top, self.group, source)
             if transformed is not None:
-                transformed.load = partial(_load_universe, system)
+                transformed.load_universe = partial(_load_universe, system)
             chosen = self.choose(layout)
             notes = layout.notes
             view = ViewLayout(layout.path, source=layout, frames=chosen)
@@ -220,7 +220,7 @@ class Request:
             atoms = prepared.atoms
             if transformed is not None:
                 steps = transformed.prepare_steps(prepared.atoms)
-                transformed.load = None
+                transformed.load_universe = None
                 atoms = steps.needed
                 notes += (f"{steps.note}",) if steps.note else ()
             is_whole = transformed is not None and transformed.makes_whole

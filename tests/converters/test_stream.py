@@ -167,7 +167,7 @@ def test_steps_that_did_not_come_are_told(adk, traj, tmp_path, capsys):
     with simulation(traj, leaves_some_out) as url:
         assert main(["convert", url, *words]) == 0
     told = capsys.readouterr()
-    assert "no frames came between steps 18 and 30, and one every 2 before" in told.err
+    assert "no frames came between steps 18 and 30, though one came every 2 before" in told.err
     assert "1 gap" in told.out
     frames = [*range(0, 20, 2), *range(30, 40, 2)]
     assert_frames(out, traj, frames)
@@ -237,9 +237,11 @@ def test_no_frame_at_all(adk, traj, tmp_path):
     out = tmp_path / "a.zarr"
     with (
         simulation(traj, lambda server: None) as url,
-        pytest.raises(SourceError, match="no frame came"),
+        pytest.raises(SourceError, match=r"no frame came \(the stream ended before the first"),
     ):
         mdio.record(url, out, top=adk["psf"])
+    with pytest.raises(PlanError, match="0 frames are asked for"):
+        mdio.record("imd://localhost:1", out, top=adk["psf"], n_frames=0)
     assert not list(tmp_path.iterdir())
 
 
@@ -378,3 +380,18 @@ def test_a_disk_that_fills(adk, tmp_path):
     files = {name: str(adk[name]) for name in ("psf", "xtc")}
     code = FILLS_IT.format(tests=str(TESTS), **files)
     fill_disk(tmp_path, "3M", code)
+
+
+def test_a_restart_in_the_output_is_no_interval(traj, adk, tmp_path):
+    """Its last steps are 50 and 0: every frame after them would be behind a gap."""
+    out = tmp_path / "a.zarr"
+    first = mda.Universe(adk["psf"], adk["xtc"])
+    with mda.Writer(str(tmp_path / "a.trr"), len(first.atoms)) as writer:
+        for frame in (50, 0):
+            ts = first.trajectory[frame]
+            ts.data["step"], ts.time = frame, 1.0 * (frame == 0)
+            writer.write(first.atoms)
+    mdio.convert(tmp_path / "a.trr", out, top=adk["psf"])
+    with simulation(traj, first=1) as url:
+        notes = mdio.record(url, out, top=adk["psf"], append=True, n_frames=5).plan.notes
+    assert not [note for note in notes if "gap" in note]

@@ -52,7 +52,7 @@ def output_errors(path: Path) -> Iterator[None]:
         name = TEMPORARY.sub(r"\1", str(path))
         full = FULL.get(error.errno or 0)
         reason = full or f"it cannot be written ({error.strerror or error})"
-        advice = "mend that" if full is None else "free some space"
+        advice = "fix that" if full is None else "free some space"
         raise OutputError(f"{name}: {reason}; {advice} or choose another place") from error
 
 

@@ -249,6 +249,8 @@ def test_refused(tmp_path, whole):
     before = files(out)
     with pytest.raises(PlanError, match="leave out --precision"):
         mdio.append(whole, out, precision=0.1)
+    with pytest.raises(PlanError, match="leave out --no-topology"):
+        mdio.append(whole, out, storage=mdio.Storage(topology=False))
     with pytest.raises(PlanError, match="cannot append to xtc, only to"):
         mdio.append(whole, late)
     with pytest.raises(SourceError, match="no such file"):

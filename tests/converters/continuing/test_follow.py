@@ -154,6 +154,9 @@ def test_the_end(tmp_path, whole, grow):
         follow(tmp_path / "not-there.xtc", tmp_path / "a.zarr", until_idle_s=0)
     with pytest.raises(PlanError, match="--begin does not go with --follow"):
         follow(growing.path, out, selection=mdio.Selection(begin_ps=3))
+    for bad in ({"start": -5}, {"step": -1}):
+        with pytest.raises(PlanError, match="does not go with --follow: where the source ends"):
+            follow(growing.path, tmp_path / "a.zarr", until_idle_s=0, **bad)
 
 
 @pytest.mark.parametrize("how", ["cut", "replaced", "removed"])
@@ -205,3 +208,11 @@ def test_frames_that_are_too_few_for_a_full_unit_are_told_once(tmp_path, whole):
     result = follow(whole["xtc"], tmp_path / "a.zarr", **options)
     assert len(counts) == 1 and counts[0][0] == N_FRAMES < counts[0][1]
     assert result.n_frames == N_FRAMES
+
+
+def test_nothing_is_told_of_waiting_once_a_unit_is_published(tmp_path, whole):
+    counts = []
+    options = {"every_s": 0, "until_idle_s": 0.5, "waiting": lambda *told: counts.append(told)}
+    storage = mdio.Storage(chunk_frames=2)
+    result = follow(whole["xtc"], tmp_path / "a.zarr", storage=storage, **options)
+    assert result.n_frames == N_FRAMES and not counts

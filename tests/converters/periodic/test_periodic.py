@@ -204,8 +204,12 @@ def test_the_plan_tells_what_it_costs(wandering, tmp_path, capsys):
     ("pbc", "center", "told"),
     [
         ("whole", None, "214 molecules made whole, "),
-        ("mol", "protein", "the centre of 3,341 moved, 215 put into the box"),
-        ("cluster", "protein", "brought together, the centre of 3,341 moved, 214 put into the box"),
+        ("mol", "protein", "the centre of 3,341 atoms moved, 215 put into the box"),
+        (
+            "cluster",
+            "protein",
+            "molecules brought together, the centre of 3,341 atoms moved, 214 put into the box",
+        ),
         ("atom", None, "one by one"),
     ],
 )
