@@ -391,7 +391,8 @@ def split(
     Frames of XTC, TRR, DCD and NetCDF-3 files are copied as bytes; each segment is a valid file of
     the format, and the index of XTC and TRR segments comes from that of the source. Frames are
     decoded and encoded again, in the format of the source, where copying would not do: DCD with
-    fixed atoms, NetCDF-4, several DCD or NetCDF files; formats of others become NetCDF.
+    fixed atoms, NetCDF-4, several DCD or NetCDF files; the integers of an XTC in other layouts
+    become XTC again; all else becomes NetCDF.
 
     Parameters
     ----------

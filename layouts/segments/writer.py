@@ -310,15 +310,17 @@ SEGMENT_NBYTES = 64 << 20
 def plan_segments(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
     """Plan a folder of segments.
 
-    The container is what was asked for, else the source's own format, else ncdf; the number of
-    segments is what was asked for, else so many that each has about 64 MiB decoded.
+    The container is what was asked for, else the source's own format, else xtc where that loses
+    nothing of an XTC's integers, else ncdf; the number of segments is what was asked for, else so
+    many that each has about 64 MiB decoded.
 
     Raises PlanError: more segments than frames, none, an unknown container, and what
     `mdio.layouts.native.encoder.native_plan` raises.
     """
     container = options.container
     if container is None:
-        own = "xtc" if info.compression == "xtc" else info.layout
+        is_xtc = info.xtc_integers and not (info.has_velocities or info.has_forces)
+        own = "xtc" if is_xtc or info.compression == "xtc" else info.layout
         container = own if own in NATIVE_FORMATS else "ncdf"
     if container not in NATIVE_FORMATS:
         raise PlanError(f"--container is {container!r}; it may be {', '.join(NATIVE_FORMATS)}")

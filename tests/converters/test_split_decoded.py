@@ -17,6 +17,7 @@ from suites.segment_cases import (
     raw_frames,
 )
 
+import mdio
 from mdio.converters.convert import split
 from mdio.testing.reading import oracle_from_mdanalysis
 
@@ -75,3 +76,16 @@ def test_several_dcd_files_are_decoded(tmp_path):
     expected = oracle_from_mdanalysis(None, DCD_NAMD_TRICLINIC)
     found = joined_oracle(tmp_path / "out.segments")
     np.testing.assert_array_equal(found.positions, np.concatenate([expected.positions] * 2))
+
+
+@pytest.mark.parametrize("layout", ["zarr", "h5md"])
+def test_integers_of_an_xtc_become_xtc_again(tmp_path, adk, layout):
+    source, out = tmp_path / f"a.{layout}", tmp_path / "a.segments"
+    mdio.convert(adk["xtc"], source, compression="bitpack", stop=20)
+    assert split(source, out, 3).plan.container == "xtc"
+    assert mdio.verify(out, source).ok
+    with mdio.open(out) as found, mdio.open(adk["xtc"]) as want:
+        assert np.array_equal(found.read(0, 20).positions, want.read(0, 20).positions)
+    rounded = tmp_path / f"b.{layout}"
+    mdio.convert(adk["dcd"], rounded, precision=0.01, stop=20)
+    assert split(rounded, tmp_path / "b.segments", 3).plan.container == "ncdf"
