@@ -307,11 +307,20 @@ def prepare_append(
             f"{out}: frames are added as the existing ones were written, so leave out {name}; "
             "to change it, convert all sources together again"
         )
+    selection = options.selection
+    for name in ("start", "stop", "step"):  # those that follow a file set them
+        if getattr(selection, name) is not None and not options.running.growing:
+            raise PlanError(
+                f"{out}: all frames that it lacks are added, so leave out --{name}; to choose "
+                "frames, convert all sources together again"
+            )
     out = link_target(out)
     settle(out)
     former = state_at(out)
     old = open_layout(out, verify=options.sources.verify)
     try:
+        if options.storage.to not in (None, old.name):
+            raise PlanError(f"{out}: is {old.name}, and stays it; leave out --to")
         open_continuation(old, 0)
         files = [to_path(file) for file in sources]
         return _Plan(old, former, files, options).plan()
@@ -364,8 +373,11 @@ class _Plan:
         """For each file: all its frames, transformed as the output's are, and their number."""
         self.numbered = options.selection.start is not None
         """Whether the frames to add are given by number, as in a file that is followed."""
-        strided = any(step > 1 for *_, step in self.manifest["frames"])
-        self.stride_ps = float(self.manifest["dt_ps"]) if strided else None
+        strides = [step for *_, step in self.manifest["frames"]]
+        dt_ps = float(self.manifest["dt_ps"])
+        if old.info.n_frames == 1:  # then it is that of the source
+            dt_ps *= max(strides)
+        self.stride_ps = dt_ps if max(strides) > 1 else None
         """Time between frames, where the output skips frames of its source."""
 
     def plan(self) -> Conversion:
@@ -517,6 +529,7 @@ class _Plan:
                 self.notes.append(f"{lacking}: has no {name}: {effect}")
         transformed_source: Layout = source
         if transformed := manifest["source"].get("transformed"):
+            self._check_reference(transformed)
             if transformed["pbc"] == "nojump" and not self.numbered:
                 raise PlanError(
                     f"{self.old.path} was made with --pbc nojump, which follows atoms from the "
@@ -550,6 +563,19 @@ class _Plan:
         view = ViewLayout(path, source=transformed_source, frames=frames, atoms=atoms)
         self.frames_of[view] = info, np.asarray(view.frames)
         return view
+
+    def _check_reference(self, transformed: Mapping[str, Any]) -> None:
+        """Raise SourceError if the file that frames were fitted to has changed."""
+        reference = transformed.get("fit_reference")
+        state = fingerprint(reference) if isinstance(reference, str) else {"path": None}
+        for recorded in self.manifest["source"].get("used", ()):
+            keys = ("nbytes", "crc32c_head", "crc32c_tail")
+            same_path = recorded["path"] == state["path"]
+            if same_path and any(recorded[key] != state[key] for key in keys):
+                raise SourceError(
+                    f"{reference}: was changed since the frames of {self.old.path} were fitted to "
+                    "it; put the former file back, or convert all files together again"
+                )
 
     def check_same_source(self, path: Path) -> None:
         """Compare the frames that the output has of a source with those in the source now."""

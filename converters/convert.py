@@ -185,11 +185,12 @@ def plan_conversion(
     if unreadable:
         left_out = indices_from_runs(unreadable)
         single_frames = np.setdiff1d(left_out, [one.frame for one in stretches])
-        kept_text = f"{plural(origin.info.n_frames - len(left_out), 'whole frame')} kept"
+        kept_text = f"{plural(len(frames), 'whole frame')} kept"
         notes = (*notes, *(f"{one}; left out, {kept_text}" for one in stretches))
         if len(single_frames):
             which = f"number {runs_text(runs_from_indices(single_frames))}"
-            lost = f"{origin.path}: {plural(len(single_frames), 'frame')} cannot be read ({which})"
+            name = origin.path if len(source) == 1 else "the joined files"
+            lost = f"{name}: {plural(len(single_frames), 'frame')} cannot be read ({which})"
             notes = (*notes, f"{lost}; left out, {kept_text}")
     if running.growing:  # what is not complete is to come
         notes = ()

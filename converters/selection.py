@@ -43,7 +43,8 @@ def check_whole(info: TrajectoryInfo, stop: int | None, end_ps: float | None) ->
         whole = lost.first + lost.frame
         until_frame = stop is not None and 0 <= stop <= whole
         until_time = end_ps is not None and end_ps <= info.time_last_ps
-        if not (until_frame or (until_time and lost.at_end)):
+        at_end = lost.at_end and whole == info.n_frames  # and not of a file that others follow
+        if not (until_frame or (until_time and at_end)):
             raise SourceError(
                 f"{lost}; add --salvage (salvage=True) to take all {info.n_frames} whole frames, "
                 f"or --stop {whole} (stop={whole}) for those before it"
@@ -293,9 +294,9 @@ class _Topologies:
     def select(self, selection: str, among: NDArray[np.int64], option: str) -> NDArray[np.int64]:
         """Return the atoms of a selection, among some atoms."""
         if self.stored is not None:
-            indices = select_stored(self.stored.take(among), selection)
+            indices = select_stored(self.stored, selection)  # numbers of atoms are those of all
             if indices is not None:
-                return among[indices]
+                return np.intersect1d(indices, among)
             self.universe = self.universe or stored_universe(self.stored, self.source)
         assert self.universe is not None
         return selected(self.universe.atoms[among], selection, option, self.notes)

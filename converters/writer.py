@@ -42,7 +42,7 @@ from mdio.layouts.backend import plan_fields
 from mdio.layouts.base import Layout
 from mdio.layouts.registry import layout_class, layout_name_for_output, open_layout
 from mdio.layouts.views.memory import MemoryLayout
-from mdio.layouts.views.view import read_times
+from mdio.layouts.views.view import read_columns, read_times
 from mdio.parallel.executors import Serial
 
 PLANNED_NBYTES = 256 << 20
@@ -228,6 +228,11 @@ class Writer:
             endless = ConversionOptions.of(growing=True, expected_frames=ENDLESS_FRAMES)
             beside = self.out.with_name(f"{self.out.name}.zarr")
             self._growing = _Growing(beside, endless, force=force)
+            if append and facts.continuation is None and os.path.lexists(self.out):
+                raise OutputError(
+                    f"{self.out}: exists already, and nothing can be added to {layout}; write to "
+                    "NAME.zarr, NAME.h5md or NAME.segments, or choose another name"
+                )
         for one in self.places():
             if not (append or force):
                 raise OutputError(
@@ -262,8 +267,12 @@ class Writer:
         group = atoms.atoms
         if self.n_atoms is None:
             self.n_atoms = len(group)
-        if len(group) == self.n_atoms:  # otherwise their first frame will be refused
-            self._topology = topology_of(group.universe, group.indices)
+        if len(group) != self.n_atoms:
+            raise ValueError(
+                f"{self.out}: {len(group)} atoms, but frames of {self.n_atoms}; give the atoms "
+                "that are written"
+            )
+        self._topology = topology_of(group.universe, group.indices)
 
     def write(self, atoms: Any) -> None:
         """Write the present frame of atoms.
@@ -412,7 +421,11 @@ class Writer:
         """Return frames as they are stored; begins with the first; raises ValueError."""
         frames: NDArray[np.float32] = np.asarray(positions, np.float32)
         frames = frames[np.newaxis] if frames.ndim == 2 else frames
-        if frames.ndim != 3 or frames.shape[1:] != (self.n_atoms or frames.shape[1], 3):
+        if (
+            frames.ndim != 3
+            or not frames.shape[1]
+            or frames.shape[1:] != (self.n_atoms or frames.shape[1], 3)
+        ):
             expected = "some" if self.n_atoms is None else f"{self.n_atoms}"
             raise ValueError(
                 f"{self.out}: positions of shape {np.shape(positions)}, expected (F, A, 3) or "
@@ -428,6 +441,8 @@ class Writer:
                 raise ValueError(f"{self.out}: {name} of shape {converted.shape}, expected {shape}")
             return np.broadcast_to(converted, shape)
 
+        if self._block is None and self._append:
+            self._continue_steps(None if time is None else float(np.ravel(time)[0]))
         numbers = np.arange(1, n_frames + 1)
         time = self._time_ps + self._dt_ps * numbers if time is None else time
         step = self._step + numbers if step is None else step
@@ -484,6 +499,16 @@ class Writer:
             self._growing.shard_frames = (*plan.segment_frames, plan.piece_frames)[0]
         self._n_before = self._growing.n_frames
         self._block = self._buffer()
+
+    def _continue_steps(self, first_ps: float | None) -> None:
+        """Count times and steps on from the existing output, of its frames before `first_ps`."""
+        for path in self.places()[:1]:
+            with open_layout(path) as layout:
+                columns = read_columns(layout)
+            limit_ps = np.inf if first_ps is None else first_ps
+            before = np.flatnonzero(columns.time < limit_ps)[-1:]
+            for last in before.tolist():
+                self._time_ps, self._step = float(columns.time[last]), int(columns.step[last])
 
     def _buffer(self) -> FrameBlock:
         assert self.n_atoms is not None

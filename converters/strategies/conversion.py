@@ -107,7 +107,7 @@ class Conversion:
         def begin() -> Any:
             nonlocal start_s
             meta = self.job.meta()
-            identity = resuming.conversion_identity(meta, self.plan, self.choice.files)
+            identity = self._identity(meta)
             if self.appended is not None:
                 identity["appended to"] = self.appended.continuation.manifest["uuid"]
             temporary = self._publication(stack, identity, force=force, resume=resume)
@@ -207,11 +207,17 @@ class Conversion:
         """Check what was written before it gets its name."""
         read_back(temporary, self.plan, self.repairs.compare if self.repairs else None)
 
+    def _identity(self, meta: OutputMeta) -> dict[str, Any]:
+        """Return what must be equal for a run to continue an earlier one."""
+        return resuming.conversion_identity(
+            meta, self.plan, self.choice.files, self.job.universe_crc32c
+        )
+
     def _find_complete(self) -> ConvertResult | None:
         """Return the result if the output is complete; unfinished copies of it are removed then."""
         result = find_complete(self.job, self.plan, copies=self.copies)
         if result is not None and store_at(self.out).has_folders:
-            identity = resuming.conversion_identity(self.job.meta(), self.plan, self.choice.files)
+            identity = self._identity(self.job.meta())
             drop_unfinished(link_target(self.out).absolute(), identity)
         return result
 
@@ -226,7 +232,7 @@ class Conversion:
             publish(
                 self.out,
                 force=force or self._replaces_source,
-                sources=[*self.job.files, *self.choice.files],
+                sources=[*self.job.files, *self.job.other_files],
                 companions=list(new),
                 parts_at=parts_at,
                 check=self._check,

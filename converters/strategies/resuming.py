@@ -51,7 +51,10 @@ VERIFIED_NBYTES = 64 << 20
 
 
 def conversion_identity(
-    meta: OutputMeta, plan: LayoutPlan, topology: Sequence[Path] = ()
+    meta: OutputMeta,
+    plan: LayoutPlan,
+    topology: Sequence[Path] = (),
+    universe_crc32c: int | None = None,
 ) -> dict[str, Any]:
     """Return plain values that must be equal for a conversion to be continued.
 
@@ -62,7 +65,7 @@ def conversion_identity(
     values = {
         "version of mdio": __version__,
         "source": meta.source,
-        "topology": [fingerprint(path) for path in topology],
+        "topology": universe_crc32c or [fingerprint(path) for path in topology],
         "atoms": {name: _atoms_text(atoms) for name, atoms in chosen.items()},
         "plan": {
             name: value for name, value in plan.to_json().items() if name not in NOT_IN_OUTPUT
@@ -232,16 +235,13 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
     It is the same if its manifest is the one that the conversion would write (state of all source
     files, frames, atoms, steps, sizes, version), its arrays are cut the same way, and the
     topologies inside and beside it are equal. Outputs without a manifest never count, nor those
-    that depend on the bonds of a topology file or on a reference file, whose state is not stored.
+    that depend on the bonds of a Universe.
 
     `job`, `plan`: the conversion. `copies`: whether frames are copied as bytes.
     """
     begun = time.perf_counter()
     continues = job.appended or job.repairs or job.options.running.growing
-    transformed = job.transformed or {}
-    onto_file = isinstance(transformed.get("fit_reference"), str)
-    needs_files = bool(transformed and (job.choice.files or onto_file))
-    if continues or needs_files or not os.path.lexists(job.out):
+    if continues or job.universe_crc32c is not None or not os.path.lexists(job.out):
         return None
     try:
         with open_layout(job.out) as layout:

@@ -345,3 +345,38 @@ def test_an_error_in_the_background_comes_with_the_next_frame(tmp_path):
         while time.monotonic() < deadline:
             writer.write_block(frames_of(2, 3), time=2)
     writer.close()
+
+
+def test_times_and_steps_go_on_where_the_output_ends(tmp_path):
+    out = tmp_path / "a.zarr"
+    with mdio.Writer(out, dt_ps=2.0) as writer:
+        writer.write_block(np.zeros((3, 5, 3), "f4"))
+    with mdio.Writer(out, append=True, dt_ps=2.0) as writer:
+        writer.write_block(np.ones((2, 5, 3), "f4"))
+    with (
+        mdio.Writer(out, append=True) as writer,
+        pytest.warns(UserWarning, match="its last 1 frame, from 8 ps on"),
+    ):
+        writer.write_block(np.ones((2, 5, 3), "f4"), time=[8.0, 10.0])
+    with mdio.open(out) as layout:
+        block = layout.read(0, layout.info.n_frames)
+    assert block.time.tolist() == [0, 2, 4, 6, 8, 10]
+    assert block.step.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_native_files_are_not_continued(tmp_path):
+    with mdio.Writer(tmp_path / "a.xtc") as writer:
+        writer.write_block(np.zeros((3, 5, 3), "f4"))
+    with pytest.raises(OutputError, match="nothing can be added to xtc"):
+        mdio.Writer(tmp_path / "a.xtc", append=True)
+
+
+def test_atoms_of_another_number_are_refused(tmp_path):
+    atoms = mda.Universe.empty(7, trajectory=True).atoms
+    with pytest.raises(ValueError, match="7 atoms, but frames of 5"):
+        mdio.Writer(tmp_path / "a.zarr", n_atoms=5, atoms=atoms)
+    with (
+        mdio.Writer(tmp_path / "b.zarr") as writer,
+        pytest.raises(ValueError, match="of some atoms"),
+    ):
+        writer.write_block(np.zeros((3, 0, 3), "f4"))
