@@ -512,7 +512,7 @@ class Choice:
             stem = Path(sources[0]).name.split(".")[0] or "trajectory"
             out = str(Path(question.target) / f"{stem}.{trial.layout}")
             keeps_topology = layout_class(trial.layout).facts.keeps_topology
-            options = {"-s": top if trial.groups or keeps_topology else None}
+            options: dict[str, Any] = {"-s": top if trial.groups or keeps_topology else None}
             options |= trial.convert_options
             options |= {"--segments": recommended.segments}
             options |= {"--stripe-count": recommended.stripe["count"]}
