@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.util import find_spec
 from os import PathLike
-from typing import Any
 
-from mdio.advisor.forecast import Forecast
 from mdio.advisor.measurements import Source
 from mdio.advisor.recommend import Decision, Option
-from mdio.analysis.report import check_report, figure, figure_svg, save_page, time_axis
+from mdio.analysis.plots import bars, figure, figure_svg, over_ranks
+from mdio.analysis.report import check_report, save_page
 from mdio.core.pages import commands, paragraph, picture, section, table
 from mdio.core.words import aligned, duration, plural
 
@@ -95,10 +93,9 @@ def _options(decision: Decision) -> str:
         if total is not None:
             run = total.run.t_total_s
             times = (total.convert_s, run, total.total_s, total.low_s, total.high_s)
-        name = f"→ {option.name}" if option.is_chosen else option.name
         density = decision.measurements.source.density(option.nbytes)
         shown = map(duration, times)
-        rows.append((name, option.nbytes / 1e6, density, *shown, option.problem or ""))
+        rows.append((_marked(option), option.nbytes / 1e6, density, *shown, option.problem or ""))
     ranks = plural(decision.ranks, "rank")
     heads = ("layout", "MB", "bytes/atom", "convert", "one pass", "total", "from", "to", "")
     return section(
@@ -252,8 +249,6 @@ def _row(option: Option, source: Source) -> tuple[str, ...]:
     return (mark, option.name, density, *(duration(figure) for figure in figures))
 
 
-COLOURS = ("#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
-MARKERS = "osD^vPX*"
 PARTS = {
     "start": ("t_startup_s", "#999999"),
     "open": ("t_open_s", "#CC79A7"),
@@ -273,114 +268,62 @@ def _forecast_options(decision: Decision) -> list[Option]:
     return [option for option in decision.options if option.total is not None]
 
 
+def _marked(option: Option) -> str:
+    return f"→ {option.name}" if option.is_chosen else option.name
+
+
 def totals(decision: Decision) -> str:
     """Draw bars of converting and all passes of each option, with the band of their sum."""
     options = _forecast_options(decision)
-    with figure(1.2 + 0.3 * len(options)) as (fig, axes):
-        for place, option in enumerate(options):
-            total = option.total
-            assert total is not None
-            passes = total.total_s - total.convert_s
-            first = place == 0
-            axes.barh(place, total.convert_s, 0.7, color="#009E73", label="convert" * first)
-            axes.barh(
-                place,
-                passes,
-                0.7,
-                left=total.convert_s,
-                color="#0072B2",
-                label=plural(decision.passes, "pass") * first,
-            )
-            error = [[total.total_s - total.low_s], [total.high_s - total.total_s]]
-            axes.errorbar(total.total_s, place, xerr=error, color="black", capsize=3, fmt="none")
-        _names(axes, options)
-        time_axis(axes.xaxis, "time")
-        fig.legend(loc="outside lower center", ncols=2)
-        return figure_svg(fig, "Predicted total of each layout: converting and all passes")
+    all_totals = [option.total for option in options if option.total is not None]
+    parts = {
+        "convert": ([total.convert_s for total in all_totals], "#009E73"),
+        plural(decision.passes, "pass"): (
+            [total.total_s - total.convert_s for total in all_totals],
+            "#0072B2",
+        ),
+    }
+    errors = [
+        [total.total_s - total.low_s for total in all_totals],
+        [total.high_s - total.total_s for total in all_totals],
+    ]
+    return bars([*map(_marked, options)], parts, "Predicted total of each layout", errors=errors)
 
 
 def breakdown(decision: Decision) -> str:
     """Draw stacked bars of the parts of one pass with the requested ranks."""
     options = _forecast_options(decision)
     runs = [option.total.run for option in options if option.total is not None]
-    with figure(1.4 + 0.3 * len(options)) as (fig, axes):
-        starts = [0.0] * len(runs)
-        for name, (field, colour) in PARTS.items():
-            widths = [float(getattr(run, field)) for run in runs]
-            if max(widths) > 0.002 * max(run.t_total_s for run in runs):
-                axes.barh(range(len(runs)), widths, 0.7, left=starts, color=colour, label=name)
-            starts = [a + b for a, b in zip(starts, widths, strict=True)]
-        _names(axes, options)
-        time_axis(axes.xaxis, "time of the slowest rank")
-        fig.legend(loc="outside lower center", ncols=4)
-        return figure_svg(fig, "Parts of one pass on each layout")
-
-
-def _names(axes: Any, options: list[Option]) -> None:
-    axes.set_yticks(range(len(options)), [option.name for option in options])
-    for label, option in zip(axes.get_yticklabels(), options, strict=True):
-        label.set_fontweight("bold" if option.is_chosen else "normal")
-    axes.set_ylim(len(options) - 0.5, -0.5)
-    axes.set_xlim(left=0)
+    least_s = 0.002 * max(run.t_total_s for run in runs)
+    parts = {
+        name: ([float(getattr(run, field)) for run in runs], colour)
+        for name, (field, colour) in PARTS.items()
+        if max(getattr(run, field) for run in runs) > least_s
+    }
+    names = [*map(_marked, options)]
+    return bars(names, parts, "Parts of one pass on each layout", "time of the slowest rank")
 
 
 def times(decision: Decision) -> str:
     """Draw t_total of one pass against the ranks, with bands."""
-    with figure(3.4) as (fig, axes):
-        for number, points in enumerate(decision.curves.values()):
-            axes.fill_between(
-                [point.n_ranks for point in points],
-                [max(point.low_s, 1e-6) for point in points],
-                [point.high_s for point in points],
-                color=COLOURS[number % len(COLOURS)],
-                alpha=0.12,
-                linewidth=0,
-            )
-        _lines(axes, decision, lambda points: [point.t_total_s for point in points])
-        axes.set(yscale="log")
-        time_axis(axes.yaxis, "t_total")
-        fig.legend(loc="outside lower center", ncols=3)
-        return figure_svg(fig, "Predicted t_total of one pass against ranks, for each layout")
+    lines = {
+        name: [(one.n_ranks, one.t_total_s, max(one.low_s, 1e-6), one.high_s) for one in points]
+        for name, points in decision.curves.items()
+    }
+    return over_ranks(lines, "Predicted t_total of one pass", "t_total", "ranks", in_seconds=True)
 
 
 def efficiencies(decision: Decision) -> str:
     """Draw the parallel efficiency against the ranks."""
-
-    def efficiency(points: tuple[Forecast, ...]) -> list[float]:
+    lines: dict[str, list[tuple[int, float, float, float]]] = {}
+    for name, points in decision.curves.items():
         alone = next((point for point in points if point.n_ranks == 1), points[0])
         work = alone.t_total_s * alone.n_ranks
-        return [work / (point.n_ranks * max(point.t_total_s, 1e-12)) for point in points]
-
-    with figure(3.2) as (fig, axes):
-        _lines(axes, decision, efficiency)
-        axes.set(ylabel="efficiency")
-        axes.set_ylim(bottom=0)
-        fig.legend(loc="outside lower center", ncols=3)
-        return figure_svg(fig, "Predicted parallel efficiency against ranks, for each layout")
-
-
-def _lines(
-    axes: Any, decision: Decision, values: Callable[[tuple[Forecast, ...]], list[float]]
-) -> None:
-    """Draw a curve of each option against the ranks."""
-    for number, (name, points) in enumerate(decision.curves.items()):
-        axes.plot(
-            [point.n_ranks for point in points],
-            values(points),
-            color=COLOURS[number % len(COLOURS)],
-            marker=MARKERS[number % len(MARKERS)],
-            markersize=4,
-            linewidth=2.0 if name == decision.recommended.name else 1.0,
-            label=name,
-        )
-    axes.axvline(decision.ranks_asked, color="black", linewidth=0.8, linestyle=":")
-    counts = [point.n_ranks for point in next(iter(decision.curves.values()))]
-    axes.set_xscale("log", base=2)
-    stride = max(1, -(-len(counts) // 8))
-    ticks = counts[::-1][::stride][::-1]
-    axes.set_xticks(ticks, [f"{count:,}" for count in ticks])
-    axes.minorticks_off()
-    axes.set_xlabel("ranks (dotted: asked for)")
+        lines[name] = []
+        for point in points:
+            share = work / (point.n_ranks * max(point.t_total_s, 1e-12))
+            lines[name].append((point.n_ranks, share, share, share))
+    return over_ranks(lines, "Predicted parallel efficiency", "efficiency", "ranks")
 
 
 def ratio_line(decision: Decision) -> str:

@@ -30,7 +30,8 @@ from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.dihedrals import Dihedrals
 from mdio.analysis.kernels.geometry import RMSD, ReferenceDistances
 from mdio.analysis.kernels.kernel import Kernel
-from mdio.analysis.report import BLOCK_COLOURS, components, figure, figure_svg, save_page
+from mdio.analysis.plots import figure, figure_svg, over_ranks
+from mdio.analysis.report import components, save_page
 from mdio.core.errors import BlockError, MissingExtraError, OutputError
 from mdio.core.pages import picture, section, table
 from mdio.core.timing import timing_record
@@ -311,13 +312,13 @@ def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 LINES = {
-    "t_total (slowest)": ("t_total_max_s", "t_total_std_s", "#000000"),
-    "t_comp": ("t_comp_mean_s", "t_comp_std_s", "#E69F00"),
-    "t_IO": ("t_io_mean_s", "t_io_std_s", "#0072B2"),
-    "t_comm": ("t_comm_mean_s", "t_comm_std_s", "#009E73"),
-    "t_opening": ("t_open_mean_s", "t_open_std_s", "#CC79A7"),
+    "t_total (slowest)": ("t_total_max_s", "t_total_std_s"),
+    "t_IO": ("t_io_mean_s", "t_io_std_s"),
+    "t_comp": ("t_comp_mean_s", "t_comp_std_s"),
+    "t_comm": ("t_comm_mean_s", "t_comm_std_s"),
+    "t_opening": ("t_open_mean_s", "t_open_std_s"),
 }
-MARKERS = "osD^vP*X"
+"""Keys of the means and standard deviations of a curve."""
 COLUMNS = (
     *(("workers", "n_ranks"), ("t_total, s", "t_total_max_s"), ("±", "t_total_std_s")),
     *(("t_comp, s", "t_comp_mean_s"), ("t_IO, s", "t_io_mean_s"), ("t_open, s", "t_open_mean_s")),
@@ -326,6 +327,7 @@ COLUMNS = (
     *(("efficiency", "efficiency"), ("±", "efficiency_std"), ("seconds", "seconds")),
 )
 """Heads of the table, and the keys of their numbers."""
+BANDS = "Bands: standard deviation over repeats."
 
 
 def save_scaling_page(
@@ -342,16 +344,17 @@ def save_scaling_page(
     by_series: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_series.setdefault(row["series"], []).append(row)
-    parts = [
-        section(
-            "All series",
-            picture(
-                _curves(by_series, "speedup", "Speed-up t_total(1) / t_total(N)", True),
-                "Bars: standard deviation over repeats.",
-            ),
-            picture(_curves(by_series, "efficiency", "Efficiency: speed-up / N", False)),
-        )
-    ]
+    counts = sorted({row["n_ranks"] for row in rows})
+    pictures = []
+    for key, heading, exponent in (
+        ("speedup", "Speed-up t_total(1) / t_total(N)", 1),
+        ("efficiency", "Efficiency: speed-up / N", 0),
+    ):
+        lines = {name: _curve(series, key, f"{key}_std") for name, series in by_series.items()}
+        ideal = [float(n**exponent) for n in counts]
+        lines["ideal"] = list(zip(counts, ideal, ideal, ideal, strict=True))
+        pictures.append(picture(over_ranks(lines, heading, key), BANDS))
+    parts = [section("All series", *pictures)]
     for name, series in by_series.items():
         own_runs = [run for run in runs if run["series"] == name]
         largest = series[-1]["n_ranks"]
@@ -360,7 +363,19 @@ def save_scaling_page(
             section(
                 name,
                 table(heads, [[row[key] for key in keys] for row in series]),
-                picture(_components(name, series), "Means over ranks and repeats."),
+                picture(
+                    over_ranks(
+                        {
+                            line: _curve(series, key, std)
+                            for line, (key, std) in LINES.items()
+                            if any(row[key] for row in series)
+                        },
+                        "Components over workers",
+                        "time",
+                        in_seconds=True,
+                    ),
+                    "Means over ranks and repeats.",
+                ),
                 picture(
                     components(last["run"]["ranks"], f"Each of {largest} workers"),
                     "The last repeat.",
@@ -371,53 +386,10 @@ def save_scaling_page(
     save_page(path, title, parts)
 
 
-def _axis_of_ranks(axes: Any, counts: Sequence[int]) -> None:
-    from matplotlib.ticker import NullLocator
-
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(sorted(set(counts)), [str(count) for count in sorted(set(counts))])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("workers")
-
-
-def _components(name: str, series: Sequence[dict[str, Any]]) -> str:
-    counts = [row["n_ranks"] for row in series]
-    with figure(3.2) as (fig, axes):
-        for (label, (key, std, colour)), marker in zip(LINES.items(), MARKERS, strict=False):
-            values = np.array([row[key] for row in series])
-            if values.any():
-                errors = [row[std] for row in series]
-                axes.errorbar(
-                    counts, values, errors, fmt=f"{marker}-", color=colour, label=label, capsize=2
-                )
-        axes.set_yscale("log")
-        axes.set(ylabel="seconds", title="Components over workers")
-        _axis_of_ranks(axes, counts)
-        fig.legend(loc="outside lower center", ncols=3)
-        return figure_svg(fig, f"Components of the time over workers: {name}")
-
-
-def _curves(by_series: dict[str, list[dict[str, Any]]], key: str, title: str, ideal: bool) -> str:
-    height = 2.6 + 0.17 * len(by_series)
-    counts = [row["n_ranks"] for series in by_series.values() for row in series]
-    with figure(height) as (fig, axes):
-        for number, (name, series) in enumerate(by_series.items()):
-            axes.errorbar(
-                [row["n_ranks"] for row in series],
-                [row[key] for row in series],
-                [row[f"{key}_std"] for row in series],
-                fmt=f"{MARKERS[number % len(MARKERS)]}-",
-                color=BLOCK_COLOURS[number % len(BLOCK_COLOURS)],
-                label=name,
-                capsize=2,
-            )
-        line = sorted(set(counts))
-        axes.plot(line, line if ideal else [1] * len(line), "k:", linewidth=1, label="ideal")
-        axes.set(ylabel=key, title=title)
-        axes.set_ylim(bottom=0)
-        _axis_of_ranks(axes, counts)
-        fig.legend(loc="outside lower center", fontsize=7)
-        return figure_svg(fig, title)
+def _curve(
+    rows: Sequence[dict[str, Any]], key: str, std: str
+) -> list[tuple[int, float, float, float]]:
+    return [(row["n_ranks"], row[key], row[key] - row[std], row[key] + row[std]) for row in rows]
 
 
 def _communication(runs: Sequence[dict[str, Any]]) -> str:
