@@ -260,6 +260,7 @@ PARTS = {
     "gather": ("t_gather_s", "#009E73"),
 }
 """The colours of the report of `mdio analyze`, and two more."""
+RANKS = "ranks (dotted: asked for)"
 RATIOS = (1.0, 10.0, 100.0)
 """Limits of t_comp/t_IO: I/O-bound, compute-bound, and compute-bound by the papers' rule."""
 
@@ -310,7 +311,8 @@ def times(decision: Decision) -> str:
         name: [(one.n_ranks, one.t_total_s, max(one.low_s, 1e-6), one.high_s) for one in points]
         for name, points in decision.curves.items()
     }
-    return over_ranks(lines, "Predicted t_total of one pass", "t_total", "ranks", in_seconds=True)
+    title, asked = "Predicted t_total of one pass", decision.ranks_asked
+    return over_ranks(lines, title, "t_total", RANKS, in_seconds=True, asked=asked)
 
 
 def efficiencies(decision: Decision) -> str:
@@ -323,7 +325,8 @@ def efficiencies(decision: Decision) -> str:
         for point in points:
             share = work / (point.n_ranks * max(point.t_total_s, 1e-12))
             lines[name].append((point.n_ranks, share, share, share))
-    return over_ranks(lines, "Predicted parallel efficiency", "efficiency", "ranks")
+    title, asked = "Predicted parallel efficiency", decision.ranks_asked
+    return over_ranks(lines, title, "efficiency", RANKS, asked=asked)
 
 
 def ratio_line(decision: Decision) -> str:

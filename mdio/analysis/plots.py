@@ -136,10 +136,11 @@ def over_ranks(
     ranks: str = "workers",
     *,
     in_seconds: bool = False,
+    asked: int | None = None,
 ) -> str:
     """Draw curves over numbers of ranks: at each a value, its lower and its upper limit.
 
-    One that is called ``ideal`` is dotted.
+    Dotted are one that is called ``ideal``, and the number `asked` for.
     """
     counts = sorted({point[0] for line in lines.values() for point in line})
     with figure(2.7 + 0.1 * len(lines)) as (fig, axes):
@@ -161,6 +162,8 @@ def over_ranks(
         ticks = counts[:: -max(1, -(-len(counts) // MOST_TICKS))]
         axes.set_xticks(ticks, [f"{count:,}" for count in ticks])
         axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+        if asked is not None:
+            axes.axvline(asked, color="black", linewidth=0.8, linestyle=":")
         axes.set_xlabel(ranks)
         axes.set_title(title)
         fig.legend(loc="outside lower center", ncols=3)
