@@ -336,6 +336,8 @@ class Residual:
         return self.t_total_s / self.row.t_total_max_s - 1
 
 
+LOCKS = ("lock_s", "lock_gather_s", "client_lock_s")
+"""Seconds of `StorageModel` that locks cost."""
 WIDTHS: Mapping[str, float] = {
     "node_slowdown": 1.0,
     "compute noise": 0.5,
@@ -365,9 +367,7 @@ def _scale_profile(base: Profile, logs: NDArray[np.float64]) -> Profile:
         node_slowdown=base.node_slowdown * factor["node_slowdown"],
         storage=replace(
             storage,
-            lock_s=storage.lock_s * factor["locks"] * factor["lock_s"],
-            lock_gather_s=storage.lock_gather_s * factor["locks"] * factor["lock_gather_s"],
-            client_lock_s=storage.client_lock_s * factor["locks"] * factor["client_lock_s"],
+            **{n: getattr(storage, n) * factor["locks"] * factor[n] for n in LOCKS},
             open_file_s=storage.open_file_s * factor["open_file_s"],
             metadata_ops_per_s=storage.metadata_ops_per_s / factor["metadata"],
             read_factor={
@@ -452,9 +452,7 @@ def _starting_profile(
     rate = max(task.nbytes[family] / seconds for family, seconds in task.t_io_s.items())
     storage = replace(
         prior.storage,
-        lock_s=prior.storage.lock_s * slowdown,
-        lock_gather_s=prior.storage.lock_gather_s * slowdown,
-        client_lock_s=prior.storage.client_lock_s * slowdown,
+        **{name: getattr(prior.storage, name) * slowdown for name in LOCKS},
         # Opens are assumed to be slower by the square root of the slow-down of reads.
         open_file_s=prior.storage.open_file_s * math.sqrt(slowdown),
         aggregate_bytes_per_s=max(2 * total_rate, prior.storage.aggregate_bytes_per_s / slowdown),
