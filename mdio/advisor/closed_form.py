@@ -187,12 +187,8 @@ def _mean_io_s(profile: Profile, layout: str, n_ranks: int, workload: Workload) 
     rates = [storage.aggregate_bytes_per_s, nodes * storage.node_bytes_per_s]
     if layout in ("xtc-shared", "hdf5"):
         rates.append(storage.file_bytes_per_s)
-    return _smooth_max(unlimited_s, workload.nbytes / min(rates))
-
-
-def _smooth_max(time_s: float, limit_s: float) -> float:
-    """Return the larger of two times, with a smooth change from one to the other (4-norm)."""
-    larger, smaller = max(time_s, limit_s), min(time_s, limit_s)
+    # The larger of two times, with a smooth change from one to the other (4-norm).
+    smaller, larger = sorted((unlimited_s, workload.nbytes / min(rates)))
     return larger * (1 + (smaller / larger) ** 4) ** 0.25 if larger > 0 else 0.0
 
 

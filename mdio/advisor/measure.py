@@ -33,8 +33,6 @@ from mdio.advisor.measurements import (
     Spread,
     Trial,
     candidates,
-    local_copy,
-    source_candidate,
 )
 from mdio.advisor.probes import (
     REQUESTS,
@@ -48,6 +46,7 @@ from mdio.advisor.probes import (
     read_only,
     stripe_layout,
 )
+from mdio.advisor.profile import BEHAVES_LIKE
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, make_kernel
 from mdio.analysis.system import System
@@ -370,12 +369,14 @@ class InterleavedRepeats:
         read = per_frame
         if group is not None:  # positions alone, in as few bytes as those of all atoms
             read = min(per_frame * n_group / (info.n_atoms + n_group), 12.0 * n_group)
+        options = {f"--{name}": str(value) for name, value in candidate.options.items()}
+        options |= {} if group is None else {"--group": f"{GROUP}={group.selection}"}
         names = ("name", "layout", "behaves_like", "chunk_frames", "stripe_nbytes")
         return Trial(
             **{name: getattr(candidate, name) for name in names},
             nbytes=per_frame * info.n_frames,
             read_nbytes_frame=read,
-            convert_options=candidate.command_options,
+            convert_options=options,
             groups={} if group is None else {GROUP: group.selection},
             precision=candidate.options.get("precision"),
             one_writer=False,
@@ -575,7 +576,9 @@ def measure(
         )
         frames = range(min(info.n_frames, FEW_FRAMES))
     runs = InterleavedRepeats(paths, frames, ranks, limits, progress, overlap, verify)
-    source = CandidateRuns(source_candidate(info), paths, frames)
+    behaves_like = {**BEHAVES_LIKE, "segments": "segments", "chain": "segments"}
+    as_is = Candidate("as-is", "as-is", behaves_like.get(info.layout, "xtc-shared"))
+    source = CandidateRuns(as_is, paths, frames)
     runs.run_source(source, prepared, cost)
     files = [to_path(path) for path in paths]
     bandwidths_found = (
@@ -634,7 +637,9 @@ def measure(
     with ExitStack() as stack:
         places = [(candidate, folder) for candidate in chosen]
         if chosen and local_folder is not None and info.layout == container:  # one native file
-            places.append((local_copy(), Path(local_folder)))
+            # In a trial the sample is copied as one segment: the same file of fewer frames.
+            copy = Candidate("local-copy", "local-copy", "segments", to="segments", segments=1)
+            places.append((copy, Path(local_folder)))
         folders = {one: stack.enter_context(scratch(one)) for one in {place for _, place in places}}
         for number, (candidate, place) in enumerate(places):
             out = folders[place] / f"{number}.{candidate.to}"

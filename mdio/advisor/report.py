@@ -5,7 +5,6 @@ from __future__ import annotations
 from importlib.util import find_spec
 from os import PathLike
 
-from mdio.advisor.measurements import Source
 from mdio.advisor.recommend import Decision, Option
 from mdio.analysis.plots import bars, figure, figure_svg, over_ranks
 from mdio.analysis.report import check_report, save_page
@@ -85,19 +84,32 @@ def _commands(decision: Decision) -> str:
     return section("What to run", commands(decision.commands))
 
 
+FIGURES = ("convert", "one pass", "total", "from", "to")
+
+
+def _figures(option: Option) -> list[str]:
+    """Return the times of an option under the heads of `FIGURES`."""
+    total = option.total
+    if total is None:
+        return [duration(None)] * len(FIGURES)
+    times = (total.convert_s, total.run.t_total_s, total.total_s, total.low_s, total.high_s)
+    return [*map(duration, times)]
+
+
 def _options(decision: Decision) -> str:
-    rows = []
-    for option in decision.options:
-        total = option.total
-        times: tuple[float | None, ...] = (None,) * 5
-        if total is not None:
-            run = total.run.t_total_s
-            times = (total.convert_s, run, total.total_s, total.low_s, total.high_s)
-        density = decision.measurements.source.density(option.nbytes)
-        shown = map(duration, times)
-        rows.append((_marked(option), option.nbytes / 1e6, density, *shown, option.problem or ""))
+    source = decision.measurements.source
+    rows = [
+        (
+            _marked(option),
+            option.nbytes / 1e6,
+            source.density(option.nbytes),
+            *_figures(option),
+            option.problem or "",
+        )
+        for option in decision.options
+    ]
     ranks = plural(decision.ranks, "rank")
-    heads = ("layout", "MB", "bytes/atom", "convert", "one pass", "total", "from", "to", "")
+    heads = ("layout", "MB", "bytes/atom", *FIGURES, "")
     return section(
         f"{plural(decision.passes, 'pass')} with {ranks}",
         picture(totals(decision), "Time to convert once and run all passes, with its range."),
@@ -220,10 +232,10 @@ def break_even_sentence(decision: Decision) -> str:
 def text_lines(decision: Decision) -> list[str]:
     """Return the report as lines of text."""
     source = decision.measurements.source
-    rows = [
-        ("", "layout", "bytes/atom", "convert", "one pass", "total", "from", "to"),
-        *(_row(option, source) for option in decision.options if option.total is not None),
-    ]
+    rows: list[tuple[str, ...]] = [("", "layout", "bytes/atom", *FIGURES)]
+    for option in _forecast_options(decision):
+        mark, density = "->" * option.is_chosen, f"{source.density(option.nbytes):.2f}"
+        rows.append((mark, option.name, density, *_figures(option)))
     rule = decision.rule
     text = [
         headline(decision),
@@ -238,15 +250,6 @@ def text_lines(decision: Decision) -> list[str]:
         text.append(f"  why the advice differs: {rule.why_not}")
     text += [f"note: {reason}" for reason in decision.reasons]
     return [*text, "", *(f"  $ {command}" for command in decision.commands)]
-
-
-def _row(option: Option, source: Source) -> tuple[str, ...]:
-    assert option.total is not None
-    total = option.total
-    figures = (total.convert_s, total.run.t_total_s, total.total_s, total.low_s, total.high_s)
-    mark = "->" if option.is_chosen else ""
-    density = f"{source.density(option.nbytes):.2f}"
-    return (mark, option.name, density, *(duration(figure) for figure in figures))
 
 
 PARTS = {

@@ -170,6 +170,25 @@ def over_ranks(
         return figure_svg(fig, title)
 
 
+def spreads(groups: Mapping[str, Sequence[float]], title: str) -> str:
+    """Draw all t_comm of each group, with the outline of their distribution if there are enough."""
+    with figure(1.3 + 0.6 * len(groups)) as (fig, axes):
+        for row, values in enumerate(groups.values()):
+            if len(values) >= MIN_FOR_VIOLIN and np.ptp(values) > 0:
+                body = axes.violinplot(
+                    values, [row], orientation="horizontal", widths=0.9, showextrema=False
+                )
+                for part in body["bodies"]:
+                    part.set(facecolor="#009E73", alpha=0.25)
+            height = row + 0.25 * np.sin(2.4 * np.arange(len(values)))  # apart, always the same
+            axes.plot(values, height, "o", color="#009E73", markersize=4, alpha=0.8)
+            axes.plot([np.median(values)] * 2, [row - 0.4, row + 0.4], "k--", linewidth=1)
+        name_rows(axes, list(groups))
+        axes.set(title=title, xlim=(0, None))
+        time_axis(axes.xaxis, "t_comm (dashed: median)")
+        return figure_svg(fig, title)
+
+
 def draw(result: Any, ax: Axes) -> None:
     """Draw an `AnalysisResult` in a way that suits its rows and columns.
 

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from mdio.analysis.plots import (
     COLOURS,
     MAX_ROWS,
-    MIN_FOR_VIOLIN,
     bars,
     draw,
     figure,
     figure_svg,
     name_rows,
+    spreads,
     time_axis,
 )
 from mdio.analysis.results import PLOT_SUFFIXES, AnalysisResult, check_output
@@ -107,30 +107,12 @@ def components(ranks: Sequence[dict[str, Any]], title: str = "Time of each rank"
 
 
 def communication(ranks: Sequence[dict[str, Any]]) -> str:
-    """Draw every rank's t_comm, with the outline of their distribution if there are enough."""
-    values = np.array([rank["t_comm_s"] for rank in ranks])
+    """Draw every rank's t_comm, and name the rank that has most of it."""
+    values = [rank["t_comm_s"] for rank in ranks]
+    slowest = int(np.argmax(values))
     who = "ranks" if ranks[0]["rank"] is not None else "workers"
-    title = f"Distribution of t_comm over {who}"
-    with figure(2.3) as (fig, axes):
-        if len(values) >= MIN_FOR_VIOLIN and np.ptp(values) > 0:
-            body = axes.violinplot(values, orientation="horizontal", widths=0.9, showextrema=False)
-            for part in body["bodies"]:
-                part.set(facecolor="#009E73", alpha=0.25)
-        height = 1 + 0.25 * np.sin(2.4 * np.arange(len(values)))  # apart, and the same every time
-        axes.plot(values, height, "o", color="#009E73", markersize=5, alpha=0.8)
-        axes.axvline(float(np.median(values)), color="black", linewidth=1, linestyle="--")
-        slowest = int(np.argmax(values))
-        axes.annotate(
-            rank_label(ranks[slowest], slowest),
-            (values[slowest], height[slowest]),
-            xytext=(0, 8),
-            textcoords="offset points",
-            ha="center",
-        )
-        axes.set(yticks=[], ylim=(0.3, 1.8), title=title)
-        time_axis(axes.xaxis, "t_comm (dashed: median)")
-        axes.set_xlim(0.0, 1.1 * float(values.max()) or 1.0)
-        return figure_svg(fig, title)
+    name = f"most: {rank_label(ranks[slowest], slowest)}"
+    return spreads({name: values}, f"Distribution of t_comm over {who}")
 
 
 def _block_s(timing: dict[str, Any]) -> float:

@@ -6,7 +6,6 @@ the number of workers. Each repeat runs all cases, so that a drifting machine af
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 import os
@@ -24,13 +23,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from mdio.analysis import results
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.dihedrals import Dihedrals
 from mdio.analysis.kernels.geometry import RMSD, ReferenceDistances
 from mdio.analysis.kernels.kernel import Kernel
-from mdio.analysis.plots import figure, figure_svg, over_ranks
+from mdio.analysis.plots import over_ranks, spreads
 from mdio.analysis.report import components, save_page
 from mdio.core.errors import BlockError, MissingExtraError, OutputError
 from mdio.core.pages import picture, section, table
@@ -305,10 +303,8 @@ def _row(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Write the rows of `summarise`, which have the columns that ``mdio model fit`` needs."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    with path.open("wb") as file:
+        results.write_csv(file, rows[0], (tuple(row.values()) for row in rows))
 
 
 LINES = {
@@ -359,6 +355,10 @@ def save_scaling_page(
         own_runs = [run for run in runs if run["series"] == name]
         largest = series[-1]["n_ranks"]
         last = next(run for run in reversed(own_runs) if run["n_ranks"] == largest)
+        t_comm: dict[str, list[float]] = {}
+        for run in sorted(own_runs, key=lambda run: int(run["n_ranks"])):
+            ranks = t_comm.setdefault(plural(run["n_ranks"], "worker"), [])
+            ranks += [rank["t_comm_s"] for rank in run["run"]["ranks"]]
         parts.append(
             section(
                 name,
@@ -380,7 +380,7 @@ def save_scaling_page(
                     components(last["run"]["ranks"], f"Each of {largest} workers"),
                     "The last repeat.",
                 ),
-                picture(_communication(own_runs), "All ranks of all repeats."),
+                picture(spreads(t_comm, "t_comm of all ranks"), "All ranks of all repeats."),
             )
         )
     save_page(path, title, parts)
@@ -390,24 +390,3 @@ def _curve(
     rows: Sequence[dict[str, Any]], key: str, std: str
 ) -> list[tuple[int, float, float, float]]:
     return [(row["n_ranks"], row[key], row[key] - row[std], row[key] + row[std]) for row in rows]
-
-
-def _communication(runs: Sequence[dict[str, Any]]) -> str:
-    counts = sorted({run["n_ranks"] for run in runs})
-    groups = [
-        [rank["t_comm_s"] for run in runs if run["n_ranks"] == n for rank in run["run"]["ranks"]]
-        for n in counts
-    ]
-    title = "t_comm of all ranks"
-    with figure(2.4) as (fig, axes):
-        for place, values in enumerate(groups):
-            if len(values) > 3 and np.ptp(values) > 0:
-                body = axes.violinplot(values, [place], widths=0.8, showextrema=False)
-                for part in body["bodies"]:
-                    part.set(facecolor="#009E73", alpha=0.25)
-            aside = place + 0.12 * np.sin(2.4 * np.arange(len(values)))
-            axes.plot(aside, values, "o", color="#009E73", markersize=3.5, alpha=0.7)
-        axes.set_xticks(range(len(counts)), [str(n) for n in counts])
-        axes.set(xlabel="workers", ylabel="t_comm, seconds", title=title)
-        axes.set_ylim(bottom=0)
-        return figure_svg(fig, f"{title}: {runs[0]['series']}")

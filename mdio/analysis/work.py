@@ -247,8 +247,8 @@ class BlockWork:
         timing.notes = cache_notes(self.layout)
         if slowest is not None:  # no file of the source is opened for what a node's cache has
             from_source = timing.nbytes_source or not timing.nbytes_cache
-            run, atoms = slowest[0], self.prepared.atoms
-            parts = self.layout.byte_ranges(run, run + 1, atoms) if from_source else ()
+            first, atoms = slowest[0], self.prepared.atoms
+            parts = self.layout.byte_ranges(first, first + 1, atoms) if from_source else ()
             begins_in = next((part.file.path for part in parts), self.layout.path)
             timing.slowest_file = str(begins_in)
         timing.t_end_loop_s = watch.lap()

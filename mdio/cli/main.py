@@ -31,7 +31,7 @@ from typing import Any, NoReturn, cast
 
 from mdio._version import __version__
 from mdio.cli.common import add
-from mdio.cli.workers import launched_ranks, parse_once
+from mdio.cli.workers import chosen_executor, launched_ranks, parse_once
 from mdio.core.errors import MdioError, MissingExtensionError, PlanError
 from mdio.core.words import did_you_mean, without_passwords
 
@@ -252,8 +252,8 @@ COMMANDS = {
     "advise": "measure here which layout is best for an analysis",
     "model": "fit a machine profile to timings; predict how an analysis scales",
 }
-"""Each is a module of `mdio.cli` with ``setup(parser)``, ``run(args)``, and ``COMMON`` where its
-help begins with some options."""
+"""Each is a module of `mdio.cli` with ``setup(parser)``, ``run(args)`` (with the options of
+`add_workers` ``run(args, executor)``), and ``COMMON`` where its help begins with some options."""
 
 ALL = "*"
 """In place of a command: the options of all."""
@@ -412,7 +412,11 @@ def _run(words: list[str]) -> int:
             )
     try:
         with _stall_watch(args):
-            return int(import_module(f"mdio.cli.{args.command}").run(args))
+            run = import_module(f"mdio.cli.{args.command}").run
+            if "scheduler" not in args:
+                return int(run(args))
+            with chosen_executor(args) as executor:
+                return int(run(args, executor))
     except MdioError as error:
         if args.debug:
             raise
