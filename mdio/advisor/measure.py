@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,6 @@ from mdio.advisor.probes import (
     local_disk,
     probe,
     read_only,
-    stripe_layout,
 )
 from mdio.advisor.profile import BEHAVES_LIKE
 from mdio.analysis.driver import analyze
@@ -61,6 +59,7 @@ from mdio.core.signals import terminations_raised
 from mdio.core.timing import Stopwatch
 from mdio.core.words import duration
 from mdio.layouts.base import Layout, container_format
+from mdio.layouts.striping.file_systems import get_stripe
 from mdio.layouts.views.opening import open_source
 from mdio.parallel.executors import available_cores, pool_or_serial
 
@@ -163,43 +162,6 @@ def fit_conversion(
     return Spread.of([large_s.quartile - slope * n_large]), large_s.scaled(relative / n_large)
 
 
-def timed_run(
-    trajectory: Sequence[str],
-    prepared: Prepared,
-    workers: int,
-    frames: range,
-    *,
-    overlap: str | None = None,
-    verify: bool = True,
-) -> dict[str, float]:
-    """Run the analysis over some frames and return its times, by their names in `SampleRun`.
-
-    Raises MdioError: as `mdio.analyze`.
-    """
-    with pool_or_serial(None, workers) as executor:
-        result = analyze(
-            trajectory if len(trajectory) > 1 else trajectory[0],
-            kernel=PreparedKernel(prepared),
-            executor=executor,
-            start=frames.start,
-            stop=frames.stop,
-            overlap=overlap,
-            verify=verify,
-        )
-    names = ("t_open_s", "t_io_s", "t_comp_s", "t_block_s")
-    open_s, io_s, comp_s, blocks_s = (
-        sum(getattr(rank, name) for rank in result.ranks) for name in names
-    )
-    slowest_s = max(rank.t_block_s for rank in result.ranks)
-    return {
-        "t_startup_s": max(0.0, result.seconds - slowest_s),
-        "t_open_s": open_s / len(result.ranks),
-        "t_io_frame_s": io_s / result.n_frames,
-        "t_comp_frame_s": comp_s / result.n_frames,
-        "t_rest_frame_s": max(0.0, blocks_s - io_s - comp_s - open_s) / result.n_frames,
-    }
-
-
 StepProgress = Callable[[str, int, int], None]
 """Called with the next step, the number of steps done, and that of all steps."""
 
@@ -287,7 +249,7 @@ class InterleavedRepeats:
     ) -> None:
         self.paths = paths
         self._overlap = overlap
-        self._timed = partial(timed_run, overlap=overlap, verify=verify)
+        self._verify = verify
         self.frames = frames
         self.small_sample = frames[: max(1, len(frames) // 4)]
         self.limits = limits
@@ -443,9 +405,37 @@ class InterleavedRepeats:
                 return
             with tried.problems_noted():
                 if first and not cold:  # brings the bytes into memory
-                    self._timed(tried.paths, self._analysis, workers, tried.frames)
-                times = self._timed(tried.paths, self._analysis, workers, tried.frames)
+                    self._timed(tried, self._analysis, workers)
+                times = self._timed(tried, self._analysis, workers)
                 tried.times.setdefault((workers, cache), []).append(times)
+
+    def _timed(
+        self, tried: CandidateRuns, prepared: Prepared, workers: int, frames: range | None = None
+    ) -> dict[str, float]:
+        """Run the analysis over frames, by default the sample; return times as `SampleRun` has."""
+        frames = tried.frames if frames is None else frames
+        with pool_or_serial(None, workers) as executor:
+            result = analyze(
+                tried.paths if len(tried.paths) > 1 else tried.paths[0],
+                kernel=PreparedKernel(prepared),
+                executor=executor,
+                start=frames.start,
+                stop=frames.stop,
+                overlap=self._overlap,
+                verify=self._verify,
+            )
+        names = ("t_open_s", "t_io_s", "t_comp_s", "t_block_s")
+        open_s, io_s, comp_s, blocks_s = (
+            sum(getattr(rank, name) for rank in result.ranks) for name in names
+        )
+        slowest_s = max(rank.t_block_s for rank in result.ranks)
+        return {
+            "t_startup_s": max(0.0, result.seconds - slowest_s),
+            "t_open_s": open_s / len(result.ranks),
+            "t_io_frame_s": io_s / result.n_frames,
+            "t_comp_frame_s": comp_s / result.n_frames,
+            "t_rest_frame_s": max(0.0, blocks_s - io_s - comp_s - open_s) / result.n_frames,
+        }
 
     def _pool(self, tried: list[CandidateRuns]) -> None:
         """Pool what is the same on all layouts: start-up and, if all of them compute, computing."""
@@ -469,7 +459,7 @@ class InterleavedRepeats:
             frames = source.frames[: workers * max(1, int(LIGHT_S / frame_s))]
             if len(frames) * frame_s / workers > max(2 * LIGHT_S, self._left_s() / 4):
                 continue
-            repeats = [self._timed(source.paths, prepared, workers, frames) for _ in range(2)]
+            repeats = [self._timed(source, prepared, workers, frames) for _ in range(2)]
             spreads[workers] = Spread.of([one["t_comp_frame_s"] for one in repeats])
         return spreads
 
@@ -610,9 +600,9 @@ def measure(
             cores=available_cores(),
             memory_free_nbytes=memory,
             source_file_system=file_system_type(files[0]),
-            source_stripe=stripe_layout(files[0]),
+            source_stripe=getattr(get_stripe(files[0]), "layout", None),
             target_file_system=file_system_type(folder),
-            target_stripe=stripe_layout(folder),
+            target_stripe=getattr(get_stripe(folder), "layout", None),
             target_free_nbytes=free,
             cold_problem=runs.cold_problem,
             parallel_hdf5=_parallel_hdf5(),

@@ -115,11 +115,6 @@ def communication(ranks: Sequence[dict[str, Any]]) -> str:
     return spreads({name: values}, f"Distribution of t_comm over {who}")
 
 
-def _block_s(timing: dict[str, Any]) -> float:
-    """Return the seconds of a block; older files have the papers' name for it."""
-    return float(timing["t_block_s"] if "t_block_s" in timing else timing["t_RMSD_s"])
-
-
 def stream(record: dict[str, Any]) -> str:
     """Draw the blocks over time: one row a worker, one bar a block."""
     tasks = record.get("tasks") or [
@@ -127,11 +122,15 @@ def stream(record: dict[str, Any]) -> str:
             "block": timing["block"],
             "worker": timing["worker"],
             "start_unix_s": timing["began_unix_s"],
-            "stop_unix_s": timing["began_unix_s"] + _block_s(timing),
+            # Older files have the papers' name of a block's time.
+            "stop_unix_s": timing["began_unix_s"] + timing.get("t_block_s", timing.get("t_RMSD_s")),
         }
         for timing in record["timings"]
     ]
-    keys = [_lane(task) for task in tasks]
+    keys = []  # rank, worker, thread
+    for task in tasks:
+        match = re.match(r"rank (\d+) ", task["worker"])
+        keys.append((int(match[1]) if match else -1, task["worker"], task.get("thread", 0)))
     lanes = list(dict.fromkeys(sorted(keys)))
     begun = min(task["start_unix_s"] for task in tasks)
     ended = max(task["stop_unix_s"] for task in tasks) - begun
@@ -161,12 +160,6 @@ def stream(record: dict[str, Any]) -> str:
         axes.set(title=title)
         time_axis(axes.xaxis, "time since the first block began (the numbers are blocks)")
         return figure_svg(fig, title)
-
-
-def _lane(task: dict[str, Any]) -> tuple[int, str, int]:
-    """Return the sort key of a row of the task stream: rank, worker, thread."""
-    match = re.match(r"rank (\d+) ", task["worker"])
-    return int(match[1]) if match else -1, task["worker"], task.get("thread", 0)
 
 
 def series(

@@ -25,9 +25,7 @@ from typing import Any
 
 from mdio.analysis import results
 from mdio.analysis.driver import analyze
-from mdio.analysis.kernels.dihedrals import Dihedrals
-from mdio.analysis.kernels.geometry import RMSD, ReferenceDistances
-from mdio.analysis.kernels.kernel import Kernel
+from mdio.analysis.kernels.kernel import FORMER_NAMES, find_kernel
 from mdio.analysis.plots import over_ranks, spreads
 from mdio.analysis.report import components, save_page
 from mdio.core.errors import BlockError, MissingExtraError, OutputError
@@ -167,23 +165,20 @@ class Study:
         """
         if case.executor == "mpi":
             return self._run_mpi(case)
+        arguments: dict[str, Any] = {} if self.select is None else {"select": self.select}
+        arguments |= {"repeat": case.workload_x} if self.kernel == "rmsd" else {}
+        kernel = find_kernel(FORMER_NAMES.get(self.kernel, self.kernel))(**arguments)
         with _executor(case) as executor:
             executor.map(abs, range(2 * executor.n_workers))  # a cluster's start is not scaling
             return timing_record(
                 analyze(
                     case.trajectory,
-                    kernel=self._kernel(case),
+                    kernel=kernel,
                     top=self.top,
                     executor=executor,
                     stop=self.stop,
                 )
             )
-
-    def _kernel(self, case: Case) -> Kernel:
-        chosen: dict[str, Any] = {} if self.select is None else {"select": self.select}
-        if self.kernel == "rmsd":
-            return RMSD(**chosen, repeat=case.workload_x)
-        return Dihedrals(**chosen) if self.kernel == "dihedrals" else ReferenceDistances(**chosen)
 
     def _run_mpi(self, case: Case) -> dict[str, Any]:
         words = ["analyze", self.kernel, case.trajectory, "--executor", "mpi", "--quiet"]

@@ -43,7 +43,6 @@ from mdio.mapreduce.job import (
     concatenate_tables,
     copy_key_range,
     map_label,
-    reduce_label,
     without_pairs,
 )
 from mdio.mapreduce.pairs import (
@@ -262,7 +261,8 @@ def _map_reduce(
             edges = [run.edges(cuts) for run in runs]
             ranges = ((n, [_range_parts(runs, edges, n)]) for n in range(len(cuts) + 1))
         reduce_work = ReduceWork(program.reduce, kind, job.frames, shuffle.keep_going)
-        tables = dict(_run_tasks(executor, reduce_work, ranges, reduce_label))
+        label = "range {0[0]} of the keys".format  # of a `ReduceTask`
+        tables = dict(_run_tasks(executor, reduce_work, ranges, label))
         reduced = concatenate_tables([tables[number] for number in sorted(tables)], kind)
     return job.result(reduced, executor, runs, map_s, watch.lap())
 

@@ -178,11 +178,6 @@ ReduceTask = tuple[int, Sequence[Sequence[SortedRun]]]
 """The number of a range of keys and its pairs, grouped in any way."""
 
 
-def reduce_label(task: ReduceTask) -> str:
-    """Return the label of a range, for messages."""
-    return f"range {task[0]} of the keys"
-
-
 @dataclass(slots=True)
 class Table:
     """One row a key."""
