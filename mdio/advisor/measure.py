@@ -318,14 +318,10 @@ class InterleavedRepeats:
             times |= {"t_startup_s": self.startup[workers], "t_comp_frame_s": self.comp[workers]}
             runs.append(SampleRun(workers, cache, len(self.frames), **times))
         if tried.converting_s and not tried.problem:
-            small, large = (
-                tried.converting_s[n] for n in (len(self.small_sample), len(self.frames))
-            )
-            lengths, is_whole = (
-                (len(self.frames), len(self.small_sample)),
-                len(self.frames) == info.n_frames,
-            )
-            fixed, frame = fit_conversion(large, small, *lengths, is_whole)
+            n_small, n_large = len(self.small_sample), len(self.frames)
+            small, large = tried.converting_s[n_small], tried.converting_s[n_large]
+            is_whole = n_large == info.n_frames
+            fixed, frame = fit_conversion(large, small, n_large, n_small, is_whole)
         per_frame = info.nbytes / info.n_frames if candidate.to is None else tried.nbytes_frame
         n_group = info.n_atoms if group is None else len(group.indices)
         read = per_frame

@@ -133,31 +133,20 @@ def _scaling(decision: Decision) -> str:
 
 def _measurements(decision: Decision) -> str:
     rows = [
-        (
-            trial.name,
-            run.workers,
-            run.cache,
-            run.n_frames,
-            1e6 * run.t_io_frame_s.median,
-            1e6 * run.t_io_frame_s.low,
-            1e6 * run.t_io_frame_s.high,
-            1e6 * run.t_comp_frame_s.median,
-            1e3 * run.t_open_s.median,
-        )
+        {
+            "layout": trial.name,
+            "workers": run.workers,
+            "cache": run.cache,
+            "frames": run.n_frames,
+            "t_IO, µs/frame": 1e6 * run.t_io_frame_s.median,
+            "from": 1e6 * run.t_io_frame_s.low,
+            "to": 1e6 * run.t_io_frame_s.high,
+            "t_comp, µs/frame": 1e6 * run.t_comp_frame_s.median,
+            "t_open, ms": 1e3 * run.t_open_s.median,
+        }
         for trial in decision.measurements.trials
         for run in trial.runs
     ]
-    heads = (
-        "layout",
-        "workers",
-        "cache",
-        "frames",
-        "t_IO, µs/frame",
-        "from",
-        "to",
-        "t_comp, µs/frame",
-        "t_open, ms",
-    )
     host = decision.measurements.host
     place = f"The source is on {host.source_file_system}, outputs go to {host.target_file_system}"
     place += f"; {plural(host.cores, 'core')}."
@@ -170,7 +159,7 @@ def _measurements(decision: Decision) -> str:
     return section(
         "Measurements",
         paragraph(place),
-        table(heads, rows),
+        table(list(rows[0]), [list(row.values()) for row in rows]),
         table(("readers", "cache", "MB/s together"), bands) if bands else "",
     )
 
