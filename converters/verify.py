@@ -100,9 +100,36 @@ def _difference(
     return float(diff.max(initial=0.0)), bool(np.any(diff > allowed + rounding))
 
 
+def compare_native_columns(
+    block: FrameBlock, source_block: FrameBlock, *, has_times: bool, has_steps: bool
+) -> list[str]:
+    """Return by how much boxes, and times and steps if they are stored, differ beyond rounding.
+
+    Native formats keep boxes as float32 vectors, and times as float32; boxes that one of the two
+    lacks, or that are open along an axis, are not compared.
+    """
+    problems = []
+    whole = (block.box[:, :3] > 0).all(axis=1) & (source_block.box[:, :3] > 0).all(axis=1)
+    boxes, source_boxes = block.box[whole], source_block.box[whole]
+    if not np.allclose(boxes, source_boxes, rtol=BOX_ROUNDING, atol=BOX_ROUNDING):
+        worst = np.abs(boxes.astype(np.float64) - source_boxes).max(initial=0.0)
+        problems.append(f"box differs by up to {worst:g}")
+    apart = np.abs(block.time - source_block.time)
+    rounding = TIME_ROUNDING * np.spacing(np.abs(source_block.time).astype(np.float32))
+    if has_times and (apart > rounding).any():
+        problems.append(f"time differs by up to {np.nanmax(apart):g}")
+    if has_steps and not np.array_equal(block.step, source_block.step):
+        problems.append(f"step differs by up to {np.abs(block.step - source_block.step).max():g}")
+    return problems
+
+
+BOX_ROUNDING = 1e-4
+"""Relative, and in angstrom and degrees: lengths and angles go through vectors in nm."""
+TIME_ROUNDING = 4
+"""Neighbouring float32 numbers that a time may be off."""
 UNRECORDED = (
-    "a native file does not record --pbc, --center or --fit: if it was made with them, compare it "
-    "with a source that was treated alike"
+    "a native file does not record --pbc, --center, --fit or --timestep: if it was made with them, "
+    "compare it with a source that was treated alike"
 )
 BLOCK_NBYTES = 16 << 20
 """Decoded bytes compared at a time."""
@@ -262,7 +289,7 @@ class Checks:
         assert source is not None
         n_frames = layout.info.n_frames
         container = container_format(layout)
-        rounded = (layout if container is None else layout_class(container)).facts.rounds
+        native = (layout if container is None else layout_class(container)).facts
         starts = [block * self.block_frames for block in blocks if self.wanted(block)]
         for opened in (layout, source):
             opened.prefetch((block, min(block + self.block_frames, n_frames)) for block in starts)
@@ -281,10 +308,17 @@ class Checks:
                 source_block,
                 allowed,
                 tables=tables,
-                rounded=rounded,
+                rounded=native.rounds,
                 rounded_source=self._source_rounds,
             )
             result.max_abs_diff_angstrom = max(result.max_abs_diff_angstrom, worst)
+            if native.is_copied and not tables:
+                problems += compare_native_columns(
+                    own_block,
+                    source_block,
+                    has_times=layout.timing.step_ps is None,
+                    has_steps=not native.counts_steps,
+                )
             if problems and result.ok and layout.manifest is None:
                 problems[0] += f"; {UNRECORDED}"
             for problem in problems:
