@@ -245,10 +245,20 @@ class ConversionOptions:
         """
         left_out = {one.name for one in fields(Running)} | {"verify"}
         left_out |= {"stop", "expected_frames"} if self.running.growing else set()
-        given_options = [
-            (one, _plain(value)) for one, value in self.given() if one.name not in left_out
-        ]
-        return {one.name: value for one, value in given_options if value is not None}
+        values = {
+            one.name: _plain(_absolute(value) if one.name in FILES else value)
+            for one, value in self.given()
+            if one.name not in left_out
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+
+FILES = ("top", "fit_reference")
+"""Options that are files, which a recipe finds from any folder."""
+
+
+def _absolute(value: Any) -> Any:
+    return to_path(value) if isinstance(value, str) else value
 
 
 def _plain(value: Any) -> Any:

@@ -279,9 +279,13 @@ class _Joiner:
             return
         first_ps = self.read(number, start, start + 1).time[0]
         last_ps = self.read(number, stop - 1, stop).time[0]
+        taken = self.infos[winner]
+        has_all = last_ps <= taken.time_last_ps + self._slack(last_ps, taken)
+        begins = f"continues from {taken.time_first_ps:g} {self.unit} on"
         self.notes.append(
             f"{self.infos[number].path}: {frames_text(start, stop)} ({first_ps:g} to {last_ps:g} "
-            f"{self.unit}) dropped, since {self.infos[winner].path} has these times too"
+            f"{self.unit}) dropped, since {taken.path} "
+            f"{'has these times too' if has_all else begins}"
         )
 
     def _note_gaps(self, parts: Sequence[tuple[int, int, int]]) -> None:

@@ -711,7 +711,9 @@ def verify_units(folder: str | os.PathLike[str]) -> Iterator[tuple[Path, str | N
             problem = None
             try:
                 unit = open_unit(file.path)
-                if unit is not None:
+                if unit is None:
+                    problem = "it cannot be opened, or others may write to it: it is not used"
+                else:
                     unit.check()
                     unit.close()
             except (DamagedUnitError, OSError) as error:
