@@ -23,7 +23,7 @@ from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
 from mdio.core.files.fingerprint import NAMES, fingerprint, read_head
 from mdio.core.files.marks import read_regular
 from mdio.core.files.store import to_path
-from mdio.core.files.writing import write_whole
+from mdio.core.files.writing import write_atomically
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.topology import Topology
 from mdio.layouts.base import FormatFacts, Layout
@@ -259,7 +259,7 @@ class RefsWriter(LayoutWriter):
         templates = {f"f{n}": one.path.absolute().as_uri() for n, one in enumerate(self._placed)}
         references = {"version": 1, "mdio": manifest, "templates": templates, "refs": refs}
         text = json.dumps(references, separators=(",", ":"))
-        write_whole(self.path, text.encode(), prefix=f"{self.path.name}.")
+        write_atomically(self.path, text.encode(), prefix=f"{self.path.name}.")
 
     def _positions(self) -> Iterator[tuple[str, Any]]:
         first = self._placed[0]

@@ -43,7 +43,7 @@ from mdio.core.files.fingerprint import COUNTS_NBYTES, file_state
 from mdio.core.files.in_flight import copy
 from mdio.core.files.marks import open_regular, read_regular
 from mdio.core.files.reading import reads
-from mdio.core.files.writing import write_whole
+from mdio.core.files.writing import write_atomically
 from mdio.core.kernels import crc32c, crc32c_pieces
 from mdio.core.words import human_nbytes
 
@@ -407,7 +407,7 @@ def write_unit(path: Path, ranges: Sequence[SourceRange], data: Bytes) -> None:
     raw = json.dumps(header).encode()
     sums = crc32c_pieces(data, _edges(0, data.nbytes)).astype("<u4").tobytes()
     head = HEAD.pack(MAGIC, len(raw), crc32c(sums, crc32c(raw)))
-    write_whole(path, head, raw, sums, data, prefix=TEMPORARY, mode=0o600)
+    write_atomically(path, head, raw, sums, data, prefix=TEMPORARY, mode=0o600)
 
 
 def open_unit(path: Path) -> CachedUnit | None:
@@ -516,7 +516,7 @@ class CachedSource:
             try:
                 self.folder.make_home(self.home)
                 data = json.dumps(record).encode()
-                write_whole(self.home / RECORD, data, prefix=TEMPORARY, mode=0o600)
+                write_atomically(self.home / RECORD, data, prefix=TEMPORARY, mode=0o600)
             except OSError as error:
                 self.note(self.folder.fail(error))
             for file in self.folder.files([self.home]):
