@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
-from mdio.core.files.fingerprint import NAMES, fingerprint, read_head
+from mdio.core.files.fingerprint import KEY_NAMES, fingerprint, read_head
 from mdio.core.files.marks import read_regular
 from mdio.core.files.store import to_path
 from mdio.core.files.writing import write_atomically
@@ -105,7 +105,7 @@ class RefsLayout(Layout):
         for name in changed:
             raise SourceError(
                 f"{self.path}: points into {source}, which is not what it was (its "
-                f"{NAMES[name]} was {recorded[name]}, now it is {current[name]}); "
+                f"{KEY_NAMES[name]} was {recorded[name]}, now it is {current[name]}); "
                 "make the references again"
             )
         opened = recorded.get("opened") or {}

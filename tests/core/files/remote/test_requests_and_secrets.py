@@ -345,7 +345,9 @@ def test_threads_that_look_ahead_end_with_their_answers(monkeypatch):
     begun = threading.Event()
     monkeypatch.setattr(objects, "get", lambda path, wanted: begun.wait())
     objects.prefetch([Path(f"object{n}") for n in range(20)], 8)
-    looking = [thread for thread in threading.enumerate() if thread.name.startswith("mdio look")]
+    looking = [
+        thread for thread in threading.enumerate() if thread.name.startswith("mdio prefetch")
+    ]
     assert looking
     begun.set()
     for thread in looking:
