@@ -103,15 +103,15 @@ def vectors_from_boxes(boxes: NDArray[Any]) -> NDArray[np.float32]:
 def edges_from_boxes(boxes: NDArray[Any]) -> NDArray[np.float32]:
     """Return the vectors of unit cells, also of cells that are periodic along some axes only.
 
-    `boxes`, (F, 6) float32: a length of 0 stands for an axis that is not periodic; all angles must
-    be right ones then.
+    `boxes`, (F, 6) float32: a length of 0 stands for an axis that is not periodic.
     Returns (F, 3, 3) float32: as `vectors_from_boxes`; zeros for an axis that is not periodic.
     """
-    edges = vectors_from_boxes(boxes)
-    cells = np.asarray(boxes)
-    is_partial = (cells[:, :3] == 0).any(axis=1) & (cells[:, :3] > 0).any(axis=1)
-    is_partial &= (cells[:, :3] >= 0).all(axis=1) & (cells[:, 3:] == RIGHT_ANGLE).all(axis=1)
-    edges[is_partial] = cells[is_partial, :3, np.newaxis] * np.eye(3, dtype=np.float32)
+    cells = np.array(boxes)
+    not_periodic = cells[:, :3] == 0
+    not_periodic &= ~not_periodic.all(axis=1)[:, np.newaxis]
+    cells[:, :3][not_periodic] = 1
+    edges = vectors_from_boxes(cells)
+    edges[not_periodic] = 0
     return edges
 
 
