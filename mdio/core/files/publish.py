@@ -296,7 +296,7 @@ def publish(
                 if in_parts:
                     written.append(final_parts_folder(claim.name(parts), goal))
                     claim.built[written[-1].name] = parts.name
-                if upload is None:  # files are removed here when they have been sent
+                if upload is None:  # else these files are removed once they are sent
                     for path in (*written, goal):
                         flush_tree(claim.name(path))
                 # Objects that stay in the store, or have been sent, cannot be checked here.
@@ -304,9 +304,8 @@ def publish(
                     try:
                         check(temporary)
                     except MdioError:
-                        journal_path(temporary).unlink(
-                            missing_ok=True
-                        )  # do not resume a damaged one
+                        # A damaged output must not be resumed.
+                        journal_path(temporary).unlink(missing_ok=True)
                         raise
                 if upload is not None and upload.early:
                     temporaries = {path.name: claim.name(path) for path in written}
