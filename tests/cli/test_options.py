@@ -109,7 +109,7 @@ def test_what_has_no_recipe_is_refused(tmp_path, capsys):
     for path, code in ((DCD, 1), (tmp_path / "no.json", 1), (tmp_path / "other.json", 2)):
         assert main(["convert", "--recipe", str(path), DCD, goal]) == code
         assert str(path) in capsys.readouterr().err
-    with pytest.raises(PlanError, match="'colour', which this version of mdio has not"):
+    with pytest.raises(PlanError, match="'colour', which this version of mdio does not have"):
         read_recipe(tmp_path / "other.json")
 
 
