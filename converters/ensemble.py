@@ -123,7 +123,7 @@ def convert_ensemble(
                 sources=[*chain(*files.values())],
                 in_parts=own.in_parts,
                 parts_at=parts_at,
-                begun=begun,
+                identity=begun,
                 resume=resume,
             )
         )

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mdio._version import __version__
 from mdio.core.errors import CorruptLayoutError, PlanError
-from mdio.core.files.marks import SEAL, seal
+from mdio.core.files.marks import CHECKSUM_KEY, with_checksum
 from mdio.core.frames import to_json
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ _OPTIONAL: Mapping[str, type | tuple[type, ...]] = {
     "stripe": dict,
     "time_first_ps": (*_NUMBER, _NONE),
     "time_last_ps": (*_NUMBER, _NONE),
-    SEAL: int,
+    CHECKSUM_KEY: int,
 }
 
 
@@ -156,7 +156,7 @@ def build_manifest(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str
         manifest["recipe"] = dict(meta.recipe)
     if meta.repaired:
         manifest["repaired"] = list(meta.repaired)
-    return seal(manifest | extra)
+    return with_checksum(manifest | extra)
 
 
 def has_source_integers(manifest: Mapping[str, Any]) -> bool:
@@ -206,12 +206,13 @@ def check_manifest(manifest: Any, path: str | PathLike[str]) -> dict[str, Any]:
             f"{manifest.get('mdio_version')}, this is mdio {__version__} and reads up to "
             f"{FORMAT_VERSION}; install a newer mdio"
         )
-    if "checksum" in manifest or SEAL in manifest:
-        expected = seal(manifest)[SEAL]
-        if manifest.get(SEAL) != expected:
+    if "checksum" in manifest or CHECKSUM_KEY in manifest:
+        expected = with_checksum(manifest)[CHECKSUM_KEY]
+        if manifest.get(CHECKSUM_KEY) != expected:
             raise CorruptLayoutError(
                 f"{path}: its manifest has the checksum {expected}, expected "
-                f"{manifest.get(SEAL)!r}; it was damaged or changed, convert the source again"
+                f"{manifest.get(CHECKSUM_KEY)!r}; it was damaged or changed, convert the source "
+                "again"
             )
     _check_types(manifest, path)
     if manifest["n_frames"] < 1 or manifest["n_atoms"] < 1:

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
-from mdio.core.files.fingerprint import NAMES, fingerprint, read_head
+from mdio.core.files.fingerprint import KEY_NAMES, fingerprint, read_head
 from mdio.core.files.marks import read_regular
 from mdio.core.files.store import to_path
-from mdio.core.files.writing import write_whole
+from mdio.core.files.writing import write_atomically
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.topology import Topology
 from mdio.layouts.base import FormatFacts, Layout, Timing
@@ -105,7 +105,7 @@ class RefsLayout(Layout):
         for name in changed:
             raise SourceError(
                 f"{self.path}: points into {source}, which is not what it was (its "
-                f"{NAMES[name]} was {recorded[name]}, now it is {current[name]}); "
+                f"{KEY_NAMES[name]} was {recorded[name]}, now it is {current[name]}); "
                 "make the references again"
             )
         opened = recorded.get("opened") or {}
@@ -265,7 +265,7 @@ class RefsWriter(LayoutWriter):
         templates = {f"f{n}": one.path.absolute().as_uri() for n, one in enumerate(self._placed)}
         references = {"version": 1, "mdio": manifest, "templates": templates, "refs": refs}
         text = json.dumps(references, separators=(",", ":"))
-        write_whole(self.path, text.encode(), prefix=f"{self.path.name}.")
+        write_atomically(self.path, text.encode(), prefix=f"{self.path.name}.")
 
     def _positions(self) -> Iterator[tuple[str, Any]]:
         first = self._placed[0]

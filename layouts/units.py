@@ -17,7 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
-from mdio.core.files.in_flight import MOST_APART, ByteRange, Opening, in_flight, prefetch_openings
+from mdio.core.files.in_flight import (
+    MAX_SEPARATE_RUNS,
+    ByteRange,
+    Opening,
+    in_flight,
+    prefetch_openings,
+)
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.stalls import is_mount_gone
 from mdio.core.words import frames_text
@@ -101,7 +107,7 @@ def _opened_ahead(units: Iterable[Unit]) -> Iterator[Unit]:
     """Yield units, and ask for the objects that those which come next open."""
     coming, near, last = iter(units), deque[Unit](), None
     while True:
-        new = list(islice(coming, MOST_APART - len(near)))
+        new = list(islice(coming, MAX_SEPARATE_RUNS - len(near)))
         openings = {one.path: one for unit in new for one in unit.openings()}
         prefetch_openings(one for path, one in openings.items() if path != last)
         near.extend(new)

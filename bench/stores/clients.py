@@ -138,7 +138,7 @@ def main() -> int:
         if kind == "mdio":
             from mdio.core.files.remote import objects
 
-            objects._known.clear()  # of the case before
+            objects._answers.clear()  # of the case before
         case = cases[line.strip()]()
         print("ready", flush=True)
         sys.stdin.readline()

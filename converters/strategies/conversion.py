@@ -236,12 +236,12 @@ class Conversion:
                 companions=list(new),
                 parts_at=parts_at,
                 check=self._check,
-                begun=identity,
+                identity=identity,
                 resume=resume,
                 # What follows a source, and a repair, are begun anew each time.
-                anew=force or (self._upload is None and (growing or self.repairs is not None)),
+                discard=force or (self._upload is None and (growing or self.repairs is not None)),
                 upload=self._upload,
-                former=self._former,
+                former_state=self._former,
                 follows=self._replaces_source,
             )
         )

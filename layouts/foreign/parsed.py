@@ -36,7 +36,7 @@ def parsed_topology(path: Path) -> Topology | None:
     for where, then, body in stored_beside(path, MAGIC, ENDING):
         with suppress(struct.error, CorruptLayoutError, OSError):
             is_ours = PARSER.unpack_from(body) == (_parser_crc(),)
-            if is_ours and Identity.of(path).holds(then, where):
+            if is_ours and Identity.of(path).matches(then, where):
                 return Topology.from_bytes(bytes(body[PARSER.size :]), str(where))
     return None
 

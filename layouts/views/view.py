@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mdio.core.blocks import Spans
 from mdio.core.errors import PlanError
-from mdio.core.files.in_flight import MOST_APART, ByteRange, Opening
+from mdio.core.files.in_flight import MAX_SEPARATE_RUNS, ByteRange, Opening
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, FrameData, TrajectoryInfo
 from mdio.core.topology import Topology
 from mdio.layouts.base import FormatFacts, Layout, Timing
@@ -271,7 +271,9 @@ class ViewLayout(Layout):
 
     def _openings(self, runs: Spans, atoms: AtomIndices | None) -> Iterator[Opening]:
         coming = (own for run in runs for own in self._source_runs(*run))
-        yield from self.source._openings(list(islice(coming, MOST_APART)), self._of_source(atoms))
+        yield from self.source._openings(
+            list(islice(coming, MAX_SEPARATE_RUNS)), self._of_source(atoms)
+        )
 
     def _of_source(self, atoms: AtomIndices | None) -> AtomIndices | None:
         """Return the source's numbers of atoms of the view."""

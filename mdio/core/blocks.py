@@ -28,7 +28,7 @@ def block_name(block: range) -> str:
 def split_evenly(n_frames: int, n_parts: int) -> list[range]:
     """Cut frames into contiguous parts whose lengths differ by at most one, longer ones first.
 
-    `n_frames`: frames there are. `n_parts`: parts wanted; there are fewer if there are fewer
+    `n_frames`: number of frames. `n_parts`: parts wanted; there are fewer if there are fewer
     frames, and none is empty.
     Raises PlanError: `n_parts` is not positive.
     """
@@ -42,9 +42,9 @@ def split_evenly(n_frames: int, n_parts: int) -> list[range]:
 
 
 def runs_of_parts(edges: Edges, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (part, first of its frames, one beyond the last) of frames ``start:stop`` of all.
+    """Yield (part, first, one beyond the last of its frames) for frames ``start:stop`` of all.
 
-    `edges`, (n + 1,) int: where the parts begin, one after the other, and where the last one ends.
+    `edges`, (n + 1,) int: where each part begins, ascending, and where the last one ends.
     """
     number = int(edges.searchsorted(start, side="right")) - 1
     while start < stop:
@@ -56,10 +56,11 @@ def runs_of_parts(edges: Edges, start: int, stop: int) -> Iterator[tuple[int, in
 def aligned_blocks(boundaries: ArrayLike, frames: range, n_blocks: int) -> list[range]:
     """Cut frames into contiguous blocks at a layout's own boundaries.
 
-    Where at least `n_blocks` pieces of the layout hold frames, every block is a run of whole
-    pieces, each edge the boundary nearest to an even cut: no chunk is read by two workers. Where
-    there are fewer pieces than blocks, all boundaries are edges and the longest pieces are cut
-    further, evenly: a chunk may then be read by several workers, so that none stands idle.
+    Boundaries enclose pieces, such as chunks. If at least `n_blocks` pieces hold frames, every
+    block is a run of whole pieces, each edge the boundary nearest to an even cut: no chunk is read
+    by two workers. If there are fewer pieces than blocks, all boundaries are edges and the longest
+    pieces are cut further, evenly: a chunk may then be read by several workers, so that none is
+    idle.
 
     `boundaries`, (n,) int: ascending, as `Layout.boundaries` gives them. `frames`: which frames,
     with a positive step. `n_blocks`: blocks wanted; there are fewer only if there are fewer frames,
@@ -94,27 +95,27 @@ def sub_blocks(boundaries: ArrayLike, block: range, max_frames: int) -> Iterator
     begin = 0
     while begin < len(block):
         first = block[begin]
-        after = int(np.searchsorted(edges, first + max_frames, side="right")) - 1
-        end = int(edges[after])
+        last = int(np.searchsorted(edges, first + max_frames, side="right")) - 1
+        end = int(edges[last])
         if end <= first:
-            end = int(edges[after + 1]) if after + 1 < len(edges) else block.stop
-        following = max(begin + 1, _index_of(block, end))
-        yield block[begin:following]
-        begin = following
+            end = int(edges[last + 1]) if last + 1 < len(edges) else block.stop
+        next_begin = max(begin + 1, _index_of(block, end))
+        yield block[begin:next_begin]
+        begin = next_begin
 
 
 def runs_within(boundaries: ArrayLike, n_frames: int, unit: int, max_frames: int) -> list[range]:
-    """Cut all frames into runs that can be held at once.
+    """Cut all frames into runs that fit into memory.
 
-    As `sub_blocks`, but a longer piece is cut further where it is not decoded as one: a segment, a
-    file of many.
+    As `sub_blocks`, but a longer piece is cut further if it is not decoded as one, such as a
+    segment or one of several joined files.
 
-    `boundaries`: as there. `unit`: frames that are decoded as one. `max_frames`: in a run, unless a
-    unit has more.
+    `boundaries`: as of `sub_blocks`. `unit`: frames that are decoded as one. `max_frames`: in a
+    run, unless a unit has more.
     """
     longest = max(unit, max_frames - max_frames % unit)
-    pieces = sub_blocks(boundaries, range(n_frames), longest)
-    return [one[first : first + longest] for one in pieces for first in range(0, len(one), longest)]
+    runs = sub_blocks(boundaries, range(n_frames), longest)
+    return [run[first : first + longest] for run in runs for first in range(0, len(run), longest)]
 
 
 def _check(n_parts: int) -> None:
@@ -128,7 +129,7 @@ def _index_of(frames: range, frame: int) -> int:
 
 
 def _piece_edges(boundaries: ArrayLike, frames: range) -> Edges:
-    """Return where pieces that hold any of `frames` begin, counted in `frames`, and the end."""
+    """Return the edges of pieces that hold any of `frames`, as indices into `frames`."""
     edges = np.asarray(boundaries, dtype=np.int64)
     counted = -((frames.start - edges) // frames.step)
     inner = counted[(counted > 0) & (counted < len(frames))]
@@ -143,7 +144,7 @@ def _nearest_edges(pieces: Edges, n_blocks: int) -> list[int]:
         ideal = int(pieces[-1]) * block / n_blocks
         after = int(np.searchsorted(pieces, ideal))
         nearest = after - 1 if ideal - pieces[after - 1] <= pieces[after] - ideal else after
-        # One edge at least for each block before, and for each that is still to come.
+        # Leave at least one edge for each block before, and for each one after.
         chosen.append(min(max(nearest, chosen[-1] + 1), len(pieces) - 1 - (n_blocks - block)))
     return [int(pieces[i]) for i in (*chosen, len(pieces) - 1)]
 

@@ -51,7 +51,7 @@ def _cosines(degrees: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _skewed(cells: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the vectors of (F, 6) cells of which some angle is not a right one."""
+    """Return the vectors of (F, 6) cells that have angles other than right ones."""
     lx, ly, lz, alpha, beta, gamma = cells.T
     cos_alpha, cos_beta, cos_gamma = _cosines(alpha), _cosines(beta), _cosines(gamma)
     sin_gamma = np.where(gamma == RIGHT_ANGLE, 1.0, np.sin(np.deg2rad(gamma)))
@@ -61,14 +61,14 @@ def _skewed(cells: NDArray[np.float64]) -> NDArray[np.float64]:
     vectors[:, 1, 1] = ly * sin_gamma
     vectors[:, 2, 0] = lz * cos_beta
     vectors[:, 2, 1] = lz * (cos_alpha - cos_beta * cos_gamma) / sin_gamma
-    # C's pow, which MDAnalysis squares with, may be a unit in the last place off the product. It
-    # has to be called, once a frame, only where float32 numbers hang on that.
+    # C's pow, with which MDAnalysis squares, may differ from the product by a unit in the last
+    # place. It is slow, so it is called only for frames whose float32 results depend on that.
     squares = vectors[:, 2, :2] ** 2
-    most = _heights(lz, np.nextafter(squares, -np.inf))
-    least = _heights(lz, np.nextafter(squares, np.inf))
-    unsure = (most.astype(np.float32) != least.astype(np.float32)) | ~(least > 0)
-    exact = [x**2 for x in vectors[unsure, 2, :2].ravel().tolist()]
-    squares[unsure] = np.reshape(exact, (-1, 2))
+    highest = _heights(lz, np.nextafter(squares, -np.inf))
+    lowest = _heights(lz, np.nextafter(squares, np.inf))
+    is_unsure = (highest.astype(np.float32) != lowest.astype(np.float32)) | ~(lowest > 0)
+    exact = [x**2 for x in vectors[is_unsure, 2, :2].ravel().tolist()]
+    squares[is_unsure] = np.reshape(exact, (-1, 2))
     vectors[:, 2, 2] = _heights(lz, squares)
     return vectors
 
@@ -82,8 +82,8 @@ def vectors_from_boxes(boxes: NDArray[Any]) -> NDArray[np.float32]:
     """Return the vectors of unit cells: the first along x, the second in the xy plane.
 
     `boxes`, (F, 6) float32: lengths, and angles in degrees.
-    Returns (F, 3, 3) float32: in the unit of the lengths, a vector a row. Zeros for cells that are
-    none: a number that is not positive, an angle of 180 or more, angles that do not close.
+    Returns (F, 3, 3) float32: in the unit of the lengths, a vector a row. Zeros for impossible
+    cells: a number that is not positive, an angle of 180 or more, angles that enclose no volume.
     Raises ValueError: the shape is not (F, 6).
     """
     cells = np.ascontiguousarray(boxes, np.float64)
@@ -101,20 +101,20 @@ def vectors_from_boxes(boxes: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def edges_from_boxes(boxes: NDArray[Any]) -> NDArray[np.float32]:
-    """Return the same as `vectors_from_boxes`, and of cells that are open along some axes.
+    """Return the vectors of unit cells, also of cells that are periodic along some axes only.
 
     `boxes`, (F, 6) float32: a length of 0 stands for an axis that is not periodic.
-    Returns (F, 3, 3) float32: the vector of such an axis is zeros, the others are there.
+    Returns (F, 3, 3) float32: as `vectors_from_boxes`; zeros for an axis that is not periodic.
     """
     cells = np.array(boxes)
-    is_open = cells[:, :3] == 0
-    is_open &= ~is_open.all(axis=1)[:, np.newaxis]
-    cells[:, :3][is_open] = 1
+    not_periodic = cells[:, :3] == 0
+    not_periodic &= ~not_periodic.all(axis=1)[:, np.newaxis]
+    cells[:, :3][not_periodic] = 1
     edges = vectors_from_boxes(cells)
-    edges[is_open] = 0
+    edges[not_periodic] = 0
     return edges
 
 
 def periodic_axes(boxes: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return along which axes any of some cells, (F, 6), are periodic, (3,)."""
+    """Return a mask, (3,), of the axes along which any of the boxes, (F, 6), is periodic."""
     return np.asarray((np.asarray(boxes)[:, :3] != 0).any(axis=0))

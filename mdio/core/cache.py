@@ -1,14 +1,13 @@
-"""Units of trajectories on a node's own disk: their folder, and whether they are stale.
+"""Caches: units of trajectories on a node's own disk, and whether they are stale.
 
-Processes of a node share it without locks: a file appears by being renamed, and any process that
-finds it gone reads from the source. Only names of ours are ever removed. Times are compared with
-times of the same disk alone, so clocks of other machines do not matter.
+Processes of a node share a cache without locks: a file appears by a rename, and a process that does
+not find it reads from the source. Only files of mdio are ever removed. Times are compared only with
+times of the same disk, so clocks of other machines do not matter.
 
-A cache is one user's alone: whoever could write there could give others wrong frames, and whoever
-could read there would see trajectories that are closed to him.
+A cache belongs to one user: anyone who could write there could give others wrong frames, and anyone
+who could read there would see trajectories that are not readable for them.
 
-The file of a unit: ranges of bytes of a source's files, with checksums of pieces.
-
+The file of a unit holds ranges of bytes of a source's files, with checksums. It consists of
 ``MDIOUNIT``, the bytes of the header (uint32), the crc32c of all that follows up to the data
 (uint32), the header (JSON: ``name``; ``ranges``, a list of [file, offset, bytes], ``file`` relative
 to the trajectory and empty for itself; ``nbytes``), the crc32c of each piece of 64 KiB of the data
@@ -43,24 +42,24 @@ from mdio.core.files.fingerprint import COUNTS_NBYTES, file_state
 from mdio.core.files.in_flight import copy
 from mdio.core.files.marks import open_regular, read_regular
 from mdio.core.files.reading import reads
-from mdio.core.files.writing import write_whole
+from mdio.core.files.writing import write_atomically
 from mdio.core.kernels import crc32c, crc32c_pieces
 from mdio.core.words import human_nbytes
 
 VERSION = 1
-HOMES = re.compile(r"v(\d+)-[0-9a-f]{16}")
-"""Folders of one trajectory each: the version of the format, and a hash of what is in it."""
-OURS = re.compile(r".*\.unit|\.mdio-cache-[0-9a-f]+|source\.json")
+TRAJECTORY_FOLDER = re.compile(r"v(\d+)-[0-9a-f]{16}")
+"""Name of a trajectory's folder: the version of the format, and a hash of path and label."""
+CACHE_FILE = re.compile(r".*\.unit|\.mdio-cache-[0-9a-f]+|source\.json")
 TEMPORARY = ".mdio-cache-"
-STALE_NS = 3600 * 10**9
+ABANDONED_NS = 3600 * 10**9
 """Age at which a temporary file counts as abandoned."""
 USER_PREFIX = "uid-"
-"""Prefix of a user's folder inside one in which others may write."""
+"""Prefix of the name of a user's folder inside one in which others may write."""
 NODE_PREFIX = "node-"
-"""Prefix of the folders of nodes that share a disk, with the name in ``MDIO_NODE``."""
-LEFT_FREE, LEFT_FREE_NBYTES = 0.1, 8 << 30
+"""Prefix of the folder of a node, named in ``MDIO_NODE``, on a disk that several nodes share."""
+FREE_SHARE, MAX_FREE_NBYTES = 0.1, 8 << 30
 """Without a limit, this share of the disk stays free, but at most this many bytes."""
-EVICT_DOWN_TO = 0.9
+EVICT_TO_SHARE = 0.9
 """Eviction continues down to this share of the limit, so that it is seldom needed."""
 
 
@@ -85,13 +84,13 @@ def node_name() -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """Where each node keeps units of trajectories, and how much of them.
+    """Where each node keeps units of trajectories, and how many bytes of them.
 
-    `folder`: on a disk of each node. Variables (``$TMPDIR``) mean those of the process that reads,
-    and ``{local}`` the folder of a Dask worker, elsewhere that of temporary files. Where it is
-    another user's, or others may write there, ``uid-NUMBER`` in it. Where ``MDIO_NODE`` is set,
-    ``node-NAME`` below that. `max_nbytes`: bytes of all files in it; by
-    default, all but a tenth of the disk, or 8 GiB where that is less.
+    `folder`: on a disk of each node. Variables (``$TMPDIR``) are those of the process that reads;
+    ``{local}`` is the folder of a Dask worker, elsewhere that of temporary files. If the folder is
+    another user's, or others may write there, ``uid-NUMBER`` in it is used. If ``MDIO_NODE`` is
+    set, ``node-NAME`` below that. `max_nbytes`: limit of all files in it; by default, a tenth of
+    the disk stays free, or 8 GiB if that is less.
     """
 
     folder: str
@@ -101,9 +100,9 @@ class Cache:
     def from_option(
         cls, cache: Cache | str | PathLike[str] | None, max_nbytes: int | None = None
     ) -> Cache | None:
-        """Return the cache in a folder; a `Cache` and None are returned as they are.
+        """Return the `Cache` of an option: a folder, a `Cache` or None.
 
-        Raises PlanError: a size that is not positive, or without a folder.
+        Raises PlanError: the size is not positive, or is given without a folder.
         """
         if max_nbytes is not None and (cache is None or max_nbytes < 1):
             raise PlanError(f"a cache of {max_nbytes} bytes: give a folder, and a positive size")
@@ -120,7 +119,7 @@ class Cache:
         return path if name is None else path / (NODE_PREFIX + re.sub(r"[^\w.-]", "_", name))
 
     def open(self) -> CacheFolder:
-        """Return the folder, one object for all callers of a process."""
+        """Return the folder; all callers of a process get the same object."""
         return _folder_at(self.root, self.max_nbytes)
 
 
@@ -129,7 +128,7 @@ def _local_folder() -> str:
     import sys
 
     if "distributed" in sys.modules:
-        with suppress(ImportError, ValueError):  # this is no worker
+        with suppress(ImportError, ValueError):  # not in a worker
             from distributed import get_worker
 
             return str(Path(get_worker().local_directory).parent)
@@ -156,7 +155,7 @@ class CachedFile:
         return self.path.suffix == ".unit" and "-t" not in self.path.stem
 
     def remove(self) -> None:
-        """Remove it; harmless if another process has."""
+        """Remove it, unless another process has done so."""
         with suppress(OSError):
             self.path.unlink()
 
@@ -171,73 +170,77 @@ class CacheFolder:
         self.root = root
         self.max_nbytes = max_nbytes
         self.problem: str | None = None
-        """Why nothing more is stored; None if units are."""
-        self._room = 0
+        """Why nothing more is stored; None if units are stored."""
+        self._reserved_nbytes = 0
+        """Bytes that may be stored before sizes are summed again."""
 
     @cached_property
-    def foreign_versions(self) -> int:
-        """How many trajectories there are of another version of mdio, in its own format."""
+    def n_foreign(self) -> int:
+        """How many trajectories were stored by a version of mdio with another format."""
         with suppress(OSError):
-            homes = [HOMES.fullmatch(path.name) for path in self.root.iterdir()]
-            return sum(home is not None and int(home[1]) != VERSION for home in homes)
+            matches = [TRAJECTORY_FOLDER.fullmatch(path.name) for path in self.root.iterdir()]
+            return sum(match is not None and int(match[1]) != VERSION for match in matches)
         return 0
 
-    def home(self, key: str) -> Path:
+    def trajectory_folder(self, key: str) -> Path:
         """Return the folder of a trajectory by its key, 16 hexadecimal digits."""
         return self.root / f"v{VERSION}-{key}"
 
-    def make_home(self, home: Path) -> None:
+    def make_folder(self, folder: Path) -> None:
         """Create the folder of a trajectory, private to this user; raises OSError."""
-        for folder in (*reversed([self.root, *self.root.parents]), home):
-            if not folder.exists():
-                folder.mkdir(mode=0o700, exist_ok=True)
-        for folder in (self.root, home):
-            status = folder.stat()
+        for path in (*reversed([self.root, *self.root.parents]), folder):
+            if not path.exists():
+                path.mkdir(mode=0o700, exist_ok=True)
+        for path in (self.root, folder):
+            status = path.stat()
             if not is_private(status):
-                raise PermissionError(errno.EPERM, "others may write there", str(folder))
-            if folder == home and status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-                home.chmod(0o700)  # older versions let all read
+                raise PermissionError(errno.EPERM, "others may write there", str(path))
+            if path == folder and status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                folder.chmod(0o700)  # older versions let all users read
 
-    def homes(self, *, every: bool = False) -> Iterator[Path]:
-        """Yield the folders of trajectories; with `every`, also of other versions of mdio."""
+    def trajectory_folders(self, *, all_versions: bool = False) -> Iterator[Path]:
+        """Yield the folders of trajectories, of this or of all versions of the format."""
         with suppress(OSError):
             for path in sorted(self.root.iterdir()):
-                match = HOMES.fullmatch(path.name)
-                if match and (every or int(match[1]) == VERSION) and path.is_dir():
+                match = TRAJECTORY_FOLDER.fullmatch(path.name)
+                if match and (all_versions or int(match[1]) == VERSION) and path.is_dir():
                     yield path
 
-    def files(self, homes: list[Path] | None = None) -> Iterator[CachedFile]:
-        """Yield all files of the cache, or those of some trajectories."""
-        for home in self.homes(every=True) if homes is None else homes:
-            with suppress(OSError), os.scandir(home) as entries:
+    def files(self, folders: list[Path] | None = None) -> Iterator[CachedFile]:
+        """Yield all files of the cache, or those in the `folders` of some trajectories."""
+        if folders is None:
+            folders = list(self.trajectory_folders(all_versions=True))
+        for folder in folders:
+            with suppress(OSError), os.scandir(folder) as entries:
                 for entry in entries:
-                    if OURS.fullmatch(entry.name):
+                    if CACHE_FILE.fullmatch(entry.name):
                         with suppress(OSError):
                             status = entry.stat(follow_symlinks=False)
                             yield CachedFile(Path(entry.path), status.st_size, status.st_mtime_ns)
 
-    def limit(self, held_nbytes: int) -> int:
-        """Return the limit of bytes for all files, given that they take `held_nbytes` now."""
+    def limit(self, used_nbytes: int) -> int:
+        """Return the limit of bytes for all files, given that they take `used_nbytes` now."""
         if self.max_nbytes is not None:
             return self.max_nbytes
         usage = shutil.disk_usage(self.root)
-        left_free = min(int(LEFT_FREE * usage.total), LEFT_FREE_NBYTES)
-        return max(0, held_nbytes + usage.free - left_free)
+        kept_free = min(int(FREE_SHARE * usage.total), MAX_FREE_NBYTES)
+        return max(0, used_nbytes + usage.free - kept_free)
 
     def make_room(self, nbytes: int, own: Path) -> bool:
         """Evict the least recently used units until `nbytes` fit; False if they cannot.
 
-        Units in `own`, the folder of the trajectory being read, stay: if it is larger than the
-        cache, each pass then finds a part of it, where otherwise its end would evict its beginning.
-        Sizes are summed now and then; the free space is divided among as many processes as there
-        are cores.
+        Units in `own`, the folder of the trajectory being read, stay: if that is larger than the
+        cache, each pass finds a part of it; otherwise its end would evict its beginning. Sizes are
+        not summed each time: a process reserves a share of the free space, as if there were one
+        process for each core.
         """
-        if self._room >= nbytes:
-            self._room -= nbytes
+        if self._reserved_nbytes >= nbytes:
+            self._reserved_nbytes -= nbytes
             return True
         files = sorted(self.files(), key=lambda file: file.used_ns)
-        for file in files:  # what killed processes have left
-            if file.path.name.startswith(TEMPORARY) and file.used_ns < files[-1].used_ns - STALE_NS:
+        for file in files:  # of killed processes
+            is_temporary = file.path.name.startswith(TEMPORARY)
+            if is_temporary and file.used_ns < files[-1].used_ns - ABANDONED_NS:
                 file.remove()
         used_nbytes = sum(file.nbytes for file in files)
         limit = self.limit(used_nbytes)
@@ -247,20 +250,20 @@ class CacheFolder:
             )
         if used_nbytes + nbytes > limit:
             return False
-        self._room = max(0, (limit - used_nbytes - nbytes) // (os.cpu_count() or 1))
+        self._reserved_nbytes = max(0, (limit - used_nbytes - nbytes) // (os.cpu_count() or 1))
         return True
 
     def evict(self, files: list[CachedFile], used_nbytes: int, limit: int, nbytes: int) -> int:
         """Remove files in order until `nbytes` fit; return the bytes still used."""
         for file in files:
-            if used_nbytes + nbytes <= EVICT_DOWN_TO * limit:
+            if used_nbytes + nbytes <= EVICT_TO_SHARE * limit:
                 break
             if file.path.suffix == ".unit":
                 file.remove()
                 used_nbytes -= file.nbytes
         return used_nbytes
 
-    def fail(self, error: OSError) -> str:
+    def disable(self, error: OSError) -> str:
         """Store nothing from now on; return a warning."""
         self.problem = (
             f"{self.root}: cannot write to this cache ({error.strerror or error}), so the rest is "
@@ -268,7 +271,7 @@ class CacheFolder:
         )
         return self.problem
 
-    def too_small(self) -> str:
+    def full_warning(self) -> str:
         """Return a warning that units do not fit."""
         size = "" if self.max_nbytes is None else f" of {human_nbytes(self.max_nbytes)}"
         return (
@@ -305,7 +308,7 @@ class CachedUnit:
         self._fd = -1
         self._begin = 0
         self._sums: NDArray[np.uint32] = np.empty(0, np.uint32)
-        self._room = np.empty(0, np.uint8)
+        self._buffer = np.empty(0, np.uint8)
         self._files: dict[str, tuple[list[int], list[tuple[int, int]]]] = {}
         located, position = [], 0
         for file, offset, nbytes in ranges:
@@ -319,14 +322,14 @@ class CachedUnit:
 
     @classmethod
     def of_file(cls, fd: int, name: str) -> CachedUnit:
-        """Return the unit of an open file, which is closed with it.
+        """Return the unit in an open file, which its `close` closes.
 
-        Raises DamagedUnitError: the file is not what was written under `name`. OSError: it cannot
+        Raises DamagedUnitError: the file is not as it was written, under `name`. OSError: it cannot
         be read.
         """
         head = os.pread(fd, HEAD.size, 0)
         if len(head) < HEAD.size or not head.startswith(MAGIC):
-            raise DamagedUnitError("no unit of a cache")
+            raise DamagedUnitError("it is not a unit of a cache")
         _, header_nbytes, crc = HEAD.unpack(head)
         size = os.fstat(fd).st_size
         raw = os.pread(fd, min(header_nbytes, size), HEAD.size)
@@ -347,9 +350,11 @@ class CachedUnit:
         return unit
 
     def read_into(self, file: str, buffers: Sequence[Any], offset: int) -> int:
-        """Fill the beginning of `buffers` with bytes of a file; 0 if they are not of this unit.
+        """Fill the beginning of `buffers` with bytes of a file, and return with how many.
 
-        Raises DamagedUnitError: they are not what was stored. OSError: they cannot be read.
+        Returns int: 0 if the unit does not have the bytes at `offset`.
+        Raises DamagedUnitError: they differ from those that were stored. OSError: they cannot be
+        read.
         """
         ranges = self._files.get(file)
         number = -1 if ranges is None else bisect_right(ranges[0], offset) - 1
@@ -368,23 +373,23 @@ class CachedUnit:
         return n_wanted
 
     def _checked(self, first: int, last: int) -> Bytes:
-        """Return bytes between edges of pieces, after comparing their checksums."""
-        if self._room.size < last - first:
-            self._room = np.empty(last - first, np.uint8)
-        room = self._room[: last - first]
+        """Return the bytes between two edges of pieces, after comparing their checksums."""
+        if self._buffer.size < last - first:
+            self._buffer = np.empty(last - first, np.uint8)
+        data = self._buffer[: last - first]
         done = 0
-        while done < len(room):
-            n_read = os.preadv(self._fd, [room.data[done:]], self._begin + first + done)
+        while done < len(data):
+            n_read = os.preadv(self._fd, [data.data[done:]], self._begin + first + done)
             if not n_read:
                 raise DamagedUnitError("it has been cut")
             done += n_read
         sums = self._sums[first // PIECE_NBYTES : -(-last // PIECE_NBYTES)]
-        if crc32c_pieces(room, _edges(first, last)).tobytes() != sums.tobytes():
+        if crc32c_pieces(data, _edges(first, last)).tobytes() != sums.tobytes():
             raise DamagedUnitError("its bytes have changed")
-        return room
+        return data
 
     def check(self) -> None:
-        """Read and compare all of it; raises as `read_into`."""
+        """Read all bytes and compare their checksums; raises as `read_into` does."""
         for first in range(0, self.nbytes, 64 * PIECE_NBYTES):
             self._checked(first, min(first + 64 * PIECE_NBYTES, self.nbytes))
 
@@ -402,18 +407,18 @@ class CachedUnit:
 
 
 def write_unit(path: Path, ranges: Sequence[SourceRange], data: Bytes) -> None:
-    """Write a unit, whole or not at all; raises OSError."""
+    """Write a unit, completely or not at all; raises OSError."""
     header = {"name": path.stem, "ranges": ranges, "nbytes": data.nbytes}
     raw = json.dumps(header).encode()
     sums = crc32c_pieces(data, _edges(0, data.nbytes)).astype("<u4").tobytes()
     head = HEAD.pack(MAGIC, len(raw), crc32c(sums, crc32c(raw)))
-    write_whole(path, head, raw, sums, data, prefix=TEMPORARY, mode=0o600)
+    write_atomically(path, head, raw, sums, data, prefix=TEMPORARY, mode=0o600)
 
 
 def open_unit(path: Path) -> CachedUnit | None:
-    """Open the unit of a file; None if there is none, it cannot be opened, or others wrote it.
+    """Open the unit in a file; None if that does not exist, cannot be opened, or is not private.
 
-    Raises DamagedUnitError: it is not what was written.
+    Raises DamagedUnitError: it is not as it was written.
     """
     try:
         fd = open_regular(path, os.O_RDONLY | os.O_NOFOLLOW)
@@ -433,15 +438,15 @@ def open_unit(path: Path) -> CachedUnit | None:
 
 RECORD = "source.json"
 REPLACED = "replaced"
-"""Generation where the open file has been replaced under its name."""
+"""The generation if the open file has been replaced under its name."""
 
 
-def read_source_record(home: Path) -> dict[str, Any]:
+def read_source_record(folder: Path) -> dict[str, Any]:
     """Return the record of the trajectory whose units are in a folder; empty if there is none."""
     try:
-        if not is_private((home / RECORD).stat()):
+        if not is_private((folder / RECORD).stat()):
             return {}
-        record = json.loads(read_regular(home / RECORD))
+        record = json.loads(read_regular(folder / RECORD))
     except (OSError, ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}
@@ -455,8 +460,8 @@ class CachedSource:
     """The units of a trajectory in a cache folder.
 
     An output of mdio is identified by its uuid; a file by size, inode, times of modification and
-    change, and checksums of both ends; it may grow at its end. Names of units contain a generation,
-    which changes when the source is replaced.
+    change, and checksums of both ends; it may grow. Names of units contain a generation, which
+    changes when the source is replaced.
 
     `cache`: the folder. `path`: the trajectory. `label`: the stored group of atoms that is read, if
     any. `uuid`: of an output of mdio. `n_units`: number of units, recorded for `mdio cache`.
@@ -478,15 +483,14 @@ class CachedSource:
         self.uuid = uuid
         self.n_units = n_units
         self._opened = opened
-        self._now: dict[str, Any] = {}
+        self._current_identity: dict[str, Any] = {}
         self.notes: list[str] = []
         """Notes for the user, each once."""
-        self.home = self.folder.home(_digest(self.path, label)[:16])
-        if self.folder.foreign_versions:
+        self.units_folder = self.folder.trajectory_folder(_digest(self.path, label)[:16])
+        if self.folder.n_foreign:
             self.note(
-                f"{self.folder.root}: {self.folder.foreign_versions} of the trajectories there "
-                "were kept by another version of mdio and are not used; mdio cache evict "
-                "removes them"
+                f"{self.folder.root}: {self.folder.n_foreign} of the trajectories there were "
+                "stored by another version of mdio and are not used; mdio cache evict removes them"
             )
 
     def note(self, text: str) -> None:
@@ -500,9 +504,9 @@ class CachedSource:
 
         Raises SourceError: it does not exist.
         """
-        source_record = read_source_record(self.home)
+        source_record = read_source_record(self.units_folder)
         identity, generation = self._identity(source_record)
-        self._now = identity
+        self._current_identity = identity
         if generation == REPLACED:
             return generation
         record = {
@@ -514,18 +518,18 @@ class CachedSource:
         }
         if record != source_record:
             try:
-                self.folder.make_home(self.home)
+                self.folder.make_folder(self.units_folder)
                 data = json.dumps(record).encode()
-                write_whole(self.home / RECORD, data, prefix=TEMPORARY, mode=0o600)
+                write_atomically(self.units_folder / RECORD, data, prefix=TEMPORARY, mode=0o600)
             except OSError as error:
-                self.note(self.folder.fail(error))
-            for file in self.folder.files([self.home]):
+                self.note(self.folder.disable(error))
+            for file in self.folder.files([self.units_folder]):
                 if file.path.suffix == ".unit" and not file.path.name.startswith(generation):
                     file.remove()
         return generation
 
     def _identity(self, record: dict[str, Any]) -> tuple[dict[str, Any], str]:
-        """Return the identity of the source now, and its generation."""
+        """Return the present identity of the source, and its generation."""
         before = record.get("identity") if isinstance(record.get("identity"), dict) else None
         if self.uuid is not None:
             return {"uuid": self.uuid}, _digest(self.uuid)[:12]
@@ -558,7 +562,7 @@ class CachedSource:
         return {name: state[name] for name in ("crc32c_head", "crc32c_tail")}
 
     def _has_grown(self, before: dict[str, Any], now: dict[str, int]) -> bool:
-        """Return whether the same file has grown at its end."""
+        """Return whether the file is the same, but longer."""
         nbytes = before.get("nbytes")
         if not isinstance(nbytes, int) or not 0 < nbytes < now["nbytes"]:
             return False
@@ -571,7 +575,7 @@ class CachedSource:
         """Return whether the source is unchanged since `generation` was read, or has grown."""
         if self.uuid is not None:
             return True
-        before = self._now
+        before = self._current_identity
         with suppress(OSError):
             now = self._state(self.path.stat())
             return now["inode"] == before["inode"] and (
@@ -588,7 +592,7 @@ class CachedSource:
         """Return which units have a file, a mask."""
         prefix = f"{self.generation}-"
         try:
-            with os.scandir(self.home) as entries:
+            with os.scandir(self.units_folder) as entries:
                 names = {entry.name for entry in entries if entry.name.startswith(prefix)}
         except OSError:
             return np.zeros(len(numbers), bool)
@@ -596,9 +600,9 @@ class CachedSource:
         return np.array([f"{self.name(n, stop)}.unit" in names for n, stop in pairs], bool)
 
     def take(self, name: str) -> CachedUnit | None:
-        """Return the unit of a name; None if there is none, or it is damaged."""
+        """Return the unit of this name; None if it is not stored, or damaged."""
         try:
-            unit = open_unit(self.home / f"{name}.unit")
+            unit = open_unit(self.units_folder / f"{name}.unit")
         except DamagedUnitError as damage:
             self.drop(name, damage)
             return None
@@ -610,14 +614,14 @@ class CachedSource:
     def drop(self, name: str, damage: DamagedUnitError) -> None:
         """Remove a damaged unit, and add a note."""
         with suppress(OSError):
-            (self.home / f"{name}.unit").unlink()
+            (self.units_folder / f"{name}.unit").unlink()
         self.note(
-            f"{self.home}: a unit of {self.path} is damaged ({damage}), and is read from the "
-            "source again; more than one, and the disk wants looking at"
+            f"{self.units_folder}: a unit of {self.path} is damaged ({damage}), and is read from "
+            "the source again; if that happens more than once, check the disk"
         )
 
     def put(self, name: str, ranges: Sequence[SourceRange], data: NDArray[np.uint8]) -> None:
-        """Store bytes that were read from the source, if they fit."""
+        """Store a unit that was read from the source, if it fits."""
         folder = self.folder
         if folder.problem is not None:
             self.note(folder.problem)
@@ -625,23 +629,23 @@ class CachedSource:
         if self.generation == REPLACED or not self.is_same():
             return
         try:
-            folder.make_home(self.home)
-            if folder.make_room(data.nbytes + (64 << 10), self.home):
-                write_unit(self.home / f"{name}.unit", ranges, data)
+            folder.make_folder(self.units_folder)
+            if folder.make_room(data.nbytes + (64 << 10), self.units_folder):
+                write_unit(self.units_folder / f"{name}.unit", ranges, data)
             else:
-                self.note(folder.too_small())
+                self.note(folder.full_warning())
         except OSError as error:
-            self.note(folder.fail(error))
+            self.note(folder.disable(error))
 
 
 def list_folders(folder: str | os.PathLike[str]) -> list[tuple[str | None, CacheFolder]]:
-    """Return the folders of a cache, with the names of their nodes where there are several.
+    """Return the folders of a cache, with the names of their nodes; None for one without a name.
 
     Raises SourceError: there is no such folder.
     """
     root = Cache(os.fspath(folder)).root
     if not root.is_dir():
-        raise SourceError(f"{root}: no such folder; nothing has been kept there yet")
+        raise SourceError(f"{root}: no such folder; no units have been stored there yet")
     nodes = sorted(root.glob(f"{NODE_PREFIX}*"))
     below = [(path.name.removeprefix(NODE_PREFIX), CacheFolder(path)) for path in nodes]
     return [(None, CacheFolder(root)), *below]
@@ -650,15 +654,15 @@ def list_folders(folder: str | os.PathLike[str]) -> list[tuple[str | None, Cache
 def cached_trajectories(folder: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     """Yield a summary of each trajectory in a cache, on each node.
 
-    Yields dict: ``path``; ``label``, the stored group if it is one; ``node``, None for all;
-    ``units``, ``units_cached`` and ``nbytes``.
+    Yields dict: ``path``; ``label``, that of a stored group, else empty; ``node``, None if it has
+    no name; ``units``, ``units_cached`` and ``nbytes``.
     """
     for node, cache in list_folders(folder):
-        for home in cache.homes():
-            record = read_source_record(home)
-            files = list(cache.files([home]))
+        for units_folder in cache.trajectory_folders():
+            record = read_source_record(units_folder)
+            files = list(cache.files([units_folder]))
             yield {
-                "path": record.get("path", str(home)),
+                "path": record.get("path", str(units_folder)),
                 "label": record.get("label", ""),
                 "node": node,
                 "units": record.get("units", 0),
@@ -676,16 +680,17 @@ def evict_units(
 ) -> tuple[int, int]:
     """Remove the least recently used files; return their number and bytes.
 
-    `folder`: the cache. `keep_nbytes`: what each node may keep. `path`: of this trajectory alone.
+    `folder`: the cache. `keep_nbytes`: how much each node may keep. `path`: evict units of this
+    trajectory only.
     """
     n_files = nbytes = 0
     for _, cache in list_folders(folder):
-        homes = [
-            home
-            for home in cache.homes(every=True)
-            if path is None or read_source_record(home).get("path") == os.path.realpath(path)
+        units_folders = [
+            entry
+            for entry in cache.trajectory_folders(all_versions=True)
+            if path is None or read_source_record(entry).get("path") == os.path.realpath(path)
         ]
-        unsorted = [file for file in cache.files(homes) if file.path.name != RECORD]
+        unsorted = [file for file in cache.files(units_folders) if file.path.name != RECORD]
         files = sorted(unsorted, key=lambda file: file.used_ns)
         used_nbytes = sum(file.nbytes for file in files)
         for file in files:
@@ -694,18 +699,18 @@ def evict_units(
             file.remove()
             used_nbytes -= file.nbytes
             n_files, nbytes = n_files + 1, nbytes + file.nbytes
-        for home in homes:
-            if not any(file.path.name != RECORD for file in cache.files([home])):
-                with suppress(OSError):  # something of others is in it
-                    (home / RECORD).unlink(missing_ok=True)
-                    home.rmdir()
+        for entry in units_folders:
+            if not any(file.path.name != RECORD for file in cache.files([entry])):
+                with suppress(OSError):  # it has files that are not of mdio
+                    (entry / RECORD).unlink(missing_ok=True)
+                    entry.rmdir()
     return n_files, nbytes
 
 
 def verify_units(folder: str | os.PathLike[str]) -> Iterator[tuple[Path, str | None]]:
     """Read all units and compare checksums; yield each file and its problem, or None."""
     for _, cache in list_folders(folder):
-        for file in cache.files(list(cache.homes())):
+        for file in cache.files(list(cache.trajectory_folders())):
             if file.path.suffix != ".unit":
                 continue
             problem = None

@@ -13,12 +13,12 @@
     ├── FrameRangeError    (IndexError)    frames or atoms outside the trajectory
     ├── FrameReadError     (RuntimeError)  a frame cannot be read through MDAnalysis
     ├── BlockError         (RuntimeError)  one block of a parallel run failed
-    │   └── WorkerDiedError                the process that was at it is gone
+    │   └── WorkerDiedError                the process that worked on it has ended
     ├── MissingExtraError  (ImportError)   an optional dependency is not installed
-    └── MissingExtensionError (ImportError) a compiled part of mdio is not there
+    └── MissingExtensionError (ImportError) a compiled part of mdio cannot be imported
 
 Each message is one line that names the file, what was found, what was expected and what to do.
-Every error takes that one message, so that all survive pickling from a worker to its parent.
+Every error is made from that message alone, so that it can be pickled to another process.
 """
 
 from mdio.core.words import without_passwords
@@ -27,14 +27,14 @@ FOREIGN_ERRORS = (
     *(OSError, LookupError, RuntimeError, ValueError, TypeError),
     *(AttributeError, ArithmeticError, MemoryError),
 )
-"""What h5py, zarr and its codecs raise for what is damaged or not what it should be."""
+"""What h5py, zarr and its codecs raise for damaged or unexpected data."""
 
 
 class MdioError(Exception):
     """Base of every error that mdio raises on purpose.
 
-    Those of its kinds that a caller may tell apart are in `mdio.core.errors`, and of Python's own
-    kinds, too: a missing source is an `OSError`, options that do not fit a `ValueError`.
+    Its subclasses are in `mdio.core.errors`, and are subclasses of Python's errors, too: that for a
+    missing source of `OSError`, that for options that do not fit of `ValueError`.
 
     Examples
     --------
@@ -96,7 +96,7 @@ class BlockError(MdioError, RuntimeError):
 
 
 class WorkerDiedError(BlockError):
-    """The process that was at a block has ended, by a signal or by itself."""
+    """The process that worked on a block has ended, by a signal or by itself."""
 
 
 class MissingExtraError(MdioError, ImportError):
@@ -108,12 +108,12 @@ class MissingExtensionError(MdioError, ImportError):
 
 
 def named_read_error(path: object, error: OSError) -> SourceError | None:
-    """Return an error that names the file where the system's does not; None if `error` is ours."""
+    """Return an error that names the file, for one of the system; None if `error` is of mdio."""
     if isinstance(error, MdioError):
         return None
     return SourceError(f"{path}: cannot be read ({error.strerror or error})")
 
 
 def error_text(error: BaseException | None) -> str:
-    """Return the type and message of somebody else's error, in one line."""
+    """Return the type and message of an error, in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,4 +1,4 @@
-"""The value that flows between layouts, converters, readers and analyses: a block of frames."""
+"""Blocks of frames, which pass between layouts, converters, readers and analyses; their facts."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class FrameBlock:
         )
 
     def assign(self, other: FrameBlock) -> None:
-        """Copy the arrays of `other`, a block of the same shape, into those that this one has."""
+        """Copy the arrays of `other`, a block of the same shape, into the arrays of this one."""
         for name in ("box", "time", "step", *self.present()):
             getattr(self, name)[...] = getattr(other, name)
 
@@ -142,22 +142,23 @@ class FrameBlock:
 
 def absent_frames(values: FloatArray) -> NDArray[np.bool_]:
     """Return a mask, (F,) bool, of the frames of a per-atom array that are all NaN."""
-    lacks = np.isnan(values[:, 0, 0]) if values.shape[1] else np.zeros(len(values), bool)
-    for frame in np.flatnonzero(lacks):
-        lacks[frame] = np.isnan(values[frame]).all()
-    return lacks
+    is_absent = np.isnan(values[:, 0, 0]) if values.shape[1] else np.zeros(len(values), bool)
+    for frame in np.flatnonzero(is_absent):
+        is_absent[frame] = np.isnan(values[frame]).all()
+    return is_absent
 
 
 def field_runs(
     block: FrameBlock, fields: Sequence[str]
 ) -> list[tuple[tuple[int, int], tuple[str, ...]]]:
-    """Return runs (first, end) of frames with the same present `fields`, and these fields."""
-    has = np.array([~absent_frames(getattr(block, name)) for name in fields])
-    edges = [0, *(np.flatnonzero((has[:, 1:] != has[:, :-1]).any(axis=0)) + 1), block.n_frames]
+    """Return runs (first, end) of frames that have the same of the `fields`, and these fields."""
+    present = np.array([~absent_frames(getattr(block, name)) for name in fields])
+    changes = (present[:, 1:] != present[:, :-1]).any(axis=0)
+    edges = [0, *(np.flatnonzero(changes) + 1), block.n_frames]
     return [
         (
             (int(a), int(b)),
-            tuple(name for name, is_present in zip(fields, has[:, a], strict=True) if is_present),
+            tuple(name for name, is_there in zip(fields, present[:, a], strict=True) if is_there),
         )
         for a, b in pairwise(edges)
     ]
@@ -176,10 +177,10 @@ class LostBytes:
     at_end: bool = True
     """Whether the file ends with it; otherwise whole frames follow."""
     first: int = 0
-    """Number of the file's first frame in the trajectory (of joined files, that of each)."""
+    """Number in the trajectory of the file's first frame, where files are joined."""
 
     def __str__(self) -> str:
-        """Return it as a sentence, the same for every format."""
+        """Return a sentence for messages, the same for every format."""
         before = f"{plural(self.frame, 'whole frame')} before it"
         if self.at_end:
             return f"{self.path}: ends within frame {self.frame} (byte {self.offset}), {before}"
@@ -206,16 +207,14 @@ class Stretch:
     """Estimated number of frames, by size and times."""
 
     def __str__(self) -> str:
-        """Return it as a sentence."""
-        more = f", about {self.about:,} by its size and times" if self.about > 1 else ""
+        """Return a sentence for messages."""
+        number = shift = ""
+        if self.about > 1:
+            number = f", about {self.about:,} by its size and times"
+            shift = f", and those behind it had numbers higher by about {self.about - 1:,}"
         return (
             f"{self.path}: at least 1 frame ({self.nbytes:,} bytes, {self.after_ps:g} to "
-            f"{self.before_ps:g} ps) cannot be read{more}; it counts as frame {self.frame}"
-            + (
-                f", and those behind it had numbers higher by about {self.about - 1:,}"
-                if more
-                else ""
-            )
+            f"{self.before_ps:g} ps) cannot be read{number}; it counts as frame {self.frame}{shift}"
         )
 
 
@@ -225,7 +224,7 @@ class Rounding(NamedTuple):
     field_precisions: Mapping[str, float] = {}
     """Steps of velocities (angstrom/ps) and forces (kJ/(mol angstrom)) where they were rounded."""
     xtc_integers: bool = False
-    """Whether positions are integers of a step, turned into floats as XTC has it; the step is
+    """Whether positions are multiples of a step, made from integers as XTC does; the step is
     `precision`, or None where joined files differ in it."""
 
 
@@ -236,7 +235,7 @@ class Flaws(NamedTuple):
     """Bytes of a native file that are no whole frame, such as a cut end. `n_frames` counts whole
     frames only."""
     made_up: tuple[str, ...] = ()
-    """Notes on values that neither the format nor the source's has, and their substitutes."""
+    """Notes on values that neither the format nor that of the source has, and on substitutes."""
 
 
 AS_STORED, NO_FLAWS = Rounding(), Flaws()
@@ -270,14 +269,14 @@ class TrajectoryInfo:
     has_box: bool = False
     """Whether the first frame has a unit cell."""
     sparse: tuple[str, ...] = ()
-    """Per-atom fields that some frames lack; they are NaN there, all of them."""
+    """Per-atom fields that some frames lack; all their values are NaN in these frames."""
     groups: Mapping[str, int] = field(default_factory=dict)
     """Stored atom groups besides the full system, with their numbers of atoms."""
     chunk_frames: int | None = None
     """Frames in the smallest unit that is read whole; None where any frame is read alone."""
     chunk_atoms: int | None = None
     compression: str | None = None
-    """``NAME:LEVEL`` or the format's own (``xtc``); None where bytes lie as they are."""
+    """``NAME:LEVEL`` or the format's own (``xtc``); None where nothing is compressed."""
     precision: float | None = None
     """Step of the stored coordinates in angstrom; None where float32 are kept in full."""
     rounding: Rounding = AS_STORED
@@ -304,7 +303,7 @@ class TrajectoryInfo:
 
     @property
     def made_up(self) -> tuple[str, ...]:
-        """Notes on values that the format does not have; see `Flaws`."""
+        """Notes on values that are missing from the format; see `Flaws`."""
         return self.flaws.made_up
 
     @property
@@ -330,7 +329,8 @@ class TrajectoryInfo:
 
 FrameData = dict[str, NDArray[Any]]
 """Columns by name, (F,) or (F, k): integers or floats of each frame."""
-MOST_COLUMNS = 64
+MAX_COLUMNS = 64
+"""Values of a frame in one column."""
 
 
 def to_json(data: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
@@ -338,29 +338,29 @@ def to_json(data: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     encoded = {}
     for name, values in data.items():
         little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
-        packed = b64encode(zlib.compress(little.tobytes())).decode()
-        encoded[name] = {"dtype": little.dtype.str, "shape": list(values.shape), "zlib": packed}
+        text = b64encode(zlib.compress(little.tobytes())).decode()
+        encoded[name] = {"dtype": little.dtype.str, "shape": list(values.shape), "zlib": text}
     return encoded
 
 
-def from_json(packed: Any, n_frames: int, path: Any) -> FrameData:
+def from_json(encoded: Any, n_frames: int, path: Any) -> FrameData:
     """Return the columns that `to_json` encoded; raises CorruptLayoutError."""
     try:
-        return {str(name): _array(column, n_frames) for name, column in dict(packed or {}).items()}
+        return {str(name): _array(column, n_frames) for name, column in dict(encoded or {}).items()}
     except (TypeError, KeyError, ValueError, binascii.Error, zlib.error) as error:
         raise CorruptLayoutError(
-            f"{path}: its manifest has numbers of frames that cannot be read "
+            f"{path}: its manifest has columns of frames that cannot be read "
             f"({' '.join(str(error).split())}); convert the source again"
         ) from error
 
 
-def _array(packed: Mapping[str, Any], n_frames: int) -> NDArray[Any]:
-    dtype, shape = np.dtype(packed["dtype"]), tuple(map(int, packed["shape"]))
+def _array(column: Mapping[str, Any], n_frames: int) -> NDArray[Any]:
+    dtype, shape = np.dtype(column["dtype"]), tuple(map(int, column["shape"]))
     n_columns = int(np.prod(shape[1:], dtype=np.int64))
-    if dtype.kind not in "fiu" or shape[:1] != (n_frames,) or not 0 < n_columns <= MOST_COLUMNS:
+    if dtype.kind not in "fiu" or shape[:1] != (n_frames,) or not 0 < n_columns <= MAX_COLUMNS:
         raise ValueError(f"{dtype} of shape {shape} for {n_frames} frames")
     nbytes = dtype.itemsize * n_frames * n_columns
-    raw = zlib.decompressobj().decompress(b64decode(packed["zlib"]), nbytes)
+    raw = zlib.decompressobj().decompress(b64decode(column["zlib"]), nbytes)
     return np.frombuffer(raw, dtype).reshape(shape)
 
 
@@ -368,11 +368,11 @@ def concatenate_columns(parts: Sequence[FrameData]) -> FrameData:
     """Return the columns that all parts have in the same shape, concatenated."""
     if not parts:
         return {}
-    first, *following = parts
+    first, *others = parts
     names = [
         name
         for name, values in first.items()
-        if all(name in part and part[name].shape[1:] == values.shape[1:] for part in following)
+        if all(name in part and part[name].shape[1:] == values.shape[1:] for part in others)
     ]
     return {name: np.concatenate([part[name] for part in parts]) for name in names}
 

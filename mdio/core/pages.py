@@ -1,4 +1,4 @@
-"""Pages and tables of HTML: one page, ``page.html``, is the frame of all reports."""
+"""Pages and tables of HTML: all reports have the template ``page.html``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from string import Template
 
 
 def page(title: str, sections: Sequence[str]) -> str:
-    """Return a page that needs nothing else, on a phone, a screen and paper."""
-    frame = Template(resources.files("mdio.core").joinpath("page.html").read_text("utf-8"))
-    return frame.substitute(title=escape(title), sections="".join(sections))
+    """Return a page that needs no other files, for a phone, a screen and paper."""
+    template = Template(resources.files("mdio.core").joinpath("page.html").read_text("utf-8"))
+    return template.substitute(title=escape(title), sections="".join(sections))
 
 
 def section(title: str, *parts: str) -> str:
@@ -25,13 +25,13 @@ def paragraph(text: str) -> str:
 
 
 def picture(svg: str, caption: str = "") -> str:
-    """Return an SVG element with what it shows."""
+    """Return an SVG element with its caption."""
     below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
     return f"<figure>{svg}{below}</figure>"
 
 
 def details(summary: str, *parts: str) -> str:
-    """Return what is shown when one asks for it; `parts` are HTML."""
+    """Return a section that is folded under its summary; `parts` are HTML."""
     return f"<details><summary>{escape(summary)}</summary>{''.join(parts)}</details>"
 
 
@@ -56,7 +56,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def commands(lines: Iterable[str]) -> str:
-    """Return lines to copy, which are broken where they are shown, not where they are copied."""
+    """Return command lines to copy, which are wrapped on the page but not in the copy."""
     text = "\n\n".join(map(escape, lines))
     return f'<pre style="white-space: pre-wrap">{text}</pre>'
 

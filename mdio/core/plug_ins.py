@@ -12,10 +12,10 @@ T = TypeVar("T")
 def find_plug_ins(group: str, base: type[T], reserved: Collection[str]) -> dict[str, type[T]]:
     """Return classes by the names of their entry points.
 
-    `group`: of entry points, such as ``mdio.layouts``. `base`: what they are subclasses of.
-    `reserved`: names that are ours. One that cannot be used is left out, with a warning.
+    `group`: of entry points, such as ``mdio.layouts``. `base`: their base class. `reserved`: names
+    that mdio uses itself. A class that cannot be used is left out, with a warning.
     """
-    from importlib.metadata import entry_points  # as long to import as all of ours
+    from importlib.metadata import entry_points  # takes as long to import as all of mdio
 
     classes: dict[str, type[T]] = {}
     for point in entry_points(group=group):
@@ -24,9 +24,9 @@ def find_plug_ins(group: str, base: type[T], reserved: Collection[str]) -> dict[
                 raise TypeError("the name is taken")
             cls = point.load()
             if not (isinstance(cls, type) and issubclass(cls, base)):
-                raise TypeError(f"{cls!r} is no subclass of {base.__module__}.{base.__name__}")
+                raise TypeError(f"{cls!r} is not a subclass of {base.__module__}.{base.__name__}")
             classes[point.name] = cls
-        except Exception as error:  # the others can be used
+        except Exception as error:  # the other classes can still be used
             kind = group.removeprefix("mdio.").removesuffix("s")
             where = f"the {kind} {point.name!r} ({point.value})"
             warnings.warn(f"{where} is left out: {error}", stacklevel=3)

@@ -1,4 +1,4 @@
-"""A bar for frames done, in terminals and notebooks; lines of it in logs."""
+"""Progress of work: a bar in terminals and notebooks, lines in logs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
-LOGGED_S = 60.0
-"""Between lines of a log, the first of which comes as late: short work leaves none."""
+LOG_INTERVAL_S = 60.0
+"""Between lines of a log, and before the first one: shorter work writes none."""
 
 
 class ProgressBar:
@@ -34,13 +34,13 @@ class ProgressBar:
     """
 
     def __init__(self, total: int | None = None, label: str = "", **options: Any) -> None:
-        from tqdm.auto import tqdm  # takes longer to import than all that is drawn with it
+        from tqdm.auto import tqdm  # slow to import
 
         self._bar = tqdm(total=total, desc=label, unit="frame", unit_scale=True, **options)
         self._nbytes = 0
 
     def __call__(self, n_frames: int, nbytes: int) -> None:
-        """Take note of frames done since the last call, and the bytes they took."""
+        """Add frames done since the last call, and the bytes read for them."""
         self._nbytes += nbytes
         elapsed_s = self._bar.format_dict["elapsed"]
         if elapsed_s > 0:
@@ -57,8 +57,8 @@ class ProgressBar:
 class ProgressLog:
     """Writes a line each minute: frames done, time taken and left, rates.
 
-    `total`: returns the frames in all, 0 if they are not known; asked when there is a line to
-    write. `label`: what is going on. `file`: where lines go.
+    `total`: returns the number of all frames, 0 if unknown; called before a line is written.
+    `label`: what the work is. `file`: to which lines are written.
     """
 
     def __init__(self, total: Callable[[], int], label: str, file: TextIO) -> None:
@@ -67,14 +67,14 @@ class ProgressLog:
         self._begun = self._last = time.monotonic()
 
     def __call__(self, n_frames: int, nbytes: int) -> None:
-        """Take note of frames done since the last call, and the bytes they took."""
+        """Add frames done since the last call, and the bytes read for them."""
         self._n_frames += n_frames
         self._nbytes += nbytes
         now = time.monotonic()
-        if now - self._last < LOGGED_S or not self._n_frames:
+        if now - self._last < LOG_INTERVAL_S or not self._n_frames:
             return
         self._last, elapsed_s = now, now - self._begun
-        from tqdm import tqdm  # 30 ms to import, which short work need not wait for
+        from tqdm import tqdm  # takes 30 ms to import, for which short work should not wait
 
         line = tqdm.format_meter(
             self._n_frames,

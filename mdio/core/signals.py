@@ -17,19 +17,19 @@ ENDING = (signal.SIGINT, *TERMINATING)
 
 @contextlib.contextmanager
 def terminations_raised() -> Iterator[None]:
-    """Turn the signals that end a process into SystemExit, where nobody else handles them.
+    """Turn the signals that end a process into SystemExit, unless other code handles them.
 
-    Work that passes over the exception, such as a finaliser, may go on, but not past the end.
+    If code in the block swallows the exception, as a finaliser may, it is raised again at the end.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    ended: list[int] = []
+    received: list[int] = []
 
     def leave(number: int, _frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the tidying
-        ended.append(number)
+        signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the clean-up
+        received.append(number)
         raise SystemExit(128 + number)
 
     unhandled = [number for number in TERMINATING if signal.getsignal(number) == signal.SIG_DFL]
@@ -40,40 +40,40 @@ def terminations_raised() -> Iterator[None]:
     finally:
         for number in unhandled:
             signal.signal(number, signal.SIG_DFL)
-    if ended:
-        raise SystemExit(128 + ended[0])
+    if received:
+        raise SystemExit(128 + received[0])
 
 
 @contextlib.contextmanager
 def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Have `handler` called on signals that end a program."""
-    before = {number: signal.signal(number, handler) for number in ENDING}
+    old_handlers = {number: signal.signal(number, handler) for number in ENDING}
     try:
         yield
     finally:
-        for number, former in before.items():
-            signal.signal(number, former)
+        for number, old_handler in old_handlers.items():
+            signal.signal(number, old_handler)
 
 
 @contextlib.contextmanager
 def ending_signals_noted() -> Iterator[threading.Event]:
-    """Yield an event that signals that end a program set instead; the second one ends it."""
-    noted = threading.Event()
+    """Yield an event, which the first signal that would end the program sets; a second ends it."""
+    received = threading.Event()
 
-    def note(number: int, _frame: FrameType | None) -> None:
-        if noted.is_set():
+    def receive(number: int, _frame: FrameType | None) -> None:
+        if received.is_set():
             raise SystemExit(128 + number)
-        noted.set()
+        received.set()
 
-    with _handled(note):
-        yield noted
+    with _handled(receive):
+        yield received
 
 
 @contextlib.contextmanager
 def ending_signals_left_to_rank_0(grace_s: float) -> Iterator[None]:
-    """Let rank 0 end the program on a signal that all ranks get: it reports what is kept.
+    """Let rank 0 end the program on a signal that all ranks get, since it reports what is kept.
 
-    This rank ends by itself if it is still there after `grace_s`.
+    This rank ends by itself if it still runs after `grace_s`.
     """
 
     def wait_for_rank_0(number: int, _frame: FrameType | None) -> None:
@@ -87,17 +87,17 @@ def ending_signals_left_to_rank_0(grace_s: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ending_signals_held() -> Iterator[None]:
-    """Have signals that end a program wait until a child is forked and noted down.
+    """Hold back signals that end a program until a child is forked and registered.
 
-    What a handler raises while Python forks would only be printed, and the signal be lost.
+    An exception of a handler while Python forks would only be printed, and the signal be lost.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
 
 
 def let_ending_signals_in() -> None:
-    """Call this first in the child, which inherits that they are held."""
+    """Release held signals; to be called first in a child, which inherits the mask."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)

@@ -1,10 +1,10 @@
-"""Storage that does not answer never stays silent: a thread watches what the others wait for.
+"""Reports of storage that does not answer: a thread watches what the others wait for.
 
-A read from a server that is gone can hang for minutes without an error, and nobody who looks at the
-program knows why it stands still. `StallWatch` looks every few seconds at which function of the
-floor (`mdio.core.files`) each thread is in. One that stays at the same bytes of the same file for
-too long is reported, with rank, host, file and how long. That costs the reads and writes nothing:
-the watch looks at their frames, and they know nothing of it.
+A read from a lost server can hang for minutes without an error, and nobody can see why the program
+makes no progress. `StallWatch` checks every few seconds which function of `mdio.core.files` each
+thread is in. A thread that stays at the same bytes of the same file for too long is reported, with
+rank, host, file and time. Reads and writes are not slowed down: the watch inspects the stack frames
+of their threads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mdio.core.files import reading, writing
 from mdio.core.words import RANK_NAMES
 
 STALL_TIMEOUT_S = 60.0
-MOST_POLL_S = 5.0
+MAX_POLL_S = 5.0
 
 WATCHED: dict[CodeType, tuple[str, tuple[str, ...]]] = {
     reading.OpenFile.fill.__code__: ("reading", ("offset", "n_read")),
@@ -40,7 +40,7 @@ Wait = tuple[str, str, tuple[Any, ...]]
 
 
 def _file_of(variables: dict[str, Any]) -> str:
-    """Return the file that a function of the floor works on."""
+    """Return the file that one of the `WATCHED` functions works on, from its variables."""
     path = variables.get("path") or getattr(variables.get("self"), "path", None)
     if path is not None:
         return str(path)
@@ -81,7 +81,7 @@ class StallWatch:
         self.timeout_s = timeout_s
         self.abort_s = abort_s
         self._report = report or _print
-        self._poll_s = min(MOST_POLL_S, timeout_s / 4, (abort_s or timeout_s) / 4)
+        self._poll_s = min(MAX_POLL_S, timeout_s / 4, (abort_s or timeout_s) / 4)
         self._end = threading.Event()
         self._since: dict[int, tuple[Wait, float, int]] = {}
         self._begin()
@@ -94,7 +94,7 @@ class StallWatch:
             threading.Thread(target=self._watch, name="mdio stalls", daemon=True).start()
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         self._end.set()
 
     def _watch(self) -> None:
@@ -102,58 +102,58 @@ class StallWatch:
             self.look(time.monotonic())
 
     def look(self, now_s: float) -> None:
-        """Look at all threads once, and report those that are stuck."""
+        """Check all threads once, and report those that have waited for too long."""
         own = threading.get_ident()
         waits: dict[int, tuple[Wait, float, int]] = {}
         for thread, frame in sys._current_frames().items():
             wait = None if thread == own else _wait_of(frame)
             if wait is None:
                 continue
-            before = self._since.get(thread)
-            if before is None or before[0] != wait:
+            last = self._since.get(thread)
+            if last is None or last[0] != wait:
                 waits[thread] = wait, now_s, 1
                 continue
-            _, since_s, n_next = before
+            _, since_s, n_report = last
             lasted_s = now_s - since_s
-            if lasted_s >= n_next * self.timeout_s:
+            if lasted_s >= n_report * self.timeout_s:
                 self._report(
                     f"{describe_process()}: {wait[0]} {wait[1]} has taken {lasted_s:.0f} s; "
                     f"{WAITING}"
                 )
-                n_next += 1
+                n_report += 1
             if self.abort_s is not None and lasted_s >= self.abort_s:
                 self._report(
                     f"{describe_process()}: {wait[0]} {wait[1]} has taken {lasted_s:.0f} s: ended, "
                     "as --stall-abort asks; what was being written stays under its temporary name"
                 )
                 _abort()
-            waits[thread] = wait, since_s, n_next
+            waits[thread] = wait, since_s, n_report
         self._since = waits
 
 
-GONE = {errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT, errno.ESHUTDOWN, errno.EHOSTDOWN}
-"""What the system says of files on a mount that is lost."""
-LOST = GONE | {errno.EIO}
+LOST_MOUNT = {errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT, errno.ESHUTDOWN, errno.EHOSTDOWN}
+"""Error numbers of the system for files on a lost mount."""
+LOST_STORAGE = LOST_MOUNT | {errno.EIO}
 """Error numbers of the system for a lost mount or a failing disk."""
 
 WAITING = "the storage does not answer, still waiting"
 
 
 def describe_process() -> str:
-    """Return rank and host of this process, as messages have it."""
+    """Return rank and host of this process, for messages."""
     rank = next((os.environ[name] for name in RANK_NAMES if name in os.environ), None)
     host = os.uname().nodename
     return f"mdio on {host}" if rank is None else f"mdio, rank {rank} on {host}"
 
 
 def lost_mount(error: BaseException | None) -> str:
-    """Return the name of this machine, where an error is of storage that it has lost."""
-    return f" on {os.uname().nodename}" if _is_one_of(LOST, error) else ""
+    """Return `` on HOST``, for a message, if an error comes of storage that this machine lost."""
+    return f" on {os.uname().nodename}" if _is_one_of(LOST_STORAGE, error) else ""
 
 
 def is_mount_gone(error: BaseException) -> bool:
     """Return whether an error comes from a lost mount, so that the file may be intact."""
-    return _is_one_of(GONE, error)
+    return _is_one_of(LOST_MOUNT, error)
 
 
 def _is_one_of(numbers: Set[int], error: BaseException | None) -> bool:

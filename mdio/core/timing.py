@@ -1,11 +1,11 @@
 """Where the time of a parallel analysis goes, in the terms of Khoshlessan et al. (their Table 1).
 
-The papers time every frame of a rank; here one reading (t_io) and one computation (t_comp) covers
-the frames of one call, so that measuring costs nothing worth measuring.
+The papers time every frame of a rank; here t_io and t_comp are measured once for all frames of a
+call, so that measuring takes no noticeable time.
 
-The record of one analysis, and which workers lagged behind: ``mdio analyze --timings T.json``
-writes one JSON object. All times are seconds; a name that ends in ``_s`` follows the papers' Table
-1, with ``_s`` behind it.
+``mdio analyze --timings T.json`` writes one JSON object, with the times of one analysis and the
+workers that were much slower than others. All times are seconds; names that end in ``_s`` are those
+of the papers' Table 1, with that suffix.
 
 Of the run
     ``schema`` ("mdio-timings-1"), ``executor``, ``gather`` (under MPI), ``workers``, ``blocks``,
@@ -133,7 +133,7 @@ class _Times:
 
     @property
     def t_total_s(self) -> float:
-        """All of it, the papers' t_N: t_block + t_comm."""
+        """All time of the worker, the papers' t_N: t_block + t_comm."""
         return self.t_block_s + self.t_comm_s
 
     def table1(self) -> dict[str, float]:
@@ -166,18 +166,18 @@ class BlockTiming(_Times):
         return len(self.frames)
 
     def gathered(self) -> None:
-        """Note that the result has arrived; called where all results are gathered.
+        """Record that the result has arrived; called where all results are gathered.
 
-        Worker and gatherer read the time of day: on several machines this is as good as their
-        clocks agree, and a result that seems to arrive before it was sent took no time.
+        Both ends read the time of day: on several machines the time is as exact as their clocks
+        agree, and 0 for a result that seems to arrive before it was sent.
         """
         sent_unix_s = self.began_unix_s + self.t_block_s
         self.t_comm_s = max(0.0, time.time() - sent_unix_s)
 
     def to_json(self) -> dict[str, Any]:
         """Return all as plain values, the times by the papers' names."""
-        left_out = {*PAPER_NAMES, "frames", "notes", "cut_frames"}
-        plain = {name: value for name, value in asdict(self).items() if name not in left_out}
+        omitted = {*PAPER_NAMES, "frames", "notes", "cut_frames"}
+        plain = {name: value for name, value in asdict(self).items() if name not in omitted}
         frames = {name: getattr(self.frames, name) for name in ("start", "stop", "step")}
         return plain | frames | {"n_frames": self.n_frames} | self.table1()
 
@@ -222,12 +222,12 @@ class WorkerTiming(_Times):
         )
 
 
-ADDED = ("n_frames", *(f.name for f in fields(_Times) if not f.name.startswith("slowest")))
+SUMMED_FIELDS = ("n_frames", *(f.name for f in fields(_Times) if not f.name.startswith("slowest")))
 """Fields that are summed over a worker's blocks."""
 
 
-def _ratio(above: float, below: float) -> float | None:
-    return above / below if below > 0 else None
+def _ratio(dividend: float, divisor: float) -> float | None:
+    return dividend / divisor if divisor > 0 else None
 
 
 def per_worker(timings: Sequence[BlockTiming]) -> list[WorkerTiming]:
@@ -236,7 +236,7 @@ def per_worker(timings: Sequence[BlockTiming]) -> list[WorkerTiming]:
     for timing in timings:
         worker = by_worker.setdefault(timing.worker, WorkerTiming(timing.worker, timing.rank))
         worker.n_blocks += 1
-        for name in ADDED:
+        for name in SUMMED_FIELDS:
             setattr(worker, name, getattr(worker, name) + getattr(timing, name))
         if timing.slowest_read_s > worker.slowest_read_s:
             worker.slowest_read_s = timing.slowest_read_s
@@ -244,7 +244,7 @@ def per_worker(timings: Sequence[BlockTiming]) -> list[WorkerTiming]:
     return sorted(by_worker.values(), key=lambda worker: -1 if worker.rank is None else worker.rank)
 
 
-SUMMED = ("t_open_s", "t_io_s", "t_comp_s", "t_comm_s")
+SUMMARY_TIMES = ("t_open_s", "t_io_s", "t_comp_s", "t_comm_s")
 
 
 def summary(timings: Sequence[BlockTiming | WorkerTiming]) -> dict[str, Any]:
@@ -260,9 +260,9 @@ def summary(timings: Sequence[BlockTiming | WorkerTiming]) -> dict[str, Any]:
     workers = [timing for timing in timings if isinstance(timing, WorkerTiming)]
     workers += per_worker([timing for timing in timings if isinstance(timing, BlockTiming)])
     totals: dict[str, Any] = {}
-    for name in (*SUMMED, "t_total_s"):
+    for name in (*SUMMARY_TIMES, "t_total_s"):
         sums = [getattr(worker, name) for worker in workers]
-        if name in SUMMED:
+        if name in SUMMARY_TIMES:
             totals[name] = sum(sums)
         totals[f"{name.removesuffix('_s')}_max_s"] = max(sums, default=0.0)
     totals["ratio_comp_io"] = _ratio(totals["t_comp_s"], totals["t_io_s"])
@@ -275,12 +275,12 @@ def summary(timings: Sequence[BlockTiming | WorkerTiming]) -> dict[str, Any]:
 
 SCHEMA = "mdio-timings-1"
 
-FACTOR = 1.2
-"""A straggler takes this many times as long as the median worker ..."""
-FLOOR_S = 0.01
-"""... and at least this much longer."""
+STRAGGLER_FACTOR = 1.2
+"""A straggler takes at least this many times as long as the median worker ..."""
+MIN_STRAGGLER_S = 0.01
+"""... and is at least this much slower."""
 
-PARTS: dict[str, Callable[[WorkerTiming], float]] = {
+CAUSES: dict[str, Callable[[WorkerTiming], float]] = {
     "open": lambda w: w.t_open_s,
     "io": lambda w: w.t_io_s,
     "compute": lambda w: w.t_comp_s,
@@ -292,31 +292,31 @@ PARTS: dict[str, Callable[[WorkerTiming], float]] = {
 def stragglers(workers: Sequence[WorkerTiming]) -> list[dict[str, Any]]:
     """Return the workers that took much longer than the median worker, slowest first.
 
-    Waiting for others does not count as a worker's own time: under MPI the last rank makes all
-    others wait, and they are not to blame.
+    Waiting for others does not count as a worker's own time: under MPI all ranks wait for the
+    slowest one.
     """
     if len(workers) < 2:
         return []
-    from statistics import median  # as long to import as a small analysis takes
+    from statistics import median  # importing it takes as long as a small analysis
 
-    typical_s = median(worker.t_own_s for worker in workers)
-    typical = {part: median(map(of, workers)) for part, of in PARTS.items()}
+    median_s = median(worker.t_own_s for worker in workers)
+    medians_s = {cause: median(map(time_of, workers)) for cause, time_of in CAUSES.items()}
     slow_workers = []
     for worker in workers:
-        beyond_s = worker.t_own_s - typical_s
-        if beyond_s < max(FLOOR_S, (FACTOR - 1) * typical_s):
+        beyond_s = worker.t_own_s - median_s
+        if beyond_s < max(MIN_STRAGGLER_S, (STRAGGLER_FACTOR - 1) * median_s):
             continue
-        beyond = {part: of(worker) - typical[part] for part, of in PARTS.items()}
-        cause = max(beyond, key=lambda part: beyond[part])
+        excess_s = {name: time_of(worker) - medians_s[name] for name, time_of in CAUSES.items()}
+        cause = max(excess_s, key=lambda name: excess_s[name])
         slow_workers.append(
             {
                 "worker": worker.worker,
                 "rank": worker.rank,
                 "t_own_s": worker.t_own_s,
                 "beyond_median_s": beyond_s,
-                "times_median": worker.t_own_s / typical_s if typical_s > 0 else None,
+                "times_median": worker.t_own_s / median_s if median_s > 0 else None,
                 "cause": cause,
-                "cause_beyond_s": beyond[cause],
+                "cause_beyond_s": excess_s[cause],
                 "slowest_file": worker.slowest_file if cause == "io" else None,
             }
         )
@@ -324,7 +324,7 @@ def stragglers(workers: Sequence[WorkerTiming]) -> list[dict[str, Any]]:
 
 
 class TimedResult(Protocol):
-    """The parts of an analysis' result that go into a record."""
+    """The attributes of an analysis' result that go into the record of its times."""
 
     ranks: list[WorkerTiming]
     timings: list[BlockTiming]
@@ -335,7 +335,7 @@ class TimedResult(Protocol):
 
 
 def timing_record(result: TimedResult) -> dict[str, Any]:
-    """Return the record of one analysis; see the module."""
+    """Return the record of the times of one analysis; see the module."""
     numbers = result.to_json()
     record = {
         "schema": SCHEMA,

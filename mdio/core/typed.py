@@ -21,7 +21,7 @@ from mdio.core.errors import SourceError
 from mdio.core.files.marks import read_regular
 
 Value = TypeVar("Value")
-LARGEST = 1e30
+MAX_NUMBER = 1e30
 EXPECTED = {str: "text", int: "whole number from 0 on", float: "number from 0 to 1e30"}
 ABOVE_0 = "above 0"
 Positive = Annotated[float, ABOVE_0]
@@ -32,7 +32,7 @@ Count = Annotated[int, ABOVE_0]
 def json_at(path: str | PathLike[str], expectation: str) -> Any:
     """Return the value in a JSON file.
 
-    Raises SourceError: it cannot be read, or is no JSON; the message ends with `expectation`.
+    Raises SourceError: it cannot be read, or is not JSON; the message ends with `expectation`.
     """
     try:
         return json.loads(read_regular(Path(path)))
@@ -43,29 +43,30 @@ def json_at(path: str | PathLike[str], expectation: str) -> Any:
 
 
 def from_plain(kind: type[Value], data: Any, where: str, name: str = "") -> Value:
-    """Return a dataclass of `kind` made of a table, the value `name` of the file `where`.
+    """Return a dataclass of `kind` made from a table, the value `name` of the file `where`.
 
-    Raises SourceError: a value is missing, unknown, or cannot be; the message names it.
+    Raises SourceError: a value is missing, unknown or not allowed; the message names it.
     """
     if not isinstance(data, dict):
         raise _wrong(data, "table", where, name or "it")
     known_fields = fields(kind)  # type: ignore[arg-type]
-    added = {field.name for field in known_fields if field.default is not MISSING} - set(data)
-    names = [field.name for field in known_fields if field.name not in added]
-    if strange := set(data) ^ set(names):
-        inside = f"{where}: {name}" if name else where
-        unknown_names = ", ".join(sorted(map(str, strange)))
-        raise SourceError(f"{inside}: {unknown_names} missing or unknown; make it again")
+    defaulted = {field.name for field in known_fields if field.default is not MISSING} - set(data)
+    keys = [field.name for field in known_fields if field.name not in defaulted]
+    if wrong_keys := set(data) ^ set(keys):
+        table = f"{where}: {name}" if name else where
+        raise SourceError(
+            f"{table}: {', '.join(sorted(map(str, wrong_keys)))} missing or unknown; make it again"
+        )
     hints = typing.get_type_hints(kind, include_extras=True)
-    labels = {one: f"{name}.{one}" if name else one for one in names}
-    return kind(**{one: _checked(hints[one], data[one], where, labels[one]) for one in names})
+    labels = {key: f"{name}.{key}" if name else key for key in keys}
+    return kind(**{key: _checked(hints[key], data[key], where, labels[key]) for key in keys})
 
 
 def _checked(hint: Any, value: Any, where: str, name: str) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         checked, limit = _checked(arguments[0], value, where, name), arguments[1]
-        if limit is ABOVE_0 and checked < 1 / LARGEST:
+        if limit is ABOVE_0 and checked < 1 / MAX_NUMBER:
             raise SourceError(f"{where}: {name} is {value!r}; expected a number above 0")
         if limit is not ABOVE_0 and set(checked) != limit:
             raise SourceError(f"{where}: {name} has {sorted(checked)}, expected {sorted(limit)}")
@@ -74,33 +75,33 @@ def _checked(hint: Any, value: Any, where: str, name: str) -> Any:
         if value is None and types.NoneType in arguments:
             return None
         for option in arguments:
-            if option in EXPECTED and _is(option, value):
+            if option in EXPECTED and _is_of(option, value):
                 return value
-        hint = next(one for one in arguments if one is not types.NoneType)
+        hint = next(option for option in arguments if option is not types.NoneType)
         return _checked(hint, value, where, name)
     if origin is tuple and isinstance(value, list):
         return tuple(
-            _checked(arguments[0], one, where, f"{name}[{at}]") for at, one in enumerate(value)
+            _checked(arguments[0], item, where, f"{name}[{i}]") for i, item in enumerate(value)
         )
     if origin in (dict, Mapping) and isinstance(value, dict):
         return {
-            str(key): _checked(arguments[1], one, where, f"{name}.{key}")
-            for key, one in value.items()
+            str(key): _checked(arguments[1], item, where, f"{name}.{key}")
+            for key, item in value.items()
         }
     if isinstance(hint, type) and is_dataclass(hint):
         return from_plain(hint, value, where, name)
-    if hint in EXPECTED and _is(hint, value):
+    if hint in EXPECTED and _is_of(hint, value):
         return value
     if hint is bool and isinstance(value, bool):
         return value
     raise _wrong(value, EXPECTED.get(hint, "table"), where, name)
 
 
-def _is(kind: type, value: Any) -> bool:
+def _is_of(kind: type, value: Any) -> bool:
     if kind is str or isinstance(value, bool):
         return kind is str and isinstance(value, str)
     number = isinstance(value, int if kind is int else int | float)
-    return number and math.isfinite(value) and 0 <= value <= LARGEST
+    return number and math.isfinite(value) and 0 <= value <= MAX_NUMBER
 
 
 def _wrong(value: Any, expected: str, where: str, name: str) -> SourceError:

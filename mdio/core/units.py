@@ -1,7 +1,7 @@
-"""Factors from the units that file formats prescribe to those that mdio has in memory.
+"""Factors that convert the units of file formats to those of mdio, which are MDAnalysis'.
 
-They are the numbers that MDAnalysis 2.x multiplies with (``MDAnalysis.units``), to the last bit, so
-that files read without it give the same results.
+They are the numbers by which MDAnalysis 2.x multiplies (``MDAnalysis.units``), to the last bit, so
+that reading a file without MDAnalysis gives the same results.
 """
 
 FIELD_UNITS = {
@@ -9,7 +9,7 @@ FIELD_UNITS = {
     "velocities": "angstrom/ps",
     "forces": "kJ/(mol angstrom)",
 }
-"""What the per-atom arrays of a block are in."""
+"""Units of the per-atom arrays of a block."""
 
 NM_TO_ANGSTROM = 10.0
 """Lengths and velocities of GROMACS files."""

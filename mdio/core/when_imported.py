@@ -1,8 +1,8 @@
-"""Run something when another module gets imported, now or later.
+"""Call a function once another module is imported.
 
-``import mdio`` has to make its readers known to MDAnalysis, yet ``mdio info`` and conversion
-workers must not pay the 1.4 s that importing MDAnalysis takes. So the readers register themselves
-when MDAnalysis is there: at once if it has been imported already, else right after it is.
+``import mdio`` has to register its readers with MDAnalysis, yet ``mdio info`` and conversion
+workers must not pay the 1.4 s that importing MDAnalysis takes. So the readers are registered at
+once if MDAnalysis has been imported already, else right after it is imported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def when_imported(module: str, action: Callable[[], None]) -> None:
 
 
 class _Watcher(MetaPathFinder):
-    """Finds the module as everybody else would, and has its loader call back."""
+    """Finds the module by the other finders, and has its loader call back."""
 
     def __init__(self, module: str, action: Callable[[], None]) -> None:
         self.module = module
@@ -39,7 +39,7 @@ class _Watcher(MetaPathFinder):
     ) -> ModuleSpec | None:
         if name != self.module or self not in sys.meta_path:
             return None
-        # Stays until the module is there: who asks for a spec may not want more than to know.
+        # Stays until the module is loaded: a caller may want the spec alone.
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             spec = finder.find_spec(name, path, target)
             if spec is not None:
@@ -49,14 +49,14 @@ class _Watcher(MetaPathFinder):
         return None
 
     def imported(self) -> None:
-        """Leave, and act."""
+        """Stop watching imports, and call the action."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
             self.action()
 
 
 class _CallingBack(Loader):
-    """The real loader, to which all other requests go, and the watcher that is called."""
+    """Wraps the loader of the module, and tells the watcher when that is loaded."""
 
     def __init__(self, loader: Loader, watcher: _Watcher) -> None:
         self.loader = loader

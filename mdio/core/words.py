@@ -1,4 +1,4 @@
-"""Words of messages."""
+"""Words and numbers in messages."""
 
 from __future__ import annotations
 
@@ -11,26 +11,29 @@ RANK_NAMES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_R
 PASSWORD = re.compile(
     r"""(:/+)[^\s@:/'"]*:[^\s@'"]+@|(?<![^\s'"(=])[^\s@:/'"][^\s@:'"]*:(?!/)[^\s@'"]+@"""
 )
-"""``user:password@`` behind ``://`` or what is meant by it, or at the beginning of a word."""
+"""``user:password@`` behind ``://``, or a mistyped one, or at the beginning of a word."""
 AXIS_UNITS = {"_angstrom2_per_ps2": "Å²/ps²", "_angstrom2": "Å²", "_angstrom": "Å"}
 """Units of columns of results, by the end of their names."""
 
 
-GONE = {"per_rank": "h5md is one file; in zarr and segments each rank writes files of its own"}
-"""Replacements of removed options."""
+REMOVED_OPTIONS = {
+    "per_rank": "h5md is one file; in zarr and segments each rank writes files of its own"
+}
+"""What replaces removed options."""
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
-    """Return ``(did you mean 'rmsd'?)`` behind a space; nothing where nothing is like `word`."""
-    if (instead := GONE.get(word.lstrip("-").replace("-", "_"))) is not None:
+    """Return `` (did you mean 'rmsd'?)``; an empty string if no candidate is similar."""
+    if (instead := REMOVED_OPTIONS.get(word.lstrip("-").replace("-", "_"))) is not None:
         return f" (it is gone: {instead})"
-    from difflib import get_close_matches  # for mistakes alone
+    from difflib import get_close_matches  # imported for mistakes only
 
     candidates = list(candidates)
     close = get_close_matches(word, candidates, n=3) or get_close_matches(
         word.lower(), candidates, n=3
     )
-    close.sort(key=lambda one: sorted(one) != sorted(word))  # letters in another order come first
+    # First those with the same letters in another order.
+    close.sort(key=lambda candidate: sorted(candidate) != sorted(word))
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
@@ -49,7 +52,7 @@ def plural(number: int, thing: str) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], n_left: int) -> list[str]:
-    """Return rows of cells as lines with columns, the first `n_left` flush left."""
+    """Return rows of cells as lines with aligned columns, the first `n_left` flush left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -71,20 +74,20 @@ def human_nbytes(nbytes: float) -> str:
 
 
 def frames_text(start: int, stop: int) -> str:
-    """Return neighbouring frames as people call them: ``frame 3``, ``frames 3 to 5``."""
+    """Return a run of frames in words: ``frame 3``, ``frames 3 to 5``."""
     return f"frame {start}" if stop == start + 1 else f"frames {start} to {stop - 1}"
 
 
-def runs_text(runs: Sequence[Sequence[int]], most: int | None = None) -> str:
-    """Return runs of numbers (start, stop, step), no more than `most`: ``3, 5 to 9, 20, 24``."""
+def runs_text(runs: Sequence[Sequence[int]], max_runs: int | None = None) -> str:
+    """Return runs of numbers (start, stop, step), at most `max_runs`: ``3, 5 to 9, 20, 24``."""
     texts: list[str] = []
-    for start, stop, step in runs[:most]:
+    for start, stop, step in runs[:max_runs]:
         numbers = range(start, stop, step)
         if len(numbers) < 3:
             texts += map(str, numbers)
         else:
             texts.append(f"{start} to {numbers[-1]}" + (f" by {step}" if step > 1 else ""))
-    return ", ".join(texts + ["..."] * (most is not None and len(runs) > most))
+    return ", ".join(texts + ["..."] * (max_runs is not None and len(runs) > max_runs))
 
 
 def times_text(n_frames: int, first: float, last: float, dt: float) -> str:
@@ -92,16 +95,16 @@ def times_text(n_frames: int, first: float, last: float, dt: float) -> str:
     steps = n_frames - 1
     if steps <= 0:
         return f"{first:g} ps" if steps == 0 else ""
-    # Frames may be joined, or have times that the step of their file has nothing to do with.
+    # Frames may be joined, or have times that do not follow from the time step of their file.
     if first == last:
         return f"{first:g} ps, all frames"
     shown = round(dt, 4) if dt >= 0.001 else dt  # times that were rounded to float32
-    even = abs(first + steps * dt - last) <= 0.5 * abs(dt)
-    return f"{first:g} to {last:g} ps" + (f", every {shown:g} ps" if even else "")
+    is_even = abs(first + steps * dt - last) <= 0.5 * abs(dt)
+    return f"{first:g} to {last:g} ps" + (f", every {shown:g} ps" if is_even else "")
 
 
 def box_text(box: Sequence[float] | None) -> str:
-    """Return a cell, six numbers, in angstrom; nothing if there is none."""
+    """Return a box, six numbers, in words; an empty string if there is none."""
     if box is None:
         return ""
     lengths = " x ".join(f"{length:.4g}" for length in box[:3])
@@ -110,7 +113,7 @@ def box_text(box: Sequence[float] | None) -> str:
 
 
 def axis_label(column: str) -> str:
-    """Return a column's name as axes have it: mean distance (Å), of mean_distance_angstrom."""
+    """Return the label of an axis for a column: mean distance (Å) for mean_distance_angstrom."""
     for suffix, unit in AXIS_UNITS.items():
         if column.endswith(suffix):
             return f"{column.removesuffix(suffix).replace('_', ' ')} ({unit})"
@@ -122,23 +125,23 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return "–"
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if abs(seconds) >= 0.9995 * factor:  # what is rounded to 1,000 is one of the next unit
+        if abs(seconds) >= 0.9995 * factor:  # 999.5 rounds to 1 of the next unit
             return f"{seconds / factor:,.3g} {unit}" if seconds < 1000 else f"{seconds:,.0f} s"
     return "0 s"
 
 
 def without_passwords(text: str) -> str:
     """Return a message without ``user:password@`` of URLs, mistyped ones too."""
-    return PASSWORD.sub(lambda one: f"{one[1] or ''}***@", text) if "@" in text else text
+    return PASSWORD.sub(lambda match: f"{match[1] or ''}***@", text) if "@" in text else text
 
 
 def notes_by_label(notes: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return notes on several things, by their labels: one that several have comes once."""
-    labels: dict[str, list[str]] = {}
-    for label, some in notes.items():
-        for note in some:
-            labels.setdefault(note, []).append(label)
-    return tuple(f"{_of_labels(having, len(notes))}: {note}" for note, having in labels.items())
+    """Return the notes on several trajectories, each once, with the labels to which it applies."""
+    labels_of: dict[str, list[str]] = {}
+    for label, own_notes in notes.items():
+        for note in own_notes:
+            labels_of.setdefault(note, []).append(label)
+    return tuple(f"{_of_labels(labels, len(notes))}: {note}" for note, labels in labels_of.items())
 
 
 def _of_labels(labels: Sequence[str], n_labels: int) -> str:

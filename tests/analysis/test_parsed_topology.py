@@ -154,8 +154,8 @@ def test_in_a_folder_of_others_it_lies_in_the_cache_folder(psf, parses, monkeypa
             raise PermissionError(13, "Permission denied", str(where))
         return whole(where, data, **more)
 
-    whole = index.write_whole
-    monkeypatch.setattr(index, "write_whole", refusing)
+    whole = index.write_atomically
+    monkeypatch.setattr(index, "write_atomically", refusing)
     run(psf)
     run(psf)
     assert parses == [psf]

@@ -15,7 +15,7 @@ from mdio.analysis.kernels.geometry import RMSF
 from mdio.analysis.report import save_report, stream
 from mdio.cli.main import main
 from mdio.core.errors import MissingExtraError, OutputError
-from mdio.core.timing import FACTOR, WorkerTiming, stragglers, timing_record
+from mdio.core.timing import STRAGGLER_FACTOR, WorkerTiming, stragglers, timing_record
 
 
 def seconds(text):
@@ -128,7 +128,7 @@ def test_waiting_makes_no_straggler():
 def test_no_stragglers():
     assert stragglers(many(8)) == []
     assert stragglers(many(1, [0], t_io_s=5)) == []
-    assert stragglers(many(8, [1], t_io_s=3.1 * (FACTOR - 1.02))) == []
+    assert stragglers(many(8, [1], t_io_s=3.1 * (STRAGGLER_FACTOR - 1.02))) == []
 
 
 def test_hundreds_of_ranks(tmp_path):

@@ -86,9 +86,9 @@ def test_values_of_another_kind_are_one_line(adk, tmp_path, options, named):
 def test_what_is_no_path_is_told_so(adk, tmp_path):
     universe = mda.Universe(str(adk["psf"]), str(adk["dcd"]))
     for source in (universe, 3, [universe]):
-        with pytest.raises(PlanError, match="is no path"):
+        with pytest.raises(PlanError, match="is not a path"):
             mdio.convert(source, tmp_path / "a.zarr")
-        with pytest.raises(PlanError, match="is no path"):
+        with pytest.raises(PlanError, match="is not a path"):
             mdio.analyze(source, kernel="rmsd")
     result = mdio.convert((path for path in [adk["dcd"]]), tmp_path / "a.zarr", stop=3)
     assert result.n_frames == 3

@@ -141,7 +141,7 @@ def test_old_outputs_are_known_by_their_marks():
 def test_a_store_of_others_is_not_replaced(adk, tmp_path):
     zarr = pytest.importorskip("zarr")
     zarr.create_group(tmp_path / "a.zarr").create_array("x", data=np.arange(3))
-    with pytest.raises(OutputError, match="no trajectory"):
+    with pytest.raises(OutputError, match="not an output of mdio"):
         mdio.convert(adk["xtc"], tmp_path / "a.zarr", force=True)
     assert zarr.open_group(tmp_path / "a.zarr", mode="r")["x"][2] == 2
 

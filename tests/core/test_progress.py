@@ -45,7 +45,7 @@ def test_a_command_without_a_terminal_writes_lines(adk, tmp_path):
     """Of short work none; with lines at once, one for each piece."""
     program = (
         "import sys; from mdio.core import progress; from mdio.cli.main import main;"
-        "progress.LOGGED_S = float(sys.argv.pop(1)); sys.exit(main(sys.argv[1:]))"
+        "progress.LOG_INTERVAL_S = float(sys.argv.pop(1)); sys.exit(main(sys.argv[1:]))"
     )
     for number, seconds in enumerate(("60", "0")):
         words = ["convert", adk["xtc"], str(tmp_path / f"{number}.zarr"), "--chunk-frames", "10"]

@@ -13,7 +13,7 @@ from suites.per_rank import convert
 import mdio
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.marks import read_regular
-from mdio.layouts.manifest import seal
+from mdio.layouts.manifest import with_checksum
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def mine(made, tmp_path):
     shutil.copytree(made, tmp_path / "mine")
     refs = json.loads((tmp_path / "mine" / "md.refs").read_text())
     source = {"path": str(tmp_path / "mine" / "md.dcd")}
-    refs["mdio"] = seal(refs["mdio"] | {"source": source})
+    refs["mdio"] = with_checksum(refs["mdio"] | {"source": source})
     (tmp_path / "mine" / "md.refs").write_text(json.dumps(refs, separators=(",", ":")))
     return tmp_path / "mine"
 
@@ -95,7 +95,7 @@ def test_what_is_longer_than_a_record(tmp_path):
 
 def change(path, **changes):
     refs = json.loads(path.read_text())
-    refs["mdio"] = seal(refs["mdio"] | changes)
+    refs["mdio"] = with_checksum(refs["mdio"] | changes)
     path.write_text(json.dumps(refs, separators=(",", ":")))
 
 

@@ -118,7 +118,7 @@ def test_options_that_it_does_not_have(lines, adk, tmp_path):
     [
         ("zarr = mdio_lines:LinesLayout", "the name is taken"),
         ("lines = mdio_lines:Nothing", "has no attribute 'Nothing'"),
-        ("lines = mdio_lines:LinesWriter", "is no subclass of mdio.layouts.base.Layout"),
+        ("lines = mdio_lines:LinesWriter", "is not a subclass of mdio.layouts.base.Layout"),
     ],
 )
 def test_one_that_cannot_be_used(on_path, adk, tmp_path, entry, why):

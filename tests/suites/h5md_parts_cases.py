@@ -10,7 +10,7 @@ import h5py
 from suites.per_rank import write_parts
 
 import mdio
-from mdio.layouts.manifest import seal
+from mdio.layouts.manifest import with_checksum
 
 
 def make_parts(adk, folder: Path) -> Path:
@@ -53,4 +53,4 @@ def with_manifest(path, change):
         manifest = json.loads(file["mdio/manifest"].asstr()[()])
         del file["mdio/manifest"]
         change(manifest)
-        file["mdio/manifest"] = json.dumps(seal(manifest))
+        file["mdio/manifest"] = json.dumps(with_checksum(manifest))

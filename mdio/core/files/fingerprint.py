@@ -1,4 +1,4 @@
-"""Fingerprints: how one source file is told from another without reading all of it."""
+"""Fingerprints, which tell source files apart without reading all of them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ END_NBYTES = 64 * 1024
 """Bytes of the head and of the tail of a file that go into its fingerprint."""
 
 COUNTS_NBYTES = 32
-"""DCD and NetCDF files count their frames within so many bytes from the beginning: these change
-while such a file grows."""
+"""DCD and NetCDF files have their number of frames within so many bytes from the beginning, which
+therefore change while such a file grows."""
 
-NAMES = {
+KEY_NAMES = {
     "nbytes": "size in bytes",
     "inode": "inode",
     "mtime_ns": "modification time in ns",
@@ -32,17 +32,18 @@ NAMES = {
 }
 
 MANIFESTS = ("manifest.json", "zarr.json", ".zattrs", ".zgroup")
-"""The file that stands for a folder: that of segments, of Zarr v3, of Zarr v2."""
+"""The file that identifies a folder: of segments, of Zarr v3, of Zarr v2."""
 
 
 def fingerprint(path: str | PathLike[str]) -> dict[str, Any]:
     """Return what identifies the contents of a file or a folder.
 
-    `path`: a trajectory. A folder (segments, zarr) is known by its manifest, which is written last.
+    `path`: a trajectory. A folder (segments, zarr) is identified by its manifest, which is written
+    last.
     Returns dict: ``path`` (absolute), ``nbytes``, ``mtime_ns``, ``crc32c_head`` and ``crc32c_tail``
-    (of the first and the last 64 KiB): plain values, fit for JSON. All but the path are those of
-    the manifest for a folder.
-    Raises SourceError: nothing is there, it cannot be read, or the folder has no manifest.
+    (of the first and the last 64 KiB), as plain values for JSON. For a folder, all except the path
+    are those of the manifest.
+    Raises SourceError: it does not exist, cannot be read, or is a folder without a manifest.
     """
     state = file_state(to_path(path))
     del state["inode"]
@@ -50,12 +51,12 @@ def fingerprint(path: str | PathLike[str]) -> dict[str, Any]:
 
 
 class SourceStates:
-    """What files were when they were opened: a source must not change while it is read.
+    """The states of source files when they were opened, to detect changes while they are read.
 
     Size, modification time, inode, and the bytes at both ends are compared.
 
-    `paths`: files or folders. `may_grow`: whether more may be appended meanwhile: only frames are
-    read that were there.
+    `paths`: files or folders. `may_grow`: whether they may grow meanwhile, where only the frames of
+    the beginning are read.
     Raises SourceError: see `fingerprint`.
     """
 
@@ -67,28 +68,28 @@ class SourceStates:
         }
 
     def check(self) -> None:
-        """See that nothing has changed.
+        """Compare the files with their states.
 
-        Raises SourceError: a file has changed since, or is gone.
+        Raises SourceError: a file has changed since, or does not exist any more.
         """
         for path, before in self._states.items():
             now = file_state(path, before["nbytes"] if self.may_grow else None, self._skipped)
             keys = ("inode", "crc32c_head", "crc32c_tail") if self.may_grow else tuple(before)
-            changed = [name for name in keys if now[name] != before[name]]
+            changed = [key for key in keys if now[key] != before[key]]
             if changed or now["nbytes"] < before["nbytes"]:
-                name = changed[0] if changed else "nbytes"
+                key = changed[0] if changed else "nbytes"
                 raise SourceError(
-                    f"{path}: changed while it was read (its {NAMES[name]} was {before[name]}, "
-                    f"now it is {now[name]}), so nothing was made of it; wait until nothing "
-                    "writes it any more, and begin again"
+                    f"{path}: changed while it was read (its {KEY_NAMES[key]} was {before[key]}, "
+                    f"now it is {now[key]}), so it was not used; wait until no program writes it "
+                    "any more, and start again"
                 )
 
 
 def file_state(path: Path, nbytes: int | None = None, skipped: int = 0) -> dict[str, int]:
     """Return values that identify the contents of a file or folder.
 
-    `path`: the file, or a folder that has a manifest. `nbytes`: of a file that may grow: only so
-    many bytes from its beginning are looked at. `skipped`: bytes at the beginning that may change.
+    `path`: the file, or a folder that has a manifest. `nbytes`: of a file that may grow, compare
+    only so many bytes from its beginning. `skipped`: bytes at the beginning that may change.
     Returns dict: ``nbytes`` (of the whole file), ``inode``, ``mtime_ns``, ``crc32c_head`` and
     ``crc32c_tail``, of up to 64 KiB at both ends.
     Raises SourceError: it cannot be read.
@@ -108,37 +109,37 @@ def file_state(path: Path, nbytes: int | None = None, skipped: int = 0) -> dict[
     }
 
 
-def open_source(where: Path, path: object) -> OpenFile:
-    """Open the file `where` that stands for `path`; raises SourceError."""
+def open_source(file: Path, path: object) -> OpenFile:
+    """Open `file`, which identifies `path`; raises SourceError, which names `path`."""
     try:
-        return OpenFile(where)
+        return OpenFile(file)
     except SourceError as error:
         reason = getattr(error.__cause__, "strerror", None) or error
         raise SourceError(f"{path}: cannot be read ({reason}); check the path") from error
 
 
-def _identifying_file(where: Path) -> Path:
+def _identifying_file(path: Path) -> Path:
     try:
-        if not where.is_dir():
-            return where
+        if not path.is_dir():
+            return path
         for name in MANIFESTS:
-            if (where / name).is_file():
-                return where / name
+            if (path / name).is_file():
+                return path / name
     except OSError as error:
         raise SourceError(
-            f"{where}: cannot be read ({error.strerror}); check its disk or network and try again"
+            f"{path}: cannot be read ({error.strerror}); check its disk or network and try again"
         ) from error
     raise SourceError(
-        f"{where}: a folder without a manifest (none of {', '.join(MANIFESTS)}); "
+        f"{path}: a folder without a manifest (none of {', '.join(MANIFESTS)}); "
         "give a trajectory file or a finished output of mdio"
     )
 
 
 def read_head(path: Path) -> bytes:
-    """Return the first `HEAD_NBYTES` bytes of a file; none of what is no file.
+    """Return the first `HEAD_NBYTES` bytes of a file; no bytes for anything else.
 
-    Read without a buffer: the buffer of a file has the block size that its file system reports,
-    and on striped storage that may be a gigabyte.
+    Read without a buffer: that would have the block size that the file system reports, which may be
+    a gigabyte on striped storage.
 
     Raises OSError: it cannot be opened or read.
     """
@@ -159,7 +160,7 @@ def _read_end(path: Path, *, tail: bool) -> bytes:
         return b""
     begin = max(0, status.st_size - HEAD_NBYTES) if tail else 0
     if tail and store_at(path).opening_waits:
-        # What is known of an object may be old: reading it shows that, and it is forgotten then.
+        # The size of an object may be outdated: reading it shows that, and it is forgotten then.
         return _read_bytes.__wrapped__(path, begin)
     return _read_bytes(
         path, begin, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,12 +1,12 @@
 """Several concurrent requests for bytes that will be read soon.
 
 A program that waits for each request before the next uses one server of striped storage at a time,
-and computes while the network is idle. `InFlight` gets the ranges of files that come next, requests
-several of them in threads, and returns their bytes when they are read.
+and computes while the network is idle. `InFlight` is given the ranges of files that will be read
+next, requests several of them in threads, and returns their bytes when they are read.
 
-The number of requests adapts: it doubles as long as the reader has to wait and the rate grows. For
+The number of requests adapts: it doubles as long as the reader has to wait and the rate grows. On
 local disks, recognised by a read that must not wait, the system's own read-ahead is enough. Where
-bytes come from the page cache, the first requests return at once, and prefetching ends.
+bytes come from the page cache, the first requests return at once, and prefetching stops.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ Bytes = NDArray[np.uint8]
 REQUEST_NBYTES = 1 << 20
 """Requests begin and end at multiples of this, a common stripe size."""
 MAX_NBYTES = 48 << 20
-"""Bytes that are in flight, or wait to be read, at a time."""
+"""Bytes that are in flight or not yet read, at a time."""
 MAX_FILES = 14
 """Files with requests in flight. Readers usually keep the 31 files open that were used last, and
 each is used twice: for the request and for the read."""
 GUESSED_NBYTES = 16 << 20
-"""Bytes in flight where the end of reading is unknown, plus as many as have been read: more would
-delay the first reads on a slow network."""
-STORE_THREADS = 32
+"""Limit of the same if the end of reading is unknown, plus as many bytes as have been read: more
+would delay the first reads on a slow network."""
+MAX_STORE_THREADS = 32
 """Concurrent requests to stores. More are queued, in the order of reading."""
 
 
@@ -72,15 +72,15 @@ class _Request:
     """Whether the bytes came with the request that opened the object."""
 
 
-_all: WeakSet[InFlight] = WeakSet()
+_instances: WeakSet[InFlight] = WeakSet()
 
 
 class InFlight:
     """Ranges of files that are being read into memory, for one reader.
 
     `max_nbytes`: memory for bytes that are in flight or not yet read. `request_nbytes`:
-    largest request. Stores, whose answers take long, get more of both (`STORE_FACTOR`,
-    `STORE_ROOM_FACTOR`).
+    largest request. For stores, whose answers take long, both are larger
+    (`STORE_MEMORY_FACTOR`, `STORE_REQUEST_FACTOR`).
     """
 
     def __init__(self, max_nbytes: int = MAX_NBYTES, request_nbytes: int = REQUEST_NBYTES) -> None:
@@ -97,17 +97,17 @@ class InFlight:
         """The number of requests in flight."""
         self._local = False
         self._guessed_nbytes: int | None = None
-        _all.add(self)
+        _instances.add(self)
 
     @property
     def pays(self) -> bool:
-        """Whether bytes come slowly enough for asking ahead, as far as is known."""
+        """Whether bytes come so slowly that prefetching pays, as far as is known."""
         return not self._local and self.pace.pays
 
     def prefetch(self, ranges: Iterable[ByteRange], *, guessed: bool = False) -> None:
         """Request ranges that will be read next, in this order, in place of earlier ones.
 
-        `ranges`: consumed as room for requests becomes free, so it may be a long generator. Their
+        `ranges`: consumed as memory for requests becomes free, so it may be a long generator. Their
         files may be closed meanwhile. `guessed`: whether reading may end at any time.
         """
         self.forget()
@@ -115,14 +115,14 @@ class InFlight:
         if not self._local:
             self.pace.n_cached = 0
             self._coming = requests_for(ranges, self._request_nbytes)
-            self._ask()
+            self._fill_up()
 
     def read_into(self, file: OpenFile, buffers: Sequence[Any], offset: int) -> int:
         """Fill the beginning of `buffers` with requested bytes, waiting for them if need be.
 
         `file`: the file. `buffers`: C-contiguous, filled one after the other. `offset`: where in
         the file their bytes begin.
-        Returns int: bytes filled; 0 if nothing was requested there, or it could not be read: the
+        Returns int: bytes filled; 0 if nothing was requested there, or the request failed: the
         caller then reads by itself, and gets the error.
         """
         done = 0
@@ -144,12 +144,12 @@ class InFlight:
         return done
 
     def forget(self) -> None:
-        """Drop all requests; those in flight are waited for."""
+        """Drop all requests, waiting for those that are running."""
         self._coming = iter(())
         while self._requests:
             self._drop(self._requests[0])
         for file in list(self._files):
-            self._leave(file)
+            self._release(file)
 
     def stop(self) -> None:
         """Drop all requests, and end the threads."""
@@ -159,7 +159,7 @@ class InFlight:
             pool.shutdown()
         self._free.clear()
 
-    def _ask(self) -> None:
+    def _fill_up(self) -> None:
         """Start requests up to the number that `pace` allows."""
         while self.pays and self._has_room():
             next_range = self._next()
@@ -167,7 +167,7 @@ class InFlight:
                 return
             file, offset, nbytes = next_range
             if file.remote is not None:
-                self._ask_store(file, file.remote, offset, nbytes)
+                self._request_object(file, file.remote, offset, nbytes)
                 continue
             buffer = self._free.pop() if self._free else np.empty(0, np.uint8)
             if buffer.size < nbytes:
@@ -178,11 +178,13 @@ class InFlight:
                 request.future = self._pool.submit(read, self._files[file], buffer[:nbytes], offset)
             elif self._had_to_wait(request):
                 self.pace.n_cached = 0
-                self._start()
+                self._start_threads()
             else:
                 self.pace.n_cached += 1
 
-    def _ask_store(self, file: OpenFile, remote: RemoteObject, offset: int, nbytes: int) -> None:
+    def _request_object(
+        self, file: OpenFile, remote: RemoteObject, offset: int, nbytes: int
+    ) -> None:
         """Request bytes of an object: as answers take long, many at once from the beginning."""
         request = _Request(file, offset, nbytes, np.empty(0, np.uint8))
         self._requests.append(request)
@@ -192,9 +194,9 @@ class InFlight:
             request.future.set_result(0.0)
             return
         self.pace.n_wanted = self._max_requests
-        self._max_nbytes = self._max_requests * self._request_nbytes * STORE_ROOM_FACTOR
+        self._max_nbytes = self._max_requests * self._request_nbytes * STORE_MEMORY_FACTOR
         if self._pool is None:
-            self._start(min(self._max_requests, STORE_THREADS))
+            self._start_threads(min(self._max_requests, MAX_STORE_THREADS))
         assert self._pool is not None
 
         def get() -> float:
@@ -205,10 +207,10 @@ class InFlight:
 
         request.future = self._pool.submit(get)
 
-    def _start(self, most: int | None = None) -> None:
+    def _start_threads(self, n_threads: int | None = None) -> None:
         from concurrent.futures import ThreadPoolExecutor
 
-        self._pool = ThreadPoolExecutor(most or self._max_requests, "mdio in-flight")
+        self._pool = ThreadPoolExecutor(n_threads or self._max_requests, "mdio in-flight")
         self.pace.begin()
 
     def _has_room(self) -> bool:
@@ -216,7 +218,7 @@ class InFlight:
         if len(self._files) >= MAX_FILES:
             return False
         untaken = [request for request in self._requests if not request.taken]
-        if untaken and untaken[-1].held:  # later bytes are coming with the opening request
+        if untaken and untaken[-1].held:  # more bytes that came with the opening may be read first
             return False
         max_requests = self.pace.n_wanted if self._pool else 1
         nbytes = sum(request.nbytes for request in untaken)
@@ -224,7 +226,7 @@ class InFlight:
         return len(untaken) < max_requests and nbytes < min(max_nbytes, self._max_nbytes)
 
     def _next(self) -> tuple[OpenFile, int, int] | None:
-        """Return the next range to request; None if there is none, or it cannot be opened."""
+        """Return the next range to request; None if there is none, or none that pays or opens."""
         try:
             next_range = next(self._coming, None)
             if next_range is not None and next_range[0] not in self._files:
@@ -245,8 +247,8 @@ class InFlight:
         """Read without a thread, and return whether the bytes were not in memory."""
         before = n_waits()
         try:
-            own = self._files[request.file]
-            seconds = read(own, request.buffer[: request.nbytes], request.offset)
+            descriptor = self._files[request.file]
+            seconds = read(descriptor, request.buffer[: request.nbytes], request.offset)
             request.future.set_result(seconds)
         except OSError as error:
             request.future.set_exception(error)
@@ -263,7 +265,7 @@ class InFlight:
 
     def _finish(self, request: _Request) -> int:
         """Wait for a request and return its number of bytes; 0 if it failed."""
-        waits = not request.future.done()
+        had_to_wait = not request.future.done()
         try:
             seconds = request.future.result()
         except OSError:
@@ -272,9 +274,9 @@ class InFlight:
             request.taken = True
             if self._guessed_nbytes is not None:
                 self._guessed_nbytes += request.nbytes
-            learns = self._pool is not None and request.file.remote is None
-            self.pace.note(request.nbytes, seconds if learns else None, waited=waits)
-            self._ask()  # its last bytes may never be read
+            is_measured = self._pool is not None and request.file.remote is None
+            self.pace.note(request.nbytes, seconds if is_measured else None, waited=had_to_wait)
+            self._fill_up()  # now, since its last bytes may never be read
         return request.nbytes
 
     def _drop(self, request: _Request) -> None:
@@ -284,14 +286,15 @@ class InFlight:
         if request.file.remote is None:
             self._free.append(request.buffer)
         if not any(pending.file is request.file for pending in self._requests):
-            self._leave(request.file)  # keep few files open
+            self._release(request.file)  # keep few files open
 
-    def _leave(self, file: OpenFile) -> None:
+    def _release(self, file: OpenFile) -> None:
+        """Close the descriptor of a file without requests, which others may prefetch then."""
         file.ahead = None
-        own = self._files.pop(file)
-        if own >= 0:
+        descriptor = self._files.pop(file)
+        if descriptor >= 0:
             with suppress(OSError):  # a lost mount
-                os.close(own)
+                os.close(descriptor)
 
 
 @contextmanager
@@ -305,13 +308,13 @@ def in_flight(ranges: Iterable[ByteRange]) -> Iterator[None]:
         ahead.stop()
 
 
-GUESSED_RUNS, MOST_RUNS = 8, 1000
-"""Runs to prefetch where the end of reading is unknown, plus as many as have been read; and the
-limit otherwise."""
-MOST_APART = 24
+GUESSED_RUNS, MAX_RUNS = 8, 1000
+"""Runs to prefetch if the end of reading is unknown, plus as many as have been read; and the limit
+in any case."""
+MAX_SEPARATE_RUNS = 24
 """The limit for runs with gaps between them."""
-PIECES_AT_ONCE = 8
-"""Objects are opened ahead after this many pieces of a layout (chunks, segments)."""
+UNITS_PER_OPENING = 8
+"""Units of a layout (chunks, segments) whose objects are opened ahead at a time."""
 
 
 class Opening(NamedTuple):
@@ -326,11 +329,11 @@ class Opening(NamedTuple):
 
 def prefetch_openings(openings: Iterable[Opening]) -> None:
     """Prefetch the ends of objects that are not open yet."""
-    new: dict[int, list[Path]] = {}
+    by_nbytes: dict[int, list[Path]] = {}
     for opening in openings:
         if not opening.is_open:
-            new.setdefault(opening.last_nbytes, []).append(opening.path)
-    for last_nbytes, paths in new.items():
+            by_nbytes.setdefault(opening.last_nbytes, []).append(opening.path)
+    for last_nbytes, paths in by_nbytes.items():
         objects.prefetch(paths, last_nbytes)
 
 
@@ -338,7 +341,7 @@ class Prefetched(Protocol):
     """A layout, or anything else that knows the byte ranges of its frames."""
 
     def boundaries(self) -> NDArray[np.int64]:
-        """Return the first frames of its pieces; see `mdio.layouts.base.Layout`."""
+        """Return the first frames of its units, and their end; see `mdio.layouts.base.Layout`."""
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield the byte ranges that a read needs, in its order."""
@@ -355,10 +358,10 @@ class Prefetch:
     def __init__(self, layout: Prefetched, *, opens_ahead: bool) -> None:
         self._layout, self._opens_ahead = layout, opens_ahead
         self._in_flight = InFlight()
-        self._asked: set[Path] = set()
+        self._requested: set[Path] = set()
         """Objects that were requested and are not open yet."""
         self._edges = layout.boundaries() if opens_ahead else np.zeros(1, np.int64)
-        self._stop = -1
+        self._next_frame = -1
         """One beyond the last frame that was read alone."""
 
     def begin(
@@ -376,15 +379,15 @@ class Prefetch:
     def open_for(self, frame: int, atoms: AtomIndices | None) -> None:
         """Open the objects of one frame ahead, and the next ones if frames are read in order."""
         runs = [(frame, frame + 1)]
-        if frame == self._stop:
-            following = int(self._edges.searchsorted(frame, side="right"))
-            edges = self._edges[following : following + PIECES_AT_ONCE].tolist()
+        if frame == self._next_frame:
+            number = int(self._edges.searchsorted(frame, side="right"))
+            edges = self._edges[number : number + UNITS_PER_OPENING].tolist()
             runs += [(edge, edge + 1) for edge in edges if edge < self._edges[-1]]
-        self._stop = frame + 1
+        self._next_frame = frame + 1
         self.open_ahead(runs, atoms)
         chunks = list(self._layout.byte_ranges(frame, frame + 1, atoms))
         gaps = [b.offset - a.offset - a.nbytes for a, b in pairwise(chunks) if a.file is b.file]
-        # A large frame, or several fields; not if the gaps between them would be read, too.
+        # Several chunks, of a large frame or several fields; not if the gaps would be read, too.
         if len(chunks) > 1 and not any(0 < gap <= GAP_NBYTES for gap in gaps):
             self._in_flight.prefetch(chunks)
 
@@ -394,11 +397,11 @@ class Prefetch:
         `runs`: first frame, and one beyond the last; they ascend, with gaps between them.
         """
         openings = {opening.path: opening for opening in self._layout._openings(runs, atoms)}
-        objects.forget_prefetched(self._asked - openings.keys())
+        objects.forget_prefetched(self._requested - openings.keys())
         prefetch_openings(
-            opening for opening in openings.values() if opening.path not in self._asked
+            opening for opening in openings.values() if opening.path not in self._requested
         )
-        self._asked = {opening.path for opening in openings.values() if not opening.is_open}
+        self._requested = {opening.path for opening in openings.values() if not opening.is_open}
 
     def stop(self) -> None:
         """Drop all requests, and end the threads."""
@@ -407,11 +410,11 @@ class Prefetch:
             self.open_ahead((), None)
 
     def _cut(self, runs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield runs cut into a few pieces of the layout each."""
+        """Yield runs cut into runs of a few units of the layout each."""
         edges = self._edges
         for start, stop in runs:
             while start < stop:
-                number = int(edges.searchsorted(start, side="right")) - 1 + PIECES_AT_ONCE
+                number = int(edges.searchsorted(start, side="right")) - 1 + UNITS_PER_OPENING
                 end = min(stop, int(edges[min(number, len(edges) - 1)]))
                 yield start, end
                 start = end
@@ -419,51 +422,53 @@ class Prefetch:
     def _opened_ahead(
         self, runs: Iterable[tuple[int, int]], atoms: AtomIndices | None, *, guessed: bool
     ) -> Iterator[tuple[int, int]]:
-        """Yield `runs`, after opening the objects of the following ones ahead."""
+        """Yield `runs`, each when the objects of the next ones have been requested."""
         iterator = iter(runs)
-        following, near = next(iterator, None), deque[tuple[int, int]]()
+        next_run, queue = next(iterator, None), deque[tuple[int, int]]()
         joined = deque[tuple[int, int]]()
-        """The runs in `near`, joined where they are adjacent."""
-        max_runs, growth = (GUESSED_RUNS, 1) if guessed else (MOST_RUNS, 0)
-        while near or following is not None:
-            while following is not None and len(near) < max_runs and len(joined) < MOST_APART:
-                is_adjacent = bool(joined) and joined[-1][1] == following[0]
-                begin = joined.pop()[0] if is_adjacent else following[0]
-                joined.append((begin, following[1]))
-                near.append(following)
-                following = next(iterator, None)
+        """The runs in `queue`, joined where they are adjacent."""
+        max_runs, growth = (GUESSED_RUNS, 1) if guessed else (MAX_RUNS, 0)
+        while queue or next_run is not None:
+            while (
+                next_run is not None and len(queue) < max_runs and len(joined) < MAX_SEPARATE_RUNS
+            ):
+                is_adjacent = bool(joined) and joined[-1][1] == next_run[0]
+                begin = joined.pop()[0] if is_adjacent else next_run[0]
+                joined.append((begin, next_run[1]))
+                queue.append(next_run)
+                next_run = next(iterator, None)
             self.open_ahead(tuple(joined), atoms)
-            yield near[0]
-            _, run_stop = near.popleft()
+            yield queue[0]
+            _, run_stop = queue.popleft()
             _, end = joined.popleft()
             if run_stop < end:
                 joined.appendleft((run_stop, end))
-            max_runs = min(max_runs + growth, MOST_RUNS)
+            max_runs = min(max_runs + growth, MAX_RUNS)
 
 
 def _stop_all() -> None:
-    for in_flight_ranges in list(_all):
-        in_flight_ranges.stop()
+    for instance in list(_instances):
+        instance.stop()
 
 
 if hasattr(os, "register_at_fork"):
-    # A child would have the requests, but not their threads.
+    # A child would have the requests without their threads.
     os.register_at_fork(before=_stop_all)
 
 
-STORE_FACTOR, STORE_ROOM_FACTOR = 8, 4
+STORE_REQUEST_FACTOR, STORE_MEMORY_FACTOR = 8, 4
 """For stores: factors of the request size, and of the bytes in flight."""
 GAP_NBYTES = 64 << 10
-"""Ranges with smaller gaps between them are read as one."""
-END_NBYTES = 512
-"""At most this much lies behind the last range of an object, as a shard's index."""
+"""Ranges with at most this gap between them are coalesced."""
+MAX_END_NBYTES = 512
+"""Most bytes behind the last range of an object, such as a shard's index."""
 FIRST_REQUESTS = 8
 GROWTH = 1.1
-"""The number of requests stays higher if the rate grew by this factor."""
+"""The number of requests is doubled again if the rate grew by this factor."""
 CACHED_NBYTES_PER_S = 1.0e9
 """A faster request came from memory (or from a disk that needs no concurrent requests)."""
-CACHED_REQUESTS = 3
-"""Prefetching ends after this many requests in a row that came from memory."""
+MAX_CACHED_REQUESTS = 3
+"""Prefetching stops after this many requests in a row that came from memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,11 +483,11 @@ class ByteRange:
 class Pace:
     """Adapts the number of requests in flight to the rate of the storage.
 
-    `most`: the largest number of requests. `request_nbytes`: size of the largest.
+    `max_requests`: the largest number of requests. `request_nbytes`: size of the largest.
     """
 
-    def __init__(self, most: int, request_nbytes: int) -> None:
-        self._most, self._request_nbytes = most, request_nbytes
+    def __init__(self, max_requests: int, request_nbytes: int) -> None:
+        self._max_requests, self._request_nbytes = max_requests, request_nbytes
         self.n_wanted = FIRST_REQUESTS
         self.n_cached = 0
         """Requests in a row that came from memory."""
@@ -492,15 +497,15 @@ class Pace:
 
     @property
     def pays(self) -> bool:
-        """Whether bytes come slowly enough for asking ahead, as far as is known."""
-        return self.n_cached < CACHED_REQUESTS
+        """Whether bytes come so slowly that prefetching pays, as far as is known."""
+        return self.n_cached < MAX_CACHED_REQUESTS
 
     def begin(self) -> None:
         """Start measuring the rate."""
         self._window_began = time.perf_counter()
 
     def note(self, nbytes: int, seconds: float | None, *, waited: bool) -> None:
-        """Adapt the number of requests, after one has ended.
+        """Adapt the number of requests, after one of `nbytes` has ended.
 
         `seconds`: its time; None = not measured. `waited`: whether the reader had to wait for it.
         """
@@ -516,7 +521,7 @@ class Pace:
         rate = self._window_nbytes / (now - self._window_began)
         if self._waited and self._grows:
             if rate > GROWTH * self._best_nbytes_per_s:
-                self.n_wanted = min(2 * self.n_wanted, self._most)
+                self.n_wanted = min(2 * self.n_wanted, self._max_requests)
             else:
                 self._grows = False
         self._best_nbytes_per_s = max(rate, self._best_nbytes_per_s)
@@ -526,13 +531,13 @@ class Pace:
 def requests_for(
     ranges: Iterable[ByteRange], request_nbytes: int
 ) -> Iterator[tuple[OpenFile, int, int]]:
-    """Yield (file, offset, nbytes) of requests: ranges joined where they meet, cut where long.
+    """Yield (file, offset, nbytes) of requests: ranges coalesced where near, and cut where long.
 
     Consumes no range beyond the one that completes a request. Requests to stores are larger by
-    `STORE_FACTOR`: each costs as much as transferring a few hundred KiB.
+    `STORE_REQUEST_FACTOR`: each costs as much as transferring a few hundred KiB.
     """
     file: OpenFile | None = None
-    least_nbytes = request_nbytes
+    file_request_nbytes = request_nbytes
     offset = stop = 0
     for byte_range in ranges:
         if byte_range.file is file and offset <= byte_range.offset <= stop + GAP_NBYTES:
@@ -545,16 +550,16 @@ def requests_for(
                 byte_range.offset,
                 byte_range.offset + byte_range.nbytes,
             )
-            request_nbytes = least_nbytes * (1 if file.remote is None else STORE_FACTOR)
+            request_nbytes = file_request_nbytes * (
+                1 if file.remote is None else STORE_REQUEST_FACTOR
+            )
         while (end := (offset // request_nbytes + 1) * request_nbytes) <= stop:
             yield byte_range.file, offset, end - offset
             offset = end
-        if byte_range.file.remote and offset < stop and stop + END_NBYTES >= byte_range.file.nbytes:
-            yield (
-                byte_range.file,
-                offset,
-                stop - offset,
-            )  # before waiting for the next object to open
+        is_at_end = stop + MAX_END_NBYTES >= byte_range.file.nbytes
+        if byte_range.file.remote and offset < stop and is_at_end:
+            # Before the next range, for which another object may have to be opened.
+            yield byte_range.file, offset, stop - offset
             offset = stop
     if file is not None and offset < stop:
         yield file, offset, stop - offset
@@ -592,15 +597,15 @@ def read(fd: int, buffer: Bytes, offset: int) -> float:
 
 
 def copy(source: Bytes, targets: Sequence[Any], skip: int) -> None:
-    """Copy `source` into `targets`, behind their first `skip` bytes."""
+    """Copy `source` into `targets`, behind their first `skip` bytes in all."""
     data, offset = source.data, 0
     for target in targets:
         if skip >= target.nbytes:
             skip -= target.nbytes
             continue
-        n_bytes = min(target.nbytes - skip, len(data) - offset)
-        memoryview(target).cast("B")[skip : skip + n_bytes] = data[offset : offset + n_bytes]
-        offset += n_bytes
+        nbytes = min(target.nbytes - skip, len(data) - offset)
+        memoryview(target).cast("B")[skip : skip + nbytes] = data[offset : offset + nbytes]
+        offset += nbytes
         skip = 0
         if offset == len(data):
             return

@@ -1,10 +1,10 @@
 """Offsets of the frames of a file: found once by a scan, then stored.
 
 Formats with frames of unequal size (XTC, TRR) are scanned once. The index lies beside the file as
-``.NAME.mdio-index``, or in a cache folder where that one cannot be written. There are no locks:
-every process that finds no valid index scans for itself and puts the result in place by a rename,
-which is atomic, and since all of them found the same, it does not matter who is last. Storing may
-fail (full disk, read-only folder, no home); reading then goes on without.
+``.NAME.mdio-index``, or in a cache folder if that cannot be written. There are no locks: every
+process that finds no valid index scans the file itself and stores the result by a rename, which is
+atomic; since all processes find the same, it does not matter which is last. If storing fails (full
+disk, read-only folder, no home), reading continues without.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from mdio.core.files.fingerprint import open_source
 from mdio.core.files.marks import is_own, open_regular
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.store import store_at
-from mdio.core.files.writing import INDEX_ENDING, write_whole
+from mdio.core.files.writing import INDEX_ENDING, write_atomically
 from mdio.core.frames import LostBytes
 
 MAGIC = b"MDIOIDX1"
 """First bytes of a stored index; the last character is the version of the format."""
 HEADER = struct.Struct("<8sI")
-"""Head of every file stored beside a trajectory: magic, and the crc32c of the rest."""
+"""Beginning of every file stored beside a trajectory: magic, and zlib's crc32 of the rest."""
 IDENTITY = struct.Struct("<IQq")
-"""Then: crc32c of the trajectory's ends, its size, mtime in ns."""
+"""Next: zlib's crc32 of the trajectory's ends, its size, mtime in ns."""
 COUNTS = struct.Struct("<QQ")
-"""Then, in an index: atoms, frames; then the offsets as int64."""
+"""Next, in an index: numbers of atoms and of frames; then the offsets as int64."""
 END_NBYTES = 4096
 """Bytes of the head and of the tail of the file that an index is checked against."""
 
-AHEAD_NBYTES = 1 << 20
-"""An index beside an object comes whole with one request up to this size: of 131,000 frames."""
+PREFETCH_NBYTES = 1 << 20
+"""An index beside an object is fetched by one request up to this size: of 131,000 frames."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,9 +47,9 @@ class FrameIndex:
     """The frames of one file.
 
     Attributes: `offsets`, (F,) int64: byte at which each frame begins, ascending. `nbytes` (int):
-    where the last whole frame ends: the size of the file when it was scanned, as a rule. `n_atoms`
-    (int): atoms of the first frame. `lost_nbytes` (int): bytes behind that, of a frame that is not
-    whole.
+    where the last whole frame ends, usually the size of the file when it was scanned. `n_atoms`
+    (int): atoms of the first frame. `lost_nbytes` (int): bytes behind the last whole frame, of one
+    that is not whole.
     """
 
     offsets: NDArray[np.int64]
@@ -68,24 +68,27 @@ class FrameIndex:
         return np.diff(self.offsets, append=np.int64(self.nbytes))
 
     def lost(self, path: Path) -> tuple[LostBytes, ...]:
-        """Return the bytes of the file `path` that are no whole frame."""
+        """Return the bytes of the file `path` that belong to no whole frame."""
         end = LostBytes(str(path), self.n_frames, self.nbytes, self.lost_nbytes)
         return (end,) if self.lost_nbytes else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The state of a file, which must not have changed for stored facts to be used."""
+    """The state of a file, which must be unchanged for stored facts to be used."""
 
     nbytes: int
     mtime_ns: int
     crc: int
 
-    def holds(self, then: Identity, where: Path) -> bool:
-        """Return whether `where` is of this file; one beside an object was made before it was."""
-        if not store_at(where).keeps_times:
-            return (then.nbytes, then.crc) == (self.nbytes, self.crc)
-        return then == self
+    def matches(self, stored: Identity, path: Path) -> bool:
+        """Return whether facts stored at `path` under another identity are of this same file.
+
+        In a store, times are not compared: facts were stored before the file was sent.
+        """
+        if not store_at(path).keeps_times:
+            return (stored.nbytes, stored.crc) == (self.nbytes, self.crc)
+        return stored == self
 
     @classmethod
     def of(cls, path: Path, nbytes: int | None = None) -> Identity:
@@ -96,7 +99,7 @@ class Identity:
             head = file.peek(0, min(END_NBYTES, size))
             end_begins = max(0, size - END_NBYTES)
             tail = file.peek(end_begins, size - end_begins)
-        # Beyond the year 2262 it needs more than the 64 bits it is stored in.
+        # Times beyond the year 2262 need more than the 64 bits in which they are stored.
         mtime_ns = (status.st_mtime_ns + (1 << 63)) % (1 << 64) - (1 << 63)
         return cls(size, mtime_ns, zlib.crc32(tail, zlib.crc32(head)))
 
@@ -109,30 +112,31 @@ def load_index(
 ) -> FrameIndex:
     """Return the frame index of `path`: a stored one that is still valid, or a new one.
 
-    An index is valid while the file has the size, the modification time and the first and last
-    4 KiB that it had; one that is stale (a running simulation has written on) or damaged is
-    replaced. Offsets stored by MDAnalysis (``.NAME_offsets.npz``) are taken where its own
-    conditions hold (same size and ctime); they are never written.
+    An index is valid while the size, the modification time and the first and last 4 KiB of the file
+    are unchanged; one that is stale (the file has grown) or damaged is replaced. Offsets stored by
+    MDAnalysis (``.NAME_offsets.npz``) are used on its own conditions (same size and ctime); they
+    are never written.
 
-    `path`: the trajectory file. `scan`: reads through the file and returns its index; called only
-    if none is stored. `n_atoms`: where the caller knows it: an index with another number of atoms
-    is not used. `extend`: adds the frames that follow those of an index, of a file that was written
-    on: what there was has the same first and last 4 KiB. None = it cannot, and the file is scanned.
+    `path`: the trajectory file. `scan`: reads the file and returns its index; called only if no
+    valid one is stored. `n_atoms`: if the caller knows it, an index with another number of atoms is
+    not used. `extend`: returns an index with the frames that a file has gained since; called if the
+    first and last 4 KiB of the former bytes are unchanged. If it returns None, the file is scanned.
     Returns FrameIndex.
     Raises SourceError: the file cannot be read; and what `scan` raises.
     """
     store = store_at(path)
-    store.prefetch([next(index_paths(path))], AHEAD_NBYTES)
+    store.prefetch([next(index_paths(path))], PREFETCH_NBYTES)
     identity = Identity.of(path)
     index: FrameIndex | None = None
-    for where, then, body in stored_beside(path, MAGIC):
-        stored = _index_from(body, then.nbytes)
+    for index_path, stored_identity, body in stored_beside(path, MAGIC):
+        stored = _index_from(body, stored_identity.nbytes)
         if stored is None or n_atoms not in (None, stored.n_atoms):
             continue
-        if identity.holds(then, where):
+        if identity.matches(stored_identity, index_path):
             return stored
-        grown = store.grows and then.nbytes < identity.nbytes
-        if grown and extend and then.crc == Identity.of(path, then.nbytes).crc:
+        old_nbytes = stored_identity.nbytes
+        has_grown = store.grows and old_nbytes < identity.nbytes
+        if has_grown and extend and stored_identity.crc == Identity.of(path, old_nbytes).crc:
             index = extend(path, stored)
     if index is None:
         index = _from_mdanalysis(path)
@@ -158,7 +162,7 @@ def store_index(path: Path, index: FrameIndex) -> None:
 def index_paths(path: Path, ending: str = INDEX_ENDING) -> Iterator[Path]:
     """Yield possible paths of the index of `path`: beside it, and in the cache folder (if any).
 
-    `ending`: of its name; another one is of something else that was found out about the file.
+    `ending`: of its name; other endings are for other facts about the file.
 
     The cache folder is ``$MDIO_CACHE_DIR``, else ``$XDG_CACHE_HOME/mdio``, else ``~/.cache/mdio``;
     the name there is a hash of the resolved path.
@@ -172,20 +176,20 @@ def index_paths(path: Path, ending: str = INDEX_ENDING) -> Iterator[Path]:
             folder = str(Path.home() / ".cache" / "mdio")
         except RuntimeError:  # no home folder
             return
-    import hashlib  # few indexes lie there, and it takes long to import
+    import hashlib  # slow to import, and few indexes lie there
 
     key = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
     yield Path(folder, f"{key}{ending}")
 
 
-def _is_trusted(where: Path, path: Path) -> bool:
-    """Return whether the index `where` belongs to this user, or to the owner of the file `path`.
+def _is_trusted(index_path: Path, path: Path) -> bool:
+    """Return whether an index belongs to this user, or to the owner of the file `path`.
 
     The indexes of others could leave out frames.
     """
     try:
-        status = where.stat()
-        return is_own(status, where.parent) or status.st_uid == path.stat().st_uid
+        status = index_path.stat()
+        return is_own(status, index_path.parent) or status.st_uid == path.stat().st_uid
     except OSError:
         return True
 
@@ -193,39 +197,39 @@ def _is_trusted(where: Path, path: Path) -> bool:
 def stored_beside(
     path: Path, magic: bytes, ending: str = INDEX_ENDING
 ) -> Iterator[tuple[Path, Identity, memoryview]]:
-    """Yield what was found out about a file: where that lies, of which state of the file, and what.
+    """Yield facts stored about a file: path of the facts, identity of the file then, and bytes.
 
-    Left out is what is not whole, and what another user may have lied about. Whether the file is
-    still the same is for `Identity.holds`.
+    Damaged facts, and those of other users, are left out. `Identity.matches` tells whether the file
+    is still the same.
     """
-    for where in index_paths(path, ending):
+    for index_path in index_paths(path, ending):
         data = b""
-        if _is_trusted(where, path):
+        if _is_trusted(index_path, path):
             with suppress(OSError, ValueError):
-                data = _read_file(where)
+                data = _read_file(index_path)
         if len(data) < HEADER.size + IDENTITY.size:
             continue
         checked = memoryview(data)[HEADER.size :]
         if HEADER.unpack_from(data) == (magic, zlib.crc32(checked)):
             ends_crc, nbytes, mtime_ns = IDENTITY.unpack_from(checked)
-            yield where, Identity(nbytes, mtime_ns, ends_crc), checked[IDENTITY.size :]
+            yield index_path, Identity(nbytes, mtime_ns, ends_crc), checked[IDENTITY.size :]
 
 
 def _index_from(body: memoryview, nbytes: int) -> FrameIndex | None:
-    """Return a stored index of a file of `nbytes`; None if that cannot be."""
+    """Return the index in the stored bytes `body`, of a file of `nbytes`; None if it is invalid."""
     if len(body) < COUNTS.size:
         return None
     n_atoms, n_frames = COUNTS.unpack_from(body)
     if len(body) != COUNTS.size + 8 * n_frames:
         return None
     offsets = np.frombuffer(body, "<i8", offset=COUNTS.size).astype(np.int64)
-    return FrameIndex(offsets, nbytes, n_atoms) if _plausible(offsets, nbytes) else None
+    return FrameIndex(offsets, nbytes, n_atoms) if _is_plausible(offsets, nbytes) else None
 
 
-def _read_file(where: Path) -> bytes:
-    if not where.is_file():  # nobody writes to a pipe
+def _read_file(path: Path) -> bytes:
+    if not path.is_file():  # a pipe, say, on which reading would wait
         return b""
-    with OpenFile(where) as file:
+    with OpenFile(path) as file:
         return file.peek(0, file.nbytes)
 
 
@@ -238,44 +242,49 @@ def _store(path: Path, index: FrameIndex, identity: Identity) -> None:
 def store_beside(
     path: Path, identity: Identity, magic: bytes, body: bytes, ending: str = INDEX_ENDING
 ) -> None:
-    """Store what was found out about a file, where that can be done, for `stored_beside`."""
+    """Store facts about a file for `stored_beside`, if that is possible."""
     checked = IDENTITY.pack(identity.crc, identity.nbytes, identity.mtime_ns) + body
     data = HEADER.pack(magic, zlib.crc32(checked)) + checked
-    for number, where in enumerate(index_paths(path, ending)):
-        if not store_at(where).built_in_place or not _is_trusted(where, path):
-            continue  # another user's stays, and is not read
+    for number, index_path in enumerate(index_paths(path, ending)):
+        if not store_at(index_path).built_in_place or not _is_trusted(index_path, path):
+            continue  # another user's file stays, and is not read
         try:
-            if number:  # the cache folder is ours to make; that of the trajectory is there
-                where.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(where, data, prefix=".mdio-index-")
+            if number:  # the cache folder
+                index_path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(index_path, data, prefix=".mdio-index-")
         except OSError:
             continue
         return
 
 
 def _from_mdanalysis(path: Path) -> FrameIndex | None:
-    """Read the offsets that MDAnalysis stored, under the conditions that it sets itself."""
-    where = path.with_name(f".{path.name}_offsets.npz")
+    """Return the offsets that MDAnalysis stored, under the conditions that it sets itself."""
+    offsets_path = path.with_name(f".{path.name}_offsets.npz")
     if not store_at(path).keeps_times:
         return None
     try:
-        if not where.is_file() or not _is_trusted(where, path):
+        if not offsets_path.is_file() or not _is_trusted(offsets_path, path):
             return None
         status = path.stat()
-        # Opened here, since NumPy does not close what it fails to read.
-        with open(open_regular(where), "rb") as file, np.load(file, allow_pickle=False) as stored:
+        # Opened here, since NumPy does not close a file that it cannot read.
+        with (
+            open(open_regular(offsets_path), "rb") as file,
+            np.load(file, allow_pickle=False) as stored,
+        ):
             if float(stored["ctime"]) != status.st_ctime or int(stored["size"]) != status.st_size:
                 return None
             offsets = np.asarray(stored["offsets"]).astype(np.int64, casting="safe")
             n_atoms = int(stored["n_atoms"])
-    except Exception:  # another program's file may be wrong in any way; we build our own
+    except (
+        Exception
+    ):  # a damaged file of another program may raise anything; the file is scanned then
         return None
-    if n_atoms < 1 or not _plausible(offsets, status.st_size):
+    if n_atoms < 1 or not _is_plausible(offsets, status.st_size):
         return None
     return FrameIndex(offsets, status.st_size, n_atoms)
 
 
-def _plausible(offsets: NDArray[np.int64], nbytes: int) -> bool:
+def _is_plausible(offsets: NDArray[np.int64], nbytes: int) -> bool:
     if offsets.ndim != 1 or not offsets.size:
         return False
     return bool(offsets[0] == 0 and offsets[-1] < nbytes and (np.diff(offsets) > 0).all())

@@ -1,12 +1,12 @@
-"""A journal of the finished parts of an output, from which another run can continue.
+"""A journal of the finished pieces of an output, from which another run can continue.
 
 It lies beside the temporary, as ``.NAME.mdio-HOST-PID-TOKEN.journal``. Its first record describes
 the conversion; each other one describes a stored piece of the output. A record has its length and
 its own crc32c: one that was still being written when the process ended is dropped.
 
 A record is written as soon as a piece is stored, so that a process that is killed loses little.
-Pieces are flushed to the disk now and then, and a mark then says which records are safe; pieces
-without a mark are checked before they are used.
+Pieces are flushed to the disk from time to time, after which a mark says which records are safe;
+a run that resumes checks pieces without a mark before it uses them.
 """
 
 from __future__ import annotations
@@ -37,33 +37,34 @@ from mdio.core.kernels import crc32c
 from mdio.core.words import human_nbytes
 
 MAGIC = b"mdio journal 1\n"
-_HEAD = struct.Struct("<QI")
+_HEADER = struct.Struct("<QI")
 """Bytes of a record, and their crc32c."""
-TYPES = ("<f4", "<f8", "<i8", "<u4", "|u1")
+DTYPES = ("<f4", "<f8", "<i8", "<u4", "|u1")
 """Types of the arrays in records."""
-FLUSH_S = 30.0
-"""At most this much work is repeated after a power cut. Not less: a flush blocks all writers of a
+FLUSH_INTERVAL_S = 30.0
+"""Also the time of work that a power cut may cost. Not shorter: a flush blocks all writers of a
 shared file system, and takes longer the more was written."""
 MARK = "flushed"
 """Key of a mark: the run of records before it that are flushed."""
 RESERVED_NBYTES = 64 << 10
-"""Zeros reserved behind the records, so that they can be written on a full disk, too."""
-STOPPING_S = 2.0
+"""Zeros reserved behind the records, so that more can be written on a full disk."""
+MAX_CLOSE_WAIT_S = 2.0
 """How long closing waits for a running flush."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record that some frames are stored."""
+    """A record that a piece, a run of frames, is stored."""
 
     first: int
+    """Its first frame."""
     n_frames: int
     values: Mapping[str, Any]
     """Plain values."""
     arrays: Sequence[NDArray[Any]] = ()
-    """Arrays of `TYPES`."""
+    """Arrays of `DTYPES`."""
     flushed: bool = False
-    """Whether a mark in the journal says so."""
+    """Whether a mark in the journal says that the piece is flushed."""
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the record in the journal."""
@@ -73,19 +74,19 @@ class Record:
             "arrays": [[array.dtype.str, array.shape] for array in self.arrays],
         }
         data = b"".join((json.dumps(head).encode(), b"\n", *(a.tobytes() for a in self.arrays)))
-        return _HEAD.pack(len(data), crc32c(data)) + data
+        return _HEADER.pack(len(data), crc32c(data)) + data
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Record:
-        """Read what `packed` returned, without its head; damaged bytes raise various errors."""
+        """Read the result of `to_bytes`, without its header; damaged bytes raise various errors."""
         text, _, numbers = data.partition(b"\n")
         head = json.loads(text)
         arrays, offset = [], 0
-        for kind, shape in head["arrays"]:
+        for dtype, shape in head["arrays"]:
             count = math.prod(shape)
-            if kind not in TYPES:
-                raise ValueError(f"numbers of the type {kind}")
-            arrays.append(np.frombuffer(numbers, kind, count, offset).reshape(shape))
+            if dtype not in DTYPES:
+                raise ValueError(f"numbers of the type {dtype}")
+            arrays.append(np.frombuffer(numbers, dtype, count, offset).reshape(shape))
             offset += arrays[-1].nbytes
         first, n_frames = map(int, head["frames"])
         return cls(first, n_frames, dict(head["said"]), arrays)
@@ -99,9 +100,8 @@ def journal_path(temporary: Path) -> Path:
 def read_journal(path: Path) -> tuple[list[Record], int]:
     """Return the complete records of a journal, and the offset of their end; raises OSError."""
     with open(open_regular(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-        if not is_own_record(
-            os.fstat(file.fileno()), path.parent
-        ):  # it could list frames that are not there
+        # That of another user could list frames that are not stored.
+        if not is_own_record(os.fstat(file.fileno()), path.parent):
             return [], 0
         data = file.read()
     records: list[Record] = []
@@ -112,36 +112,34 @@ def read_journal(path: Path) -> tuple[list[Record], int]:
         ValueError, TypeError, LookupError, struct.error, OverflowError, RecursionError
     ):
         while True:
-            nbytes, crc = _HEAD.unpack_from(data, offset)
-            begin = offset + _HEAD.size
+            nbytes, crc = _HEADER.unpack_from(data, offset)
+            begin = offset + _HEADER.size
             body = data[begin : begin + nbytes]
             if len(body) < nbytes or not nbytes or crc32c(body) != crc:
                 break
-            one = Record.from_bytes(body)
-            if (marked := one.values.get(MARK)) is None:
-                records.append(one)
+            record = Record.from_bytes(body)
+            if (marked := record.values.get(MARK)) is None:
+                records.append(record)
             else:
                 flushed = slice(*marked)
-                records[flushed] = [replace(record, flushed=True) for record in records[flushed]]
+                records[flushed] = [replace(safe, flushed=True) for safe in records[flushed]]
             offset = begin + nbytes
     return records, offset
 
 
 class Journal:
-    """The journal of the output that is built at `temporary` (its owner has it).
-
-    A context manager.
+    """The journal of an output that is being built, written by the owner; a context manager.
 
     `temporary`: the path that `publish` yielded. `values`: plain values for the first record, if
-    there is no journal yet. Attributes: `values`: those of the first record. `records`: pieces
-    stored by earlier runs.
+    there is no journal yet. Attributes: `values`: those of the first record. `records`: of pieces
+    that earlier runs stored.
     Raises OutputError: it cannot be written.
     """
 
     def __init__(self, temporary: Path, values: Mapping[str, Any]) -> None:
         self.path = journal_path(temporary)
         self._files: set[Path] = set()
-        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread = threading.Thread(target=self._flush_regularly, daemon=True)
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._failure: OSError | None = None
@@ -173,9 +171,9 @@ class Journal:
         if self._thread.ident is None:
             self._thread.start()
 
-    def _work(self) -> None:
-        """Flush added pieces every `FLUSH_S` until the journal is closed or a flush fails."""
-        while not self._closing.wait(FLUSH_S):
+    def _flush_regularly(self) -> None:
+        """Flush added pieces at intervals until the journal is closed or a flush fails."""
+        while not self._closing.wait(FLUSH_INTERVAL_S):
             try:
                 self._flush()
             except OSError as error:
@@ -188,7 +186,9 @@ class Journal:
         if not files:
             return
         for path in (*files, *{path.parent for path in files}):
-            with contextlib.suppress(FileNotFoundError):  # it was merged into another file
+            with contextlib.suppress(
+                FileNotFoundError
+            ):  # a piece that was merged into another file
                 flush(path)
         with self._lock:
             if self._fd >= 0:
@@ -207,7 +207,7 @@ class Journal:
         """Stop flushing, and close the file."""
         self._closing.set()
         if self._thread.ident is not None:
-            self._thread.join(STOPPING_S)
+            self._thread.join(MAX_CLOSE_WAIT_S)
         with self._lock:
             if self._fd >= 0:
                 descriptor, self._fd = self._fd, -1
@@ -239,23 +239,25 @@ class Unfinished:
 
     @property
     def text(self) -> str:
-        """How many frames and bytes there are, and where."""
+        """How many frames and bytes are kept, and where, for messages."""
         match = TEMPORARY.fullmatch(self.temporary.name)
         assert match is not None
         owner = self.temporary.name[match.end(1) :]
         beside = self.temporary.parent.glob(f".{escape(match[1])}*{escape(owner)}")
         nbytes = sum(map(allocated_nbytes, beside))
         n_frames = self.values.get("n_frames", 0)
-        of = f" of {n_frames:,}" if n_frames else ""  # how many an ensemble will have is not known
-        return f"{self.n_frames:,}{of} frames ({human_nbytes(nbytes)}) are kept in {self.temporary}"
+        total = f" of {n_frames:,}" if n_frames else ""  # 0 for an ensemble, where it is unknown
+        return (
+            f"{self.n_frames:,}{total} frames ({human_nbytes(nbytes)}) are kept in {self.temporary}"
+        )
 
-    def compare(self, goal: Path, begun: Mapping[str, Any]) -> None:
-        """Raise OutputError unless `begun` describes the same conversion."""
+    def compare(self, goal: Path, identity: Mapping[str, Any]) -> None:
+        """Raise OutputError unless it is of the conversion of this `identity`."""
         former = self.values.get("of")
         former = former if isinstance(former, dict) else {}
-        difference = _difference(former | {"recipe": None}, {**begun, "recipe": None})
+        difference = _difference(former | {"recipe": None}, {**identity, "recipe": None})
         if difference is not None:
-            options = _changed_options(former.get("recipe", {}), begun.get("recipe", {}))
+            options = _changed_options(former.get("recipe", {}), identity.get("recipe", {}))
             difference = options or difference
             raise OutputError(
                 f"{goal}: a different conversion was left unfinished, which this one cannot "
@@ -272,17 +274,17 @@ def find_unfinished(temporary: Path) -> Unfinished | None:
         records = read_journal(journal_path(temporary))[0]
     except OSError:
         return None
-    former = manifest_in(temporary)  # exchanged with the new output, when that was in place
+    manifest = manifest_in(temporary)  # after an exchange, the former output has this name
     if not records or not isinstance(records[0].values.get("n_frames"), int):
         return None
-    if former is not None and former["uuid"] != records[0].values.get("uuid"):
+    if manifest is not None and manifest["uuid"] != records[0].values.get("uuid"):
         return None
-    frames = {record.first: record.n_frames for record in records[1:]}
-    return Unfinished(temporary, records[0].values, sum(frames.values())) if frames else None
+    stored = {record.first: record.n_frames for record in records[1:]}
+    return Unfinished(temporary, records[0].values, sum(stored.values())) if stored else None
 
 
 def unfinished_in(left: Leftover) -> Iterator[Unfinished]:
-    """Yield the unfinished outputs in a leftover."""
+    """Yield the unfinished outputs of a leftover, which can be continued."""
     for name in left.journals:
         unfinished = find_unfinished(left.name(left.folder / name))
         if unfinished is not None:
@@ -292,7 +294,7 @@ def unfinished_in(left: Leftover) -> Iterator[Unfinished]:
 def refuse_unfinished(goal: Path, name: Path) -> None:
     """Raise OutputError if a dead process has left an unfinished `goal` that can be continued.
 
-    `name`: name of the output for the message.
+    `name`: of the output in the message.
     """
     for left in leftovers([goal]):
         for unfinished in unfinished_in(left):
@@ -308,23 +310,23 @@ def allocated_nbytes(path: Path) -> int:
     return sum(512 * file.lstat().st_blocks for file in files)
 
 
-def _changed_options(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def _changed_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """Return the options that differ, and how."""
-    pairs = [(name, was.get(name), now.get(name)) for name in {**was, **now}]
-    differences = (_difference(one, other, name) for name, one, other in pairs)
+    differences = (_difference(old.get(name), new.get(name), name) for name in {**old, **new})
     return ", ".join(text.replace("null", "not given") for text in differences if text is not None)
 
 
-def _difference(was: Any, now: Any, name: str = "") -> str | None:
-    """Return the first difference of two plain values in words."""
-    if isinstance(was, dict) and isinstance(now, dict):
-        pairs = [(f"{name}, {key}" if name else key, key) for key in {**was, **now}]
-        differences = (_difference(was.get(key), now.get(key), label) for label, key in pairs)
-    elif isinstance(was, list) and isinstance(now, list):
-        differences = (
-            _difference(*two, f"{name} {k}") for k, two in enumerate(zip_longest(was, now))
-        )
+def _difference(old: Any, new: Any, name: str = "") -> str | None:
+    """Return the first difference of two plain values in words; None if they are equal."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        labels = {key: f"{name}, {key}" if name else key for key in {**old, **new}}
+        differences = (_difference(old.get(key), new.get(key), labels[key]) for key in labels)
+    elif isinstance(old, list) and isinstance(new, list):
+        pairs = enumerate(zip_longest(old, new))
+        differences = (_difference(*pair, f"{name} {number}") for number, pair in pairs)
     else:
-        one, other = json.dumps(was)[:80], json.dumps(now)[:80]
-        return None if json.dumps(was) == json.dumps(now) else f"{name}: {one} then, {other} now"
-    return next((one for one in differences if one is not None), None)
+        texts = json.dumps(old), json.dumps(new)
+        return (
+            None if texts[0] == texts[1] else f"{name}: {texts[0][:80]} then, {texts[1][:80]} now"
+        )
+    return next((text for text in differences if text is not None), None)

@@ -1,8 +1,8 @@
 """Checks of files to open, trust or replace: regular ones, the user's own, outputs of mdio.
 
-A pipe or a device under the name of a file would be waited for, or read without an end. A record
-that says what to remove, to move or to believe could have been put there by anyone who may write
-into the folder. Outputs of mdio are recognised by marks of their own, without opening them.
+Opening a pipe or a device under the name of a file could wait or read for ever. A lock or journal,
+which says what to remove, rename or skip, could come from anyone who may write into the folder.
+Outputs of mdio are recognised by small files in them, without opening them as trajectories.
 """
 
 from __future__ import annotations
@@ -23,46 +23,46 @@ from typing import Any
 from mdio.core.kernels import crc32c
 
 NOT_REGULAR = "neither a file nor a folder: a pipe, a socket or a device"
-RECORD_NBYTES = 256 << 20
-"""No manifest, table or note is longer."""
+MAX_SMALL_FILE_NBYTES = 256 << 20
+"""No manifest, table or record is longer."""
 
 
 def open_descriptor(
     path: str | Path, flags: int, mode: int = 0o666, dir_fd: int | None = None
 ) -> int:
-    """Return a descriptor as `os.open` does, if need be of more files than the process began with.
+    """Return a descriptor as `os.open` does, raising the limit on open files if need be.
 
-    Hundreds of trajectories may be open at once, and the limit of most shells is low (1,024), with
-    a higher one that every process may set for itself.
+    Hundreds of trajectories may be open at once, and most shells set a low limit (1,024), which
+    every process may raise for itself up to a hard one.
     """
     while True:
         try:
             return os.open(path, flags, mode, dir_fd=dir_fd)
         except OSError as error:
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-            most = 2 * soft if hard == resource.RLIM_INFINITY else min(2 * soft, hard)
-            if error.errno != errno.EMFILE or most <= soft:
+            raised = 2 * soft if hard == resource.RLIM_INFINITY else min(2 * soft, hard)
+            if error.errno != errno.EMFILE or raised <= soft:
                 raise
             try:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+                resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
             except (OSError, ValueError):
                 raise error from None
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
-    """Return a descriptor of a file; `flags` and `mode` as `os.open` has them.
+    """Return a descriptor of a file; `flags` and `mode` as for `os.open`.
 
-    Raises OSError: it cannot be opened, or is no regular file.
+    Raises OSError: it cannot be opened, or is not a regular file.
     """
     try:
-        # Opening a pipe would wait for a writer; files do not care.
+        # O_NONBLOCK: opening a pipe would wait for a writer; for files it changes nothing.
         fd = open_descriptor(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, mode)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a pipe that nobody reads, a socket
             raise _not_regular(path) from None
         if error.errno != errno.EWOULDBLOCK or not stat.S_ISREG(path.stat().st_mode):
             raise
-        fd = os.open(path, flags | os.O_CLOEXEC, mode)  # a file server has lent it to somebody
+        fd = os.open(path, flags | os.O_CLOEXEC, mode)  # another process holds a lease
     kind = os.fstat(fd).st_mode
     if stat.S_ISREG(kind):
         return fd
@@ -73,24 +73,26 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int
 
 
 def check_regular(path: Path) -> None:
-    """Raise OSError for what is there and neither a file nor a folder: libraries would wait."""
+    """Raise OSError unless `path` is a file or a folder: libraries would wait for a pipe."""
     kind = path.stat().st_mode
     if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
         raise _not_regular(path)
 
 
-def read_regular(path: Path, most: int = RECORD_NBYTES) -> bytes:
+def read_regular(path: Path, max_nbytes: int = MAX_SMALL_FILE_NBYTES) -> bytes:
     """Return the bytes of a file, or of an object of a store.
 
-    Raises OSError: it cannot be read, is no regular file, or is longer than `most` bytes.
+    Raises OSError: it cannot be read, is not a regular file, or is longer than `max_nbytes`.
     """
-    if type(path).read_bytes is not Path.read_bytes:  # an object
+    if type(path).read_bytes is not Path.read_bytes:  # an object of a store
         return path.read_bytes()
     with open(open_regular(path), "rb") as file:
         nbytes = os.fstat(file.fileno()).st_size
-        if nbytes > most:
+        if nbytes > max_nbytes:
             raise OSError(
-                errno.EFBIG, f"{nbytes:,} bytes, where at most {most:,} were expected", str(path)
+                errno.EFBIG,
+                f"{nbytes:,} bytes, where at most {max_nbytes:,} were expected",
+                str(path),
             )
         return file.read(nbytes)
 
@@ -98,7 +100,7 @@ def read_regular(path: Path, most: int = RECORD_NBYTES) -> bytes:
 def first_bytes(path: Path, nbytes: int) -> bytes:
     """Return the first bytes of a file, or of an object of a store.
 
-    Raises OSError: it cannot be read, or is no regular file.
+    Raises OSError: it cannot be read, or is not a regular file.
     """
     is_object = type(path).open is not Path.open
     with path.open("rb") if is_object else open(open_regular(path), "rb") as file:
@@ -106,7 +108,7 @@ def first_bytes(path: Path, nbytes: int) -> bytes:
 
 
 def try_lock(fd: int) -> bool | None:
-    """Lock an open file or folder; False if another has it, None where there are no locks."""
+    """Lock an open file or folder; False if another process holds it, None if unsupported."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -117,21 +119,21 @@ def try_lock(fd: int) -> bool | None:
 
 
 def is_own(status: os.stat_result, folder: Path) -> bool:
-    """Return whether what lies in `folder`, of this state, belongs to this user, or to root."""
+    """Return whether a file in `folder` with this `status` belongs to this user, or to root."""
     return status.st_uid in (os.geteuid(), 0) or status.st_uid == _default_owner(
         folder, status.st_dev
     )
 
 
 def is_own_record(status: os.stat_result, folder: Path) -> bool:
-    """Return whether a file may be obeyed: regular, the user's own, under one name only."""
+    """Return whether a lock or journal may be believed: regular, own, and with one name only."""
     return stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and is_own(status, folder)
 
 
 @lru_cache(maxsize=16)
 def _default_owner(folder: Path, _device: int) -> int | None:
-    """Return to whom new files belong; file servers may give them to another user."""
-    import tempfile  # seldom asked for, and it takes long
+    """Return the owner of new files; file servers may give them to another user."""
+    import tempfile  # seldom needed, and slow to import
 
     with suppress(OSError), tempfile.TemporaryFile(dir=folder) as file:
         return os.fstat(file.fileno()).st_uid
@@ -143,39 +145,38 @@ def _not_regular(path: Path) -> OSError:
 
 
 PARTS_MARKER = "parts.json"
-TELL_OUTPUTS = ("manifest.json", "zarr.json", PARTS_MARKER)
-"""Files by which a folder is known to be an output of mdio."""
-"""What a folder of parts holds besides them."""
-ANOTHER = r"-[0-9a-f]{8}"
-"""Suffix of the folder's name where a former output had the plain one."""
-MARK = "mdio"
-SEAL = "manifest_crc32c"
-SMALL_NBYTES = 16 << 20
-"""Files up to this size are read to be known again: topologies, mostly."""
+OUTPUT_MARKERS = ("manifest.json", "zarr.json", PARTS_MARKER)
+"""Files by which a folder is known to be an output of mdio, or the parts of one."""
+UUID_SUFFIX = r"-[0-9a-f]{8}"
+"""Suffix of the name of a folder of parts where the former output's folder has the plain name."""
+FORMAT = "mdio"
+CHECKSUM_KEY = "manifest_crc32c"
+MAX_IDENTITY_NBYTES = 16 << 20
+"""Files up to this size, mostly topologies, are identified by their bytes."""
 
 
 def manifest_in(folder: Path) -> dict[str, Any] | None:
-    """Return the manifest of mdio in a folder; None for folders of others (never raises)."""
+    """Return the manifest of mdio in a folder; None if there is none (never raises)."""
     segments = _read(folder / "manifest.json")
     attributes = _read(folder / "zarr.json").get("attributes")
-    zarr = attributes.get(MARK) if isinstance(attributes, dict) else None
+    zarr = attributes.get(FORMAT) if isinstance(attributes, dict) else None
     for manifest in (segments, zarr):
-        if isinstance(manifest, dict) and manifest.get("format") == MARK:
+        if isinstance(manifest, dict) and manifest.get("format") == FORMAT:
             return manifest if isinstance(manifest.get("uuid"), str) else None
     return None
 
 
-def seal(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `manifest` with its own checksum, ``manifest_crc32c``, in the place of any other.
+def with_checksum(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `manifest` with its own checksum, ``manifest_crc32c``, in place of a former one.
 
     It is the crc32c of the rest as JSON with sorted keys and without spaces, so that it does not
     depend on how the manifest is written.
     """
-    unsealed = {key: value for key, value in manifest.items() if key != SEAL}
-    # Through JSON once: keys are strings only then, and are sorted as strings.
-    plain = json.loads(json.dumps(unsealed))
+    rest = {key: value for key, value in manifest.items() if key != CHECKSUM_KEY}
+    # JSON turns all keys into strings, so that they are sorted as strings.
+    plain = json.loads(json.dumps(rest))
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
-    return unsealed | {SEAL: crc32c(text.encode())}
+    return rest | {CHECKSUM_KEY: crc32c(text.encode())}
 
 
 def is_output(folder: Path) -> bool:
@@ -187,34 +188,35 @@ def is_output(folder: Path) -> bool:
 
 
 def parts_folder(target: Path) -> Path:
-    """Return the folder beside `target` for files that it refers to, as it is called at first."""
+    """Return the folder beside `target` for the files that it refers to, by its plain name."""
     return target.with_name(f"{target.name}.parts")
 
 
 def new_parts_folder(target: Path, uuid: str) -> Path:
-    """Return a name for the folder of parts of a new output, this `uuid`.
+    """Return a path for the folder of parts of a new output, which has this `uuid`.
 
-    A former one keeps its own until the file that refers to it is replaced, in one step.
+    The former output's folder keeps its name until the file that refers to it is replaced.
     """
-    first = parts_folder(target)
-    second = first.with_name(f"{first.name}-{uuid[:8]}")
-    # One that is repaired keeps its uuid, and perhaps its folder has the other name.
-    return second if os.path.lexists(target) and not os.path.lexists(second) else first
+    plain = parts_folder(target)
+    suffixed = plain.with_name(f"{plain.name}-{uuid[:8]}")
+    # A repaired output keeps its uuid, so its present folder may be the suffixed one.
+    return suffixed if os.path.lexists(target) and not os.path.lexists(suffixed) else plain
 
 
 def own_parts_folder(target: Path, name: object) -> Path | None:
-    """Return the folder of parts of `target` that has this name; None if it is none of its own."""
-    first = parts_folder(target)
-    match = isinstance(name, str) and re.fullmatch(f"{re.escape(first.name)}({ANOTHER})?", name)
-    return first.with_name(str(name)) if match else None
+    """Return the folder of parts of `target` that has this name; None for any other name."""
+    plain = parts_folder(target)
+    pattern = f"{re.escape(plain.name)}({UUID_SUFFIX})?"
+    match = isinstance(name, str) and re.fullmatch(pattern, name)
+    return plain.with_name(str(name)) if match else None
 
 
 def belongs_to_output(goal: str, name: object) -> bool:
     """Return whether `name` is that of the output `goal`, its parts, or a topology beside it."""
     if not isinstance(name, str):
         return False
-    begin = "|".join(map(re.escape, {goal, Path(goal).stem}))
-    topology = rf"({begin})(\.[^/]+)?\.(pdb|gro)"
+    stems = "|".join(map(re.escape, {goal, Path(goal).stem}))
+    topology = rf"({stems})(\.[^/]+)?\.(pdb|gro)"
     return (
         name == goal
         or own_parts_folder(Path(goal), name) is not None
@@ -223,9 +225,9 @@ def belongs_to_output(goal: str, name: object) -> bool:
 
 
 def is_built_for(goal: str, name: str) -> bool:
-    """Return whether what is built as `name` is for the output `goal`.
+    """Return whether a temporary of the final name `name` is one of the output `goal`.
 
-    Of a file whose chunks are copied from those of former runs, these are ``NAME.1`` and so on.
+    If chunks are copied from files of former runs, these files are ``GOAL.1`` and so on.
     """
     return (
         belongs_to_output(goal, name)
@@ -234,43 +236,44 @@ def is_built_for(goal: str, name: str) -> bool:
 
 
 def parts_owner(path: Path, folder: str) -> Path:
-    """Return `path`, or what it leads to, if that is what `folder`, its parts, lies beside."""
-    led = path.is_symlink() and not path.with_name(folder).is_dir()
-    return path.resolve() if led else path
+    """Return the file beside which its parts `folder` lies: `path`, or the target of that link."""
+    follow_link = path.is_symlink() and not path.with_name(folder).is_dir()
+    return path.resolve() if follow_link else path
 
 
 def mark_parts(built: Path, uuid: str, target: Path, name: str) -> None:
-    """Write into a folder that is `built` that it holds parts of `target`, and its `name` to be."""
+    """Mark the folder `built` as parts of `target`, of this `uuid`, with the final name `name`."""
     marker = {"uuid": uuid, "file": target.name, "folder": name}
     (built / PARTS_MARKER).write_text(json.dumps(marker))
 
 
 def final_parts_folder(built: Path, target: Path) -> Path:
-    """Return the final path of a folder of parts that was built."""
-    return own_parts_folder(target, _read(built / PARTS_MARKER).get("folder")) or parts_folder(
-        target
-    )
+    """Return the final path of the folder of parts that was built at `built`."""
+    name = _read(built / PARTS_MARKER).get("folder")
+    return own_parts_folder(target, name) or parts_folder(target)
 
 
 def read_identity(path: Path) -> int | str:
-    """Return by what something is known again under another name, also after a power cut.
+    """Return the identity of a file or folder, which a rename or a power cut does not change.
 
-    A small file by its bytes, a folder of parts by those of its marker; others, folders too, by the
-    number that the file system gives them, which a copy of the disk does not keep.
+    Size and checksum of a small file, or of the marker of a folder of parts; the inode of anything
+    else, which a copy of the disk does not keep.
     """
     marker = path / PARTS_MARKER
     if not path.is_symlink() and "uuid" in _read(marker):
         path = marker
     status = path.lstat()
-    small = stat.S_ISREG(status.st_mode) and status.st_size <= SMALL_NBYTES
-    return f"{status.st_size}-{crc32c(read_regular(path)):08x}" if small else status.st_ino
+    is_small = stat.S_ISREG(status.st_mode) and status.st_size <= MAX_IDENTITY_NBYTES
+    return f"{status.st_size}-{crc32c(read_regular(path)):08x}" if is_small else status.st_ino
 
 
-def is_identical(path: Path, known: int | str) -> bool:
-    """Return whether `known` is the identity of what is there, if anything is."""
+def is_identical(path: Path, identity: int | str) -> bool:
+    """Return whether `path` exists and has this identity."""
     if not os.path.lexists(path):
         return False
-    return path.lstat().st_ino == known if isinstance(known, int) else read_identity(path) == known
+    if isinstance(identity, int):
+        return path.lstat().st_ino == identity
+    return read_identity(path) == identity
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Dropping files from the system's page cache, and looking whether they have gone."""
+"""Dropping files from the system's page cache, and checking that they were dropped."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import numpy as np
 
 from mdio.core.files.store import store_at
 
-GONE = 0.05
-"""Up to this share of a file's pages may stay: the kernel keeps what it works on at the moment."""
-ATTEMPTS = 5
-"""Pages that another core has just touched stay at the first attempt."""
+MAX_RESIDENT_SHARE = 0.05
+"""Of a file that counts as dropped: the kernel keeps pages that it is using."""
+MAX_ATTEMPTS = 5
+"""Pages that another core has just used stay at the first attempt."""
 PAUSE_S = 0.02
 
 
@@ -29,13 +29,13 @@ def files_in(path: Path) -> Iterator[Path]:
 def drop_cache(path: Path) -> str | None:
     """Drop a file, or all files in a folder, from the page cache.
 
-    Asking (``POSIX_FADV_DONTNEED``, posix_fadvise(2)) is not enough: memory file systems have no
-    disk below, network ones may ignore it. So ``mincore(2)`` says afterwards what is still there;
-    it touches nothing, where a trial read would make the system read ahead. Objects of a store are
-    not in it.
+    ``POSIX_FADV_DONTNEED`` (posix_fadvise(2)) may have no effect: memory file systems have no disk
+    below, network ones may ignore it. So ``mincore(2)`` tells afterwards which pages stay; it reads
+    nothing, where a trial read would make the system read ahead. Objects of a store are never in
+    the page cache.
 
-    Returns str or None: why the bytes are still in memory, or that this is unknown; None when they
-    have gone.
+    Returns str or None: why the bytes are still in memory, or that this is unknown; None if they
+    were dropped.
     """
     if not store_at(path).in_page_cache:
         return None
@@ -55,15 +55,15 @@ def _drop_file(file: Path) -> str | None:
     fd = os.open(file, os.O_RDONLY)
     try:
         nbytes = os.fstat(fd).st_size
-        for attempt in range(ATTEMPTS):
+        for attempt in range(MAX_ATTEMPTS):
             if attempt:
                 time.sleep(PAUSE_S)
-            os.fsync(fd)  # what is not on disk cannot be forgotten
+            os.fsync(fd)  # pages that are not on disk cannot be dropped
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             stayed = _resident_share(fd, nbytes) if nbytes else 0.0
             if stayed is None:
                 return "the system does not tell whether its bytes are in memory"
-            if stayed <= GONE:
+            if stayed <= MAX_RESIDENT_SHARE:
                 return None
     finally:
         os.close(fd)
@@ -84,5 +84,5 @@ def _resident_share(fd: int, nbytes: int) -> float | None:
             ctypes.c_size_t(nbytes),
             ctypes.c_void_p(pages.ctypes.data),
         )
-        del view  # a mapping that is looked into cannot be closed
+        del view  # a mapping with a view cannot be closed
     return None if failed else float((pages & 1).mean())

@@ -1,9 +1,9 @@
-"""Checksums of pieces, so that any part of a large array can be verified by itself.
+"""Checksums of pieces (runs of bytes), so that any part of a large array can be verified alone.
 
-Two kinds of things are cut into pieces. Arrays: each row (a frame's, of an uncompressed chunk) is a
-piece, or is cut into runs of 64 KiB. Files of frames of a native format: what stands before the
-first frame is a piece; of each frame the head (all that is read where only times and boxes are
-wanted) is one, and the rest lies in runs of 16 KiB; a small frame is one piece.
+Rows of arrays (the frames of an uncompressed chunk) are cut into pieces of 64 KiB, a short row is
+one piece. In files of a native format, the bytes before the first frame are one piece; the header
+of each frame (which is enough to read times and boxes) is one, and the rest of the frame is cut
+into pieces of 16 KiB; a small frame is one piece.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 Sums = NDArray[np.uint32]
 
 ROW_PIECE_NBYTES = 64 << 10
-"""Bytes of the longest piece of a row of an array; reads of less are widened to it."""
+"""Bytes of the longest piece of a row of an array; reads are widened to whole pieces."""
 PIECE_NBYTES = 16 << 10
-"""Bytes of the longest piece of a file of frames. A few atoms of a frame are widened to whole
-pieces when they are read; with 64 KiB that took up to twice as long."""
-SMALL_NBYTES = 4096
+"""Bytes of the longest piece of a file of frames. Reads of a few atoms are widened to whole pieces,
+and with 64 KiB took up to twice as long."""
+SMALL_FRAME_NBYTES = 4096
 """Frames up to this size are one piece: reading less of them would not be faster."""
 HEADER = struct.Struct("<QQQQ")
-"""Frames, bytes of a frame's head, of a piece, pieces; then where frames begin and the last one
-ends (int64), and the crc32c of each piece (uint32)."""
+"""Number of frames, bytes of a frame's header, bytes of a piece, number of pieces. Behind it: the
+offsets of frames and of the end of the last one (int64), and the crc32c of each piece (uint32)."""
 
 
 def pieces_of_row(row_nbytes: int) -> int:
@@ -59,25 +59,25 @@ def _row_edges(n_rows: int, row_nbytes: int) -> NDArray[np.int64]:
 def row_sums(rows: NDArray[Any]) -> Sums:
     """Return the checksums of the pieces of rows of an array, row after row.
 
-    The rows are C-contiguous; of each there is all, or what begins with one of its pieces.
+    The rows are C-contiguous, and complete or begin with one of their pieces.
     """
     n_rows = len(rows)
     return crc32c_pieces(rows, _row_edges(n_rows, rows.nbytes // n_rows))
 
 
 def sums_of_rows(rows: NDArray[Any]) -> tuple[int, list[int]]:
-    """Return the crc32c of all of an array's rows, and `row_sums`, of one pass over them."""
+    """Return the crc32c of an array's rows as a whole, and `row_sums`, in one pass over them."""
     sums = row_sums(rows)
-    whole = crc32c_joined(sums, _row_edges(len(rows), rows.nbytes // len(rows)))
-    return whole, sums.tolist()
+    total = crc32c_joined(sums, _row_edges(len(rows), rows.nbytes // len(rows)))
+    return total, sums.tolist()
 
 
 def first_difference(sums: Sums, expected: Sums) -> int | None:
     """Return the index of the first checksum that differs; None if none does."""
     if sums.tobytes() == expected.tobytes():  # much faster than NumPy, where there are few
         return None
-    places = np.flatnonzero(sums != expected.reshape(-1))  # none if only bytes are swapped
-    return int(places[0]) if len(places) else None
+    indices = np.flatnonzero(sums != expected.reshape(-1))  # none if only the byte order differs
+    return int(indices[0]) if len(indices) else None
 
 
 def piece_edges(
@@ -86,10 +86,10 @@ def piece_edges(
     """Return the offsets at which pieces of frames begin, and that of the end.
 
     `offsets`, (F + 1,) int64: where each frame begins, and where the last one ends. `head_nbytes`:
-    bytes of a frame's head. `piece_nbytes`: bytes of the longest piece.
+    bytes of a frame's header. `piece_nbytes`: bytes of the longest piece.
     """
     sizes = np.diff(offsets)
-    rest = np.where(sizes > max(SMALL_NBYTES, head_nbytes), sizes - head_nbytes, 0)
+    rest = np.where(sizes > max(SMALL_FRAME_NBYTES, head_nbytes), sizes - head_nbytes, 0)
     n_pieces = 1 + -(-rest // piece_nbytes)
     first = np.cumsum(n_pieces) - n_pieces
     number = np.arange(int(n_pieces.sum())) - np.repeat(first, n_pieces)
@@ -99,10 +99,10 @@ def piece_edges(
 
 
 class PieceSums:
-    """The table of one file.
+    """The checksums of the pieces of one file of frames.
 
     `offsets`, (F + 1,) int64: where each frame begins, and where the last one, and the file, ends.
-    `head_nbytes`: bytes of a frame's head. `crcs`: crc32c of the bytes before the first frame, if
+    `head_nbytes`: bytes of a frame's header. `crcs`: crc32c of the bytes before the first frame, if
     there are any, and of each piece.
     """
 
@@ -125,7 +125,7 @@ class PieceSums:
 
     @property
     def table(self) -> bytes:
-        """The table as it lies on disk."""
+        """The bytes of the table that is stored on disk."""
         header = HEADER.pack(
             len(self.offsets) - 1, self.head_nbytes, self.piece_nbytes, len(self.crcs)
         )
@@ -133,7 +133,7 @@ class PieceSums:
 
     @classmethod
     def from_table(cls, table: bytes) -> PieceSums:
-        """Read a table; raises ValueError if it is none."""
+        """Return the checksums in a stored table; raises ValueError if it is invalid."""
         if len(table) < HEADER.size:
             raise ValueError(f"a table of {len(table)} bytes")
         n_frames, head_nbytes, piece_nbytes, n_pieces = HEADER.unpack_from(table)
@@ -157,8 +157,8 @@ class PieceSums:
 
     def of_frames(self, start: int, stop: int) -> Sums:
         """Return the checksums of the pieces of frames ``start:stop``."""
-        a, b = np.searchsorted(self.edges, self.offsets[[start, stop]])
-        return self.crcs[a:b]
+        first, end = np.searchsorted(self.edges, self.offsets[[start, stop]])
+        return self.crcs[first:end]
 
     def around(self, begin: int, end: int) -> tuple[int, int]:
         """Return the bounds of the pieces that contain bytes ``begin:end`` of the file."""
@@ -178,11 +178,11 @@ class PieceSums:
         wrong = first_difference(sums, self.crcs[first:last])
         if wrong is not None:
             piece = first + wrong
-            a, b = self._edges[piece : piece + 2]
-            frame = int(np.searchsorted(self.offsets, a, side="right")) - 1
-            where = "its header" if frame < 0 else f"frame {frame} of this segment"
+            offset, end = self._edges[piece : piece + 2]
+            frame = int(np.searchsorted(self.offsets, offset, side="right")) - 1
+            place = "its header" if frame < 0 else f"frame {frame} of this segment"
             raise CorruptLayoutError(
-                f"{path}: bytes {a} to {b - 1} ({where}) have the crc32c {sums[wrong]:08x}, "
+                f"{path}: bytes {offset} to {end - 1} ({place}) have the crc32c {sums[wrong]:08x}, "
                 f"expected {self.crcs[piece]:08x}: they have changed since they were written; "
                 "split or convert the source again"
             )

@@ -1,10 +1,10 @@
-"""Outputs appear under their name only when they are whole.
+"""Publication: an output appears under its name only when it is complete.
 
-An output, file or folder, is built under a temporary name beside its target, flushed, looked at and
-renamed in the end. Whatever stops the work in between (an error, Ctrl-C, SIGTERM) removes the
-temporary, unless a journal lists what is done and the work can be resumed: then it stays, and the
-error says so. A process that was killed leaves it behind; the next one for the same target resumes
-it if asked to, refuses to start otherwise, and tidies up the rest.
+An output, file or folder, is built under a temporary name beside its target, flushed, checked and
+renamed. If an error, Ctrl-C or SIGTERM stops the work before that, the temporary is removed, unless
+a journal lists what is stored and the work can be resumed: then it stays, and the error says so. A
+killed process leaves its temporary behind; the next run with the same target resumes it if asked
+to, else refuses to start, and removes temporaries that cannot be resumed.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from mdio.core.files.remote.uploading import Upload
 
 FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
-FLUSHERS = 8
+MAX_FLUSHERS = 8
 """Files that are flushed at the same time."""
-NAME_NBYTES = 255
-"""Longest name of a file that file systems allow, bytes."""
+MAX_NAME_NBYTES = 255
+"""Bytes of the longest file name that file systems allow."""
 
 
 @contextmanager
 def output_errors(path: Path) -> Iterator[None]:
-    """Turn what the system says while `path` is written into OutputError.
+    """Turn OSError while `path` is written into OutputError.
 
-    A temporary is called by the name of its target.
+    The message names the target if `path` is a temporary.
     """
     try:
         yield
@@ -59,19 +59,19 @@ def output_errors(path: Path) -> Iterator[None]:
 def flush_tree(path: Path) -> None:
     """Flush a file, or all files and folders under a folder, to the disk.
 
-    Several at a time, since file systems flush them together then. Frame indexes are left out: they
-    are checked when they are used, and can be made again.
+    Several at a time, which file systems then flush together. Frame indexes are left out: they are
+    checked when they are used, and can be made again.
     """
     if not path.is_dir():
         flush(path)
         return
-    from concurrent.futures import ThreadPoolExecutor  # reading needs none, nor its logging
+    from concurrent.futures import ThreadPoolExecutor  # slow to import, and needed for folders only
 
     tree = [(Path(folder), files) for folder, _, files in os.walk(path)]
     paths = [folder / name for folder, files in tree for name in files]
     paths = [file for file in paths if not file.name.endswith(INDEX_ENDING)]
     paths += [folder for folder, _ in tree]
-    n_flushers = min(FLUSHERS, len(paths))
+    n_flushers = min(MAX_FLUSHERS, len(paths))
     with ThreadPoolExecutor(n_flushers) as pool:
         list(pool.map(_flush_all, (paths[first::n_flushers] for first in range(n_flushers))))
 
@@ -82,7 +82,7 @@ def _flush_all(paths: Sequence[Path]) -> None:
 
 
 def _check_folder(target: Path) -> None:
-    """Refuse where nothing can be written."""
+    """Raise OutputError if nothing can be written beside `target`."""
     parent = target.parent
     if not parent.is_dir():
         raise OutputError(f"{target}: the folder {parent} does not exist; make it first")
@@ -91,17 +91,17 @@ def _check_folder(target: Path) -> None:
 
 
 def _check_name(path: Path, target: Path) -> None:
-    """Refuse names that do not leave room for that of a temporary."""
-    n_free = NAME_NBYTES - longest_name(path)
+    """Raise OutputError if the temporary name of `path`, which belongs to `target`, is too long."""
+    n_free = MAX_NAME_NBYTES - longest_name(path)
     if n_free < 0:
-        companion = "" if path == target else f" (with it comes {path.name})"
+        companion = "" if path == target else f" (for {path.name}, which belongs to it)"
         raise OutputError(
             f"{target}: the name is too long by {-n_free} bytes{companion}; choose a shorter one"
         )
 
 
-def _check(target: Path, force: bool, sources: Sequence[Path]) -> None:
-    """Refuse what must not be written, before any work is done."""
+def _check_target(target: Path, force: bool, sources: Sequence[Path]) -> None:
+    """Raise OutputError if `target` must not be written, before any work is done."""
     try:
         real = target.resolve()
         if real.is_symlink():  # Python 3.13 and newer do not raise
@@ -111,8 +111,8 @@ def _check(target: Path, force: bool, sources: Sequence[Path]) -> None:
             f"{target}: a symbolic link that leads back to itself; remove it or choose another name"
         ) from error
     for source in sources:
-        one = source.resolve()
-        if real == one or real in one.parents or one in real.parents:
+        real_source = source.resolve()
+        if real == real_source or real in real_source.parents or real_source in real.parents:
             raise OutputError(
                 f"{target}: the output is the source {source} itself, or one lies inside the "
                 "other; choose another name"
@@ -131,35 +131,35 @@ def _check(target: Path, force: bool, sources: Sequence[Path]) -> None:
         raise OutputError(f"{target}: neither a file nor a folder; choose another name")
     if target.is_dir() and any(target.iterdir()) and not is_output(target):
         raise OutputError(
-            f"{target}: a folder that is no trajectory of mdio (it has no manifest of mdio) is not "
+            f"{target}: a folder that is not an output of mdio (it has no manifest of mdio) is not "
             "replaced; remove it yourself or choose another name"
         )
 
 
 def _existing_parts(goal: Path, parts_at: Callable[[Path], Path | None] | None) -> list[Path]:
-    """Return the folder to which what is at `goal` now refers, if to one."""
-    former = parts_at(goal) if parts_at is not None and goal.is_file() else None
-    return [] if former is None or not (former / PARTS_MARKER).is_file() else [former]
+    """Return the folder of parts of the file that exists at `goal`, if it has one."""
+    parts = parts_at(goal) if parts_at is not None and goal.is_file() else None
+    return [] if parts is None or not (parts / PARTS_MARKER).is_file() else [parts]
 
 
 @contextmanager
-def _system_error(temporary: Path, sources: Sequence[Path]) -> Iterator[None]:
-    """Turn what the system says of anything but the sources into OutputError."""
+def _output_errors_except(sources: Sequence[Path], temporary: Path) -> Iterator[None]:
+    """Turn OSError about any file except the sources into OutputError."""
     try:
         yield
     except OSError as error:
         if is_remote(error.filename):
             raise OutputError(f"{error.filename}: {error.strerror}; try again") from error
         if isinstance(error.filename, str):
-            named = Path(error.filename).absolute()
-            if any(path in (named, *named.parents) for path in sources):
+            file = Path(error.filename).absolute()
+            if any(path in (file, *file.parents) for path in sources):
                 raise
         with output_errors(temporary):
             raise
 
 
-def _may_pass(error: BaseException) -> bool:
-    """Return whether the same work may succeed when it is resumed."""
+def _is_resumable(error: BaseException) -> bool:
+    """Return whether the same work may succeed when it is resumed after this error."""
     if isinstance(error, BlockError):  # a worker was killed, or had no memory
         return isinstance(error.__cause__, MemoryError | None)
     stopped = isinstance(error, SystemExit | KeyboardInterrupt | MemoryError | OSError)
@@ -169,26 +169,26 @@ def _may_pass(error: BaseException) -> bool:
 def link_target(out: str | os.PathLike[str]) -> Path:
     """Return the path of an existing output: the target of a symbolic link, if `out` is one.
 
-    The new state takes the place of the former one, in its folder, and not that of the link.
+    The new output replaces that target, in its folder, and not the link.
     """
     path = to_path(out)
     return path.resolve() if path.is_symlink() else path
 
 
-def settle(where: Path) -> None:
-    """Put right what a dead run has left of an output that is to be resumed or repaired.
+def settle(out: Path) -> None:
+    """Complete or undo an exchange that a dead run has begun, before `out` is changed again.
 
     Raises OutputError: that cannot be done.
     """
-    if isinstance(where, RemotePath):
+    if isinstance(out, RemotePath):
         from mdio.core.files.remote import places
 
         try:
-            places.settle(where)
+            places.settle(out)
         except OSError as error:
-            raise OutputError(f"{where}: cannot go on ({error.strerror or error})") from error
+            raise OutputError(f"{out}: cannot continue ({error.strerror or error})") from error
         return
-    goal = where.absolute()
+    goal = out.absolute()
     if goal.parent.is_dir():
         with output_errors(goal):
             tidy([goal, parts_folder(goal)])  # the output itself may have been moved aside
@@ -204,37 +204,38 @@ def publish(
     in_parts: bool = False,
     parts_at: Callable[[Path], Path | None] | None = None,
     check: Callable[[Path], None] | None = None,
-    begun: Mapping[str, Any] | None = None,
+    identity: Mapping[str, Any] | None = None,
     resume: bool = False,
-    anew: bool | None = None,
+    discard: bool | None = None,
     upload: Upload | None = None,
-    former: State | None = None,
+    former_state: State | None = None,
     follows: bool = False,
 ) -> Iterator[Path]:
-    """Build an output under a temporary name, and rename it when the block ends well.
+    """Build an output under a temporary name, and rename it when the block ends without an error.
 
-    `target`: file or folder to be. `force`: replace what is there; it stays untouched until the new
-    one is whole and on disk. A folder is replaced only if mdio wrote it. `sources`: what is read
-    meanwhile: an output that would replace one of them is refused. `companions`: further files in
-    the same folder that belong to the output (``NAME.top.pdb``); the block may write each at
-    ``temporary_for(companion, temporary)``, and those that it wrote appear with the target.
+    `target`: path of the output, a file or a folder. `force`: replace an existing output, which
+    stays untouched until the new one is complete and on disk. A folder is replaced only if mdio
+    wrote it. `sources`: files that are read meanwhile; an output that would replace one is refused.
+    `companions`: further files in the same folder that belong to the output (``NAME.top.pdb``); the
+    block may write each at ``temporary_for(companion, temporary)``, and those that it wrote are
+    published with the target.
     `in_parts`: the target is a file that refers to others in a folder beside it, which the block
     makes at ``temporary_for(parts_folder(target), temporary)``, and marks (`mark_parts`) with its
-    final name (`new_parts_folder`). The two appear, and are replaced, together. `parts_at`: returns
-    the folder to which a former target refers, which is then removed. `check`: called with the
-    temporary when all is on disk and before anything is renamed; raises if it is not as it should
-    be. `begun`: what is made, and of what: where the block keeps a `Journal`, it
-    says this in ``of``. `resume`: go on with what an earlier run has left, if it has begun with the
-    same. Otherwise that is an error, or with `anew` removed. `anew`: remove what an earlier run has
-    left; None = with `force`. `upload`: into a store: what sends files of the output meanwhile.
-    `former`: the state (`state_at`) of what is replaced, as the caller knows it; None = what is
-    there now. Only that is replaced: another run may have changed it by then. `follows`: whether
-    the output is made of it.
-    Yields Path: ``.NAME.mdio-HOST-PID-TOKEN.tmp`` beside the target. It may be made as a file or a
-    folder; if it exists, with a journal, then that lists what an earlier run has done.
-    Raises OutputError: before any work: the target exists, is a source, is a folder of something
-    else, its folder is missing or read-only, or something is left that can be resumed, or
-    cannot, with `resume`. In the end: the disk is full, the target has appeared, or another run has
+    final name (`new_parts_folder`). The two are published, and replaced, together. `parts_at`:
+    returns the folder to which the former target refers, which is removed with it. `check`: called
+    with the temporary when all is on disk and before anything is renamed; raises if it is damaged.
+    `identity`: identifies the conversion; if the block keeps a `Journal`, its first record has it
+    as ``of``. `resume`: continue what an earlier run of the same conversion has left; one of
+    another conversion is an error. `discard`: without `resume`, remove what an earlier run has
+    left, which is an error otherwise; None = as `force`. `upload`: for a store: what sends files of
+    the output meanwhile. `former_state`: the state (`state_at`) of the output that may be replaced;
+    None = the present one. If another run has changed that by the end, nothing is replaced.
+    `follows`: whether the new output continues the former one.
+    Yields Path: ``.NAME.mdio-HOST-PID-TOKEN.tmp`` beside the target, where the block makes a file
+    or a folder. If it exists, its journal lists what an earlier run has stored.
+    Raises OutputError: before any work: the target exists, is a source or a folder of something
+    else; its folder is missing or read-only; or an unfinished output can be resumed, or with
+    `resume` cannot. At the end: the disk is full, the target has appeared, or another run has
     changed it meanwhile.
     """
     target_path = to_path(target)
@@ -244,7 +245,7 @@ def publish(
         with (
             upload.building(
                 force=force,
-                anew=force if anew is None else anew,
+                discard=force if discard is None else discard,
                 resume=resume,
                 sources=[to_path(source) for source in sources],
                 companions=[target_path.with_name(name) for name in names],
@@ -256,9 +257,9 @@ def publish(
                 in_parts=in_parts,
                 parts_at=parts_at,
                 check=check,
-                begun=begun,
+                identity=identity,
                 resume=resume,
-                anew=force if anew is None else anew,
+                discard=force if discard is None else discard,
                 upload=upload,
             ) as temporary,
         ):
@@ -267,19 +268,19 @@ def publish(
     goal = target_path.absolute()
     beside = [Path(companion).absolute() for companion in companions]
     parts = parts_folder(goal)
-    read = [Path(source) for source in sources]
+    source_paths = [Path(source) for source in sources]
     _check_folder(goal)
     for path in (goal, *beside, *[parts] * in_parts):
         _check_name(path, goal)
-    # First, since this may bring a former output back.
-    anew = force if anew is None else anew
-    tidy([goal, parts, *beside], unfinished_too=anew and not resume)
+    # Before the checks, since this may restore a former output.
+    discard = force if discard is None else discard
+    tidy([goal, parts, *beside], unfinished_too=discard and not resume)
     for path in (goal, *beside):
-        _check(path, force, read)
-    gone = partial(_existing_parts, goal, parts_at)
-    for path in {*(gone() if force else ()), *[parts] * in_parts}:
-        _check(path, force, read)
-    former = former or state_at(goal)
+        _check_target(path, force, source_paths)
+    former_parts = partial(_existing_parts, goal, parts_at)
+    for path in {*(former_parts() if force else ()), *[parts] * in_parts}:
+        _check_target(path, force, source_paths)
+    former_state = former_state or state_at(goal)
     if not resume:
         refuse_unfinished(goal, goal if upload is None else upload.goal)
     with terminations_raised():
@@ -287,39 +288,44 @@ def publish(
             claim = Claim(goal)
         temporary = claim.name(goal)
         try:
-            with _system_error(temporary, [path.absolute() for path in read]):
-                if resume and begun is not None:
-                    take_over(claim, goal, begun)
+            with _output_errors_except([path.absolute() for path in source_paths], temporary):
+                if resume and identity is not None:
+                    take_over(claim, goal, identity)
                 yield temporary
-                companions_made = [path for path in beside if os.path.lexists(claim.name(path))]
+                written = [path for path in beside if os.path.lexists(claim.name(path))]
                 if in_parts:
-                    companions_made.append(final_parts_folder(claim.name(parts), goal))
-                    claim.built[companions_made[-1].name] = parts.name
-                for path in (
-                    (*companions_made, goal) if upload is None else ()
-                ):  # what is sent goes then
-                    flush_tree(claim.name(path))
-                # What stays in the store, or is there by now, is not here.
+                    written.append(final_parts_folder(claim.name(parts), goal))
+                    claim.built[written[-1].name] = parts.name
+                if upload is None:  # else these files are removed once they are sent
+                    for path in (*written, goal):
+                        flush_tree(claim.name(path))
+                # Objects that stay in the store, or have been sent, cannot be checked here.
                 if check is not None and (upload is None or not (upload.follows or upload.early)):
                     try:
                         check(temporary)
                     except MdioError:
-                        journal_path(temporary).unlink(missing_ok=True)  # it is wrong
+                        # A damaged output must not be resumed.
+                        journal_path(temporary).unlink(missing_ok=True)
                         raise
                 if upload is not None and upload.early:
-                    temporaries = {path.name: claim.name(path) for path in companions_made}
+                    temporaries = {path.name: claim.name(path) for path in written}
                     upload.finish(temporary, temporaries, check)
                 try:
-                    put_in_place(claim, goal, companions_made, gone, force=force, former=former)
+                    put_in_place(
+                        claim, goal, written, former_parts, force=force, former_state=former_state
+                    )
                 except OutputError:
-                    if follows and state_at(goal) != former:
-                        journal_path(temporary).unlink(missing_ok=True)  # it continues nothing now
+                    if follows and state_at(goal) != former_state:
+                        # The output that this one continues is gone.
+                        journal_path(temporary).unlink(missing_ok=True)
                     raise
             journal_path(temporary).unlink(missing_ok=True)
         except BaseException as error:
-            if os.getpid() == claim.pid:  # and no forked child of it
-                goes_on = _may_pass(error) and not (upload is not None and upload.is_done)
-                unfinished = find_unfinished(temporary) if goes_on else None
+            if os.getpid() == claim.pid:  # not in a forked child
+                resumable = _is_resumable(error) and not (
+                    upload is not None and upload.is_published
+                )
+                unfinished = find_unfinished(temporary) if resumable else None
                 if unfinished is None:
                     with suppress(OSError):
                         for path in claim.temporaries():
@@ -327,13 +333,13 @@ def publish(
                     with suppress(OSError):
                         journal_path(temporary).unlink(missing_ok=True)
                 else:
-                    plan = (
+                    advice = (
                         f"{unfinished.text}: use --resume to continue, --force to start over "
                         "(resume=True or force=True in Python)"
                     )
                     if isinstance(error, MdioError):
-                        raise type(error)(f"{error}; {plan}") from error
-                    error.add_note(plan)
+                        raise type(error)(f"{error}; {advice}") from error
+                    error.add_note(advice)
             raise
         finally:
             claim.release()

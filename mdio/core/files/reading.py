@@ -1,11 +1,11 @@
-"""The floor for reading: ranges of bytes in, buffers out.
+"""Reading files by position, and caches of open files.
 
-Whatever mdio reads by position it reads through an `OpenFile`, so that there is one loop for reads
-that come in pieces, and one wording for what goes wrong. Files are read with preadv, never mapped
-into memory: a file that is cut while it is read then gives an error and not a signal, and a forked
+All reads of mdio by position go through an `OpenFile`, so that there is one loop for calls that
+return fewer bytes than wanted, and one wording of errors. Files are read with preadv, never mapped
+into memory: if a file is cut while it is read, that gives an error and not a signal, and a forked
 process shares no file position with its parent.
 
-Handles that are kept open, the ones used last, within what the system allows a process.
+`Handles` keeps the most recently used files open, within the limits of the system.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from mdio.core.kernels import read_rows
 
 
 class Closing:
-    """Calls `close` at the end of a ``with``."""
+    """A context manager that calls `close` at its end."""
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -50,21 +50,21 @@ MAX_BUFFERS = 1000
 """Buffers that one call fills; the system allows 1024."""
 
 
-# How the first long read of a file begins, for the sake of all later ones. Linux reads ahead of a
-# program that goes through a file, in pieces that grow, and keeps the larger pieces in larger
-# runs of memory (folios, from ext4 and XFS). But what a program asks for with its very first call
-# it gets page by page, however much that is: a file whose first megabytes are read at once lies
-# scattered in memory, and copying from there takes twice as long ever after, also for other
+# The first long read of a file begins with short calls, which makes all later reads faster. Linux
+# reads ahead of a program that reads a file in order, in windows that grow, and keeps the larger
+# ones in larger runs of memory (folios, of ext4 and XFS). But the bytes of the very first call are
+# read page by page, however many they are: a file whose first megabytes are read at once lies
+# scattered in the page cache, and copying from there takes twice as long from then on, for all
 # programs. So the first calls are short (``mm/readahead.c`` of Linux 6: the first window has
-# order 0, each that follows a higher one). Nothing but that depends on it, and where files come
-# over a network (Lustre, NFS) every call waits for a server: there they are left as they are.
+# order 0, each following one a higher order). On network file systems (Lustre, NFS) every call
+# waits for a server, so reads are not split there.
 WITH_FOLIOS = {"ext4", "xfs"}
 """File systems on disks of the machine itself."""
 
 RAMP_NBYTES = (64 << 10, 64 << 10, 128 << 10, 256 << 10)
-"""Bytes of the first calls, one after the other."""
-LONG_NBYTES = sum(RAMP_NBYTES)
-"""Reads of fewer bytes are left as they are."""
+"""Bytes of the first calls, in order."""
+MIN_RAMP_NBYTES = sum(RAMP_NBYTES)
+"""Reads of fewer bytes are not split."""
 
 
 @cache
@@ -77,15 +77,15 @@ def devices_with_folios(mountinfo: str = MOUNTS) -> frozenset[int]:
 
 
 def read_with_ramp_up(fd: int, target: memoryview, offset: int) -> int:
-    """Begin to fill `target` with the bytes of a file from `offset` on.
+    """Read the first bytes of a long run of a file in short calls.
 
-    `fd`: of which nothing as long has been read before. `target`: bytes, writable. `offset`: where
-    in the file they are.
-    Returns int: how many bytes of `target` have been read: none if it is short or the file on
-    another file system, fewer than intended at the end of the file. The caller reads the rest.
-    Raises OSError: as the system has it.
+    `fd`: a file of which no run as long has been read before. `target`: a writable buffer for the
+    run. `offset`: of the run in the file.
+    Returns int: how many bytes have been read: 0 if the run is short or the file system keeps no
+    folios; fewer than `MIN_RAMP_NBYTES` at the end of the file. The caller reads the rest.
+    Raises OSError: as the system raises it.
     """
-    if len(target) < LONG_NBYTES or os.fstat(fd).st_dev not in devices_with_folios():
+    if len(target) < MIN_RAMP_NBYTES or os.fstat(fd).st_dev not in devices_with_folios():
         return 0
     done = 0
     for nbytes in RAMP_NBYTES:
@@ -96,22 +96,22 @@ def read_with_ramp_up(fd: int, target: memoryview, offset: int) -> int:
     return done
 
 
-class Ahead(Protocol):
-    """Bytes of files that have been asked for (`mdio.core.files.in_flight`)."""
+class ByteSource(Protocol):
+    """Has some bytes of files: prefetched ones (`mdio.core.files.in_flight`), or a cache."""
 
     def read_into(self, file: OpenFile, buffers: Sequence[Buffer], offset: int) -> int:
-        """Fill the beginning of `buffers`, and return how many bytes that was; 0 without any."""
+        """Fill the beginning of `buffers`, and return with how many bytes; 0 if it has none."""
 
 
 class _Reads(threading.local):
     """Counters of a thread's reads, and the cache that it reads from first."""
 
-    cached: Ahead | None = None
-    """Asked before any file is: a cache of what files hold."""
+    cache: ByteSource | None = None
+    """The node's cache, from which bytes are taken if it has them."""
     nbytes_source = 0
-    """Bytes that came from files by position."""
+    """Bytes that were read from files by position."""
     nbytes_cache = 0
-    """Bytes that were on this node already."""
+    """Bytes that were read from the node's cache."""
 
 
 reads = _Reads()
@@ -119,7 +119,7 @@ reads = _Reads()
 
 @contextmanager
 def uncounted() -> Iterator[None]:
-    """Count no bytes: what kind of file it is is asked of any, topologies too."""
+    """Do not count bytes that are read to recognise a format: those may be of topologies, too."""
     before = reads.nbytes_source
     try:
         yield
@@ -128,23 +128,23 @@ def uncounted() -> Iterator[None]:
 
 
 @contextmanager
-def reading_from(cached: Ahead | None) -> Iterator[None]:
-    """Let this thread look into `cached` before it reads from files; None = read from files."""
-    before, reads.cached = reads.cached, cached
+def reading_from(cache: ByteSource | None) -> Iterator[None]:
+    """Let this thread look into `cache` before it reads from files; None = read from files."""
+    before, reads.cache = reads.cache, cache
     try:
         yield
     finally:
-        reads.cached = before
+        reads.cache = before
 
 
 class OpenFile(Closing):
     """A file, opened for reading by position.
 
-    `path`: what messages call it. `error`: raised for all that is wrong with it: SourceError for
-    what others wrote, CorruptLayoutError for outputs of mdio. `descriptor`: of the file where it is
-    open already; closed with this. `last_nbytes`: bytes at its end that will be read first: those
-    of an object come as it is opened.
-    Raises MdioError: it is not there or cannot be opened; of the class `error`.
+    `path`: the file, as messages name it. `error`: the class of all errors: SourceError for files
+    of other programs, CorruptLayoutError for outputs of mdio. `descriptor`: of the file if it is
+    open already; closed with this. `last_nbytes`: bytes at its end that will be read first: an
+    object is opened by the request for them.
+    Raises MdioError: it does not exist or cannot be opened; of the class `error`.
     """
 
     def __init__(
@@ -160,10 +160,10 @@ class OpenFile(Closing):
         self.remote: RemoteObject | None = None
         """The object that is read; None for a file."""
         self._has_begun = False
-        self._which = (-1, -1)
-        """Identity of the file when it was pickled."""
-        self.ahead: Ahead | None = None
-        """Has bytes of it that have been asked for already, or will."""
+        """Whether a long run has been read."""
+        self._pickled_identity = (-1, -1)
+        self.ahead: ByteSource | None = None
+        """Has prefetched bytes of the file, or will."""
         try:
             if descriptor < 0:
                 self._descriptor, self.remote = store_at(path).open(path, last_nbytes)
@@ -179,24 +179,25 @@ class OpenFile(Closing):
         """Bytes of the file when it was opened."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the descriptor behind; the path leads there from any folder."""
+        """Return the state without the descriptor, with a path that is valid in any folder."""
         is_open = self._descriptor >= 0 or self.remote is not None
-        which = _identity(self.status()) if is_open else self._which
-        left = {"_descriptor": -1, "_has_begun": False, "ahead": None, "remote": None}
-        return {**self.__dict__, **left, "_which": which, "path": self.path.absolute()}
+        identity = _identity(self.status()) if is_open else self._pickled_identity
+        closed = {"_descriptor": -1, "_has_begun": False, "ahead": None, "remote": None}
+        place = {"_pickled_identity": identity, "path": self.path.absolute()}
+        return {**self.__dict__, **closed, **place}
 
     def open_again(self) -> bool:
-        """Open what was pickled; return whether it is the same file, and no other by its name."""
+        """Open the file after unpickling; return whether it is still the same one."""
         try:
             self._descriptor, self.remote = store_at(self.path).open(self.path)
         except OSError:
             return False
-        return _identity(self.status()) == self._which
+        return _identity(self.status()) == self._pickled_identity
 
     def status(self) -> os.stat_result:
-        """Return size, time and identity of what is open; of an object, as they were then.
+        """Return size, time and identity of the open file; of an object, those when it was opened.
 
-        Raises `error` where the system cannot tell them.
+        Raises MdioError: the system cannot tell them; of the class `error`.
         """
         try:
             return os.fstat(self._descriptor) if self.remote is None else self.remote.status
@@ -204,13 +205,13 @@ class OpenFile(Closing):
             raise self.error(f"{self.path}: cannot be read ({failure.strerror})") from failure
 
     def fileno(self) -> int:
-        """Return the descriptor, for what only the system can do (copying in the kernel)."""
+        """Return the descriptor, for calls that OpenFile does not have (copying in the kernel)."""
         return self._descriptor
 
     def fill(self, offset: int, *buffers: Buffer) -> None:
         """Fill `buffers`, one after the other, with the bytes from `offset` on.
 
-        Raises MdioError: it ends before, or cannot be read; of the class `error`.
+        Raises MdioError: the file ends too early, or cannot be read; of the class `error`.
         """
         n_wanted = 0
         for buffer in buffers:
@@ -219,7 +220,7 @@ class OpenFile(Closing):
         try:
             while n_read < n_wanted:  # the system reads at most 2 GiB at a time
                 n_more = self._request(
-                    _behind(buffers, n_read) if n_read else buffers, offset + n_read
+                    _without_first(buffers, n_read) if n_read else buffers, offset + n_read
                 )
                 if not n_more:
                     raise self._truncated(offset, n_wanted, offset + n_read)
@@ -235,15 +236,15 @@ class OpenFile(Closing):
     def fill_rows(
         self, offset: int, rows: NDArray[Any], sums: NDArray[np.uint32], piece_nbytes: int
     ) -> bool:
-        """Fill `rows` with the bytes from `offset` on, if they have these checksums; with one call.
+        """Fill `rows` with the bytes from `offset` on, and verify them, with one call of C++.
 
-        `sums` ((R, P) uint32): of the pieces of each row, so many bytes long. Returns False where
-        bytes have been asked for already, lie elsewhere than in this file, or are not as they
-        should be: then `fill`, and look at each.
+        `sums`, (R, P) uint32: checksums of the pieces, of `piece_nbytes`, of each row.
+        Returns bool: False if bytes may be in a cache, in flight or in a store, or differ from
+        their checksums: the caller then uses `fill`, and verifies each piece.
         """
-        if self.remote is not None or self.ahead is not None or reads.cached is not None:
+        if self.remote is not None or self.ahead is not None or reads.cache is not None:
             return False
-        if not self._has_begun and rows.nbytes >= LONG_NBYTES:  # see `read_with_ramp_up`
+        if not self._has_begun and rows.nbytes >= MIN_RAMP_NBYTES:  # see `read_with_ramp_up`
             return False
         if not read_rows(self._descriptor, offset, rows, sums, piece_nbytes):
             return False
@@ -259,14 +260,13 @@ class OpenFile(Closing):
     def peek(self, offset: int, nbytes: int) -> bytes:
         """Return up to `nbytes` bytes from `offset` on: fewer only at the end.
 
-        Raises what `fill` raises, but not for an end that comes too early.
+        Raises MdioError: they cannot be read; of the class `error`.
         """
-        room = max(0, min(nbytes, self.nbytes - offset))
-        content = bytearray(room)
-        view = memoryview(content)
+        n_wanted = max(0, min(nbytes, self.nbytes - offset))
+        view = memoryview(bytearray(n_wanted))
         done = 0
         try:
-            while done < room:
+            while done < n_wanted:
                 n_more = self._request([view[done:]], offset + done)
                 if not n_more:
                     break
@@ -281,21 +281,21 @@ class OpenFile(Closing):
         cut = ""
         if end < self.nbytes:
             cut = f" (it was {self.nbytes} bytes long when it was opened and has been cut since)"
-        again = "convert the source again" if self.error is CorruptLayoutError else "copy it again"
+        advice = "convert the source again" if self.error is CorruptLayoutError else "copy it again"
         return self.error(
             f"{self.path}: it is truncated: it ends at byte {end}{cut}, but bytes {offset} to "
-            f"{offset + n_wanted - 1} were expected; {again}"
+            f"{offset + n_wanted - 1} were expected; {advice}"
         )
 
     def read_some(self, buffers: Sequence[Buffer], offset: int) -> int:
         """Fill the beginning of `buffers` with one request, for callers with errors of their own.
 
-        Returns how many bytes came, 0 at the end; raises OSError as the system has it.
+        Returns how many bytes were read, 0 at the end; raises OSError as the system does.
         """
         return self._request(buffers, offset)
 
     def _request(self, buffers: Sequence[Buffer], offset: int) -> int:
-        if reads.cached is not None and (n_read := reads.cached.read_into(self, buffers, offset)):
+        if reads.cache is not None and (n_read := reads.cache.read_into(self, buffers, offset)):
             return n_read
         n_read = self._from_file(buffers, offset)
         reads.nbytes_source += n_read
@@ -306,7 +306,7 @@ class OpenFile(Closing):
             return n_read
         if self.remote is not None:
             return self.remote.read_into(buffers, offset)
-        if not self._has_begun and buffers[0].nbytes >= LONG_NBYTES:
+        if not self._has_begun and buffers[0].nbytes >= MIN_RAMP_NBYTES:
             self._has_begun = True
             n_read = read_with_ramp_up(self._descriptor, _view(buffers[0]), offset)
             if n_read:
@@ -315,10 +315,10 @@ class OpenFile(Closing):
         return os.preadv(self._descriptor, buffers[:MAX_BUFFERS], offset)  # type: ignore[arg-type]
 
     def close(self) -> None:
-        """Close the file; harmless if it is closed."""
+        """Close the file; may be called again."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            with suppress(OSError):  # of a mount that is gone; it is closed all the same
+            with suppress(OSError):  # a lost mount; the descriptor is closed all the same
                 os.close(descriptor)
 
     __del__ = close
@@ -332,20 +332,20 @@ def _view(buffer: Buffer) -> memoryview:
     return (buffer.data if isinstance(buffer, np.ndarray) else buffer).cast("B")
 
 
-def _behind(buffers: Sequence[Buffer], done: int) -> list[Buffer]:
-    """Return `buffers` without their first `done` bytes."""
-    left: list[Buffer] = []
+def _without_first(buffers: Sequence[Buffer], skip: int) -> list[Buffer]:
+    """Return `buffers` without their first `skip` bytes in all."""
+    rest: list[Buffer] = []
     for buffer in buffers:
         nbytes = buffer.nbytes
-        if done < nbytes:
-            left.append(_view(buffer)[done:] if done else buffer)
-        done = max(0, done - nbytes)
-    return left
+        if skip < nbytes:
+            rest.append(_view(buffer)[skip:] if skip else buffer)
+        skip = max(0, skip - nbytes)
+    return rest
 
 
-SHARE = 8
-"""One cache may have this part of the files that the process may have open: a reader has several
-caches, and other code files of its own."""
+HANDLES_DIVISOR = 8
+"""One cache may keep an eighth of the files open that the process may: a reader has several caches,
+and other code has files of its own."""
 
 
 class _Closing(Protocol):
@@ -357,18 +357,17 @@ Handle = TypeVar("Handle", bound=_Closing)
 
 
 def handles_allowed(n_wanted: int) -> int:
-    """Return how many handles a cache may keep that would like `n_wanted` of them; 1 at least."""
+    """Return how many handles a cache may keep: `n_wanted` if the limit allows, 1 at least."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return n_wanted
-    return max(1, min(n_wanted, soft // SHARE))
+    return max(1, min(n_wanted, soft // HANDLES_DIVISOR))
 
 
 class Handles(Generic[Key, Handle]):
-    """Opens what is asked for, and closes what has not been asked for the longest time.
+    """Opens handles when they are asked for, and closes the least recently used ones.
 
-    `open_one`: opens the one that belongs to a key. `wanted`: how many to keep open, if the system
-    allows it.
+    `open_one`: opens the handle of a key. `n_wanted`: how many to keep open, if the system allows.
     """
 
     def __init__(self, open_one: Callable[[Key], Handle], n_wanted: int) -> None:
@@ -377,11 +376,11 @@ class Handles(Generic[Key, Handle]):
         self._open: OrderedDict[Key, Handle] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave open ones behind."""
+        """Return the state without open handles."""
         return {**self.__dict__, "_open": OrderedDict()}
 
     def __getitem__(self, key: Key) -> Handle:
-        """Return the handle of `key`, open until others push it out."""
+        """Return the handle of `key`, which stays open until others are used more recently."""
         handle = self._open.get(key)
         if handle is not None:
             self._open.move_to_end(key)
@@ -401,6 +400,6 @@ class Handles(Generic[Key, Handle]):
         return len(self._open)
 
     def close(self) -> None:
-        """Close all of them; they are opened again if they are asked for."""
+        """Close all handles; they are opened again when they are asked for."""
         while self._open:
             self._open.popitem()[1].close()

@@ -1,8 +1,8 @@
 """Storage of files and objects: a disk, or a store of objects, and its operations.
 
-`store_at` says which it is. Both answer the same: how bytes are opened and listed, how something
-gets a second name, what is worth asking for ahead, and what is known of a place. So nobody else
-asks which of them it is.
+`store_at` returns the storage of a path. Both kinds have the same methods and facts: how bytes are
+opened, listed, linked and prefetched, and what is possible there. So no other code needs to know
+which kind it is.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ def path_list(paths: Paths) -> list[AnyPath]:
     for path in listed:
         if not isinstance(path, str | os.PathLike):
             raise PlanError(
-                f"{path!r} is no path; give the path of a trajectory, or several in a list"
+                f"{path!r} is not a path; give the path of a trajectory, or several in a list"
             )
     return listed
 
 
 MOUNTS = "/proc/self/mountinfo"
 OTHER_URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
-COPY_IT = "copy it here, and back when that is done"
+COPY_IT = "copy it here, and copy it back afterwards"
 
 
 def mounts(mountinfo: str = MOUNTS) -> list[tuple[int, str, str]]:
-    """Return device (``st_dev``), mount point (with a slash behind it) and type of file systems.
+    """Return device (``st_dev``), mount point (ending with a slash) and type of each file system.
 
-    `mountinfo`: the kernel's table of mounts (proc(5)); none are returned where there is none.
+    `mountinfo`: the kernel's table of mounts (proc(5)); an empty list where there is no such table.
     """
     try:
         lines = Path(mountinfo).read_text("utf-8", "surrogateescape").splitlines()
@@ -76,7 +76,7 @@ def mounts(mountinfo: str = MOUNTS) -> list[tuple[int, str, str]]:
     return entries
 
 
-NETWORKS = {
+NETWORK_TYPES = {
     "9p",
     "afs",
     "beegfs",
@@ -95,17 +95,17 @@ NETWORKS = {
     "store",
     "wekafs",
 }
-"""As the table of mounts names them, and stores of objects."""
-LOCAL_FUSE = {"fuse", "fuse.fuse-overlayfs", "fuse.lxcfs", "fuseblk"}
+"""Types of network file systems in the table of mounts; ``store``: of objects."""
+LOCAL_FUSE_TYPES = {"fuse", "fuse.fuse-overlayfs", "fuse.lxcfs", "fuseblk"}
 
 
 def is_network(file_system: str) -> bool:
     """Return whether a file system of this type lies behind a network.
 
-    Those that run as processes (MooseFS, sshfs, CephFS' own, ...) do, but for a few.
+    All FUSE file systems (MooseFS, sshfs, CephFS' own, ...) do, except a few.
     """
-    return file_system in NETWORKS or (
-        file_system.startswith("fuse") and file_system not in LOCAL_FUSE
+    return file_system in NETWORK_TYPES or (
+        file_system.startswith("fuse") and file_system not in LOCAL_FUSE_TYPES
     )
 
 
@@ -116,42 +116,42 @@ def network_devices(mountinfo: str = MOUNTS) -> frozenset[int]:
 
 
 class Disk:
-    """File systems: what is there is opened by its name, and written in place."""
+    """File systems: files are opened by their names, and written in place."""
 
     opening_waits: ClassVar[bool] = False
-    """Whether each look at something takes a request, so that what comes next is asked for ahead,
-    and nothing is looked at that need not be."""
+    """Whether opening a file takes a request, so that the next ones should be prefetched, and none
+    be opened in vain."""
     has_folders: ClassVar[bool] = True
-    """Whether a folder is there before what lies in it, and can be listed and held open."""
+    """Whether a folder exists before the files in it, and can be listed and held open."""
     holds_ensembles: ClassVar[bool] = True
-    """Whether several trajectories are written side by side into one output."""
+    """Whether several trajectories can be written side by side into one output."""
     built_in_place: ClassVar[bool] = True
-    """Whether outputs are built there, where all can write who share it, and not where their owner
-    is, to be sent."""
+    """Whether outputs are built there, where all processes that share it can write; otherwise they
+    are built on the owner's machine, and sent."""
     keeps_times: ClassVar[bool] = True
-    """Whether an unchanged time of change means unchanged content; not for sent copies."""
+    """Whether an unchanged modification time means unchanged content; not for sent copies."""
     grows: ClassVar[bool] = True
-    """Whether something may be written on, rather than replaced as a whole."""
+    """Whether files may grow; otherwise they are only replaced as a whole."""
     in_page_cache: ClassVar[bool] = True
-    """Whether the system keeps in memory what was read."""
+    """Whether the system keeps bytes in memory that were read."""
     compares_states: ClassVar[bool] = False
-    """Whether requests have conditions, so that only what was seen is replaced."""
+    """Whether requests have conditions, so that only an object of a known state is replaced."""
 
     def open(self, path: Path, last_nbytes: int = 0) -> tuple[int, RemoteObject | None]:  # noqa: ARG002
         """Return a descriptor, or -1 and an object; `last_nbytes`: see `RemoteObject`."""
         return open_regular(path), None
 
     def for_library(self, path: Path) -> Path | ObjectFile:
-        """Return what a library can open; raises OSError for pipes, which would block it."""
+        """Return a path or file object for a library; raises OSError for pipes, which block."""
         check_regular(path)
         return path
 
     def with_name(self, path: Path) -> AbstractContextManager[Path]:
-        """Give a file of the same contents that has a name here."""
+        """Yield the path of a local file with the same contents."""
         return nullcontext(path)
 
     def check_kind(self, path: Path) -> None:
-        """Raise OSError for what is there and neither a file nor a folder."""
+        """Raise OSError unless `path` is a file or a folder."""
         check_regular(path)
 
     def sizes(self, folder: Path) -> dict[str, int]:
@@ -159,16 +159,16 @@ class Disk:
         sizes = {}
         for parent, _, names in os.walk(folder, followlinks=True):
             for name in names:
-                where = Path(parent, name)
-                with suppress(FileNotFoundError):  # a link that leads nowhere
-                    if stat.S_ISREG((status := where.stat()).st_mode):
-                        sizes[str(where)[len(str(folder)) + 1 :]] = status.st_size
+                file = Path(parent, name)
+                with suppress(FileNotFoundError):  # a broken link
+                    if stat.S_ISREG((status := file.stat()).st_mode):
+                        sizes[str(file)[len(str(folder)) + 1 :]] = status.st_size
         return sizes
 
     def link(self, source: Path, target: Path, nbytes: int | None = None) -> None:  # noqa: ARG002
-        """Give a file that is never written again a second name; copy it where that cannot be.
+        """Link or copy a file that is never written again to `target`, replacing a file there.
 
-        What had the name goes. `nbytes`: how long it is, where that is known.
+        `nbytes`: size of the source, if known.
         """
         import shutil  # reading needs none
 
@@ -179,29 +179,29 @@ class Disk:
             shutil.copyfile(source, target)
 
     def linked(self, path: Path) -> NDArray[np.uint8]:
-        """Return the bytes of a file that `link` gives a second name."""
+        """Return the bytes of a file that is given to `link`."""
         return np.memmap(path, np.uint8, "r")
 
     def prefetch(self, paths: Iterable[Path], last_nbytes: int) -> None:
-        """Ask for the ends of what is opened next; see `objects.prefetch`."""
+        """Prefetch the ends of files that are opened next; see `objects.prefetch`."""
 
     def prefetch_end(self, path: Path) -> None:
-        """Have the end of a file at hand for a library; see `objects.prefetch_end`."""
+        """Fetch the end of a file for a library that opens it; see `objects.prefetch_end`."""
 
     def forget_end(self, path: Path) -> None:
-        """Forget what `prefetch_end` had at hand: the library has it now."""
+        """Forget what `prefetch_end` has kept, when the library has opened the file."""
 
     def upload(self, goal: Path, **options: Any) -> Upload | None:  # noqa: ARG002
-        """Return the way of an output to where it goes, if it is built elsewhere."""
+        """Return the upload of an output to `goal`; None if outputs are built in place."""
         return None
 
     def file_system(self, path: AnyPath, mountinfo: str) -> str:
         """See `file_system_type`."""
-        where = f"{os.path.realpath(path).rstrip('/')}/"
+        folder = f"{os.path.realpath(path).rstrip('/')}/"
         type_name, depth = "unknown", -1
         for _, point, kind in mounts(mountinfo):
-            # Of two mounts on one point the later hides the earlier.
-            if where.startswith(point) and len(point) >= depth:
+            # Of two mounts on one point, the later one hides the earlier one.
+            if folder.startswith(point) and len(point) >= depth:
                 type_name, depth = kind, len(point)
         return type_name
 
@@ -211,7 +211,7 @@ class Disk:
 
 
 class ObjectStore(Disk):
-    """Stores of objects, and web servers: read by requests; what goes there is sent."""
+    """Stores of objects, and web servers: read by requests; outputs are sent there."""
 
     opening_waits = True
     has_folders = holds_ensembles = built_in_place = keeps_times = grows = in_page_cache = False
@@ -230,7 +230,7 @@ class ObjectStore(Disk):
         return local_copy(path)
 
     def check_kind(self, path: Path) -> None:
-        """Do nothing: there are objects only."""
+        """Do nothing: a store has objects only."""
 
     def sizes(self, folder: Path) -> dict[str, int]:
         """See the base class; one request."""
@@ -239,12 +239,12 @@ class ObjectStore(Disk):
         return names_below(RemotePath(folder))
 
     def link(self, source: Path, target: Path, nbytes: int | None = None) -> None:
-        """Have a file at `target` stand for the object, which stays where it is."""
+        """Create a placeholder at `target` for the object, which stays in the store."""
         target.unlink(missing_ok=True)
         make_placeholder(target, source.stat().st_size if nbytes is None else nbytes)
 
     def linked(self, path: Path) -> NDArray[np.uint8]:  # noqa: ARG002
-        """Return nothing: the object stays where it is."""
+        """Return no bytes: the object stays in the store."""
         return np.empty(0, np.uint8)
 
     def prefetch(self, paths: Iterable[Path], last_nbytes: int) -> None:
@@ -280,15 +280,15 @@ def is_remote(path: object) -> bool:
 
 
 def is_stream(path: object) -> bool:
-    """Return whether a path is where a running simulation sends its frames."""
+    """Return whether a path is the address of a running simulation that sends frames."""
     return isinstance(path, str) and path.lower().startswith("imd://")
 
 
 def to_path(path: str | os.PathLike[str]) -> Path:
     """Return a path, or a `RemotePath` of a URL.
 
-    Raises PlanError: a URL with a name, a password or a query in it, which would be written into
-    manifests; or one that is not read from.
+    Raises PlanError: a URL with a user, password or query, which would be written into manifests;
+    or one of a kind that mdio does not read.
     """
     if isinstance(path, Path):
         return path

@@ -1,20 +1,20 @@
 """Temporary names of outputs, the process that owns each, and locks on changing an output.
 
-``.NAME.mdio-HOST-PID-TOKEN.tmp`` will be ``NAME``; ``.journal`` records which frames are stored,
-``.old`` is what it replaces, where that is moved aside; ``.lock`` is locked (flock) by the working
-process and the children that it forked. A publication has one token and one lock, and is dead when
-its lock is free. Where a file system has no locks, the lock file identifies its process by number,
-start time, namespace and boot, since containers share host names and process numbers. Older
-versions of mdio had neither token nor lock.
+An output ``NAME`` is built as ``.NAME.mdio-HOST-PID-TOKEN.tmp``. Under the same name, ``.journal``
+records which frames are stored; ``.old`` is the former output, if it had to be moved aside;
+``.lock`` is locked (flock) by the working process and the children that it forked. A publication
+has one token and one lock, and is dead when its lock is free. Where a file system has no locks, the
+lock file identifies its process by number, start time, namespace and boot, since containers share
+host names and process numbers. Older versions of mdio had neither token nor lock.
 
 Anyone who may write into the folder can create such names. So only files of this user (or root)
-count, and a plan is ignored if it names anything but the output and its companions.
+count, and a plan is ignored if it names anything except the output and what belongs to it.
 
-A run reads an output, works for a while, and puts a new one in its place. Another run may have done
-the same meanwhile, and its output must not get lost: so the state that was read is compared with
-the present one, and exchanged, under an exclusive lock. Locks of the system (flock) do not work on
-every network; creating a link that must not exist does, on NFS too. The lock file names its
-process, so that one left by a dead process can be removed.
+A run reads an output, works for a while, and replaces it. Another run may have replaced it
+meanwhile, and its output must not get lost: so the run compares the state that it read with the
+present one, and replaces the output, under an exclusive lock. Locks of the system (flock) do not
+work on every network; creating a link that must not exist does, on NFS too. The lock file names its
+process, so that it can be removed if that has died.
 """
 
 from __future__ import annotations
@@ -45,18 +45,19 @@ from mdio.core.files.store import store_at
 from mdio.core.kernels import crc32c
 
 TEMPORARY = re.compile(r"\.([^/]+)\.mdio-[A-Za-z0-9_.]+-\d+(?:-[0-9a-f]+)?\.tmp")
-_TRACE = re.compile(
+_TRACE_NAME = re.compile(
     r"\.(?P<name>.+)\.mdio-(?P<owner>(?P<host>[A-Za-z0-9_.]+)-(?P<pid>\d+)(?P<token>-[0-9a-f]+)?)"
     r"\.(?P<ending>tmp|old|lock|journal)",
     re.DOTALL,
 )
+"""A trace of a publication: any file or folder that it names in this way."""
 TOKEN_NBYTES = 4
-LOCK_NBYTES = 1 << 20
-"""Upper bound on the size of a lock file."""
+MAX_LOCK_NBYTES = 1 << 20
+"""A lock file is read up to this size."""
 DYING_S = 1.0
 """How long to wait for the last children of a process that was killed."""
 QUIET_S = 60.0
-"""A run on another host is dead if its lock is free and its journal did not grow for so long."""
+"""A run on another host is dead if its lock is free and its journal has not grown for so long."""
 _claimed: set[str] = set()
 """Owners (HOST-PID-TOKEN) of publications of this process, or of its parent before a fork."""
 
@@ -66,18 +67,16 @@ def host_name() -> str:
     return re.sub(r"[^A-Za-z0-9_.]", "_", os.uname().nodename)[:40]
 
 
-def _name(target: Path, owner: str, ending: str) -> Path:
-    return target.with_name(f".{target.name}.mdio-{owner}.{ending}")
-
-
-def _as_built(target: Path, ending: str, built: Mapping[str, str]) -> Path:
-    return target.with_name(built.get(target.name, target.name)) if ending == "tmp" else target
+def _trace(target: Path, owner: str, ending: str, built: Mapping[str, str] | None = None) -> Path:
+    """Return the path of a trace of `target`; `built`: as `Claim.built`."""
+    name = target.name if built is None or ending != "tmp" else built.get(target.name, target.name)
+    return target.with_name(f".{name}.mdio-{owner}.{ending}")
 
 
 def longest_name(target: Path) -> int:
-    """Return the bytes of the longest name that publishing `target` may need."""
+    """Return the bytes of the longest file name that publishing `target` may need."""
     owner = f"{host_name()}-{os.getpid()}-{'0' * 2 * TOKEN_NBYTES}"
-    return len(os.fsencode(_name(target, owner, "journal").name))
+    return len(os.fsencode(_trace(target, owner, "journal").name))
 
 
 def temporary_for(target: Path, temporary: Path) -> Path:
@@ -86,13 +85,14 @@ def temporary_for(target: Path, temporary: Path) -> Path:
     `target`: a companion of an output, or the folder of its parts. `temporary`: what
     `mdio.core.files.publish.publish` yielded for the output.
     """
-    match = _TRACE.fullmatch(temporary.name)
+    match = _TRACE_NAME.fullmatch(temporary.name)
     if match is None:
         raise ValueError(f"{temporary} is not the temporary name of an output")
-    return _name(target, match["owner"], "tmp")
+    return _trace(target, match["owner"], "tmp")
 
 
 def _is_at(fd: int, path: Path) -> bool:
+    """Return whether `path` is that of the open file."""
     try:
         return os.path.samestat(os.fstat(fd), path.lstat())
     except OSError:
@@ -100,11 +100,11 @@ def _is_at(fd: int, path: Path) -> bool:
 
 
 class Claim:
-    """The lock on the temporaries of one publication; it ends with the process at the latest.
+    """The lock on the traces of one publication, released when the process ends at the latest.
 
-    `target`: the path to publish. Attributes: `built`: by final name, the name under which it is
-    built if that differs. `unsettled`: whether names still have to change, so that the lock file
-    stays.
+    `target`: the path to publish. Attributes: `built`: by final name, the one of which the
+    temporary name is made, if that is another. `unsettled`: whether a plan is yet to be completed
+    or undone, so that the lock file must stay.
     """
 
     def __init__(self, target: Path) -> None:
@@ -113,50 +113,50 @@ class Claim:
         self.unsettled = False
         while True:
             self.owner = f"{host_name()}-{self.pid}-{os.urandom(TOKEN_NBYTES).hex()}"
-            self.path = _name(target, self.owner, "lock")
+            self.path = _trace(target, self.owner, "lock")
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             self._fd = os.open(self.path, flags, 0o666)
-            # Between the two calls, another process may have removed it as a dead process's.
+            # Between the two calls, another process may have taken it for a dead one's lock.
             locked = try_lock(self._fd)
             if locked is not False and _is_at(self._fd, self.path):
                 break
             os.close(self._fd)
         _claimed.add(self.owner)
         try:
-            if locked is None:  # else the lock suffices, and a full disk does no harm
+            if locked is None:  # else nothing need be written, and a full disk does no harm
                 self._write(process_identity(self.pid))
         except BaseException:
             self.release()
             raise
 
-    def _write(self, line: Mapping[str, Any]) -> None:
-        data = json.dumps(line).encode() + b"\n"
+    def _write(self, entry: Mapping[str, Any]) -> None:
+        data = json.dumps(entry).encode() + b"\n"
         while data:
             data = data[os.write(self._fd, data) :]
 
     def name(self, target: Path, ending: str = "tmp") -> Path:
         """Return the name of `target` while it is built (``tmp``) or moved aside (``old``)."""
-        return _name(_as_built(target, ending, self.built), self.owner, ending)
+        return _trace(target, self.owner, ending, self.built)
 
     def temporaries(self) -> list[Path]:
         """Return the existing temporaries of this publication."""
-        traces = [trace for trace in _traces(self.path.parent) if trace["owner"] == self.owner]
-        return [self.path.with_name(trace.string) for trace in traces if trace["ending"] == "tmp"]
+        names = [trace.string for trace in self._traces() if trace["ending"] == "tmp"]
+        return [self.path.with_name(name) for name in names]
 
-    def note(self, plan: Mapping[str, Any]) -> None:
+    def _traces(self) -> list[re.Match[str]]:
+        return [trace for trace in _traces(self.path.parent) if trace["owner"] == self.owner]
+
+    def record(self, plan: Mapping[str, Any]) -> None:
         """Record on disk how names are about to change, so that another process can undo it."""
         self._write(plan)
         os.fsync(self._fd)
 
     def release(self) -> None:
         """Release the lock; its file stays where temporaries are left."""
-        if os.getpid() != self.pid:  # only the process that made it
+        if os.getpid() != self.pid:  # a forked child
             return
         with contextlib.suppress(OSError):
-            own_traces = [
-                trace for trace in _traces(self.path.parent) if trace["owner"] == self.owner
-            ]
-            if not self.unsettled and all(trace["ending"] == "lock" for trace in own_traces):
+            if not self.unsettled and all(trace["ending"] == "lock" for trace in self._traces()):
                 self.path.unlink()
         with contextlib.suppress(OSError):  # a lost mount, which another error reports
             os.close(self._fd)
@@ -165,83 +165,85 @@ class Claim:
 
 @dataclass(slots=True)
 class Leftover:
-    """What a dead process has left of one publication."""
+    """The traces that a dead process has left of one publication."""
 
     folder: Path
     owner: str
     temporaries: list[str]
-    """Names of the targets that have one."""
+    """Names of the targets that have a temporary."""
     aside: list[str]
     """Names of the targets whose former output was moved aside."""
     journals: list[str]
     """Names of the targets that have a journal."""
     lock: Path | None
     plan: dict[str, Any] | None
-    """The plan written by `Claim.note`."""
+    """The plan written by `Claim.record`."""
 
     def name(self, target: Path, ending: str = "tmp") -> Path:
-        """Return the temporary or moved-aside name of `target`, as `Claim.name`."""
+        """Return the temporary or moved-aside name of `target`, as `Claim.name` does."""
         built = {} if self.plan is None else self.plan.get("built", {})
-        return _name(_as_built(target, ending, built), self.owner, ending)
+        return _trace(target, self.owner, ending, built)
 
 
 def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
     """Yield what dead processes have left of any of `targets`, which are in one folder.
 
-    Each is locked during its iteration. Whether a process of another host is alive is unknown
-    here: its temporaries are left out, unless they have a journal that has stopped growing.
+    Each leftover is locked while the caller has it. Whether a process of another host is alive is
+    unknown here: its traces are left out, unless they have a journal that has stopped growing.
     """
     folder = targets[0].parent
     names = {target.name for target in targets}
     deadline = time.monotonic() + DYING_S
     groups = _groups(folder)
-    if any(one[0]["token"] and not _lock_of(one) for one in groups.values()):
-        groups = _groups(folder)  # a lock made meanwhile may be overlooked, but not twice
+    if any(traces[0]["token"] and not _lock_of(traces) for traces in groups.values()):
+        groups = _groups(folder)  # one listing may miss a lock that is just being made; not two
     for owner, all_traces in groups.items():
         lock = _lock_of(all_traces)
-        # The lock has the name of the output; older versions had none, and fewer names.
-        goal = lock["name"] if lock else min((one["name"] for one in all_traces), key=len)
-        traces = [one for one in all_traces if is_built_for(goal, one["name"])]
-        if owner in _claimed or names.isdisjoint(one["name"] for one in traces):
+        # The lock has the name of the output. Without one (older versions): the shortest name.
+        goal = lock["name"] if lock else min((trace["name"] for trace in all_traces), key=len)
+        traces = [trace for trace in all_traces if is_built_for(goal, trace["name"])]
+        if owner in _claimed or names.isdisjoint(trace["name"] for trace in traces):
             continue
-        temporaries, old, journals = (
-            [one["name"] for one in traces if one["ending"] == ending]
+        temporaries, aside, journals = (
+            [trace["name"] for trace in traces if trace["ending"] == ending]
             for ending in ("tmp", "old", "journal")
         )
         is_local = traces[0]["host"] == host_name()
         if lock is None:
-            if is_local and not _lives(int(traces[0]["pid"])):
-                yield Leftover(folder, owner, temporaries, old, journals, None, None)
+            if is_local and not _is_running(int(traces[0]["pid"])):
+                yield Leftover(folder, owner, temporaries, aside, journals, None, None)
             continue
         lock_path = folder / lock.string
         try:
             fd = open_regular(lock_path, os.O_RDWR | os.O_NOFOLLOW)
-        except OSError:  # it has ended meanwhile, or is another user's
+        except OSError:  # its process has ended meanwhile, or is another user's
             continue
         try:
             if not is_own_record(os.fstat(fd), folder):
                 continue
             locked = try_lock(fd)
-            while is_local and locked is False and not _lives(int(lock["pid"])):
+            while is_local and locked is False and not _is_running(int(lock["pid"])):
                 if time.monotonic() > deadline:
                     break
                 time.sleep(0.01)  # it was killed, and children that it forked are yet to end
                 locked = try_lock(fd)
-            lines = _lines(fd)
-            if is_local:
-                dead = locked if locked is not None else is_process_gone(lines[0] if lines else {})
+            entries = _lock_entries(fd)
+            if not is_local:
+                is_dead = locked is True and _is_quiet(folder, traces)
+            elif locked is not None:
+                is_dead = locked
             else:
-                dead = locked is True and _is_quiet(folder, traces)
-            if dead and _is_at(fd, lock_path):
-                plan = next((line for line in lines if "goal" in line), None)
-                if plan is None or _is_plan(plan, goal):
-                    yield Leftover(folder, owner, temporaries, old, journals, lock_path, plan)
+                is_dead = is_process_gone(entries[0] if entries else {})
+            if is_dead and _is_at(fd, lock_path):
+                plan = next((entry for entry in entries if "goal" in entry), None)
+                if plan is None or _is_valid_plan(plan, goal):
+                    yield Leftover(folder, owner, temporaries, aside, journals, lock_path, plan)
         finally:
             os.close(fd)
 
 
-def _is_plan(plan: Mapping[str, Any], goal: str) -> bool:
-    """Return whether a plan from a lock names only the output `goal` and its companions."""
+def _is_valid_plan(plan: Mapping[str, Any], goal: str) -> bool:
+    """Return whether a plan in a lock file names only the output `goal` and its companions."""
     aside, removed = plan.get("aside"), plan.get("gone", [])
     built, new = plan.get("built", {}), plan.get("new")
     if not (isinstance(aside, list) and isinstance(removed, list)):
@@ -258,23 +260,23 @@ def _is_plan(plan: Mapping[str, Any], goal: str) -> bool:
 
 
 def _traces(folder: Path) -> list[re.Match[str]]:
-    """Return the temporary names in `folder` that belong to this user.
+    """Return the names of traces in `folder` that belong to this user.
 
-    Journals, too, are trusted: they say which frames need not be written again.
+    Locks and journals are believed, so these must also be regular files with one name.
     """
     matches = []
     for path in folder.iterdir():
-        match = _TRACE.fullmatch(path.name)
-        with contextlib.suppress(OSError):  # it has gone meanwhile
+        match = _TRACE_NAME.fullmatch(path.name)
+        with contextlib.suppress(OSError):  # it was removed meanwhile
             if match is not None:
-                is_record = match["ending"] in ("lock", "journal")
-                if (is_own_record if is_record else is_own)(path.lstat(), folder):
+                is_believed = match["ending"] in ("lock", "journal")
+                if (is_own_record if is_believed else is_own)(path.lstat(), folder):
                     matches.append(match)
     return matches
 
 
 def _groups(folder: Path) -> dict[str, list[re.Match[str]]]:
-    """Return traces of publications of this host, or with a journal, by owner."""
+    """Return the traces of publications of this host, or with a journal, by owner."""
     groups: dict[str, list[re.Match[str]]] = {}
     for match in _traces(folder):
         groups.setdefault(match["owner"], []).append(match)
@@ -297,26 +299,26 @@ def _lock_of(traces: Sequence[re.Match[str]]) -> re.Match[str] | None:
     return next((trace for trace in traces if trace["ending"] == "lock"), None)
 
 
-def _lines(fd: int) -> list[dict[str, Any]]:
-    """Return the lines of a lock file that were written whole."""
-    parsed: list[dict[str, Any]] = []
+def _lock_entries(fd: int) -> list[dict[str, Any]]:
+    """Return the complete lines of a lock file."""
+    entries: list[dict[str, Any]] = []
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        lines = map(json.loads, os.pread(fd, LOCK_NBYTES, 0).split(b"\n")[:-1])
-        parsed.extend(line for line in lines if isinstance(line, dict))
-    return parsed
+        lines = map(json.loads, os.pread(fd, MAX_LOCK_NBYTES, 0).split(b"\n")[:-1])
+        entries.extend(line for line in lines if isinstance(line, dict))
+    return entries
 
 
 def process_identity(pid: int) -> dict[str, Any]:
-    """Return an identity of a process of this namespace, as far as the system has one."""
+    """Return the identity of a process of this namespace, as far as the system tells it."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         boot = namespace = ""
-    process = _status(pid)
+    status = _process_status(pid)
     return {
         "pid": pid,
-        "start": process[1] if process else None,
+        "start": status[1] if status else None,
         "boot": boot,
         "namespace": namespace,
     }
@@ -325,35 +327,35 @@ def process_identity(pid: int) -> dict[str, Any]:
 def is_process_gone(owner: Mapping[str, Any]) -> bool:
     """Return whether a process, as `process_identity` described it, has ended.
 
-    False where the description is incomplete (a lock file that is just being written).
+    False where that is unknown, or the description incomplete (a lock file being written).
     """
     ours = process_identity(os.getpid())
-    if "boot" not in owner:  # it is only just being written
+    if "boot" not in owner:
         return False
     if owner.get("boot") != ours["boot"]:
         return True
     if owner.get("namespace") != ours["namespace"] or not isinstance(owner.get("pid"), int):
         return False
-    process = _status(owner["pid"])
-    return process is None or process[0] in "ZX" or process[1] != owner.get("start")
+    status = _process_status(owner["pid"])
+    return status is None or status[0] in "ZX" or status[1] != owner.get("start")
 
 
-def _status(pid: int) -> tuple[str, int] | None:
-    """Return state and time of start of a process; None if there is none (proc(5))."""
+def _process_status(pid: int) -> tuple[str, int] | None:
+    """Return state and start time of a process; None if there is none (proc(5))."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return None
-    fields = stat[stat.rindex(")") + 2 :].split()
+    fields = text[text.rindex(")") + 2 :].split()
     return fields[0], int(fields[19])
 
 
-def _lives(pid: int) -> bool:
-    """Return whether another process with this number runs; zombies do not count."""
+def _is_running(pid: int) -> bool:
+    """Return whether another process than this one has the number `pid`, and is not a zombie."""
     if pid == os.getpid():
         return False
     if Path("/proc/self").is_dir():
-        status = _status(pid)
+        status = _process_status(pid)
         return status is not None and status[0] not in "ZX"
     try:
         os.kill(pid, 0)
@@ -364,13 +366,13 @@ def _lives(pid: int) -> bool:
     return True
 
 
-LOOK_S = 0.02
+POLL_S = 0.02
 """How long a process waits before it tries to take the lock again."""
 STALE_S = 60.0
 """Age at which the lock of an unknown process is removed; changing names takes far less."""
-WAIT_S = 600.0
+MAX_WAIT_S = 600.0
 """How long a process waits for others at most."""
-OWNER_NBYTES = 4096
+MAX_OWNER_NBYTES = 4096
 
 State = tuple[Any, ...]
 
@@ -379,7 +381,7 @@ _unremoved: dict[Path, State | None] = {}
 
 
 def state_at(path: Path) -> State | None:
-    """Return a value by which the output at `path` differs from any that replaces it; None if none.
+    """Return a value that differs once the output at `path` is replaced; None if there is none.
 
     For a folder, the state of its manifest, which is written last. None in stores, whose requests
     compare states themselves. Raises OSError: it cannot be read.
@@ -393,12 +395,12 @@ def state_at(path: Path) -> State | None:
         file = path
         if stat.S_ISDIR(status.st_mode):
             file = next((path / name for name in MANIFESTS if (path / name).is_file()), path)
-        return status.st_ino, *_state_of(file)
+        return status.st_ino, *_file_state(file)
     except FileNotFoundError:
         return None
 
 
-def _state_of(file: Path) -> State:
+def _file_state(file: Path) -> State:
     try:
         # Opening makes a network client ask its server instead of its own cache.
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -419,8 +421,8 @@ def _state_of(file: Path) -> State:
 def concurrent_change_error(path: Path) -> OutputError:
     """Return the error for a run whose output another run has changed."""
     return OutputError(
-        f"{path}: another run has changed it meanwhile, so nothing of this one was put in its "
-        "place; run it again"
+        f"{path}: another run has changed it meanwhile, so this one has not replaced it; run it "
+        "again"
     )
 
 
@@ -431,25 +433,25 @@ def exclusive_turn(goal: Path) -> Iterator[None]:
     Raises OutputError: another process holds it for too long. OSError: the folder is not writable.
     """
     lock = _turn_file(goal)
-    number = _take(lock, goal)
+    inode = _acquire(lock, goal)
     try:
         yield
     finally:
         with contextlib.suppress(OSError):
-            if lock.lstat().st_ino == number:
-                _remove(lock)
+            if lock.lstat().st_ino == inode:
+                _try_remove(lock)
 
 
 def remove_dead_turn(goal: Path) -> None:
-    """Remove the lock of a process of this machine that was killed while it held it."""
+    """Remove the lock on `goal` if a process of this machine was killed while it held it."""
     lock = _turn_file(goal)
-    _remove_again(lock.parent)
-    for own in lock.parent.glob(".mdio-turn-*"):  # on its way to be a lock, or aside
-        if _is_left(own):
-            own.unlink(missing_ok=True)
+    _retry_removals(lock.parent)
+    for temporary in lock.parent.glob(".mdio-turn-*"):  # before it is a lock, or moved aside
+        if _is_abandoned(temporary):
+            temporary.unlink(missing_ok=True)
     state = state_at(lock)
-    if state is not None and _is_gone(_owner(lock)):
-        _clear(lock, state)
+    if state is not None and _is_dead(_read_owner(lock)):
+        _remove_stale(lock, state)
 
 
 def _age_s(path: Path) -> float:
@@ -463,57 +465,58 @@ def _turn_file(goal: Path) -> Path:
     return goal.with_name(f".{goal.name}.mdio-turn")
 
 
-def _is_gone(owner: dict[str, Any]) -> bool:
+def _is_dead(owner: dict[str, Any]) -> bool:
     return owner.get("host") == host_name() and is_process_gone(owner)
 
 
-def _take(lock: Path, goal: Path) -> int:
+def _acquire(lock: Path, goal: Path) -> int:
     """Create the lock file, waiting for others, and return its inode."""
-    _remove_again(lock.parent)
+    _retry_removals(lock.parent)
     begun = time.monotonic()
-    last_change: tuple[State | None, float] = (None, begun)
+    last_state: State | None = None
+    changed = begun
     while True:
         state = state_at(lock)
         if state is None:
             with contextlib.suppress(FileExistsError):
-                return _make(lock)
+                return _create_lock(lock)
             continue
         now = time.monotonic()
-        if state != last_change[0]:
-            last_change = state, now
-        owner = _owner(lock)
-        if _is_gone(owner) or now - last_change[1] > STALE_S:
-            _clear(lock, state)
-        elif now - begun > WAIT_S:
+        if state != last_state:
+            last_state, changed = state, now
+        owner = _read_owner(lock)
+        if _is_dead(owner) or now - changed > STALE_S:
+            _remove_stale(lock, state)
+        elif now - begun > MAX_WAIT_S:
             holder = f"process {owner.get('pid', '?')} on {owner.get('host', 'some machine')}"
             raise OutputError(
-                f"{goal}: another run ({holder}) has been changing it for {WAIT_S:g} s; if that is "
-                f"gone, remove {lock}, and run this again"
+                f"{goal}: another run ({holder}) has been changing it for {MAX_WAIT_S:g} s; if "
+                f"that has ended, remove {lock}, and run this again"
             )
         else:
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
 
-def _make(lock: Path) -> int:
+def _create_lock(lock: Path) -> int:
     """Create the lock file with its owner in it, and return its inode.
 
-    Raises FileExistsError: there is one.
+    Raises FileExistsError: another process has it.
     """
-    own = _name_of_ours(lock)
+    temporary = _unique_path(lock)
     try:
-        number = _write(own)
-        os.link(own, lock)
-        return number
+        inode = _create_owned(temporary)
+        os.link(temporary, lock)
+        return inode
     except FileExistsError:
         raise
     except OSError:  # a file system without links
-        return _write(lock)
+        return _create_owned(lock)
     finally:
-        _remove(own)
+        _try_remove(temporary)
 
 
-def _remove(path: Path) -> None:
-    """Remove a file of ours, now or, if that fails, at the next call of `_remove_again`."""
+def _try_remove(path: Path) -> None:
+    """Remove a file of this process; if that fails, `_retry_removals` does it later."""
     try:
         path.unlink(missing_ok=True)
     except OSError:
@@ -521,62 +524,63 @@ def _remove(path: Path) -> None:
             _unremoved[path] = state_at(path)
 
 
-def _remove_again(folder: Path) -> None:
+def _retry_removals(folder: Path) -> None:
     """Remove files that could not be removed before, unless they were replaced meanwhile."""
     for path in [path for path in list(_unremoved) if path.parent == folder]:
         state = _unremoved.pop(path, None)
         with contextlib.suppress(OSError):
             if state is not None and state_at(path) == state:
-                _remove(path)
+                _try_remove(path)
 
 
-def _name_of_ours(lock: Path) -> Path:
-    """Return a free name beside the lock, short even where the goal's is long."""
-    return lock.with_name(f".mdio-turn-{_here()}-{os.getpid()}-{os.urandom(4).hex()}")
+def _unique_path(lock: Path) -> Path:
+    """Return a free path beside the lock; its name is short even if the goal's is long."""
+    return lock.with_name(f".mdio-turn-{_host_hash()}-{os.getpid()}-{os.urandom(4).hex()}")
 
 
-def _here() -> str:
+def _host_hash() -> str:
     return f"{crc32c(host_name().encode()):08x}"
 
 
-def _is_left(own: Path) -> bool:
+def _is_abandoned(temporary: Path) -> bool:
     """Return whether the process that made a temporary lock file has ended."""
-    owner = _owner(own)
+    owner = _read_owner(temporary)
     if owner:
-        return _is_gone(owner)
-    *_, host, pid, _ = ("", "", *own.name.split("-"))
-    if host == _here() and pid.isdecimal():
-        return int(pid) != os.getpid() and not _lives(int(pid))
-    return _age_s(own) > STALE_S
+        return _is_dead(owner)
+    *_, host, pid, _ = ("", "", *temporary.name.split("-"))
+    if host == _host_hash() and pid.isdecimal():
+        return int(pid) != os.getpid() and not _is_running(int(pid))
+    return _age_s(temporary) > STALE_S
 
 
-def _write(path: Path) -> int:
+def _create_owned(path: Path) -> int:
     """Create a file that identifies this process; return its inode."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
-        ourselves = {"host": host_name(), **process_identity(os.getpid())}
+        owner = {"host": host_name(), **process_identity(os.getpid())}
         with contextlib.suppress(OSError):  # a full disk does no harm
-            os.write(fd, json.dumps(ourselves).encode())
+            os.write(fd, json.dumps(owner).encode())
         return os.fstat(fd).st_ino
     finally:
         os.close(fd)
 
 
-def _owner(lock: Path) -> dict[str, Any]:
+def _read_owner(lock: Path) -> dict[str, Any]:
+    """Return what identifies the process of a lock file; empty if it cannot be read."""
     try:
         fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
         try:
-            record = json.loads(os.read(fd, OWNER_NBYTES))
+            owner = json.loads(os.read(fd, MAX_OWNER_NBYTES))
         finally:
             os.close(fd)
     except (OSError, ValueError, RecursionError):
         return {}
-    return record if isinstance(record, dict) else {}
+    return owner if isinstance(owner, dict) else {}
 
 
-def _clear(lock: Path, state: State) -> None:
-    """Remove the lock of a dead process; a newer one is put back."""
-    aside = _name_of_ours(lock)
+def _remove_stale(lock: Path, state: State) -> None:
+    """Remove the lock of a dead process; if another one has this name by now, restore it."""
+    aside = _unique_path(lock)
     try:
         lock.rename(aside)
     except FileNotFoundError:
@@ -584,4 +588,4 @@ def _clear(lock: Path, state: State) -> None:
     if state_at(aside) != state:
         with contextlib.suppress(OSError):
             os.link(aside, lock)
-    _remove(aside)
+    _try_remove(aside)

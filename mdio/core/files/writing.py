@@ -1,14 +1,13 @@
-"""Files that are written by position, or copied; large writes of new ones past the page cache.
+"""Writing files by position, large ones past the page cache if wanted, and copying runs of bytes.
 
-New pages of memory may cost more than the disk does, and what is written with O_DIRECT waits for
-none and leaves the memory to others. The system wants whole blocks, at places and in memory that
-begin on blocks, so bytes are copied, and a thread writes them; what is left at both ends goes
-through the page cache, as all does where the file system refuses. Nothing is on disk for good
-before fsync, here as elsewhere.
+Getting new pages of memory may take longer than the disk does. A write with O_DIRECT needs none,
+and leaves the memory to others. It takes whole blocks only, at offsets and addresses that are
+multiples of the block size: so bytes are copied into aligned buffers, which a thread writes. The
+rest at both ends goes through the page cache, as does everything where the file system has no
+O_DIRECT. Neither way is anything safe from a power cut before fsync.
 
-Runs of bytes are copied from file to file in the kernel (copy_file_range) if it can. Where bytes
-are to be looked at, they go through the caller's buffer, which had best stay in the processor's
-cache.
+Runs of bytes are copied from file to file in the kernel (copy_file_range) where it can do that,
+elsewhere through a buffer that fits into the processor's cache.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from mdio.core.errors import SourceError
-from mdio.core.files.marks import TELL_OUTPUTS
+from mdio.core.files.marks import OUTPUT_MARKERS
 from mdio.core.kernels.checks import Buffer, buffer
 
 if TYPE_CHECKING:
@@ -48,44 +47,44 @@ KEEP_SIZE = 1
 def write_all(fd: int, offset: int, *parts: Data) -> int:
     """Write `parts`, one after the other, from `offset` on.
 
-    Returns int: the offset behind them.
-    Raises OSError: as the system has it.
+    Returns int: the offset of the end.
+    Raises OSError: as the system raises it.
     """
     for first in range(0, len(parts), MAX_BUFFERS):
         views = [buffer(part) for part in parts[first : first + MAX_BUFFERS]]
         unwritten = [view for view in views if view.nbytes]
         while unwritten:  # the system writes at most 2 GiB at a time
-            done = os.pwritev(fd, unwritten, offset)
-            if not done:
+            n_written = os.pwritev(fd, unwritten, offset)
+            if not n_written:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
-            offset += done
-            while unwritten and done >= unwritten[0].nbytes:
-                done -= unwritten.pop(0).nbytes
+            offset += n_written
+            while unwritten and n_written >= unwritten[0].nbytes:
+                n_written -= unwritten.pop(0).nbytes
             if unwritten:
-                unwritten[0] = unwritten[0][done:]
+                unwritten[0] = unwritten[0][n_written:]
     return offset
 
 
-def write_whole(where: Path, *parts: Data, prefix: str, mode: int = 0o666) -> None:
-    """Write a small file that is there whole or not at all, over one that is there already.
+def write_atomically(path: Path, *parts: Data, prefix: str, mode: int = 0o666) -> None:
+    """Create or replace a small file, so that it is there complete or not at all.
 
-    Nothing is flushed: this is for what can be made again, and is checked when it is read.
+    Nothing is flushed: this is for files that can be made again, and are checked when read.
 
-    `where`: the file; its folder is there. `parts`: what is written, one after the other. `prefix`:
-    how the name begins under which it is written, in the same folder. `mode`: who may read it, as
-    far as the user's umask lets them.
-    Raises OSError: as the system has it; FileExistsError for what is no file.
+    `path`: the file, in an existing folder. `parts`: its contents, one after the other. `prefix`:
+    of the temporary name under which it is written, in the same folder. `mode`: its mode bits,
+    before the umask.
+    Raises OSError: as the system raises it; FileExistsError if the path is not that of a file.
     """
-    if where.exists() and not where.is_file():  # a pipe or a device that somebody put there
-        raise FileExistsError(where)
-    temporary = where.with_name(f"{prefix}{os.urandom(8).hex()}")
+    if path.exists() and not path.is_file():  # a pipe or a device that somebody put there
+        raise FileExistsError(path)
+    temporary = path.with_name(f"{prefix}{os.urandom(8).hex()}")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             write_all(fd, 0, *parts)
         finally:
             os.close(fd)
-        temporary.replace(where)
+        temporary.replace(path)
     except BaseException:
         with suppress(OSError):
             temporary.unlink()
@@ -103,19 +102,19 @@ def _fallocate() -> Any:
 
 
 def allocate(fd: int, nbytes: int) -> bool:
-    """Give the first `nbytes` bytes of a file their places on disk, where the system can.
+    """Allocate disk space for the first `nbytes` bytes of a file, where the file system can.
 
-    Into such a file several processes write at the same time; into one of holes, in turn.
-    `os.posix_fallocate` would write zeros where the system cannot.
+    Several processes can write into allocated space at the same time, but only in turn into holes.
+    `os.posix_fallocate` would write zeros where the file system cannot allocate.
 
-    Returns bool: whether they have places; writing does not need it.
+    Returns bool: whether space was allocated; the file can be written in any case.
     """
     function = _fallocate()
     return function is not None and nbytes > 0 and function(fd, KEEP_SIZE, 0, nbytes) == 0
 
 
 def flush(path: Path) -> None:
-    """Flush a file, or the names in a folder, to the disk."""
+    """Flush a file, or the names in a folder, to the disk; raises OSError."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -130,47 +129,48 @@ def flush(path: Path) -> None:
 Direct = bool | Literal["auto"]
 
 BLOCK_NBYTES = 4096
-ROOM_NBYTES, N_ROOMS = 2 << 20, 4
-"""Most bytes in flight. More gain nothing, and closing would have to wait for them."""
-LEAST_NBYTES = 256 << 10
-"""Fewer bytes go through the page cache: a direct call waits for the disk."""
-N_TRIED = 8
-"""Writes by which a disk shows whether it is fast: the fastest of them counts."""
+BUFFER_NBYTES, N_BUFFERS = 2 << 20, 4
+"""Size and number of the buffers in flight. More gain nothing, and closing has to wait for them."""
+MIN_DIRECT_NBYTES = 256 << 10
+"""Shorter writes go through the page cache: a direct one waits for the disk."""
+N_TRIAL_WRITES = 8
+"""Writes that show whether a disk is fast: the fastest of them counts."""
 FAST_NBYTES_PER_S = 1e9
-"""Such a disk delivers bytes about as fast as they are decoded."""
-REFUSED = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}
+"""The rate of a fast disk, which is about that of decoding."""
+DIRECT_UNSUPPORTED = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}
 """Errors of file systems without O_DIRECT, on opening or on the first write."""
-_refused: set[int] = set()
-"""File systems that took files opened in this way, and then refused what was written."""
-_trials: dict[int, _Trial] = {}
+_devices_without_direct: set[int] = set()
+"""Devices on which files could be opened with O_DIRECT, but not written."""
+_speed_trials: dict[int, _SpeedTrial] = {}
+"""By device."""
 
 
-class _Trial:
-    """Whether a disk is fast enough for what goes by itself past the page cache."""
+class _SpeedTrial:
+    """Measures whether a disk is fast enough for direct writes, where ``"auto"`` leaves it open."""
 
     def __init__(self) -> None:
-        self._n_left = N_TRIED
+        self._n_left = N_TRIAL_WRITES
         self._is_fast = False
 
     @property
-    def goes_on(self) -> bool:
-        """Whether the disk is fast, or may be."""
+    def may_be_fast(self) -> bool:
+        """Whether the disk is fast, or not yet known to be slow."""
         return self._is_fast or self._n_left > 0
 
-    def note(self, nbytes: int, seconds: float) -> None:
-        """Take note of one write."""
+    def record(self, nbytes: int, seconds: float) -> None:
+        """Record one write."""
         self._n_left -= 1
         self._is_fast |= nbytes >= FAST_NBYTES_PER_S * seconds
 
 
 class WrittenFile:
-    """A file that is written by position; whole blocks past the page cache, if that is wanted.
+    """A file that is written by position, past the page cache if that is wanted.
 
-    Then a thread writes them, from copies, while the caller makes what comes next: all is in
-    the file, and what went wrong is known, once `drain`, `fileno` or `close` has returned.
+    Then a thread writes copies of the bytes while the caller prepares the next ones: all bytes are
+    in the file, and errors are raised, by the end of `drain`, `fileno` or `close`.
 
     `path`: the file. `flags`: of open(2). `direct`: whether to write past the page cache where the
-    file system can; ``"auto"``: where it is fast as well, which the first writes find out.
+    file system can; ``"auto"``: only if the disk is fast as well, which the first writes show.
     Attributes: `path`.
     Raises OSError: it cannot be opened.
     """
@@ -179,37 +179,37 @@ class WrittenFile:
         self.path = path
         self._direct = -1
         self._thread: ThreadPoolExecutor | None = None
-        self._under_way: deque[tuple[Future[None], memoryview]] = deque()
-        self._trial: _Trial | None = None
+        self._in_flight: deque[tuple[Future[None], memoryview]] = deque()
+        self._trial: _SpeedTrial | None = None
         self._fd = os.open(path, flags | os.O_CLOEXEC, 0o666)
         if not direct or not hasattr(os, "O_DIRECT"):
             return
         disk = os.fstat(self._fd).st_dev
         if direct == "auto":
-            self._trial = _trials.setdefault(disk, _Trial())
-        if disk not in _refused and (self._trial is None or self._trial.goes_on):
+            self._trial = _speed_trials.setdefault(disk, _SpeedTrial())
+        if disk not in _devices_without_direct and (self._trial is None or self._trial.may_be_fast):
             with suppress(OSError):  # the file is open for plain writes all the same
                 self._direct = os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
 
     def fileno(self) -> int:
-        """Return the descriptor that goes through the page cache, once all is in the file."""
+        """Wait until all is in the file; return the descriptor that uses the page cache."""
         self.drain()
         return self._fd
 
     def write(self, offset: int, *parts: Data) -> int:
-        """Write `parts` from `offset` on, as `write_all` does; raises OSError, of former ones too.
+        """Write `parts` from `offset` on, as `write_all` does; return the offset of the end.
 
-        Returns int: the offset behind them.
+        Raises OSError: this write, or an earlier one that was in flight, has failed.
         """
         unwritten = deque(buffer(part) for part in parts)
         end = offset + sum(part.nbytes for part in unwritten)
-        # What is little waits in line, too: the kernel would have it wait for what is under way.
-        if not self._under_way and (self._direct < 0 or end - offset < LEAST_NBYTES):
+        # Short writes queue up, too: the kernel would make them wait for those in flight.
+        if not self._in_flight and (self._direct < 0 or end - offset < MIN_DIRECT_NBYTES):
             return write_all(self._fd, offset, *unwritten)
         first = min(end, -(-offset // BLOCK_NBYTES) * BLOCK_NBYTES)
         position = offset
         while position < end:
-            stop = first if position < first else min(end, position + ROOM_NBYTES)
+            stop = first if position < first else min(end, position + BUFFER_NBYTES)
             self._write_behind(position, _take(unwritten, stop - position))
             position = stop
         return end
@@ -218,36 +218,37 @@ class WrittenFile:
         """Copy `parts`, and have the thread write them."""
         from concurrent.futures import ThreadPoolExecutor  # not for those who only read
 
-        while len(self._under_way) >= N_ROOMS:
-            self._end_one()
+        while len(self._in_flight) >= N_BUFFERS:
+            self._finish_oldest()
         self._thread = self._thread or ThreadPoolExecutor(1, "mdio writes")
-        room = _take_room()
+        aligned = _take_buffer()
         filled = 0
         for part in parts:
-            room[filled : filled + part.nbytes] = part
+            aligned[filled : filled + part.nbytes] = part
             filled += part.nbytes
-        future = self._thread.submit(self._write_room, offset, room[:filled])
-        self._under_way.append((future, room))
+        future = self._thread.submit(self._write_copy, offset, aligned[:filled])
+        self._in_flight.append((future, aligned))
 
-    def _end_one(self) -> None:
-        future, room = self._under_way.popleft()
+    def _finish_oldest(self) -> None:
+        """Wait for the oldest write in flight; raises its OSError."""
+        future, aligned = self._in_flight.popleft()
         try:
             future.result()
         finally:
-            if future.done():  # else Ctrl-C has come
-                _rooms.free.append(room)
+            if future.done():  # else Ctrl-C interrupted the wait
+                _buffers.free.append(aligned)
 
     def drain(self) -> None:
         """Wait until all is in the file; raises OSError."""
-        while self._under_way:
-            self._end_one()
+        while self._in_flight:
+            self._finish_oldest()
 
-    def _write_room(self, offset: int, data: memoryview) -> None:
-        """Write whole blocks past the page cache, and what is less through it."""
-        whole = 0 if offset % BLOCK_NBYTES else len(data) // BLOCK_NBYTES * BLOCK_NBYTES
-        if whole and self._direct >= 0:
-            self._write_blocks(offset, data[:whole])
-            offset, data = offset + whole, data[whole:]
+    def _write_copy(self, offset: int, data: memoryview) -> None:
+        """Write whole blocks past the page cache, and the rest through it."""
+        nbytes = 0 if offset % BLOCK_NBYTES else len(data) // BLOCK_NBYTES * BLOCK_NBYTES
+        if nbytes and self._direct >= 0:
+            self._write_blocks(offset, data[:nbytes])
+            offset, data = offset + nbytes, data[nbytes:]
         write_all(self._fd, offset, data)
 
     def _write_blocks(self, offset: int, blocks: memoryview) -> None:
@@ -255,23 +256,24 @@ class WrittenFile:
             begun = time.perf_counter()
             write_all(self._direct, offset, blocks)
         except OSError as error:
-            if error.errno not in REFUSED:
+            if error.errno not in DIRECT_UNSUPPORTED:
                 raise
-            _refused.add(os.fstat(self._fd).st_dev)
-            self._go_buffered()
+            _devices_without_direct.add(os.fstat(self._fd).st_dev)
+            self._close_direct()
             write_all(self._fd, offset, blocks)
         else:
-            if self._trial is not None and len(blocks) >= LEAST_NBYTES:
-                self._trial.note(len(blocks), time.perf_counter() - begun)
-                if not self._trial.goes_on:
-                    self._go_buffered()
+            if self._trial is not None and len(blocks) >= MIN_DIRECT_NBYTES:
+                self._trial.record(len(blocks), time.perf_counter() - begun)
+                if not self._trial.may_be_fast:
+                    self._close_direct()
 
-    def _go_buffered(self) -> None:
+    def _close_direct(self) -> None:
+        """Write through the page cache from now on."""
         direct, self._direct = self._direct, -1
         os.close(direct)
 
     def close(self) -> None:
-        """Close the file, once all is in it; harmless if it is closed. Raises OSError."""
+        """Wait until all is in the file, and close it; may be called again. Raises OSError."""
         try:
             self.drain()
         finally:
@@ -280,7 +282,7 @@ class WrittenFile:
             for descriptor in (self._direct, self._fd):
                 if descriptor >= 0:
                     os.close(descriptor)
-            self._under_way.clear()
+            self._in_flight.clear()
             self._direct = self._fd = -1
 
     def __enter__(self) -> Self:
@@ -291,28 +293,28 @@ class WrittenFile:
             self.close()
 
 
-class _Rooms(threading.local):
-    """Memory to write from, which files of a thread take and leave."""
+class _Buffers(threading.local):
+    """Aligned buffers that the files of a thread take and give back."""
 
     def __init__(self) -> None:
         self.free: list[memoryview] = []
 
 
-_rooms = _Rooms()
+_buffers = _Buffers()
 
 
-def _take_room() -> memoryview:
-    """Return memory that begins on a page, since the system wants that.
+def _take_buffer() -> memoryview:
+    """Return a buffer that begins on a page, as O_DIRECT requires.
 
-    Private: by default a forked process would share it with its parent.
+    Its mapping is private: by default a forked process would share it with its parent.
     """
-    if _rooms.free:
-        return _rooms.free.pop()
-    return memoryview(mmap.mmap(-1, ROOM_NBYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    if _buffers.free:
+        return _buffers.free.pop()
+    return memoryview(mmap.mmap(-1, BUFFER_NBYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 def _take(unwritten: deque[memoryview], nbytes: int) -> Sequence[memoryview]:
-    """Take the first `nbytes` bytes from `left`."""
+    """Remove and return the first `nbytes` bytes of `unwritten`."""
     views = []
     while nbytes:
         part = unwritten.popleft()
@@ -325,7 +327,7 @@ def _take(unwritten: deque[memoryview], nbytes: int) -> Sequence[memoryview]:
 
 
 def free_memory() -> int:
-    """Return bytes of memory that could hold cached files; 0 where the system does not say."""
+    """Return the available memory in bytes; 0 where the system does not tell."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
@@ -337,45 +339,55 @@ def free_memory() -> int:
 
 INDEX_ENDING = ".mdio-index"
 MIN_BUFFER_NBYTES, MAX_BUFFER_NBYTES = 64 << 10, 4 << 20
-"""Small enough for the cache of one core, unless the file system wants larger writes (NFS and
-Lustre say so in st_blksize). Where it does not, writes of 128 KiB and more took up to five times as
-long in the kernel: the page cache then asks for larger blocks of memory."""
-CANNOT = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
-"""What copy_file_range says where it does not work: old kernels, two file systems, network file
+"""Limits of one write or copy: small enough for the cache of one core, unless the file system
+prefers larger writes (NFS and Lustre say so in st_blksize). Elsewhere, writes of 128 KiB and more
+took up to five times as long in the kernel: the page cache then asks for larger runs of memory."""
+COPY_UNSUPPORTED = {
+    errno.ENOSYS,
+    errno.EXDEV,
+    errno.EINVAL,
+    errno.EOPNOTSUPP,
+    errno.EPERM,
+    errno.EBADF,
+}
+"""Errors of copy_file_range where it does not work: old kernels, two file systems, network file
 systems, filters of containers."""
 
 
-def _buffer(target: int, nbytes: int) -> memoryview:
-    size = min(max(os.fstat(target).st_blksize, MIN_BUFFER_NBYTES), MAX_BUFFER_NBYTES)
-    return memoryview(bytearray(max(1, min(size, nbytes))))
+def _preferred_nbytes(target: int) -> int:
+    """Return the size of writes that the file system of an open file likes best, within limits."""
+    return min(max(os.fstat(target).st_blksize, MIN_BUFFER_NBYTES), MAX_BUFFER_NBYTES)
 
 
-def _read(source: int, buffer: memoryview, offset: int) -> int:
-    """Fill (the beginning of) `buffer`; an end or an error is the source's fault, and says so."""
+def _read_source(source: int, buffer: memoryview, offset: int) -> int:
+    """Fill the beginning of `buffer`, and return how many bytes were read.
+
+    Raises SourceError: the file ends there, or cannot be read.
+    """
     try:
         n_read = os.preadv(source, [buffer], offset)
     except OSError as error:
         raise SourceError(f"byte {offset} cannot be read ({error.strerror})") from error
     if n_read == 0:
         raise SourceError(
-            f"it ends at byte {offset}, {len(buffer)} bytes or more before what was to be copied; "
-            "it has been cut since it was opened: check it and begin again"
+            f"it ends at byte {offset}, at least {len(buffer)} bytes too early: it has been cut "
+            "since it was opened; check it and start again"
         )
     return n_read
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder, or nothing; and the frame index of a temporary file.
+    """Remove a file or a folder, if it exists, and the frame index of a temporary file.
 
-    What tells of a folder that it is an output goes last: of one that was half removed, when the
-    process was killed, it can still be seen.
+    The files that mark a folder as an output go last, so that a folder which a killed process has
+    removed in part is still recognised.
     """
     if path.is_dir() and not path.is_symlink():
         with suppress(OSError):
             for child in path.iterdir():
                 if child.is_dir() and not child.is_symlink():
                     shutil.rmtree(child, ignore_errors=True)
-                elif child.name not in TELL_OUTPUTS:
+                elif child.name not in OUTPUT_MARKERS:
                     child.unlink()
         shutil.rmtree(path, ignore_errors=True)
         if path.exists():  # its folders may be read-only
@@ -390,16 +402,16 @@ def remove(path: Path) -> None:
 
 def write_sliced(target: int, data: memoryview, offset: int) -> None:
     """Write all of `data` at `offset`, in slices of the size that the file system likes best."""
-    step = min(max(os.fstat(target).st_blksize, MIN_BUFFER_NBYTES), MAX_BUFFER_NBYTES)
+    step = _preferred_nbytes(target)
     for first in range(0, len(data), step):
         write_all(target, offset + first, data[first : first + step])
 
 
 def copy_bytes(source: int, offset: int, nbytes: int, target: int, target_offset: int) -> None:
-    """Copy a run of bytes, in the kernel where it can.
+    """Copy a run of bytes, in the kernel where it can do that.
 
-    `source`, `target`: open files. `offset`, `nbytes`: what to copy of `source`. `target_offset`:
-    where to put it in `target`.
+    `source`, `target`: open files. `offset`, `nbytes`: the run in `source`. `target_offset`: where
+    the copy begins in `target`.
     Raises SourceError: `source` ends too early or cannot be read; the message does not name it.
     OSError: `target` cannot be written.
     """
@@ -413,14 +425,15 @@ def copy_bytes(source: int, offset: int, nbytes: int, target: int, target_offset
                     source, target, nbytes - done, offset + done, target_offset + done
                 )
             except OSError as error:
-                if error.errno not in CANNOT:
+                if error.errno not in COPY_UNSUPPORTED:
                     raise
                 in_kernel = False
                 continue
-            if n_copied == 0:  # the end, or a file system that says nothing of what it cannot do
+            if n_copied == 0:  # the end, or a file system that fails without an error
                 in_kernel = False
         else:
-            buffer = buffer or _buffer(target, nbytes)
-            n_copied = _read(source, buffer[: nbytes - done], offset + done)
+            if buffer is None:
+                buffer = memoryview(bytearray(max(1, min(_preferred_nbytes(target), nbytes))))
+            n_copied = _read_source(source, buffer[: nbytes - done], offset + done)
             write_all(target, target_offset + done, buffer[:n_copied])
         done += n_copied

@@ -7,7 +7,7 @@ import pytest
 
 import mdio
 from mdio.cli.main import main
-from mdio.layouts.manifest import seal
+from mdio.layouts.manifest import with_checksum
 
 
 def rename(out, name):
@@ -15,12 +15,14 @@ def rename(out, name):
     if out.suffix == ".zarr":
         path = out / "zarr.json"
         node = json.loads(path.read_text())
-        node["attributes"]["mdio"] = seal(node["attributes"]["mdio"] | {"members": ["a", name]})
+        node["attributes"]["mdio"] = with_checksum(
+            node["attributes"]["mdio"] | {"members": ["a", name]}
+        )
         path.write_text(json.dumps(node))
         return
     with h5py.File(out, "r+") as file:
         manifest = json.loads(file["mdio/manifest"].asstr()[()])
-        text = json.dumps(seal(manifest | {"members": ["a", name]})).encode()
+        text = json.dumps(with_checksum(manifest | {"members": ["a", name]})).encode()
         del file["mdio/manifest"]
         file.create_dataset("mdio/manifest", data=text, dtype=h5py.string_dtype(length=len(text)))
 

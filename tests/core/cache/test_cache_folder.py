@@ -139,7 +139,7 @@ def test_size_is_bounded_and_what_was_used_last_stays(tmp_path, data):
     units = [path for path in files if path.suffix == ".unit"]
     assert len(units) > 6
     oldest = min(units, key=lambda path: path.stat().st_mtime_ns)
-    assert len([path for path in units if path.parent == one.home]) > 1
+    assert len([path for path in units if path.parent == one.units_folder]) > 1
     another = tmp_path / "another.xtc"
     another.write_bytes(b"y" * 99)
     last = CachedSource(cache, another)
@@ -196,8 +196,8 @@ def test_leftovers_of_other_versions_are_told_and_evicted_and_what_is_not_ours_s
     one = kept(tmp_path, trajectory)
     one.put(one.name(0, 1), RANGES, data)
     (tmp_path / "c" / "notes.txt").write_text("mine")
-    (one.home / "mine.txt").write_text("mine")
-    one.home.rename(one.home.with_name(one.home.name.replace("v1-", "v0-")))
+    (one.units_folder / "mine.txt").write_text("mine")
+    one.units_folder.rename(one.units_folder.with_name(one.units_folder.name.replace("v1-", "v0-")))
     cache = Cache(str(tmp_path / "c"), 1 << 30)
     assert "another version" in CachedSource(cache, trajectory).notes[0]
     assert evict_units(tmp_path / "c")[0] == 1
@@ -224,14 +224,14 @@ def test_looking(tmp_path, trajectory, data, monkeypatch):
         "units": 7,
         "units_cached": 3,
     }
-    path = one.home / f"{one.name(1, 1)}.unit"
+    path = one.units_folder / f"{one.name(1, 1)}.unit"
     path.write_bytes(path.read_bytes()[:-1] + b"\0")
     bad = [where for where, problem in verify_units(tmp_path / "c") if problem is not None]
     assert bad == [path]
     assert one.take(path.stem) is not None  # its header is sound; its bytes are not
     evict_units(tmp_path / "c", keep_nbytes=data.nbytes)
     assert not list((tmp_path / "c").rglob("*.unit"))
-    assert not one.home.exists()
+    assert not one.units_folder.exists()
 
 
 def test_a_folder_by_variables_and_a_size_without_a_folder(monkeypatch, tmp_path):

@@ -38,7 +38,7 @@ class Disk:
     def __init__(self, monkeypatch, *, longest=None, fails=None, after=0):
         self.direct, self.nbytes = set(), 0
         self.longest, self.fails, self.after = longest, fails, after
-        monkeypatch.setattr(writing, "_refused", set())
+        monkeypatch.setattr(writing, "_devices_without_direct", set())
         monkeypatch.setattr(os, "open", self._open)
         monkeypatch.setattr(os, "pwritev", self._pwritev)
 
@@ -66,9 +66,9 @@ class Disk:
 @pytest.fixture
 def small(monkeypatch):
     """Make buffers so small that little is much."""
-    monkeypatch.setattr(writing, "ROOM_NBYTES", 4 * BLOCK)
-    monkeypatch.setattr(writing, "LEAST_NBYTES", BLOCK)
-    monkeypatch.setattr(writing, "_rooms", writing._Rooms())
+    monkeypatch.setattr(writing, "BUFFER_NBYTES", 4 * BLOCK)
+    monkeypatch.setattr(writing, "MIN_DIRECT_NBYTES", BLOCK)
+    monkeypatch.setattr(writing, "_buffers", writing._Buffers())
 
 
 def write(path, runs, **options):
@@ -104,9 +104,9 @@ def test_any_parts_at_any_offsets(tmp_path_factory, checked, runs):
         for i, (offset, parts) in enumerate(runs)
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing, "ROOM_NBYTES", 4 * BLOCK)
-        patch.setattr(writing, "LEAST_NBYTES", BLOCK)
-        patch.setattr(writing, "_rooms", writing._Rooms())
+        patch.setattr(writing, "BUFFER_NBYTES", 4 * BLOCK)
+        patch.setattr(writing, "MIN_DIRECT_NBYTES", BLOCK)
+        patch.setattr(writing, "_buffers", writing._Buffers())
         if checked:
             Disk(patch)
         found = write(path, runs)
@@ -122,7 +122,7 @@ def test_whole_blocks_go_directly_and_the_ends_do_not(tmp_path, monkeypatch, sma
 
 def test_little_goes_through_the_page_cache(tmp_path, monkeypatch):
     disk = Disk(monkeypatch)
-    write(tmp_path / "a", [(0, [numbers(writing.LEAST_NBYTES - 1)])])
+    write(tmp_path / "a", [(0, [numbers(writing.MIN_DIRECT_NBYTES - 1)])])
     assert disk.nbytes == 0
 
 
@@ -183,7 +183,7 @@ def test_writing_goes_on_while_blocks_are_on_their_way(tmp_path, monkeypatch, sm
         return pwritev(fd, buffers, offset)
 
     monkeypatch.setattr(os, "pwritev", wait)
-    data = bytearray(numbers(2 * writing.LEAST_NBYTES))
+    data = bytearray(numbers(2 * writing.MIN_DIRECT_NBYTES))
     expected = bytes(data) + b"more"
     with WrittenFile(tmp_path / "a", NEW, direct=True) as file:
         file.write(0, data)
@@ -208,10 +208,10 @@ def test_an_error_of_a_former_write_is_not_lost(tmp_path, monkeypatch, small):
 def test_a_slow_disk_is_left_to_the_page_cache(tmp_path, monkeypatch, small, seconds, fast):
     """Its first writes show it, for all files there, and only where it is asked."""
     disk = Disk(monkeypatch)
-    monkeypatch.setattr(writing, "_trials", {})
+    monkeypatch.setattr(writing, "_speed_trials", {})
     clock = iter(range(10**6))
     monkeypatch.setattr(writing.time, "perf_counter", lambda: seconds * next(clock))
-    tried = writing.N_TRIED * writing.ROOM_NBYTES
+    tried = writing.N_TRIAL_WRITES * writing.BUFFER_NBYTES
     data = numbers(2 * tried)
     for name in ("a", "b"):
         with WrittenFile(tmp_path / name, NEW, direct="auto") as file:
@@ -235,7 +235,7 @@ def test_no_descriptor_is_left_open(tmp_path, monkeypatch, small):
 
 def _fill(path, seed):
     for _ in range(20):
-        data = numbers(writing.ROOM_NBYTES, seed)
+        data = numbers(writing.BUFFER_NBYTES, seed)
         with WrittenFile(path, NEW, direct=True) as file:
             file.write(0, data)
         assert path.read_bytes() == data

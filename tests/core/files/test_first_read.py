@@ -12,7 +12,7 @@ import mdio
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files import reading
 from mdio.core.files.reading import (
-    LONG_NBYTES,
+    MIN_RAMP_NBYTES,
     RAMP_NBYTES,
     devices_with_folios,
     read_with_ramp_up,
@@ -59,16 +59,16 @@ def test_calls_grow_and_the_rest_is_left(tmp_path, sizes):
     data.tofile(tmp_path / "a")
     out = np.zeros(2 << 20, np.uint8)
     with (tmp_path / "a").open("rb") as file:
-        assert read_with_ramp_up(file.fileno(), out.data, 12_345) == LONG_NBYTES < len(out)
-    assert_array_equal(out[:LONG_NBYTES], data[12_345 : 12_345 + LONG_NBYTES])
-    assert not out[LONG_NBYTES:].any()
+        assert read_with_ramp_up(file.fileno(), out.data, 12_345) == MIN_RAMP_NBYTES < len(out)
+    assert_array_equal(out[:MIN_RAMP_NBYTES], data[12_345 : 12_345 + MIN_RAMP_NBYTES])
+    assert not out[MIN_RAMP_NBYTES:].any()
     assert sizes == list(RAMP_NBYTES) == sorted(sizes)
 
 
 def test_short_reads_are_left_alone(tmp_path, sizes):
-    (tmp_path / "a").write_bytes(bytes(2 * LONG_NBYTES))
+    (tmp_path / "a").write_bytes(bytes(2 * MIN_RAMP_NBYTES))
     with (tmp_path / "a").open("rb") as file:
-        assert read_with_ramp_up(file.fileno(), memoryview(bytearray(LONG_NBYTES - 1)), 0) == 0
+        assert read_with_ramp_up(file.fileno(), memoryview(bytearray(MIN_RAMP_NBYTES - 1)), 0) == 0
     assert sizes == []
 
 
@@ -76,7 +76,7 @@ def test_short_reads_are_left_alone(tmp_path, sizes):
 def test_a_file_that_ends_before_gives_what_it_has(tmp_path, n_there):
     data = np.arange(n_there, dtype=np.uint8)
     data.tofile(tmp_path / "a")
-    out = np.zeros(LONG_NBYTES, np.uint8)
+    out = np.zeros(MIN_RAMP_NBYTES, np.uint8)
     with (tmp_path / "a").open("rb") as file:
         assert read_with_ramp_up(file.fileno(), out.data, 0) == n_there
     assert_array_equal(out[:n_there], data)
@@ -101,7 +101,7 @@ def test_only_the_first_long_read_of_a_file_is_so(adk, paths, sizes, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("left", [RAMP_NBYTES[0] // 2, RAMP_NBYTES[0], LONG_NBYTES])
+@pytest.mark.parametrize("left", [RAMP_NBYTES[0] // 2, RAMP_NBYTES[0], MIN_RAMP_NBYTES])
 def test_a_file_cut_while_it_is_open_is_an_error(paths, tmp_path, kind, left):
     path = tmp_path / f"cut.{kind}"
     (shutil.copytree if kind == "zarr" else shutil.copy)(paths[kind], path)

@@ -161,7 +161,7 @@ def test_number_of_requests_grows_while_bytes_come_faster_and_is_bounded(monkeyp
 
 def test_stores_are_asked_for_more_at_once_and_not_for_all_of_it(path, monkeypatch):
     """Four times the bytes, in requests of eight times the size; the first ones come first."""
-    monkeypatch.setattr("mdio.core.files.in_flight.STORE_THREADS", 3)
+    monkeypatch.setattr("mdio.core.files.in_flight.MAX_STORE_THREADS", 3)
     begun, gate = [], threading.Event()
 
     class Store:

@@ -165,7 +165,7 @@ def test_a_journal_of_another_user_tells_nothing(tmp_path: Path) -> None:
     assert find_unfinished(temporary) is None
     with pytest.raises(OSError, match="another user"), Journal(temporary, {}):
         pass
-    with publish(tmp_path / "a.zarr", resume=True, begun={}) as another:
+    with publish(tmp_path / "a.zarr", resume=True, identity={}) as another:
         assert not another.exists()
         another.write_text("new")
 

@@ -172,7 +172,7 @@ def test_force_does_not_take_a_folder_of_something_else(
     home.mkdir()
     (home / "thesis.tex").write_text("years")
     (home / name).write_text(text)
-    with pytest.raises(OutputError, match="no trajectory"), publish(home, force=True):
+    with pytest.raises(OutputError, match="not an output of mdio"), publish(home, force=True):
         pass
     assert (home / name).read_text() == text
 
@@ -180,7 +180,7 @@ def test_force_does_not_take_a_folder_of_something_else(
 def test_a_pipe_in_a_folder_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     os.mkfifo(tmp_path / "home" / "manifest.json")
-    with pytest.raises(OutputError, match="no traj"), publish(tmp_path / "home", force=True):
+    with pytest.raises(OutputError, match="not an output"), publish(tmp_path / "home", force=True):
         pass
 
 

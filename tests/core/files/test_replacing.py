@@ -106,7 +106,7 @@ def test_what_cannot_be_put_back_comes_back_later(
     for nth in range(1, 4):
         with (
             monkeypatch.context() as broken,
-            pytest.raises(OutputError, match=r"a\.zarr\.mdio-.*\.old, and comes back"),
+            pytest.raises(OutputError, match=r"a\.zarr\.mdio-.*\.old, and is restored"),
             failing(monkeypatch, nth, ever_after=True),
             publish(target, force=True, companions=[top]) as temporary,
         ):

@@ -43,7 +43,7 @@ def test_one_at_a_time(tmp_path):
 
 
 def test_a_dead_one_of_this_machine_is_in_nobodys_way(tmp_path, monkeypatch):
-    monkeypatch.setattr(turns, "WAIT_S", 0)
+    monkeypatch.setattr(turns, "MAX_WAIT_S", 0)
     goal = tmp_path / "a"
     said = {"host": host_name(), **dead_process()}
     for text in (json.dumps(said), json.dumps(said | {"boot": "another"})):
@@ -61,7 +61,7 @@ def test_a_dead_one_of_this_machine_is_in_nobodys_way(tmp_path, monkeypatch):
 def test_one_that_nobody_knows_of_is_waited_for_but_not_for_ever(tmp_path, monkeypatch, said):
     goal = tmp_path / "a"
     lock_of(goal).write_text("" if said is None else json.dumps(said))
-    monkeypatch.setattr(turns, "WAIT_S", 0)
+    monkeypatch.setattr(turns, "MAX_WAIT_S", 0)
     with (
         pytest.raises(OutputError, match=r"remove .*mdio-turn, and run this again"),
         exclusive_turn(goal),
@@ -76,7 +76,7 @@ def test_one_that_nobody_knows_of_is_waited_for_but_not_for_ever(tmp_path, monke
 
 def test_a_live_one_is_waited_for(tmp_path, monkeypatch):
     goal = tmp_path / "a"
-    monkeypatch.setattr(turns, "WAIT_S", 0)
+    monkeypatch.setattr(turns, "MAX_WAIT_S", 0)
     with exclusive_turn(goal), pytest.raises(OutputError, match=f"process {os.getpid()} on "):
         exclusive_turn(goal).__enter__()
     assert not list(tmp_path.iterdir())

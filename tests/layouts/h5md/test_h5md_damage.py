@@ -11,7 +11,7 @@ from suites.h5md_cases import make_block, write_h5md
 
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
 from mdio.layouts.h5md.layout import H5MDLayout
-from mdio.layouts.manifest import seal
+from mdio.layouts.manifest import with_checksum
 
 SPLIT = {"chunk_frames": 4, "chunk_atoms": 6}
 COMPRESSIONS = [None, "gzip:1"]
@@ -132,14 +132,16 @@ def rewrite(path, change):
         (lambda m: "{", "cannot be read"),
         (lambda m: "[]", "not one of mdio"),
         (lambda m: 7, "cannot be read"),
-        (lambda m: json.dumps(seal(m | {"format_version": 2})), "newer mdio"),
-        (lambda m: json.dumps(seal(m | {"n_frames": 10**12})), "not laid out"),
-        (lambda m: json.dumps(seal(m | {"n_atoms": 10**12})), "not laid out"),
+        (lambda m: json.dumps(with_checksum(m | {"format_version": 2})), "newer mdio"),
+        (lambda m: json.dumps(with_checksum(m | {"n_frames": 10**12})), "not laid out"),
+        (lambda m: json.dumps(with_checksum(m | {"n_atoms": 10**12})), "not laid out"),
         (
-            lambda m: json.dumps(seal(m | {"groups": {}, "group_atoms": {}, "n_frames": 22})),
+            lambda m: json.dumps(
+                with_checksum(m | {"groups": {}, "group_atoms": {}, "n_frames": 22})
+            ),
             "not laid",
         ),
-        (lambda m: json.dumps(seal(m | {"groups": {"cb": 0}})), "not laid out"),
+        (lambda m: json.dumps(with_checksum(m | {"groups": {"cb": 0}})), "not laid out"),
     ],
 )
 def test_a_manifest_that_lies(own, change, says):

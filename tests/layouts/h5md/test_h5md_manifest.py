@@ -15,7 +15,7 @@ from mdio.layouts.manifest import (
     check_manifest,
     indices_from_runs,
     runs_from_indices,
-    seal,
+    with_checksum,
 )
 from mdio.layouts.plan import ArrayPlan, LayoutPlan
 from mdio.layouts.writer import OutputMeta
@@ -100,7 +100,7 @@ def test_manifest_survives_json():
 )
 def test_manifest_that_cannot_be_read(changes, says):
     with pytest.raises(CorruptLayoutError, match=says):
-        check_manifest(seal(manifest() | changes), "x")
+        check_manifest(with_checksum(manifest() | changes), "x")
 
 
 def test_the_checksum_is_that_of_the_canonical_json():

@@ -13,7 +13,7 @@ from suites.segment_cases import (
 )
 
 from mdio.core.errors import CorruptLayoutError, OutputError
-from mdio.layouts.manifest import seal
+from mdio.layouts.manifest import with_checksum
 from mdio.layouts.registry import open_layout
 from mdio.layouts.segments.layout import SegmentsLayout
 from mdio.testing.blocks import random_block
@@ -98,7 +98,7 @@ def test_manifests_that_lie(tmp_path, change):
     manifest = manifest_of_folder(path) | {"outside": str(tmp_path / "x.dcd")}
     shutil.copy(path / "000" / "seg-000000.dcd", tmp_path / "x.dcd")
     CHANGES[change](manifest)
-    (path / "manifest.json").write_text(json.dumps(seal(manifest)))
+    (path / "manifest.json").write_text(json.dumps(with_checksum(manifest)))
     with pytest.raises(CorruptLayoutError):
         SegmentsLayout(path).read(0, 1)
 

@@ -9,7 +9,7 @@ import pytest
 from suites.zarr_cases import make_block, write_tree
 
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
-from mdio.layouts.manifest import seal
+from mdio.layouts.manifest import with_checksum
 from mdio.layouts.registry import open_layout
 from mdio.layouts.zarr.layout import ZarrLayout
 
@@ -205,7 +205,7 @@ def edit(path, change):
 def test_a_manifest_that_lies(raw, change, message):
     def sealed(node):
         change(node["attributes"]["mdio"])
-        node["attributes"]["mdio"] = seal(node["attributes"]["mdio"])
+        node["attributes"]["mdio"] = with_checksum(node["attributes"]["mdio"])
 
     edit(raw / "zarr.json", sealed)
     with pytest.raises(CorruptLayoutError, match=message):

@@ -147,9 +147,9 @@ def replace(tree, **options):
     other = tree.with_name("other.zarr")
     writer = write_tree(other, make_block(23, 17, box=None), chunk_frames=4, piece_chunks=2)
     node = json.loads((other / "zarr.json").read_text())
-    from mdio.layouts.manifest import seal
+    from mdio.layouts.manifest import with_checksum
 
-    node["attributes"]["mdio"] = seal(node["attributes"]["mdio"] | {"uuid": "another"})
+    node["attributes"]["mdio"] = with_checksum(node["attributes"]["mdio"] | {"uuid": "another"})
     (other / "zarr.json").write_text(json.dumps(node))
     tree.rename(tree.with_name("old"))
     other.rename(tree)

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 URL = re.compile(r"(s3|gs|az|https?)://([^/]*)", re.IGNORECASE)
 TIMEOUT_S = 30
 TRIES = 4
-"""Tries for a request whose answer breaks off; obstore itself repeats refused ones."""
+"""Tries for a request whose answer breaks off; obstore itself repeats those that fail at once."""
 PAUSE_S = 0.2
+"""Before the second try; doubled before each further one."""
 
 Result = TypeVar("Result")
 
@@ -43,7 +44,7 @@ REFUSED = re.compile(
 REGION = re.compile(r"<Region>([\w-]+)<")
 
 _pid = 0
-"""The process in which obstore has threads."""
+"""The process in which obstore has threads; 0 = none yet."""
 
 
 def has_store_threads() -> bool:
@@ -95,7 +96,7 @@ def translated_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
-        raise FileExistsError(17, "there is another one by now", str(path)) from None
+        raise FileExistsError(17, "another object has this name by now", str(path)) from None
     except (FileNotFoundError, exceptions.BaseError) as error:
         text = str(error)  # errors of lists have no kind
         if NAMES_NO_BUCKET.search(text):
@@ -134,11 +135,12 @@ def with_retries(path: Path, call: Callable[[], Result]) -> Result:
 
 HEAD_NBYTES = 64 << 10
 """Bytes fetched by the request that opens an object: enough for metadata and headers."""
-KNOWN_S = 2.0
-"""How long an answer is reused: recognising a format asks for the same bytes several times."""
-MAX_KNOWN = 64
-AHEAD_S = 120.0
-LOOKS = 32
+REUSE_S = 2.0
+"""How long an answer is reused: recognising a format requests the same bytes several times."""
+MAX_ANSWERS = 64
+PREFETCHED_S = 120.0
+"""How long a prefetched answer is used."""
+MAX_PREFETCHES = 32
 """Objects that are prefetched at the same time."""
 LARGE_NBYTES = 1 << 20
 """Bytes from the opening request are freed once they are read, if they are more than this."""
@@ -185,22 +187,22 @@ SMALL_NBYTES = 4 << 10
 """Answers up to this size, such as a frame's header, are kept for `SMALL_S`: opening a file reads
 the same headers several times."""
 SMALL_S = 10.0
-MAX_SMALL = 256
+MAX_SMALL_ANSWERS = 256
 
-_known: OrderedDict[str, Answer | float] = OrderedDict()
-"""Recent answers by URL; a time where there was no object."""
-_small: OrderedDict[tuple[str, tuple[int, int]], Answer] = OrderedDict()
+_answers: OrderedDict[str, Answer | float] = OrderedDict()
+"""Recent answers by URL; the time of the answer if the object did not exist."""
+_small_answers: OrderedDict[tuple[str, tuple[int, int]], Answer] = OrderedDict()
 """Recent small answers, by object and range."""
-_coming: OrderedDict[str, Future[Answer]] = OrderedDict()
-"""Prefetched answers."""
-_supposed: dict[str, Answer] = {}
+_prefetched: OrderedDict[str, Future[Answer]] = OrderedDict()
+"""Prefetched answers, in flight or complete, by URL."""
+_pretended: dict[str, Answer] = {}
 """Objects that are read as if they were stored; see `pretend_stored`."""
-ENDING = " and its end"
+END_SUFFIX = " and its end"
 """Suffix of the key under which the end of an object is kept."""
 _lock = threading.RLock()
 """Reentrant, and held for a moment only: garbage collection drops objects in any thread."""
 if hasattr(os, "register_at_fork"):  # requests of other threads never end in a child
-    os.register_at_fork(after_in_child=_coming.clear)
+    os.register_at_fork(after_in_child=_prefetched.clear)
 
 
 def get(path: Path, byte_range: Any) -> Answer:
@@ -225,10 +227,10 @@ def get_unchanged(path: Path, byte_range: tuple[int, int], state: State) -> Answ
     if byte_range[1] - byte_range[0] > SMALL_NBYTES:
         return get(path, byte_range)
     key = str(path), byte_range
-    answer = _small.get(key)
+    answer = _small_answers.get(key)
     if answer is None or answer.state != state or answer.at < time.monotonic() - SMALL_S:
         answer = get(path, byte_range)
-        _put(_small, key, answer, MAX_SMALL)
+        _put(_small_answers, key, answer, MAX_SMALL_ANSWERS)
     return answer
 
 
@@ -240,22 +242,22 @@ def prefetch(paths: Iterable[Path], last_nbytes: int) -> None:
     """
     with _lock:
         names = {str(path): path for path in paths}
-        new = [name for name in names if name not in _coming]
-        new = [name for name in new if not _is_at_hand(_known.get(name), last_nbytes)]
-    if not new:  # as when the interpreter ends, and nothing can be imported
+        new = [name for name in names if name not in _prefetched]
+        new = [name for name in new if not _has_end(_answers.get(name), last_nbytes)]
+    if not new:  # perhaps at the exit of the interpreter, when nothing can be imported
         return
     from concurrent.futures import Future, ThreadPoolExecutor
 
     byte_range = {"suffix": last_nbytes} if last_nbytes else (0, HEAD_NBYTES)
     futures: dict[str, Future[Answer]] = {name: Future() for name in new}
-    with _lock:  # another thread may ask for the same
+    with _lock:  # another thread may request the same objects
         futures = {
             name: future
             for name, future in futures.items()
-            if _coming.setdefault(name, future) is future
+            if _prefetched.setdefault(name, future) is future
         }
-        while len(_coming) > MAX_KNOWN:
-            _coming.popitem(last=False)
+        while len(_prefetched) > MAX_ANSWERS:
+            _prefetched.popitem(last=False)
 
     def ask(name: str) -> None:
         try:
@@ -263,14 +265,14 @@ def prefetch(paths: Iterable[Path], last_nbytes: int) -> None:
         except BaseException as error:
             futures[name].set_exception(error)
 
-    pool = ThreadPoolExecutor(LOOKS, "mdio look")
+    pool = ThreadPoolExecutor(MAX_PREFETCHES, "mdio prefetch")
     try:
         for name in futures:
             pool.submit(ask, name)
-    except RuntimeError:  # the interpreter ends: nobody is to wait for these
+    except RuntimeError:  # the interpreter exits: nobody must wait for these
         with _lock:
             for name in futures:
-                _coming.pop(name, None)
+                _prefetched.pop(name, None)
         raise
     pool.shutdown(wait=False)
 
@@ -279,12 +281,12 @@ def forget_prefetched(paths: Iterable[Path]) -> None:
     """Forget prefetched answers of objects that were not opened."""
     with _lock:
         for path in paths:
-            _coming.pop(str(path), None)
+            _prefetched.pop(str(path), None)
 
 
-def _is_at_hand(answer: Answer | float | None, nbytes: int) -> bool:
+def _has_end(answer: Answer | float | None, nbytes: int) -> bool:
     """Return whether a recent answer has the last `nbytes` of an object; with 0, the first."""
-    if not isinstance(answer, Answer) or time.monotonic() - answer.at > KNOWN_S / 2:
+    if not isinstance(answer, Answer) or time.monotonic() - answer.at > REUSE_S / 2:
         return False
     if not nbytes:
         return not answer.begin
@@ -295,11 +297,11 @@ def _is_at_hand(answer: Answer | float | None, nbytes: int) -> bool:
 @contextmanager
 def pretend_stored(path: Path, data: bytes) -> Iterator[None]:
     """Have reads of an object in this process return `data`, as if it were already stored."""
-    _supposed[str(path)] = Answer(State(len(data), "to be sent", 0), 0, data)
+    _pretended[str(path)] = Answer(State(len(data), "to be sent", 0), 0, data)
     try:
         yield
     finally:
-        del _supposed[str(path)]
+        del _pretended[str(path)]
 
 
 def find(path: Path, byte_range: Any = (0, HEAD_NBYTES)) -> Answer | None:
@@ -307,9 +309,9 @@ def find(path: Path, byte_range: Any = (0, HEAD_NBYTES)) -> Answer | None:
     import obstore
 
     key = str(path)
-    if key in _supposed:
-        return _supposed[key]
-    future = _coming.get(key)
+    if key in _pretended:
+        return _pretended[key]
+    future = _prefetched.get(key)
     if future is not None:
         answer = None
         try:
@@ -321,14 +323,14 @@ def find(path: Path, byte_range: Any = (0, HEAD_NBYTES)) -> Answer | None:
         if answer is not None and len(answer.data) < LARGE_NBYTES:
             _keep(key, answer)
         with _lock:
-            if _coming.get(key) is future:
-                del _coming[key]
-        if answer is not None and answer.at > time.monotonic() - AHEAD_S:
+            if _prefetched.get(key) is future:
+                del _prefetched[key]
+        if answer is not None and answer.at > time.monotonic() - PREFETCHED_S:
             return answer
     with _lock:
-        entry = _known.get(key)
-    known_since = entry.at if isinstance(entry, Answer) else entry
-    if known_since is not None and time.monotonic() - known_since < KNOWN_S:
+        entry = _answers.get(key)
+    answered = entry.at if isinstance(entry, Answer) else entry
+    if answered is not None and time.monotonic() - answered < REUSE_S:
         return entry if isinstance(entry, Answer) else None
     fetched: Answer | None
     try:
@@ -337,7 +339,7 @@ def find(path: Path, byte_range: Any = (0, HEAD_NBYTES)) -> Answer | None:
         fetched = None
     except PermissionError:
         raise
-    except OSError:  # an empty object, or no ranges: ask for its state alone
+    except OSError:  # an empty object, or a server without ranges: request its state alone
         store, name = store_and_name(path)
         try:
             with translated_errors(path):
@@ -349,7 +351,7 @@ def find(path: Path, byte_range: Any = (0, HEAD_NBYTES)) -> Answer | None:
 
 
 def _keep(key: str, answer: Answer | float) -> None:
-    _put(_known, key, answer, MAX_KNOWN)
+    _put(_answers, key, answer, MAX_ANSWERS)
 
 
 def _put(cache: OrderedDict[Any, Any], key: object, entry: object, max_entries: int) -> None:
@@ -366,17 +368,17 @@ def prefetch_end(path: Path) -> None:
     For formats that keep their index at the end: 1 MiB of small files, 8 MiB of very large ones.
     After opening, `forget_end` is called, so that the next opening sees whether it was replaced.
     """
-    key, start = f"{path}{ENDING}", find(path)
-    if start is None or len(start.data) == start.state.nbytes:
+    key, head = f"{path}{END_SUFFIX}", find(path)
+    if head is None or len(head.data) == head.state.nbytes:
         return
-    size = start.state.nbytes
+    size = head.state.nbytes
     with _lock:
-        stored = _known.get(key)
-    if isinstance(stored, Answer) and stored.state == start.state:
+        kept = _answers.get(key)
+    if isinstance(kept, Answer) and kept.state == head.state:
         return
     with suppress(OSError):  # opening it will raise the error
         end = get(path, (max(0, size - min(max(size // 200, 1 << 20), 8 << 20)), size))
-        if end.state != start.state:
+        if end.state != head.state:
             forget(path)
         else:
             keep_end(path, end)
@@ -384,19 +386,19 @@ def prefetch_end(path: Path) -> None:
 
 def known_end(path: Path, state: State) -> Answer:
     """Return the end of an object that was prefetched; an empty answer if none was."""
-    end = _known.get(f"{path}{ENDING}")
+    end = _answers.get(f"{path}{END_SUFFIX}")
     return end if isinstance(end, Answer) and end.state == state else Answer(state, 0, b"")
 
 
 def keep_end(path: Path, end: Answer) -> None:
     """Keep the end of an object for its next opening."""
-    _keep(f"{path}{ENDING}", end)
+    _keep(f"{path}{END_SUFFIX}", end)
 
 
 def forget_end(path: Path) -> None:
     """Forget the end kept by `prefetch_end`; open objects keep their own reference."""
     with _lock:
-        _known.pop(f"{path}{ENDING}", None)
+        _answers.pop(f"{path}{END_SUFFIX}", None)
 
 
 def forget(path: Path, *, below: bool = False) -> None:
@@ -406,25 +408,25 @@ def forget(path: Path, *, below: bool = False) -> None:
     """
     with _lock:
         if below:
-            for cache in (_known, _coming):
+            for cache in (_answers, _prefetched):
                 for key in [key for key in cache if key.startswith(f"{path}/")]:
                     cache.pop(key, None)
             return
-        for key in (str(path), f"{path}{ENDING}"):
-            _known.pop(key, None)
-            _coming.pop(key, None)
+        for key in (str(path), f"{path}{END_SUFFIX}"):
+            _answers.pop(key, None)
+            _prefetched.pop(key, None)
 
 
 TAIL_NBYTES = 32 << 10
-"""Bytes at the end of an object that come together."""
+"""Bytes at the end of an object that are fetched by one request."""
 
 
 class RemoteObject:
     """One object in the state in which it was opened; for any number of threads.
 
     `path`: its URL. `last_nbytes`: bytes at its end to fetch with the request that opens it. With
-    0, the last `TAIL_NBYTES` come together once any of them is read: formats look there several
-    times.
+    0, all of the last `TAIL_NBYTES` are fetched once any of them is read: formats read there
+    several times.
     Raises OSError: it does not exist, or the store refuses it.
     """
 
@@ -480,7 +482,7 @@ class RemoteObject:
                 5,
                 f"it was replaced while it was open: {self.state.nbytes} bytes with ETag "
                 f"{self.state.tag} were opened, {answer.state.nbytes} with {answer.state.tag} "
-                "are there now; open it again",
+                "are stored now; open it again",
                 str(self.path),
             )
         if at_end:
@@ -489,7 +491,7 @@ class RemoteObject:
         return memoryview(answer.data)[offset - begin : offset - begin + nbytes]
 
     def read_into(self, buffers: Sequence[Any], offset: int) -> int:
-        """Fill `buffers`, and return how many bytes came; 0 at the end; raises as `get` does."""
+        """Fill `buffers`, and return with how many bytes, 0 at the end; raises as `get` does."""
         views = [memoryview(buffer).cast("B") for buffer in buffers]
         data, done = self.get(offset, sum(map(len, views))), 0
         for view in views:
@@ -500,15 +502,16 @@ class RemoteObject:
 
 
 BLOCK_NBYTES = 1 << 20
-"""What libraries read is asked for in blocks of this size."""
+"""Libraries' reads are requested in blocks of this size."""
 MAX_BLOCKS = 16
+"""Blocks of an object that are kept."""
 
 
 class ObjectFile(io.RawIOBase):
-    """An object as a file, for libraries that want one: it is read in blocks, which are kept."""
+    """An object as a file object, for libraries: it is read in blocks, which are kept."""
 
     def __init__(self, remote: RemoteObject) -> None:
-        self._object, self._at = remote, 0
+        self._object, self._position = remote, 0
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
 
     def readable(self) -> bool:
@@ -521,47 +524,47 @@ class ObjectFile(io.RawIOBase):
 
     def tell(self) -> int:
         """Return the position."""
-        return self._at
+        return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Move to a byte."""
-        base = (0, self._at, self._object.state.nbytes)[whence]
+        base = (0, self._position, self._object.state.nbytes)[whence]
         if base + offset < 0:
             raise OSError(22, "before the beginning", str(self._object.path))
-        self._at = base + offset
-        return self._at
+        self._position = base + offset
+        return self._position
 
     def readinto(self, target: Any) -> int:
         """Fill `target` from the position on; return how many bytes were read."""
         view = memoryview(target).cast("B")
         done = 0
         while done < len(view):
-            number, begin = divmod(self._at, BLOCK_NBYTES)
+            number, begin = divmod(self._position, BLOCK_NBYTES)
             n_wanted = min(len(view) - done, BLOCK_NBYTES - begin)
             held_bytes = (
-                self._object.held(self._at, n_wanted) if number not in self._blocks else None
+                self._object.held(self._position, n_wanted) if number not in self._blocks else None
             )
-            if held_bytes is not None:  # it came as the object was opened
+            if held_bytes is not None:  # from the request that opened the object
                 n_read = n_wanted
                 view[done : done + n_read] = held_bytes
             elif not begin and len(view) - done > BLOCK_NBYTES:
-                n_read = self._object.read_into([view[done:]], self._at)
+                n_read = self._object.read_into([view[done:]], self._position)
             else:
                 part = self._block(number)[begin : begin + len(view) - done]
                 n_read = len(part)
                 view[done : done + n_read] = part
             if not n_read:
                 break
-            done, self._at = done + n_read, self._at + n_read
+            done, self._position = done + n_read, self._position + n_read
         return done
 
     def _block(self, number: int) -> bytes:
         block = self._blocks.get(number)
         if block is None:
             begin = number * BLOCK_NBYTES
-            room = bytearray(max(0, min(BLOCK_NBYTES, self._object.state.nbytes - begin)))
-            self._object.read_into([room], begin)
-            block = self._blocks[number] = bytes(room)
+            buffer = bytearray(max(0, min(BLOCK_NBYTES, self._object.state.nbytes - begin)))
+            self._object.read_into([buffer], begin)
+            block = self._blocks[number] = bytes(buffer)
             if len(self._blocks) > MAX_BLOCKS:
                 self._blocks.popitem(last=False)
         self._blocks.move_to_end(number)
@@ -570,7 +573,7 @@ class ObjectFile(io.RawIOBase):
 
 @contextmanager
 def local_copy(path: Path) -> Iterator[Path]:
-    """Yield a copy of an object, for libraries that want a name; raises OSError."""
+    """Yield the path of a copy of an object, for libraries that open files; raises OSError."""
     import shutil
     import tempfile
 

@@ -1,13 +1,12 @@
 """Objects in stores and on web servers, read by ranges of bytes.
 
-A URL (``s3://``, ``gs://``, ``az://``, ``https://``, ``http://``) is a `RemotePath`, which answers
-what is asked of paths (whether they are there, how long they are), so that formats need not know
-where their bytes lie; `mdio.core.files.reading.OpenFile` reads them. obstore makes the requests; it
-takes credentials, region and endpoint from the environment, so that none are in a URL, or in what
-is pickled or printed.
+A URL (``s3://``, ``gs://``, ``az://``, ``https://``, ``http://``) is a `RemotePath`, which has the
+methods of a path (``exists``, ``stat``), so that formats need not know where their bytes lie;
+`mdio.core.files.reading.OpenFile` reads them. obstore makes the requests; it takes credentials,
+region and endpoint from the environment, so that they are in no URL, pickle or message.
 
-An object is what it was when it was opened, by ETag, size and time of change: all that is read
-later of another one is an error.
+An object keeps the state that it had when it was opened (ETag, size and time of change): reading
+it after it was replaced is an error.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class RemotePath(PosixPath):
                 MANIFESTS,
                 key=lambda name: (self.suffix == ".segments") != (name == "manifest.json"),
             )
-            answer = next((one for name in names if (one := find(self / name))), None)
+            answer = next(filter(None, (find(self / name) for name in names)), None)
         if answer is None and folder_first:
             kind, answer = stat.S_IFREG, find(self)
         if answer is None:
@@ -56,7 +55,7 @@ class RemotePath(PosixPath):
     lstat = stat
 
     def exists(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
-        """Return whether there is an object, or a folder with a manifest."""
+        """Return whether an object of this name, or a folder with a manifest, exists."""
         try:
             self.stat()
         except FileNotFoundError:
@@ -80,11 +79,11 @@ class RemotePath(PosixPath):
         return False
 
     def absolute(self) -> RemotePath:
-        """Return this."""
+        """Return the path itself."""
         return self
 
     def resolve(self, strict: bool = False) -> RemotePath:  # noqa: ARG002
-        """Return this."""
+        """Return the path itself."""
         return self
 
     def as_uri(self) -> str:
@@ -93,15 +92,15 @@ class RemotePath(PosixPath):
 
     def iterdir(self) -> Any:
         """Raise SourceError: folders are known by their manifests, and never listed."""
-        raise SourceError(f"{self}: not listed where it lies; copy it here")
+        raise SourceError(f"{self}: folders of stores are not listed; copy it here")
 
     def open(self, mode: str = "r", *_: Any, **__: Any) -> Any:
         """Return a file object that reads; raises PlanError for any other mode."""
         if mode != "rb":
-            raise PlanError(f"{self}: an object of a store is not opened for writing")
+            raise PlanError(f"{self}: an object of a store cannot be opened for writing")
         return ObjectFile(RemoteObject(self))
 
     def read_bytes(self) -> bytes:
-        """Return all of an object."""
+        """Return all bytes of an object."""
         with self.open("rb") as file:
             return bytes(file.read())

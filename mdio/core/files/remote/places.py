@@ -1,8 +1,9 @@
 """Outputs in stores: requests that write, marks of who writes, and how an output replaces another.
 
-A store cannot rename. Where an output replaces a former one, only its manifest changes in one step:
-it first redirects to the folder into which objects were sent, until they have been copied to their
-final names. In that folder, before, it redirects to the folder above for objects that both share.
+A store cannot rename, so only the manifest of an output can be replaced in one step. The objects of
+a new output are sent into a folder inside the former one (the stage), where its manifest redirects
+to the folder above for objects that both outputs share. Then the manifest above is replaced by one
+that redirects to the stage, until the store has copied the objects to their final names.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from typing import Any
 
 from mdio.core.errors import OutputError
 from mdio.core.files import marks
-from mdio.core.files.marks import is_output, seal
+from mdio.core.files.marks import is_output, with_checksum
 from mdio.core.files.remote import objects
 from mdio.core.files.remote.objects import NO_BUCKET, find, store_and_name, translated_errors
 from mdio.core.files.remote.paths import MANIFESTS, RemotePath
 
-KEY = "elsewhere"
+REDIRECT_KEY = "elsewhere"
+"""Key of the redirect in a manifest."""
 STAGE = "mdio-new-"
-"""Prefix of the folder into which an output is sent that will replace another one."""
+"""Prefix of the name of a stage."""
 ABOVE = ".."
 KEPT_NS, SENT_NS = 0, 10**9
 """Modification times of placeholder files, which no other file has."""
@@ -35,7 +37,7 @@ class Redirect:
     """The folder to which an output's `manifest` redirects for some or all objects."""
 
     def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
-        value = manifest.get(KEY)
+        value = manifest.get(REDIRECT_KEY)
         entry = value if isinstance(value, dict) else {}
         name, names = str(entry.get("folder", "")), entry.get("names")
         self.folder = folder
@@ -47,7 +49,7 @@ class Redirect:
         self._names = frozenset(map(str, names)) if isinstance(names, list) else None
 
     def place(self, name: str) -> Path:
-        """Return the path of an object: its final one, if it has been copied there."""
+        """Return the present path of an object: where the manifest redirects, or its final one."""
         if self._other is None or (self._names is not None and name not in self._names):
             return self.folder / name
         candidate = self._other / name
@@ -57,9 +59,10 @@ class Redirect:
 
 
 def make_placeholder(target: Path, nbytes: int, *, sent: bool = False) -> None:
-    """Create an empty file of the size of an object that it stands for.
+    """Create a file without contents (a hole) that stands for an object of `nbytes`.
 
-    The object is part of the former output, or was `sent` for the new one.
+    `sent`: whether the object was sent for the new output; otherwise it is one of the former output
+    that is kept.
     """
     with target.open("wb") as file:
         file.truncate(nbytes)
@@ -67,7 +70,7 @@ def make_placeholder(target: Path, nbytes: int, *, sent: bool = False) -> None:
 
 
 def stands_for_kept(status: os.stat_result) -> bool:
-    """Return whether a file stands for an object of the former output."""
+    """Return whether a file stands for a kept object of the former output."""
     return status.st_mtime_ns == KEPT_NS
 
 
@@ -79,32 +82,35 @@ def stands_for_sent(file: Path) -> bool:
 
 
 def read_redirect(text: bytes) -> Any:
-    """Return a manifest's redirect (`KEY`); None if it has none."""
-    return _manifest(json.loads(text)).get(KEY)
+    """Return the redirect of a manifest; None if it has none."""
+    return _manifest(json.loads(text)).get(REDIRECT_KEY)
 
 
 def with_redirect(text: bytes, folder: str = "", names: Collection[str] | None = None) -> bytes:
     """Return a manifest that redirects `names` (None = all) to `folder`; "" = no redirect."""
     node = json.loads(text)
     manifest = _manifest(node)
-    manifest.pop(KEY, None)
+    manifest.pop(REDIRECT_KEY, None)
     if folder:
-        manifest[KEY] = {"folder": folder, "names": None if names is None else sorted(names)}
-    sealed = seal(manifest)
+        manifest[REDIRECT_KEY] = {
+            "folder": folder,
+            "names": None if names is None else sorted(names),
+        }
+    checksummed = with_checksum(manifest)
     manifest.clear()
-    manifest.update(sealed)
+    manifest.update(checksummed)
     return json.dumps(node).encode()
 
 
 def _manifest(node: dict[str, Any]) -> dict[str, Any]:
-    manifest: dict[str, Any] = node["attributes"][marks.MARK] if "attributes" in node else node
+    manifest: dict[str, Any] = node["attributes"][marks.FORMAT] if "attributes" in node else node
     return manifest
 
 
 PART_NBYTES = 8 << 20
-"""Larger files are sent in parts of this size, several at a time; the last completes the object."""
-PARTS = 8
-CONDITIONAL_NBYTES = 64 << 20
+"""Larger files are sent in parts of this size; the last one completes the object."""
+MAX_PARTS_IN_FLIGHT = 8
+MAX_CONDITIONAL_NBYTES = 64 << 20
 """Largest object sent by one conditional request, which must not take long."""
 
 
@@ -120,32 +126,33 @@ def put(
     data: bytes | Path,
     *,
     new: bool = False,
-    over: str | None = None,
-    checked: bool = False,
+    replaces: str | None = None,
+    is_checked: bool = False,
 ) -> str:
-    """Send some bytes, or a file, as an object, whole or not at all.
+    """Send bytes, or a file, as an object, which appears complete or not at all.
 
-    Returns its ETag, as far as it is known.
-
-    `target`: its name. `data`: what it is to hold. `new`: refuse where there is an object of this
-    name. `over`: refuse where there is another one than had this `current_tag`, which is read
-    before the first try, and is a condition of the request, where the store has conditions and a
-    file is not so large that it goes in parts. `checked`: the caller has just read it.
-    Raises FileExistsError: with `new` or `over`: there is another one. OSError: the store does not
-    take it, after `objects.TRIES` tries.
+    `target`: its name. `data`: the bytes, or the path of the file. `new`: only if no object has
+    this name. `replaces`: only over the object of this `current_tag`. Either is checked before the
+    first try, and is a condition of the request too, if the store has conditions and the file is
+    not so large that it is sent in parts. `is_checked`: whether the caller has just checked it.
+    Returns str: the ETag, as far as it is known.
+    Raises FileExistsError: another object has the name (`new`, `replaces`). OSError: the store
+    refuses the request, or all of `objects.TRIES` tries have failed.
     """
     import obstore
     from obstore.exceptions import NotSupportedError
 
     store, name = store_and_name(target)
-    large = isinstance(data, Path) and data.stat().st_size > CONDITIONAL_NBYTES
+    is_large = isinstance(data, Path) and data.stat().st_size > MAX_CONDITIONAL_NBYTES
     mode: Any = "overwrite"
-    if new or over is not None:
-        if not checked and current_tag(target) != over:
-            raise FileExistsError(17, "there is another one by now", str(target))
-        if not large:
-            tag, _, version = (over or "").partition(" ")
-            mode = {"e_tag": tag} | ({"version": version} if version else {}) if over else "create"
+    if new or replaces is not None:
+        if not is_checked and current_tag(target) != replaces:
+            raise FileExistsError(17, "another object has this name by now", str(target))
+        if replaces and not is_large:
+            tag, _, version = replaces.partition(" ")
+            mode = {"e_tag": tag} | ({"version": version} if version else {})
+        elif not is_large:
+            mode = "create"
     in_parts = None if isinstance(data, Path) and mode == "overwrite" else False
     for attempt in range(objects.TRIES):
         try:
@@ -158,16 +165,16 @@ def put(
                         mode=mode,
                         use_multipart=in_parts,
                         chunk_size=PART_NBYTES,
-                        max_concurrency=PARTS,
+                        max_concurrency=MAX_PARTS_IN_FLIGHT,
                     )
                 except (NotSupportedError, NotImplementedError):
-                    if mode == "overwrite" or current_tag(target) != over:
+                    if mode == "overwrite" or current_tag(target) != replaces:
                         raise
                     mode = "overwrite"
                     continue
             return str(answer["e_tag"] or "")
         except FileExistsError:
-            # Ours, from a try whose answer was lost.
+            # After a try whose answer was lost, the object may be ours.
             if attempt and _holds(target, data):
                 return ""
             raise
@@ -175,11 +182,11 @@ def put(
             raise
         except OSError as error:
             if isinstance(data, Path) and not data.exists():
-                raise FileNotFoundError(2, "it is gone", str(data)) from error
+                raise FileNotFoundError(2, "the file does not exist any more", str(data)) from error
             if attempt == objects.TRIES - 1:
                 if isinstance(error, FileNotFoundError):
                     raise OSError(2, NO_BUCKET, str(target)) from None
-                raise  # an earlier try whose answer was lost may have used up the parts
+                raise  # perhaps after a try whose answer was lost completed the upload of parts
             time.sleep(objects.PAUSE_S * 2**attempt)
         finally:
             objects.forget(target)
@@ -187,6 +194,7 @@ def put(
 
 
 def _holds(target: RemotePath, data: bytes | Path) -> bool:
+    """Return whether an object has these contents."""
     objects.forget(target)
     try:
         return target.read_bytes() == (data if isinstance(data, bytes) else data.read_bytes())
@@ -195,7 +203,7 @@ def _holds(target: RemotePath, data: bytes | Path) -> bool:
 
 
 def copy(source: RemotePath, target: RemotePath) -> None:
-    """Have the store copy an object, over one that is there; raises OSError."""
+    """Have the store copy an object, replacing one that has the name; raises OSError."""
     import obstore
 
     store, name = store_and_name(source)
@@ -216,7 +224,7 @@ def delete(targets: Iterable[RemotePath]) -> None:
             try:
                 obstore.delete(store, [store_and_name(path)[1] for path in paths])
             except FileNotFoundError:
-                for path in paths:  # some stores refuse all if one is missing
+                for path in paths:  # some stores delete none if one is missing
                     try:
                         obstore.delete(store, store_and_name(path)[1])
                     except FileNotFoundError:
@@ -244,10 +252,10 @@ def names_below(folder: RemotePath) -> dict[str, int]:
 
 MARK = "mdio-unfinished.json"
 TOKEN = re.compile("[0-9a-f]{16}")
-SENDERS = 8
+MAX_SENDERS = 8
 """Objects sent, or copied, at the same time."""
-SMALL_SENDERS, SMALL_NBYTES = 32, 1 << 20
-"""The same for objects up to this size, whose time is that of the answer."""
+MAX_SMALL_SENDERS, SMALL_NBYTES = 32, 1 << 20
+"""The same for objects up to this size, for which most of the time is waiting for the answer."""
 
 
 def run_concurrently(*calls: Callable[[], Any]) -> list[Any]:
@@ -259,7 +267,7 @@ def run_concurrently(*calls: Callable[[], Any]) -> list[Any]:
 
 
 def settle(goal: Path) -> None:
-    """Finish an exchange that a dead run has left half done; raises OSError."""
+    """Finish an exchange that a dead run has begun; raises OSError."""
     if isinstance(goal, RemotePath) and not str(goal).lower().startswith("http"):
         place = OutputPlace(goal)
         place.find()
@@ -267,43 +275,46 @@ def settle(goal: Path) -> None:
 
 
 class OutputPlace:
-    """The name of an output in a store.
+    """The place of an output in a store.
 
-    `goal`: the name. Attributes: `token`: of the run that writes there. `where`: where the objects
-    of a folder go: its name, or a folder inside the former output. `is_done`: whether the output
-    has taken its name, though objects may have to be copied yet.
+    `goal`: the URL. Attributes: `token`: of the run that writes there. `destination`: the folder
+    to which objects are sent: the goal, or a stage. `is_marked`: whether the goal is marked as
+    being written by this run. `is_published`: whether the output has its final name, though objects
+    may have to be copied yet.
     """
 
     def __init__(self, goal: RemotePath) -> None:
-        self.goal = self.where = goal
+        self.goal = self.destination = goal
         self.token = os.urandom(8).hex()
-        self.begun = self.is_done = False
-        self._there: dict[str, int] = {}
-        self._over: str | None = None
+        self.is_marked = self.is_published = False
+        self._existing: dict[str, int] = {}
+        """Bytes of each object below the goal, by relative name."""
+        self._former_tag: str | None = None
+        """The `current_tag` of the former output or of its manifest."""
 
     def find(self) -> None:
         """List the existing objects."""
-        self._there = names_below(self.goal)
+        self._existing = names_below(self.goal)
 
     def settle(self) -> None:
-        """Finish an exchange that was left half done."""
+        """Finish an exchange that a dead run has begun."""
         mark = self._mark()
         if mark.get("moving"):
             stage = self._stage(mark["token"])
             try:
                 self._exchange(stage, mark.get("over"))
-            except FileExistsError:  # its time is over
+            except FileExistsError:  # another run has replaced the output since
                 delete([self.goal / MARK])
-                delete(self.goal / name for name in self._there if name.startswith(stage.name))
+                delete(self.goal / name for name in self._existing if name.startswith(stage.name))
             self.find()
-            self.is_done = False
+            self.is_published = False
 
-    def look(self, *, replace: bool, anew: bool, former: str | None) -> bool:
+    def prepare(self, *, replace: bool, discard: bool, resumed_token: str | None) -> bool:
         """List the existing objects, and remove those of a dead run.
 
-        `replace`: whether a former output will be replaced. `anew`: whether what a run has left
-        that did not end may be removed. `former`: the token of a run that is resumed.
-        Returns bool: whether that run is continued.
+        `replace`: whether a former output may be replaced. `discard`: whether objects of an
+        unfinished run may be removed. `resumed_token`: of the run to resume, if any.
+        Returns bool: whether that run is resumed.
         Raises OutputError: the existing objects must not be replaced.
         """
         _, is_object = run_concurrently(self.find, self.goal.is_object)
@@ -312,88 +323,93 @@ class OutputPlace:
         is_object = is_object and not self._manifests
         if not replace and (self._manifests or is_object):
             raise OutputError(f"{self.goal}: it exists already; choose another name or use --force")
-        if self._there and not mark and not is_output(self.goal):
+        if self._existing and not mark and not is_output(self.goal):
             raise OutputError(
                 f"{self.goal}: there are objects below it that mdio did not write; remove them "
                 "yourself or choose another name"
             )
-        continues = bool(mark) and former == mark.get("token")
-        if continues:
-            self.token, self.begun = mark["token"], True
-        elif mark and not anew:
+        resumes = bool(mark) and resumed_token == mark.get("token")
+        if resumes:
+            self.token, self.is_marked = mark["token"], True
+        elif mark and not discard:
             raise OutputError(
                 f"{self.goal}: an output that was begun {mark.get('begun')} is not finished there; "
-                "if nobody is at it any more, give --resume where it was begun to go on with it, "
-                "or --force to start again"
+                "if nobody is writing it any more, give --resume where it was begun to continue "
+                "it, or --force to start again"
             )
-        self.where = self._stage(self.token) if self._manifests else self.goal
+        self.destination = self._stage(self.token) if self._manifests else self.goal
         if self._manifests or is_object:
-            self._over = current_tag(
+            self._former_tag = current_tag(
                 self.goal / self._manifests[0] if self._manifests else self.goal
             )
-        if not continues:
-            old = {name for name in self._there if STAGE not in name} if self._manifests else set()
-            delete(self.goal / name for name in self._there.keys() - (old - {MARK}))
-        return continues
+        if not resumes:
+            kept = (
+                {name for name in self._existing if STAGE not in name} if self._manifests else set()
+            )
+            delete(self.goal / name for name in self._existing.keys() - (kept - {MARK}))
+        return resumes
 
     def new_names(self) -> dict[str, int]:
         """Return the bytes of each stored object of the new output, by name."""
-        begin = "" if self.where == self.goal else f"{self.where.name}/"
-        sizes = self._there.items()
-        return {name.removeprefix(begin): n for name, n in sizes if name.startswith(begin)}
+        prefix = "" if self.destination == self.goal else f"{self.destination.name}/"
+        sizes = self._existing.items()
+        return {name.removeprefix(prefix): n for name, n in sizes if name.startswith(prefix)}
 
     def mark(self) -> None:
         """Mark the folder as being written; raises OutputError if another run has."""
         if self.goal.is_object():
-            raise OutputError(f"{self.goal}: an object, and no folder; remove it yourself")
+            raise OutputError(f"{self.goal}: an object, not a folder; remove it yourself")
         begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         mark = {"token": self.token, "begun": begun}
         try:
-            put(self.goal / MARK, json.dumps(mark).encode(), new=True, checked=True)
+            put(self.goal / MARK, json.dumps(mark).encode(), new=True, is_checked=True)
         except FileExistsError:
-            raise self._taken() from None
-        self.begun = True
+            raise self._other_run_error() from None
+        self.is_marked = True
 
     def put_object(self, data: Path, *, same: bool) -> None:
         """Send a file as the object `goal`, and check its size.
 
-        `same`: only over the object that existed when the run began.
+        `same`: only if the object there, or its absence, is the same as when the run began.
         """
-        if self._there:
-            raise OutputError(f"{self.goal}: a folder, and no object; remove it yourself")
+        if self._existing:
+            raise OutputError(f"{self.goal}: a folder, not an object; remove it yourself")
+        tag = self._former_tag if same else None
         try:
-            put(self.goal, data, over=self._over if same else None, new=same and not self._over)
+            put(self.goal, data, replaces=tag, new=same and not tag)
         except FileExistsError:
-            raise self._taken() from None
+            raise self._other_run_error() from None
         self._compare({"": self.goal.stat().st_size}, {"": data.stat().st_size})
 
     def compare(self, expected: Mapping[str, int], kept: Mapping[str, int]) -> None:
-        """Check that exactly the expected objects are stored, and delete all others.
+        """Check the sizes of the objects sent for this output, and delete all others sent for it.
 
-        `kept`: those of the former output that are also of this one.
-        Raises OutputError, OSError: another run has the folder; one is not there, or not whole.
+        `expected`, `kept`: bytes by name of objects that were sent, and of those that the former
+        and this output share.
+        Raises OutputError: another run has marked the folder. OSError: an object is missing, or has
+        another size.
         """
         _, mark = run_concurrently(self.find, self._read_mark)
         if mark.get("token") != self.token:
-            raise self._taken()
-        stored = self._there if self.where == self.goal else names_below(self.where)
+            raise self._other_run_error()
+        stored = self._existing if self.destination == self.goal else names_below(self.destination)
         self._compare(stored, expected)
-        self._compare(self._there, kept)
-        delete(self.where / name for name in stored.keys() - expected.keys() - {MARK})
+        self._compare(self._existing, kept)
+        delete(self.destination / name for name in stored.keys() - expected.keys() - {MARK})
 
     def _compare(self, stored: Mapping[str, int], expected: Mapping[str, int]) -> None:
         for name, nbytes in expected.items():
             if stored.get(name) != nbytes:
                 difference = f"{stored.get(name, 0)} bytes are there, {nbytes} were sent"
-                raise OSError(5, difference, str(self.where / name))
+                raise OSError(5, difference, str(self.destination / name))
 
     def manifest(self, data: bytes, kept: Collection[str]) -> bytes:
-        """Return the manifest for the folder in which the objects are."""
-        return data if self.where == self.goal else with_redirect(data, ABOVE, kept)
+        """Return the manifest for `destination`, which redirects to the goal for `kept` objects."""
+        return data if self.destination == self.goal else with_redirect(data, ABOVE, kept)
 
     def put_manifest(self, name: str, data: bytes) -> None:
         """Send the manifest, which completes the output; raises OSError if it did not arrive."""
-        manifest = self.where / name
+        manifest = self.destination / name
         from hashlib import md5  # reading needs none
 
         tag = put(manifest, data)
@@ -402,75 +418,73 @@ class OutputPlace:
             manifest.read_bytes() != data
         ):
             delete([manifest])
-            raise OSError(5, "what is there is not what was sent", str(manifest))
+            raise OSError(5, "the stored object is not what was sent", str(manifest))
 
     def finish(self) -> None:
         """Give the complete output its final name."""
-        if self.where == self.goal:
+        if self.destination == self.goal:
             delete([self.goal / MARK])
             return
         self.find()
-        whole = any(f"{self.where.name}/{name}" in self._there for name in MANIFESTS)
-        if not whole or self._mark().get("token") != self.token:
-            raise self._taken()
-        mark = {"token": self.token, "moving": True, "over": self._over}
+        is_complete = any(f"{self.destination.name}/{name}" in self._existing for name in MANIFESTS)
+        if not is_complete or self._mark().get("token") != self.token:
+            raise self._other_run_error()
+        mark = {"token": self.token, "moving": True, "over": self._former_tag}
         put(self.goal / MARK, json.dumps(mark).encode())
         try:
-            self._exchange(self.where, self._over)
+            self._exchange(self.destination, self._former_tag)
         except FileExistsError:
             raise OutputError(
-                f"{self.goal}: another run has changed it meanwhile, so nothing of this one was "
-                "put in place; begin again"
+                f"{self.goal}: another run has changed it meanwhile, so this one has not replaced "
+                "it; run it again"
             ) from None
 
     def withdraw(self) -> None:
-        """Remove the objects that were sent."""
-        if self.begun:
-            delete(self.where / name for name in names_below(self.where))
+        """Remove the objects that were sent, and the mark."""
+        if self.is_marked:
+            delete(self.destination / name for name in names_below(self.destination))
             self.find()
             if self._mark().get("token") == self.token:
                 delete([self.goal / MARK])
 
-    def _exchange(self, stage: RemotePath, over: str | None) -> None:
+    def _exchange(self, stage: RemotePath, former_tag: str | None) -> None:
         """Replace the former output by the complete one in `stage`; may be repeated.
 
-        `over`: `current_tag` the former one's manifest.
-        Raises FileExistsError: the former output is another one by now, and stays.
+        `former_tag`: `current_tag` of the former manifest.
+        Raises FileExistsError: another run has replaced the former output, which stays.
         """
-        begin = f"{stage.name}/"
-        staged = {name.removeprefix(begin) for name in self._there if name.startswith(begin)}
-        for name in staged & set(MANIFESTS):  # one
-            goal, whole = self.goal / name, (stage / name).read_bytes()
-            kept_names, moved = set(read_redirect(whole)["names"]), staged - {name}
-            during, after = (
-                with_redirect(whole, stage.name, moved if kept_names else None),
-                with_redirect(whole),
-            )
-            current = goal.read_bytes()
-            if current not in (during, after):
-                put(goal, during, over=over)
-            self.is_done = True
-            if current != after:
+        prefix = f"{stage.name}/"
+        staged = {name.removeprefix(prefix) for name in self._existing if name.startswith(prefix)}
+        for name in staged & set(MANIFESTS):  # just one
+            manifest, staged_text = self.goal / name, (stage / name).read_bytes()
+            kept_names, moved = set(read_redirect(staged_text)["names"]), staged - {name}
+            redirecting = with_redirect(staged_text, stage.name, moved if kept_names else None)
+            final = with_redirect(staged_text)
+            current = manifest.read_bytes()
+            if current not in (redirecting, final):
+                put(manifest, redirecting, replaces=former_tag)
+            self.is_published = True
+            if current != final:
                 self._move(stage, moved, all_is_new=not kept_names)
-                put(goal, after)
-            old = {existing for existing in self._there if not existing.startswith(STAGE)}
+                put(manifest, final)
+            old = {existing for existing in self._existing if not existing.startswith(STAGE)}
             delete(self.goal / existing for existing in old - moved - kept_names - {MARK, name})
         delete([self.goal / MARK])
         delete(stage / name for name in staged)
 
     def _move(self, stage: RemotePath, names: set[str], *, all_is_new: bool) -> None:
-        """Copy objects to their final names; descriptions of arrays after all chunks.
+        """Copy objects to their final names; metadata of arrays after all chunks.
 
-        Programs that ignore our manifest meanwhile find fewer frames, or no arrays where all is
-        new, but never a mixture of two outputs.
+        Programs that ignore our manifest meanwhile find fewer frames, or no arrays if `all_is_new`,
+        but never a mixture of two outputs.
         """
         from concurrent.futures import ThreadPoolExecutor
 
-        described = {key for key in {*names, *self._there} if key.rpartition("/")[2] in MANIFESTS}
+        metadata = {key for key in {*names, *self._existing} if key.rpartition("/")[2] in MANIFESTS}
         if all_is_new:
-            delete(self.goal / key for key in described - set(MANIFESTS) if STAGE not in key)
-        for batch in (names - described, names & described):
-            with ThreadPoolExecutor(SENDERS) as pool:
+            delete(self.goal / key for key in metadata - set(MANIFESTS) if STAGE not in key)
+        for batch in (names - metadata, names & metadata):
+            with ThreadPoolExecutor(MAX_SENDERS) as pool:
                 list(pool.map(lambda key: copy(stage / key, self.goal / key), batch))
 
     def _stage(self, token: str) -> RemotePath:
@@ -478,13 +492,13 @@ class OutputPlace:
 
     @property
     def _manifests(self) -> list[str]:
-        return [name for name in self._there if name in MANIFESTS]
+        return [name for name in self._existing if name in MANIFESTS]
 
     def _mark(self) -> dict[str, Any]:
-        return self._read_mark() if MARK in self._there else {}
+        return self._read_mark() if MARK in self._existing else {}
 
     def _read_mark(self) -> dict[str, Any]:
-        """Return the mark; empty if it is not one of ours, since folder names come from it."""
+        """Return the mark; empty if its token is not one of ours, since folder names come of it."""
         try:
             mark = json.loads((self.goal / MARK).read_bytes())
         except (FileNotFoundError, ValueError, RecursionError):
@@ -492,5 +506,5 @@ class OutputPlace:
         token = mark.get("token") if isinstance(mark, dict) else None
         return mark if isinstance(token, str) and TOKEN.fullmatch(token) else {}
 
-    def _taken(self) -> OutputError:
+    def _other_run_error(self) -> OutputError:
         return OutputError(f"{self.goal}: another run has begun to write it meanwhile")

@@ -52,7 +52,7 @@ def test_what_was_added_is_read_again(journal, temporary):
 
 
 def test_records_are_there_at_once_and_flushed_later(temporary, monkeypatch):
-    monkeypatch.setattr(journals, "FLUSH_S", 0.01)
+    monkeypatch.setattr(journals, "FLUSH_INTERVAL_S", 0.01)
     flushing, go_on, flushed = threading.Event(), threading.Event(), []
 
     def flush(path):
@@ -67,7 +67,7 @@ def test_records_are_there_at_once_and_flushed_later(temporary, monkeypatch):
         made.add(record(4), [temporary])
         found = read_journal(made.path)[0][1:]
         assert [(one.first, one.flushed) for one in found] == [(0, False), (4, False)]
-        monkeypatch.setattr(journals, "FLUSH_S", 3600.0)
+        monkeypatch.setattr(journals, "FLUSH_INTERVAL_S", 3600.0)
         go_on.set()
         until = time.monotonic() + 60
         while not read_journal(made.path)[0][1].flushed and time.monotonic() < until:
@@ -90,8 +90,8 @@ def test_marks_of_another_run_count_its_records_only(temporary, monkeypatch):
 
 
 def test_the_end_waits_for_no_disk_that_does_not_answer(temporary, monkeypatch):
-    monkeypatch.setattr(journals, "FLUSH_S", 0.01)
-    monkeypatch.setattr(journals, "STOPPING_S", 0.01)
+    monkeypatch.setattr(journals, "FLUSH_INTERVAL_S", 0.01)
+    monkeypatch.setattr(journals, "MAX_CLOSE_WAIT_S", 0.01)
     asked, answers = threading.Event(), threading.Event()
     monkeypatch.setattr(journals, "flush", lambda path: asked.set() or answers.wait(60))
     with Journal(temporary, SAID) as made:

@@ -130,8 +130,8 @@ def _nothing_known(monkeypatch):
     """Forget what was found out about objects of other tests, which had the same names."""
     from mdio.core.files.remote import objects
 
-    objects._known.clear()
-    objects._small.clear()
+    objects._answers.clear()
+    objects._small_answers.clear()
     monkeypatch.setattr(objects, "PAUSE_S", 0.001)
 
 

@@ -70,7 +70,7 @@ def put_names(between):
 
 
 def frames_of(url):
-    objects._known.clear()
+    objects._answers.clear()
     with mdio.open(url) as layout:
         return layout.read(0, layout.info.n_frames).positions
 
@@ -86,7 +86,7 @@ class TestAppending:
         assert not [name for name in left if places.MARK in name or places.STAGE in name]
         assert not list(spool.glob("mdio-*/*"))
         manifest = mdio.open(out).manifest
-        assert places.KEY not in manifest
+        assert places.REDIRECT_KEY not in manifest
 
     @pytest.mark.parametrize("suffix", [".zarr", ".segments"])
     def test_sends_what_is_new(self, begun, halves, between, suffix):
@@ -238,7 +238,7 @@ class TestDeadRuns:
             call = getattr(places, name)
 
             def dead(*args, **how):
-                if how.get("over") is not None or calls or name == "delete":
+                if how.get("replaces") is not None or calls or name == "delete":
                     calls.append(name)
                 if len(calls) > n_calls >= 0 or (n_calls < 0 and name == "delete"):
                     raise SystemExit(9)
@@ -280,7 +280,7 @@ class TestRepair:
         data = bytearray(client.get_object(Bucket="bucket", Key=key)["Body"].read())
         data[len(data) // 2] ^= 32
         client.put_object(Bucket="bucket", Key=key, Body=bytes(data))
-        objects._known.clear()
+        objects._answers.clear()
         uuid = json.loads(json.dumps(mdio.open(out).manifest))["uuid"]
         assert not mdio.verify(out).ok
         looked = mdio.repair(out)

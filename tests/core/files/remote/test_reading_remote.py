@@ -146,7 +146,7 @@ class TestBudgets:
         assert web.sent_nbytes() < 1.1 * 12 * 70 * 3341
 
     def test_opening_h5md(self, web, monkeypatch):
-        monkeypatch.setattr(objects, "KNOWN_S", 1e6)
+        monkeypatch.setattr(objects, "REUSE_S", 1e6)
         with mdio.open(f"{web.url}/adk.h5md") as layout:
             assert layout.info.n_frames == 98
             assert len([one for one in web.log if one[2]]) == 2  # its head and its end
@@ -243,7 +243,7 @@ def test_faults_end_in_the_right_result_or_a_clear_error(web, served):
                 assert web.url in str(error)
                 seen["error"] += 1
             web.faults = 0.0
-            objects._known.clear()
+            objects._answers.clear()
     assert min(seen.values()) > 0
 
 

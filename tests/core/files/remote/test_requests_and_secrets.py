@@ -236,12 +236,12 @@ def test_nothing_is_kept_of_what_nobody_reads(web, many_shards):
     layout = mdio.open(f"{web.url}/many.zarr")
     layout.prefetch([(0, N_SHARDS)])
     layout.read(0, 3)
-    assert objects._coming
+    assert objects._prefetched
     layout.prefetch(())
-    assert not [name for name in objects._coming if "position/value/c." in name]
+    assert not [name for name in objects._prefetched if "position/value/c." in name]
     layout.prefetch([(0, N_SHARDS)])
     layout.close()
-    assert not objects._coming
+    assert not objects._prefetched
 
 
 def test_threads_that_ask_for_the_same_at_once_share_an_answer(web, many_shards):
@@ -345,7 +345,9 @@ def test_threads_that_look_ahead_end_with_their_answers(monkeypatch):
     begun = threading.Event()
     monkeypatch.setattr(objects, "get", lambda path, wanted: begun.wait())
     objects.prefetch([Path(f"object{n}") for n in range(20)], 8)
-    looking = [thread for thread in threading.enumerate() if thread.name.startswith("mdio look")]
+    looking = [
+        thread for thread in threading.enumerate() if thread.name.startswith("mdio prefetch")
+    ]
     assert looking
     begun.set()
     for thread in looking:

@@ -33,7 +33,7 @@ def source(web, segments, request, tmp_path):
     if request.param == "segments":
         return mdio.open(url)
     mdio.convert(url, tmp_path / "many.refs")
-    objects._known.clear()
+    objects._answers.clear()
     layout = mdio.open(tmp_path / "many.refs")
     return (
         layout
@@ -89,9 +89,9 @@ def test_nothing_is_kept_of_what_nobody_reads(source, segments):
     with source as layout:
         layout.prefetch([(0, N_FRAMES)])
         assert np.array_equal(layout.read(0, 6).positions, segments[1][:6])
-        assert [name for name in objects._coming if "seg-" in name]
+        assert [name for name in objects._prefetched if "seg-" in name]
         layout.prefetch(())
-        assert not [name for name in objects._coming if "seg-" in name]
+        assert not [name for name in objects._prefetched if "seg-" in name]
 
 
 def test_runs_without_frames_are_none(source, segments):

@@ -41,14 +41,14 @@ def shards(between):
 
 
 def positions_in(url):
-    objects._known.clear()
+    objects._answers.clear()
     with mdio.open(url) as layout:
         return layout.read(0, 98).positions
 
 
 @pytest.mark.parametrize("split", [False, True], ids=["zarr", "segments"])
 def test_little_of_it_is_here_at_a_time(bucket, adk, positions, spool, monkeypatch, split):
-    monkeypatch.setattr(uploading, "WAITING_NBYTES", 2 * PIECE_NBYTES)
+    monkeypatch.setattr(uploading, "MAX_UNSENT_NBYTES", 2 * PIECE_NBYTES)
     seen, put = [], uploading.put
 
     def noted(target, data):

@@ -97,7 +97,7 @@ import mdio
 from mdio.core.files.remote import objects
 multiprocessing.set_start_method("fork", force=True)
 universe = mda.Universe(sys.argv[1])
-objects._known.clear()  # as after a while
+objects._answers.clear()  # as after a while
 RMSD(universe.select_atoms("name CA")).run(backend="multiprocessing", n_workers=2)
 """
 

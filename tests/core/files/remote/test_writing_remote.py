@@ -34,7 +34,7 @@ def put_names(between):
 
 
 def looks_like(url, positions, bound=0.01):
-    objects._known.clear()
+    objects._answers.clear()
     with mdio.open(url) as layout:
         return np.abs(layout.read(0, 98).positions - positions).max() < bound
 
@@ -286,7 +286,7 @@ class TestUnfinished:
             mdio.convert(adk["dcd"], out, progress=stopping_after(90), **as_options(options))
         with pytest.raises(MdioError, match="no such object"):
             mdio.open(out)
-        objects._known.clear()
+        objects._answers.clear()
         with pytest.raises(OutputError, match="is not finished there"):
             mdio.convert(adk["dcd"], out, **as_options(options))
         mdio.convert(adk["dcd"], out, resume=True, **as_options(options))
@@ -384,7 +384,7 @@ def test_faults_end_in_a_whole_output_or_a_clear_error(bucket, adk, positions, b
                 assert "faults" in str(error)
                 done = False
             between.faults = 0.0
-            objects._known.clear()
+            objects._answers.clear()
             if done or names(f"faults{suffix}") == [f"faults{suffix}"]:
                 assert looks_like(out, positions)
             else:

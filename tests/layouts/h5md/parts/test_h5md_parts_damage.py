@@ -15,7 +15,7 @@ import mdio
 from mdio.cli.main import main
 from mdio.core.errors import CorruptLayoutError, MdioError
 from mdio.core.kernels import crc32c
-from mdio.layouts.manifest import seal
+from mdio.layouts.manifest import with_checksum
 
 VALUE = "particles/trajectory/position/value"
 
@@ -95,7 +95,7 @@ def test_a_time_that_differs_from_its_parts(mine):
         manifest = json.loads(file["mdio/manifest"].asstr()[()])
         manifest["column_crc32c"]["time"] = crc32c(file["particles/trajectory/position/time"][()])
         del file["mdio/manifest"]
-        file["mdio/manifest"] = json.dumps(seal(manifest))
+        file["mdio/manifest"] = json.dumps(with_checksum(manifest))
     assert "not the file that a.h5md means" in mdio.verify(mine).bad[0]
     with_manifest(mine, lambda m: m["parts"][1].pop("manifest_crc32c"))
     bad = mdio.verify(mine).bad
