@@ -35,7 +35,7 @@ from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class, parts_at
 from mdio.layouts.striping.file_systems import unstriped
-from mdio.layouts.writer import LayoutWriter, OutputMeta, PieceRecord, sum_of
+from mdio.layouts.writer import LayoutWriter, OutputMeta, PieceRecord, add_not_finite
 from mdio.parallel.executors import Executor
 
 
@@ -318,7 +318,7 @@ class Conversion:
         """Take note of a piece that is stored, and of coordinates in it that are no numbers."""
         writer.commit(record)
         not_finite = None if self.repairs else record.not_finite  # those of repairs are counted
-        not_finite = sum_of(writer.meta.not_finite, not_finite, record.start)
+        not_finite = add_not_finite(writer.meta.not_finite, not_finite, record.start)
         writer.meta = replace(writer.meta, not_finite=not_finite)
         if progress is not None:
             progress(n := record.stop - record.start, n * self.view.info.frame_nbytes)

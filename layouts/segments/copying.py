@@ -32,7 +32,7 @@ from mdio.layouts.segments.files import Segment, read_sums, segment_name
 from mdio.layouts.segments.layout import SegmentsLayout
 from mdio.layouts.segments.writer import SegmentsWriter
 from mdio.layouts.tables import FrameTable
-from mdio.layouts.writer import NotFinite, OutputMeta, PieceRecord, SelectIntact, sum_of
+from mdio.layouts.writer import NotFinite, OutputMeta, PieceRecord, SelectIntact, add_not_finite
 
 RUN_NBYTES = 1 << 20
 """Bytes that are read, looked at and written at a time: they stay in the processor's cache."""
@@ -149,8 +149,8 @@ class SegmentsCopier(SegmentsWriter):
         with layout_class(self.container)(path) as layout:
             for run in suspects:
                 positions = layout.read(run.start, run.stop).positions
-                of_run = NotFinite.among(positions, run.start)
-                not_finite = sum_of(not_finite, of_run)
+                of_run = NotFinite.count_in(positions, run.start)
+                not_finite = add_not_finite(not_finite, of_run)
         return not_finite
 
     def _stored(self, number: int, former: Layout | None) -> Copied | None:
