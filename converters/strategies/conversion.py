@@ -34,7 +34,7 @@ from mdio.core.files.turns import TEMPORARY, concurrent_change_error, state_at, 
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class, parts_at
-from mdio.layouts.striping.file_systems import unstriped
+from mdio.layouts.striping.file_systems import no_stripes_note
 from mdio.layouts.writer import LayoutWriter, OutputMeta, PieceRecord, add_not_finite
 from mdio.parallel.executors import Executor
 
@@ -197,7 +197,7 @@ class Conversion:
     def _note_stripes(self, writer: LayoutWriter) -> None:
         """Add a note where stripes were asked for, and the file system did something else."""
         striping = writer.meta.striping or {}
-        says_already = self.repairs is not None or unstriped(self.out) is not None
+        says_already = self.repairs is not None or no_stripes_note(self.out) is not None
         if striping.get("asked") and striping.get("reason") and not says_already:
             writer.notes.append(f"{self.out}: stripes are not as asked for: {striping['reason']}")
 
