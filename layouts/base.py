@@ -97,7 +97,7 @@ class FormatFacts:
     in_chunks: bool = False
     """Whether arrays are cut into chunks, which can be compressed."""
     keeps_columns: bool = False
-    """Whether box, time and step are kept to the bit; others keep what their fields can hold."""
+    """Whether box, time and step are stored exactly; other formats round them to their fields."""
     keeps_topology: bool = False
     """Whether outputs hold the topology."""
     counts_steps: bool = False
@@ -565,8 +565,8 @@ class Layout(Closing, ABC):
 
     def _ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield the byte ranges without a cache; by default those of the members."""
-        for member, first, last in self._members_of(start, stop):
-            yield from member.byte_ranges(first, last, atoms)
+        for member, first, end in self._members_of(start, stop):
+            yield from member.byte_ranges(first, end, atoms)
 
     def _members_of(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:  # noqa: ARG002
         """Yield the opened members that have frames ``start:stop``, and their own frames."""
@@ -575,8 +575,8 @@ class Layout(Closing, ABC):
     def _openings(self, runs: Spans, atoms: AtomIndices | None) -> Iterator[Opening]:
         """Yield the objects that reading `runs` opens, in order: at least those of the first."""
         for run in runs:
-            for member, *span in self._members_of(*run):
-                yield from member._openings([(span[0], span[1])], atoms)
+            for member, first, end in self._members_of(*run):
+                yield from member._openings([(first, end)], atoms)
 
     def prefetch(
         self, runs: Runs, atoms: AtomIndices | None = None, *, guessed: bool = False

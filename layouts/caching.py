@@ -125,9 +125,9 @@ class UnitReads:
         """The unit that `source_ranges` dealt with last."""
 
     def read(self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock) -> None:
-        """Fill `block` with frames ``start:stop``, as the layout does; raises what it raises."""
-        for number, first, last in runs_of_parts(self.edges, start, stop):
-            begin, end = (int(self.edges[number]) + row for row in (first, last))
+        """Fill `block` with frames ``start:stop``; raises the errors of the layout's reading."""
+        for number, *rows_of_unit in runs_of_parts(self.edges, start, stop):
+            begin, end = (int(self.edges[number]) + row for row in rows_of_unit)
             rows = block.frames(slice(begin - start, end - start))
             self._read_unit(number, begin, end, atoms, rows)
 
@@ -310,14 +310,14 @@ class CacheUnits:
 def cache_units(layout: Any, atoms: NDArray[np.int64] | None) -> CacheUnits:
     """Return the units that reading `atoms` of an open layout takes, member by member."""
     edges, by_file, n_frames = [np.zeros(1, np.int64)], [], 0
-    for member, first, last in layout.member_runs:
+    for member, first, end in layout.member_runs:
         reads = cached_reads(member, atoms)
         first_unit = int(np.searchsorted(reads.edges, first, side="right")) - 1
-        end_unit = int(np.searchsorted(reads.edges, last, side="left"))
+        end_unit = int(np.searchsorted(reads.edges, end, side="left"))
         stops = reads.edges[first_unit + 1 : end_unit + 1]
-        edges.append(n_frames + np.minimum(stops, last) - first)
+        edges.append(n_frames + np.minimum(stops, end) - first)
         numbers = np.arange(first_unit, end_unit)
         source = reads.source
         by_file.append(FileUnits(source.path, source.label, source.uuid, numbers, stops))
-        n_frames += last - first
+        n_frames += end - first
     return CacheUnits(np.concatenate(edges), by_file)

@@ -245,7 +245,7 @@ def open_layout(
     `path`: file or folder. `layout`: name of the layout; by default the bytes at `path` decide, not
     its suffix. `format`: the same, or a format as MDAnalysis calls it (``LAMMPSDUMP``).
     `**options`: for the layout (``group=``, ``fields=``, ...). Returns Layout: opened on first use.
-    Raises SourceError: nothing is there, or it is empty. UnknownLayoutError: no layout reads it.
+    Raises SourceError: it does not exist, or is empty. UnknownLayoutError: no layout reads it.
     """
     where = to_path(path)
     if layout is None and format is not None:

@@ -605,7 +605,7 @@ class _BoxWriter(TableWriter):
 class SeriesWriter:
     """Gathers the per-frame numbers of the pieces.
 
-    `root`: of the tree. `plan`: what is written.
+    `root`: of the tree. `plan`: of the output.
     """
 
     def __init__(self, root: Path, plan: LayoutPlan) -> None:

@@ -86,22 +86,22 @@ class ForeignTree(ForeignTrajectory):
     ) -> None:
         size = self._values[field].chunks[0]
         for number in range(start // size, (stop - 1) // size + 1):
-            first, last = max(start, number * size), min(stop, (number + 1) * size)
-            rows = self._frames_of_chunks(field, number, first, last)
-            out[first - start : last - start] = rows if atoms is None else rows[:, atoms]
+            first, end = max(start, number * size), min(stop, (number + 1) * size)
+            rows = self._frames_of_chunks(field, number, first, end)
+            out[first - start : end - start] = rows if atoms is None else rows[:, atoms]
 
-    def _frames_of_chunks(self, field: str, number: int, first: int, last: int) -> NDArray[Any]:
-        """Read frames ``first:last`` of one row of chunks, which is kept if they are part of it."""
+    def _frames_of_chunks(self, field: str, number: int, start: int, stop: int) -> NDArray[Any]:
+        """Read frames ``start:stop`` of one row of chunks, which is kept if they are part of it."""
         array = self._values[field]
         begin = number * array.chunks[0]
         end = min(begin + array.chunks[0], array.shape[0])
         cached = self._cached.get(field)
         if cached is None or cached[0] != number:
             nbytes = (end - begin) * self.n_atoms * 3 * array.dtype.itemsize
-            if (first, last) == (begin, end) or nbytes > MAX_CACHED_NBYTES:
-                return np.asarray(array[first:last])
+            if (start, stop) == (begin, end) or nbytes > MAX_CACHED_NBYTES:
+                return np.asarray(array[start:stop])
             cached = self._cached[field] = number, np.asarray(array[begin:end])
-        return cached[1][first - begin : last - begin]
+        return cached[1][start - begin : stop - begin]
 
     def close(self) -> None:
         """Drop the arrays and decoded chunks."""

@@ -451,7 +451,7 @@ def _integer_codec(options: WriteOptions, share: PackedShare | None) -> str:
 
 
 def _codec_notes(codec: str, options: WriteOptions) -> tuple[str, ...]:
-    """Return a note on why integers get this codec, and how to get the other; none if it is moot."""
+    """Return a note on why integers get this codec and how to get the other, or nothing."""
     share = options.packed.get(FULL_SYSTEM)
     if codec != "bitpack" and share is not None and share.rigid is not None:
         return (
