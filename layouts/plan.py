@@ -497,8 +497,8 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
     """Plan the chunked arrays of h5md and zarr.
 
     `info`: the frames and atoms that will be written (after selection). `options`: of the
-    conversion. `quantised`: whether positions are stored as differenced integers, which compress best with many
-    frames a chunk.
+    conversion. `quantised`: whether positions are stored as differenced integers, which compress
+    best with many frames a chunk.
     Returns LayoutPlan, of which the caller sets `layout`, `n_files` and precision.
     Raises PlanError: sizes that are not positive, no frames, no atoms.
     """
