@@ -261,10 +261,10 @@ def choose_atoms(
         )
     universe = load_topology(top, source) if top is not None else None
     notes: list[str] = []
-    lookup = _Known(universe, stored, source, notes)
-    everything = np.arange(source.info.n_atoms, dtype=np.int64)
-    kept = None if select is None else _indices(select, lookup, everything, "--select")
-    atoms = everything if kept is None else kept
+    topologies = _Topologies(universe, stored, source, notes)
+    all_atoms = np.arange(source.info.n_atoms, dtype=np.int64)
+    kept = None if select is None else _indices(select, topologies, all_atoms, "--select")
+    atoms = all_atoms if kept is None else kept
     chosen = {}
     for name, selection in groups.items():
         if name == "trajectory" or not name.replace("_", "").replace("-", "").isalnum():
@@ -272,17 +272,17 @@ def choose_atoms(
                 f"a group cannot be called {name!r}; use letters, digits, - and _ "
                 "('trajectory' is the name of the full system)"
             )
-        members = _indices(selection, lookup, atoms, f"--group {name}")
-        place = np.full(source.info.n_atoms, -1, dtype=np.int64)
-        place[atoms] = np.arange(len(atoms))
-        if np.any(place[members] < 0):
+        members = _indices(selection, topologies, atoms, f"--group {name}")
+        index_in_kept = np.full(source.info.n_atoms, -1, dtype=np.int64)
+        index_in_kept[atoms] = np.arange(len(atoms))
+        if np.any(index_in_kept[members] < 0):
             raise PlanError(f"--group {name}: some of its atoms are not in --select; widen that")
-        chosen[name] = place[members]
+        chosen[name] = index_in_kept[members]
     return AtomChoice(universe, kept, chosen, stored, tuple(notes))
 
 
 @dataclass
-class _Known:
+class _Topologies:
     """The topologies in which selections are evaluated."""
 
     universe: Universe | None
@@ -302,7 +302,7 @@ class _Known:
 
 
 def _indices(
-    selection: Selection, topologies: _Known, among: NDArray[np.int64], option: str
+    selection: Selection, topologies: _Topologies, among: NDArray[np.int64], option: str
 ) -> NDArray[np.int64]:
     if isinstance(selection, str):
         indices = topologies.select(selection, among, option)

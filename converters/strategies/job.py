@@ -205,8 +205,8 @@ class Repairs:
     meta: OutputMeta
     manifest: Mapping[str, Any]
     """Manifest of the former output."""
-    made: Mapping[str, Any]
-    """Fields that the plan must have; see `Layout.plan_fields`."""
+    plan_values: Mapping[str, Any]
+    """Fields that the plan must have; see `mdio.layouts.backend.plan_fields`."""
 
     def compare(self, manifest: Mapping[str, Any]) -> None:
         """Compare all checksums of the repaired output with those of the former one.
