@@ -72,7 +72,7 @@ Runs = Iterable[tuple[int, int]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FormatFacts:
-    """The facts of a format that need no file of it.
+    """The facts of a format that are known without a file of it.
 
     Other classes are named as ``module:Class``, so that they are imported only when needed.
     """

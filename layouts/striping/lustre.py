@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mdio.layouts.plan import LayoutPlan
 
 STRIPES_ARE_SERVERS = True
-"""Whether a file lies on as many servers as it has stripes, and no more."""
+"""Whether a file is on as many servers as it has stripes, and on no others."""
 _SETTING = re.compile(
     r"(?<![\w.])(?:lmm_)?(stripe_count|stripe_size|pattern|pool):[ \t]*(\S+)"
     r"|(?<!\w)lcme_(extent\.e_start|extent\.e_end):[ \t]*(\S+)"

@@ -7,8 +7,8 @@ them. Measured on one core (EPYC, 2.25 GHz) with frames of 3,341 and 16,122 atom
 lz4 after a shuffle of bytes leaves 0.84 of them and decodes 5.5 to 8 GB/s; zstd leaves 0.90 to 0.93
 and decodes 1.6 GB/s. So lz4 saves time where a process reads less than (1 - 0.84) of 5.5 GB/s.
 
-Integers are bit-packed, or packed as rigid groups of atoms (``rigid``). Measured by
-`bench/codecs.py` on one core of a busy machine (EPYC with AVX-512, load 25): rigid takes 0.8
+Integers are bit-packed, or packed by bonds and angles, which hardly change (``rigid``). Measured
+by `bench/codecs.py` on one core of a busy machine (EPYC with AVX-512, load 25): rigid takes 0.8
 (protein) to 1.4 (in water) bytes an atom less, and 3.7 and 3.6 ns an atom more to decode. So it
 saves time where a process reads less than 0.8 bytes in 3.7 ns to 1.4 bytes in 3.6 ns; through a
 network each of several processes seldom reads faster. On other storage rigid is used for what would
