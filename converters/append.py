@@ -607,7 +607,7 @@ class _Plan:
         total, n_frames = NotFinite(**recorded), self.old.info.n_frames
         tail = None
         if n_taken < n_frames:
-            tail = NotFinite.among(self.old.read(n_taken, n_frames).positions, n_taken)
+            tail = NotFinite.count_in(self.old.read(n_taken, n_frames).positions, n_taken)
         if tail is None:
             return total
         n_more = total.coordinates - tail.coordinates

@@ -61,7 +61,7 @@ from mdio.layouts.registry import (
     output_suffixes,
     writer_class,
 )
-from mdio.layouts.striping.file_systems import unstriped
+from mdio.layouts.striping.file_systems import no_stripes_note
 from mdio.layouts.views.view import FrameNumbers, ViewLayout, note_on_dt, select_frames
 from mdio.parallel.executors import Executor, Serial, pool_or_serial
 
@@ -215,7 +215,7 @@ def plan_conversion(
         else {},
     )
     plan = note_dropped(writer.plan_for(view.info, write_options), view.info, write_options)
-    stripes_note = unstriped(target)
+    stripes_note = no_stripes_note(target)
     notes = notes if stripes_note is None else (*notes, stripes_note)
     plan = plan.replace(notes=(*plan.notes, *notes), source_density=origin.info.density)
     if repairs is not None:

@@ -22,8 +22,8 @@ from mdio.layouts.registry import layout_class
 from mdio.layouts.striping.file_systems import (
     get_stripe,
     has_one_writer,
+    has_stripes,
     set_stripe,
-    stripes,
 )
 from mdio.layouts.striping.stripes import StripeRecord, stripe_record
 from mdio.parallel.executors import Executor
@@ -182,7 +182,7 @@ class StripeRequest:
         not striped. Whatever the file system answers is in it, and does not stop the conversion.
         Raises OutputError: the folder cannot be made.
         """
-        if not self._explicit and not stripes(temporary):
+        if not self._explicit and not has_stripes(temporary):
             return None
         if layout_class(plan.layout).facts.is_folder:
             with output_errors(temporary):

@@ -1,4 +1,4 @@
-"""What h5md and zarr share: layouts that mdio or others wrote, each read in its own way."""
+"""What h5md and zarr share: a layout with one backend for mdio's outputs, one for others'."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class Backend(Protocol):
-    """An opened file or tree, of mdio or of others.
+    """An opened file or tree, of mdio or of another program.
 
     It may also have `units`, `encoded_chunks` and `plan_fields`, as `Layout` has, and `byte_ranges`
-    and `openings`, which get the fields, too; and `holds`: then it pickles, without open files, and
-    goes on where it is unpickled once the attribute of that name has been opened again
-    (`OpenFile.open_again`).
+    and `openings`, which also take the fields. A backend that pickles has `holds`, the name of the
+    attribute with its open file: in another process it reads once that attribute has been opened
+    again (`OpenFile.open_again`).
     """
 
     @property
@@ -46,7 +46,7 @@ class Backend(Protocol):
 
 
 class BackendLayout(Layout):
-    """A layout whose `_open_anew` sets `_backend`, which then does the work."""
+    """A layout whose `_open_anew` sets `_backend`, which does the reading."""
 
     _backend: Backend | None = None
 
@@ -55,18 +55,17 @@ class BackendLayout(Layout):
         """Open it, and set `_backend`; see `Layout._open`."""
 
     def _open(self) -> TrajectoryInfo:
-        info = self._open_once_more()
+        info = self._reopen_or_open()
         assert self._backend is not None
-        # Without a function between, which takes as long as a third of a small read.
+        # A call in between would take a third of the time of a small read.
         self._read_into = self._backend.read_into  # type: ignore[method-assign]
         return info
 
-    def _open_once_more(self) -> TrajectoryInfo:
-        """Open what opening it found in another process, or else anew."""
+    def _reopen_or_open(self) -> TrajectoryInfo:
+        """Open the file again from what another process found in it, or else from scratch."""
         if self._opened_state is not None:
-            info, backend = copy.deepcopy(
-                self._opened_state
-            )  # without the files that are open here
+            # Copied, since open files of the original must not be shared.
+            info, backend = copy.deepcopy(self._opened_state)
             if getattr(backend, backend.holds).open_again():
                 self._backend = backend
                 return cast(TrajectoryInfo, info)
@@ -74,9 +73,9 @@ class BackendLayout(Layout):
         return self._open_anew()
 
     def preopened(self) -> Layout:
-        """Return a layout that pickles with the tables of one of ours.
+        """Return a layout that pickles with the tables of an output of mdio.
 
-        Ranks of a large job would otherwise all ask for the same few bytes.
+        Otherwise all ranks of a large job would read the same few bytes.
         """
         if self._opened_state is not None or not hasattr(self.contents, "holds"):
             return self
@@ -84,7 +83,7 @@ class BackendLayout(Layout):
 
     @property
     def contents(self) -> Backend:
-        """The reader of this file, opened if need be."""
+        """The backend, opened if need be."""
         _ = self.info
         assert self._backend is not None
         return self._backend
@@ -96,7 +95,7 @@ class BackendLayout(Layout):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Also notes from opening; see `Layout.notes`."""
+        """Notes of `Layout.notes`, and those from opening."""
         return (*super().notes, *getattr(self.contents, "notes", ()))
 
     def _read_into(
@@ -115,18 +114,18 @@ class BackendLayout(Layout):
             yield from openings(runs, atoms, self.fields)
 
     def _cached_group(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:
-        """Return the stored group that has `atoms`, with its fields, and the group's atoms."""
+        """Return name and fields of the stored group that has `atoms`, and the group's atoms."""
         contents: Any = self.contents
         if self.manifest is None:
             return "", None
         group, _ = contents.stored_group(atoms)
         fields = [field for field in self.fields if (group, field) in contents.arrays]
-        whole = None if group == contents.group else contents.groups.members(group)
-        return f"{group}: {', '.join(fields)}", whole
+        group_atoms = None if group == contents.group else contents.groups.members(group)
+        return f"{group}: {', '.join(fields)}", group_atoms
 
     def tables(self) -> Tables:
         """Return where positions lie in a file of mdio; see `Layout.tables`."""
-        from mdio.layouts.tables import Tables  # for those who point
+        from mdio.layouts.tables import Tables  # only references need it
 
         positions = getattr(self.contents, "positions", None)
         return super().tables() if positions is None else Tables(positions=positions)
@@ -137,7 +136,7 @@ class BackendLayout(Layout):
         return topology
 
     def units(self) -> Iterator[Unit]:
-        """Yield all that there is to check, those of the groups too; see `Layout.units`."""
+        """Yield all units to check, also those of groups; see `Layout.units`."""
         yield from getattr(self.contents, "units", super().units)()
 
     def _close(self) -> None:
@@ -148,20 +147,20 @@ class BackendLayout(Layout):
 
 
 def plan_fields(layout: Layout) -> dict[str, Any]:
-    """Return values for fields of a plan for an output that is cut like this one."""
-    list_fields = getattr(_contents(layout), "plan_fields", dict)
-    return cast(dict[str, Any], list_fields())
+    """Return values of `LayoutPlan` fields for an output that is cut into chunks as this one."""
+    get_fields = getattr(_contents(layout), "plan_fields", dict)
+    return cast(dict[str, Any], get_fields())
 
 
 def read_encoded_chunks(layout: Layout, start: int, stop: int) -> list[EncodedChunk]:
     """Return the stored chunks of the frames of a piece.
 
-    Raises CorruptLayoutError: some of it is not what was written, or it has no checksums.
+    Raises CorruptLayoutError: a chunk is not what was written, or has no checksum.
     """
     read_chunks = getattr(_contents(layout), "encoded_chunks", None)
     if read_chunks is None:
         raise CorruptLayoutError(
-            f"{layout.path}: {layout.name} keeps no checksums of what it stores"
+            f"{layout.path}: {layout.name} does not keep checksums of what it stores"
         )
     return cast("list[EncodedChunk]", read_chunks(start, stop))
 

@@ -59,12 +59,12 @@ def chunk_boundaries(info: TrajectoryInfo) -> NDArray[np.int64]:
 
 
 def sparse_fields(infos: Sequence[TrajectoryInfo]) -> tuple[str, ...]:
-    """Return the fields that some frames lack, within a file or in all of one."""
-    lacking = {name for info in infos for name in info.sparse}
+    """Return the fields that are missing from some frames, of one file or of whole files."""
+    sparse = {name for info in infos for name in info.sparse}
     for name in ("velocities", "forces"):
         if len({getattr(info, f"has_{name}") for info in infos}) > 1:
-            lacking.add(name)
-    return tuple(sorted(lacking))
+            sparse.add(name)
+    return tuple(sorted(sparse))
 
 
 Runs = Iterable[tuple[int, int]]
@@ -72,14 +72,14 @@ Runs = Iterable[tuple[int, int]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FormatFacts:
-    """The facts of a format that need no file of it.
+    """The facts of a format that are known without a file of it.
 
     Other classes are named as ``module:Class``, so that they are imported only when needed.
     """
 
     suffixes: tuple[str, ...] = ()
     options: frozenset[str] | None = frozenset()
-    """Names of its options; None if it takes any, to pass them on."""
+    """Names of its options; None if it takes any option and passes it on."""
     writer: str | None = None
     """Address of the `LayoutWriter`, for plug-ins."""
     continuation: str | None = None
@@ -89,7 +89,7 @@ class FormatFacts:
     parts: str | None = None
     """Address of the function that returns the folder of parts beside an output at a path."""
     reads_with: tuple[str, ...] = ()
-    """Modules that opening imports; they can be imported before."""
+    """Modules that opening imports; a program may import them early."""
     is_folder: bool = False
     """Whether an output is a folder of files."""
     in_segments: bool = False
@@ -97,19 +97,19 @@ class FormatFacts:
     in_chunks: bool = False
     """Whether arrays are cut into chunks, which can be compressed."""
     keeps_columns: bool = False
-    """Whether box, time and step are kept to the bit; others keep what their fields can hold."""
+    """Whether box, time and step are stored exactly; other formats round them to their fields."""
     keeps_topology: bool = False
     """Whether outputs hold the topology."""
     counts_steps: bool = False
-    """Whether steps are not stored: the number of the frame in its file stands for them."""
+    """Whether steps are not stored, and the number of a frame in its file is read as its step."""
     rounds: tuple[str, ...] = ()
-    """Fields that are stored in other units than in memory, and rounded by the conversion."""
+    """Fields whose units on disk differ from those in memory, so that they are rounded."""
     is_copied: bool = False
     """Whether frames can be copied as bytes from file to file."""
     decodes_frames: tuple[str, ...] = ()
     """Compressions that decode one frame without the others of its chunk."""
     decodes: bool = False
-    """Whether reading other programs' files is mostly decoding, which threads can do at once."""
+    """Whether reading is mostly decoding, which several threads can do at once."""
     reads_remote: bool = False
     """Whether objects in stores are read in place."""
     flavours: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ class FormatFacts:
 
 
 def needless_option_error(path: Path, option: str) -> OptionError:
-    """Return the error for an option that gives what the format, or the file, holds itself."""
+    """Return the error for an option that supplies what the file holds already."""
     flag, what = ASSUMED_OPTIONS[option]
     return OptionError(
         f"{path}: it has {what} of its own, so that there is nothing to assume; leave out {flag} "
@@ -126,12 +126,12 @@ def needless_option_error(path: Path, option: str) -> OptionError:
 
 
 class Timing(NamedTuple):
-    """Whether times and steps of a layout are its own."""
+    """Whether the times and steps of a layout were read rather than made up."""
 
     has_times: bool
     """Whether the file has times; without them, frames are counted."""
     has_steps: bool
-    """Whether a file without times numbers its frames by integration steps."""
+    """Whether a file without times gives the integration step of each frame."""
     step_ps: float | None = None
     """Length of an integration step in ps, where times are computed from steps."""
 
@@ -151,9 +151,10 @@ class Layout(Closing, ABC):
     verify
         Compare what is read with the checksums in the output. False trusts the disk.
     uuid
-        Identity of the output that is expected at the path; by default, that of the first use.
+        Identity of the output that is expected at the path; by default, of the one that is there
+        on first use.
     cache
-        Where this node keeps what is read of it.
+        Where this node keeps the bytes that it has read.
     **options
         Those of the subclass (``group=`` for layouts with stored groups). All take ``n_atoms``, for
         formats that do not hold the number of atoms.
@@ -168,12 +169,14 @@ class Layout(Closing, ABC):
     facts: ClassVar[FormatFacts] = FormatFacts()
     cache: Cache | None
     """Cache of this node for its units."""
-    _opened_state: Any = None  # of opening it in another process
+    _opened_state: Any = None
+    """What opening found in another process, so that it need not be read again."""
     _prefetch: Prefetch | None = None
     _unit_reads: dict[str, UnitReads] | None = None
     _closed_notes: tuple[str, ...] = ()
     """Notes of caches that were closed."""
     _opens_ahead = False
+    """Whether opening files takes so long that they are opened ahead."""
     _reads_announced = False
     """Whether a caller announces what will be read."""
 
@@ -248,7 +251,7 @@ class Layout(Closing, ABC):
         return self._info
 
     def _check_identity(self) -> None:
-        """Refuse another output under the same name: once opened, a layout is one and the same."""
+        """Raise if another output has taken the path since this one was first opened."""
         uuid = (self.manifest or {}).get("uuid")
         if self.uuid is not None and uuid != self.uuid:
             self.close()
@@ -256,7 +259,7 @@ class Layout(Closing, ABC):
         self.uuid = uuid
 
     def _explain(self, error: Exception, frames: tuple[int, int] | None = None) -> None:
-        """Raise a better error than `error` where there is one: those of the system name no file.
+        """Raise a better error than `error` where there is one: system errors name no file.
 
         `frames`: the first and the last of the frames that could not be read.
         """
@@ -265,40 +268,43 @@ class Layout(Closing, ABC):
             better = self._damage(error, "frames {} to {} cannot be read".format(*frames))
         if better is None and isinstance(error, OSError):
             better = named_read_error(self.path, error)
-        corrupt = better or error
-        if isinstance(corrupt, CorruptLayoutError):
-            replaced = self.uuid is not None and self.uuid_at(self.path) not in (None, self.uuid)
+        best = better or error
+        if isinstance(best, CorruptLayoutError):
+            was_replaced = self.uuid is not None and self.uuid_at(self.path) not in (
+                None,
+                self.uuid,
+            )
             manifest = self.manifest if self._info is not None else None
-            hint = self._replaced_error() if replaced else None
-            better = hint or add_repair_hint(self.path, manifest, corrupt) or better
+            replaced_error = self._replaced_error() if was_replaced else None
+            better = replaced_error or add_repair_hint(self.path, manifest, best) or better
         if better is not None:
             raise better from error
 
     def _damage(self, error: Exception, what: str) -> CorruptLayoutError | None:  # noqa: ARG002
-        """Return the error for damage, if `error` is what a library raises on it.
+        """Return the error for damage if `error` is one that a library raises on damage.
 
-        `what`: the failed action, for the message.
+        `what`: what failed, for the message.
         """
         return None
 
     def _replaced_error(self) -> CorruptLayoutError:
         return CorruptLayoutError(
-            f"{self.path}: was replaced while it was open, so what was read of it is of another "
-            "output; open it again"
+            f"{self.path}: was replaced while it was open, and another output is there now; "
+            "open it again"
         )
 
     @property
     def member_runs(self) -> list[tuple[Layout, int, int]]:
-        """Its members, and the first frame and one beyond the last of each."""
+        """Its members (files of a chain, or itself), with the first and end frame of each."""
         return [(self, 0, self.info.n_frames)]
 
     def files(self) -> Iterator[Layout]:
-        """Yield a layout for each of its files, not opened."""
+        """Yield an unopened layout for each of its files."""
         yield type(self)(self.path, **{name: self.options[name] for name in self._assumed})
 
     @property
     def _assumed(self) -> list[str]:
-        """Names of the options that give what the file lacks."""
+        """Names of the given options that supply what the file does not hold."""
         return [name for name in ASSUMED_OPTIONS if self.options.get(name) is not None]
 
     def boundaries(self) -> NDArray[np.int64]:
@@ -321,7 +327,7 @@ class Layout(Closing, ABC):
             Indices of the wanted atoms, in the wanted order; all by default. An empty selection
             gives box, time and step alone, without decoding coordinates.
         out
-            A block of the right shape to fill, which is then returned: spares the allocation.
+            A block of the right shape, which is filled and returned, so that none is allocated.
             Velocities and forces are read only if it has them.
 
         Returns
@@ -358,7 +364,7 @@ class Layout(Closing, ABC):
             try:
                 if self._opens_ahead and not self._reads_announced:
                     self._prefetch_run(start, stop, indices)
-                reads = None if self.cache is None else self._through_cache(indices)
+                reads = None if self.cache is None else self._cached_reads(indices)
                 (self._read_into if reads is None else reads.read)(start, stop, indices, out)
             except Exception as error:
                 self._explain(error, (start, stop - 1))
@@ -366,20 +372,20 @@ class Layout(Closing, ABC):
         return out
 
     def _atom_indices(self, atoms: ArrayLike, n_atoms: int) -> AtomIndices:
-        expected = f"{self.path}: atom indices must be a list of numbers from 0 to {n_atoms - 1}"
+        message = f"{self.path}: atom indices must be a list of numbers from 0 to {n_atoms - 1}"
         if isinstance(atoms, str):
             raise FrameRangeError(
-                f"{expected}; for a selection, universe.select_atoms({atoms!r}).indices"
+                f"{message}; for a selection, universe.select_atoms({atoms!r}).indices"
             )
         array = np.asarray(atoms)
         if array.dtype == bool and array.shape == (n_atoms,):
             array = np.flatnonzero(array)
         elif array.size and array.dtype.kind not in "iu":
-            raise FrameRangeError(expected)
+            raise FrameRangeError(message)
         indices = np.ascontiguousarray(array, dtype=np.int64)
         outside = indices.size and not 0 <= indices.min() <= indices.max() < n_atoms
         if indices.ndim != 1 or outside:
-            raise FrameRangeError(expected)
+            raise FrameRangeError(message)
         return indices
 
     @property
@@ -447,7 +453,7 @@ class Layout(Closing, ABC):
         return None
 
     def frame_data(self) -> FrameData:
-        """Return numbers of each frame beside its atoms, by name, (F,) or (F, k).
+        """Return further numbers of each frame, by name, (F,) or (F, k).
 
         Of AMBER's replica exchange: ``temp0`` (K), ``remd_indices`` and others.
 
@@ -462,7 +468,7 @@ class Layout(Closing, ABC):
         return from_json((self.manifest or {}).get("frame_data"), n_frames, self.path)
 
     def tables(self) -> Tables:
-        """Return the places of frames and positions in files, as far as others can use these.
+        """Return where frames and positions lie in files, if other programs can read them there.
 
         Raises
         ------
@@ -515,7 +521,7 @@ class Layout(Closing, ABC):
         return html
 
     def preopened(self) -> Any:
-        """Return a layout that pickles with the state of opening; itself if opening is cheap."""
+        """Return a layout that pickles with what opening found; itself if opening is cheap."""
         return self
 
     def _cached_group(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:  # noqa: ARG002
@@ -525,8 +531,8 @@ class Layout(Closing, ABC):
         """
         return "", None
 
-    def _through_cache(self, atoms: AtomIndices | None) -> UnitReads | None:
-        """Return the reads of `atoms` through the cache; None without a cache, or without atoms."""
+    def _cached_reads(self, atoms: AtomIndices | None) -> UnitReads | None:
+        """Return the reads of `atoms` through the cache; None without cache or without atoms."""
         if self.cache is None or (atoms is not None and not atoms.size):
             return None
         from mdio.layouts.caching import cached_reads
@@ -546,11 +552,11 @@ class Layout(Closing, ABC):
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield the bytes of files that reading frames ``start:stop`` of `atoms` takes, in order.
 
-        Those in the node's cache are left out. Small tables may be left out, and all ranges where
+        Bytes in the node's cache are left out. Small tables may be, and all ranges where
         prefetching gains nothing.
         Raises SourceError or CorruptLayoutError as reading does.
         """
-        reads = self._through_cache(atoms)
+        reads = self._cached_reads(atoms)
         if reads is None:
             _ = self.info
             yield from self._ranges(start, stop, atoms)
@@ -559,28 +565,28 @@ class Layout(Closing, ABC):
 
     def _ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield the byte ranges without a cache; by default those of the members."""
-        for member, first, last in self._members_of(start, stop):
-            yield from member.byte_ranges(first, last, atoms)
+        for member, first, end in self._members_of(start, stop):
+            yield from member.byte_ranges(first, end, atoms)
 
     def _members_of(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:  # noqa: ARG002
         """Yield the opened members that have frames ``start:stop``, and their own frames."""
         yield from ()
 
     def _openings(self, runs: Spans, atoms: AtomIndices | None) -> Iterator[Opening]:
-        """Yield the objects that reading runs opens, in order, at least those of the first run."""
+        """Yield the objects that reading `runs` opens, in order: at least those of the first."""
         for run in runs:
-            for member, *span in self._members_of(*run):
-                yield from member._openings([(span[0], span[1])], atoms)
+            for member, first, end in self._members_of(*run):
+                yield from member._openings([(first, end)], atoms)
 
     def prefetch(
         self, runs: Runs, atoms: AtomIndices | None = None, *, guessed: bool = False
     ) -> None:
         """Prefetch what will be read next, and stop prefetching anything else.
 
-        `runs`: first frame, and one beyond the last, of each read to come, in order; none at all:
-        nothing will be read. They are consumed as reading proceeds, so there may be many. `atoms`:
-        those of the reads. `guessed`: whether reading may end at any time: then few bytes are
-        prefetched from stores at first.
+        `runs`: first frame, and one beyond the last, of each read to come, in order; an empty
+        sequence if nothing will be read. They are consumed as reading proceeds, so there may be
+        many. `atoms`: as in the reads. `guessed`: whether reading may end at any time, so that few
+        bytes are prefetched from stores at first.
         """
         if isinstance(runs, Sequence) and not runs:
             self._announce_reads(False)
@@ -613,7 +619,7 @@ class Layout(Closing, ABC):
             self._prefetching.open_for(start, atoms)
 
     def _close_cached(self) -> None:
-        """Close open units of the cache; their notes stay."""
+        """Close open units of the cache, but keep their notes."""
         for reads in (self._unit_reads or {}).values():
             self._closed_notes = (*self._closed_notes, *reads.source.notes)
             reads.close()
@@ -633,15 +639,15 @@ class Layout(Closing, ABC):
             self.close()
 
     def _with_opened_state(self, state: Any) -> Layout:
-        """Return a copy, not open, which pickles with the `state` of opening it."""
+        """Return an unopened copy that pickles with `state`, which opening found."""
         rebuild, arguments, _ = Layout.__reduce__(self)
         copy: Layout = rebuild(*arguments)
         copy._opened_state = state
         return copy
 
     def __reduce__(self) -> tuple[Any, ...]:
-        more = {"verify": self.verify, "uuid": self.uuid, "cache": self.cache}
-        arguments = (type(self), str(self.path.absolute()), self.fields, self.options | more)
+        options = {"verify": self.verify, "uuid": self.uuid, "cache": self.cache}
+        arguments = (type(self), str(self.path.absolute()), self.fields, self.options | options)
         return _reopen, arguments, {"_opened_state": self._opened_state}
 
 

@@ -1,8 +1,8 @@
 """Reading through a cache on a disk of the node (`mdio.core.cache`), unit by unit.
 
 A unit is a run of frames between boundaries of the layout, of some MiB: chunks, a segment or a part
-of one, frames of a native file. What is cached are the bytes of the source's files that its frames
-take, so checksums, decoding and selections stay as they are.
+of one, frames of a native file. The cache keeps the bytes of the source's files that hold these
+frames, so checksums, decoding and selections work as without it.
 """
 
 from __future__ import annotations
@@ -25,36 +25,38 @@ from mdio.core.files.in_flight import ByteRange
 from mdio.core.files.reading import OpenFile, reading_from
 from mdio.core.frames import AtomIndices, FrameBlock
 
-UNIT_NBYTES = 16 << 20
-"""Decoded bytes of a unit at most, unless a chunk has more: enough for a local disk to give one
-file at full speed, few enough for many to be shared out evenly."""
-LEAST_NBYTES = 256 << 10
-SHARE = 64
-"""A unit has no more than this part of the frames before it, but `LEAST_NBYTES`: of short
-trajectories, too, there are units for all workers."""
-KEPT = 2
-"""Units that are held at a time, in memory when they have just been read from the source."""
-TABLE_NBYTES = 4 << 20
-MOST_TABLES = 256
-"""Reads beside the frames (indexes of shards, times) are kept too: at most so many, and of so many
-bytes each, by one process."""
+MAX_UNIT_NBYTES = 16 << 20
+"""Decoded bytes of a unit, unless a single chunk has more: enough for a local disk to read the file
+at full speed, few enough to share out many units evenly."""
+MIN_UNIT_NBYTES = 256 << 10
+GROWTH_DIVISOR = 64
+"""A unit has at most 1/64 of the frames before it, or `MIN_UNIT_NBYTES` if that is more: so even
+short trajectories have units for all workers."""
+MAX_HELD_UNITS = 2
+"""Units that are held open; those just read from the source are held in memory."""
+MAX_TABLE_NBYTES = 4 << 20
+MAX_TABLES = 256
+"""A process also keeps what it reads besides frames (indexes of shards, times): at most so many
+tables, each of at most so many bytes."""
 
 
 def unit_edges(layout: Any, n_atoms: int) -> NDArray[np.int64]:
     """Return the frames at which units begin, ascending, ``n_frames`` last.
 
-    They stay what they are when frames are added at the end, but for the last unit.
+    Appending frames changes none of them except the last.
     """
     edges = layout.boundaries()
-    least, most = (max(1, n // max(1, 12 * n_atoms)) for n in (LEAST_NBYTES, UNIT_NBYTES))
+    min_frames, max_frames = (
+        max(1, nbytes // max(1, 12 * n_atoms)) for nbytes in (MIN_UNIT_NBYTES, MAX_UNIT_NBYTES)
+    )
     starts = [0]
     while (start := starts[-1]) < edges[-1]:
-        n_rows = min(max(start // SHARE, least), most)
-        number = int(np.searchsorted(edges, start + n_rows, side="right")) - 1
+        n_frames = min(max(start // GROWTH_DIVISOR, min_frames), max_frames)
+        number = int(np.searchsorted(edges, start + n_frames, side="right")) - 1
         stop = int(edges[number])
-        if stop <= start:  # a longer piece: chunks are read as one, others in parts
+        if stop <= start:  # boundaries further apart: a chunk is one unit, other runs are cut
             stop = int(edges[number + 1])
-            stop = stop if layout.info.chunk_frames else min(stop, start + n_rows)
+            stop = stop if layout.info.chunk_frames else min(stop, start + n_frames)
         starts.append(stop)
     return np.array(starts, np.int64)
 
@@ -69,17 +71,17 @@ def cached_reads(layout: Any, atoms: AtomIndices | None) -> UnitReads:
     reads: UnitReads | None = layout._unit_reads.get(label)
     if reads is None:
         reads = layout._unit_reads[label] = UnitReads(layout, layout.cache, label, group_atoms)
-        for note in _notes_on(layout.cache, layout.path, reads.works):
+        for note in _cache_notes(layout.cache, layout.path, reads.ranges_known):
             reads.source.note(note)
     return reads
 
 
-def _notes_on(cache: Cache, path: Path, works: bool) -> Iterator[str]:
+def _cache_notes(cache: Cache, path: Path, ranges_known: bool) -> Iterator[str]:
     """Yield the notes on keeping units of the trajectory `path` in `cache`.
 
-    `works`: whether the byte ranges of its frames are known.
+    `ranges_known`: whether the byte ranges of its frames are known.
     """
-    if not works:
+    if not ranges_known:
         yield (
             f"{path}: no unit of it can be kept, since only MDAnalysis or a library knows where "
             "its frames lie; it is read from the source: convert it, and keep units of the output"
@@ -89,8 +91,8 @@ def _notes_on(cache: Cache, path: Path, works: bool) -> Iterator[str]:
     kind = file_system_type(cache.root)
     if is_network(kind):
         yield (
-            f"{cache.root}: it lies on a file system of the network ({kind}), where a cache gains "
-            "nothing and all nodes share it; give a folder on a disk of each node"
+            f"{cache.root}: it lies on a network file system ({kind}), where a cache gains nothing "
+            "and all nodes share it; give a folder on a disk of each node"
         )
 
 
@@ -105,26 +107,27 @@ class UnitReads:
         self._layout = layout
         self._atoms = atoms
         self.edges = unit_edges(layout, layout.info.n_atoms if atoms is None else len(atoms))
-        opened = None
-        self.works = True
+        status = None
+        self.ranges_known = True
         """Whether the byte ranges of frames are known."""
         if layout.uuid is None:
             first = next(layout._ranges(0, int(self.edges[1]), atoms), None)
-            self.works = first is not None
-            opened = None if first is None else os.fstat(first.file.fileno())
+            self.ranges_known = first is not None
+            status = None if first is None else os.fstat(first.file.fileno())
         self.source = CachedSource(
-            cache, layout.path, label, layout.uuid, len(self.edges) - 1, opened
+            cache, layout.path, label, layout.uuid, len(self.edges) - 1, status
         )
         self._held: OrderedDict[int, CachedUnit] = OrderedDict()
         self._current: CachedUnit | None = None
         self._failed: set[int] = set()
         self._tables: dict[tuple[str, int, int], CachedUnit | None] = {}
-        self._expected = -1
+        self._last_listed = -1
+        """The unit that `source_ranges` dealt with last."""
 
     def read(self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock) -> None:
-        """Fill `block` with frames ``start:stop``, as the layout does; raises what it raises."""
-        for number, first, last in runs_of_parts(self.edges, start, stop):
-            begin, end = (int(self.edges[number]) + row for row in (first, last))
+        """Fill `block` with frames ``start:stop``; raises the errors of the layout's reading."""
+        for number, *rows_of_unit in runs_of_parts(self.edges, start, stop):
+            begin, end = (int(self.edges[number]) + row for row in rows_of_unit)
             rows = block.frames(slice(begin - start, end - start))
             self._read_unit(number, begin, end, atoms, rows)
 
@@ -135,7 +138,7 @@ class UnitReads:
         try:
             with reading_from(self):
                 self._layout._read_into(start, stop, atoms, rows)
-        except Exception as error:  # libraries have their own
+        except Exception as error:  # libraries raise errors of their own
             self._current = None
             with reading_from(None):
                 self._layout._read_into(start, stop, atoms, rows)
@@ -146,11 +149,11 @@ class UnitReads:
         number = int(np.searchsorted(self.edges, start, side="right")) - 1
         while number < len(self.edges) - 1 and self.edges[number] < stop:
             begin, end = self.edges[number : number + 2].tolist()
-            if number != self._expected and not self.source.held([number], [end])[0]:
-                with reading_from(self):  # it may read indexes
+            if number != self._last_listed and not self.source.held([number], [end])[0]:
+                with reading_from(self):  # finding the ranges may read indexes
                     ranges = list(self._layout._ranges(begin, end, self._atoms))
                 yield from ranges
-            self._expected = number
+            self._last_listed = number
             number += 1
 
     def read_into(self, file: OpenFile, buffers: Sequence[Any], offset: int) -> int:
@@ -180,34 +183,34 @@ class UnitReads:
         return self.source.name(number, int(self.edges[number + 1]))
 
     def _hold(self, number: int) -> CachedUnit | None:
-        """Return a unit to read from, kept or fetched; None where the source has to be read."""
+        """Return a unit from the cache, fetched if need be; None if only the source can be read."""
         unit = self._held.get(number)
-        if unit is not None or number in self._failed or not self.works:
+        if unit is not None or number in self._failed or not self.ranges_known:
             return unit
         unit = self.source.take(self._unit_name(number)) or self.fetch(number)
         if unit is None:
             self._failed.add(number)
             return None
         self._held[number] = unit
-        while len(self._held) > KEPT:
+        while len(self._held) > MAX_HELD_UNITS:
             self._held.popitem(last=False)[1].close()
         return unit
 
     def fetch(self, number: int) -> CachedUnit | None:
-        """Read a unit from the source and keep it; None where that is not possible as a whole."""
+        """Read a unit from the source and keep it; None if it cannot be read as a whole."""
         begin, end = self.edges[number : number + 2].tolist()
         self._current = None
         try:
             with reading_from(self):
-                source_ranges = _merged(self._layout._ranges(begin, end, self._atoms))
-            data = np.empty(sum(part.nbytes for part in source_ranges), np.uint8)
+                byte_ranges = _coalesced(self._layout._ranges(begin, end, self._atoms))
+            data = np.empty(sum(wanted.nbytes for wanted in byte_ranges), np.uint8)
             ranges: list[SourceRange] = []
-            begin = 0
+            position = 0
             with reading_from(None):
-                for part in source_ranges:
-                    part.file.fill(part.offset, data[begin : begin + part.nbytes])
-                    ranges.append((self._name(part.file), part.offset, part.nbytes))
-                    begin += part.nbytes
+                for wanted in byte_ranges:
+                    wanted.file.fill(wanted.offset, data[position : position + wanted.nbytes])
+                    ranges.append((self._name(wanted.file), wanted.offset, wanted.nbytes))
+                    position += wanted.nbytes
         except MdioError:  # reading these frames raises it again
             return None
         if not ranges:
@@ -216,11 +219,11 @@ class UnitReads:
         return CachedUnit(ranges, data)
 
     def _read_table(self, name: str, file: OpenFile, buffers: Sequence[Any], offset: int) -> int:
-        """Fill `buffers` with bytes beside the frames that were read before."""
+        """Fill `buffers` with bytes of a kept table; return their number, 0 if it is not kept."""
         nbytes = sum(buffer.nbytes for buffer in buffers)
         key = (name, offset, nbytes)
         if key not in self._tables:
-            if not 0 < nbytes <= TABLE_NBYTES or len(self._tables) >= MOST_TABLES:
+            if not 0 < nbytes <= MAX_TABLE_NBYTES or len(self._tables) >= MAX_TABLES:
                 return 0
             digest = hashlib.sha256(repr(key).encode(errors="surrogateescape")).hexdigest()[:16]
             self._tables[key] = self._load_table(f"{self.source.generation}-t{digest}", key, file)
@@ -252,21 +255,21 @@ class UnitReads:
         self._tables.clear()
 
 
-def _merged(ranges: Iterator[ByteRange]) -> list[ByteRange]:
-    """Return ranges in which adjacent and overlapping ones of a file are one."""
-    merged: list[ByteRange] = []
-    for part in ranges:
-        last = merged[-1] if merged else None
+def _coalesced(ranges: Iterator[ByteRange]) -> list[ByteRange]:
+    """Return `ranges`, with adjacent and overlapping ones of a file coalesced."""
+    coalesced: list[ByteRange] = []
+    for wanted in ranges:
+        last = coalesced[-1] if coalesced else None
         if (
             last is not None
-            and part.file is last.file
-            and 0 <= part.offset - last.offset <= (last.nbytes)
+            and wanted.file is last.file
+            and 0 <= wanted.offset - last.offset <= last.nbytes
         ):
-            nbytes = max(last.nbytes, part.offset - last.offset + part.nbytes)
-            merged[-1] = ByteRange(part.file, last.offset, nbytes)
-        elif part.nbytes:
-            merged.append(part)
-    return merged
+            nbytes = max(last.nbytes, wanted.offset - last.offset + wanted.nbytes)
+            coalesced[-1] = ByteRange(wanted.file, last.offset, nbytes)
+        elif wanted.nbytes:
+            coalesced.append(wanted)
+    return coalesced
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -283,39 +286,38 @@ class FileUnits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CacheUnits:
-    """Units of a trajectory, of one or several files; pickles to some bytes a unit.
+    """Units of a trajectory, of one or several files; pickles to a few bytes a unit.
 
-    Attributes: `edges`, (U + 1,) int64: frames at which units begin, ``n_frames`` last. `parts`:
+    Attributes: `edges`, (U + 1,) int64: frames at which units begin, ``n_frames`` last. `by_file`:
     units of each file, in order.
     """
 
     edges: NDArray[np.int64]
-    parts: list[FileUnits]
+    by_file: list[FileUnits]
 
     def held(self, cache: Cache) -> NDArray[np.bool_]:
         """Return whether this node has each unit, (U,)."""
         has_units = []
-        for part in self.parts:
-            source = CachedSource(cache, part.path, part.label, part.uuid)
+        for units in self.by_file:
+            source = CachedSource(cache, units.path, units.label, units.uuid)
             try:
-                has_units.append(source.held(part.numbers.tolist(), part.stops.tolist()))
-            except OSError:  # the source is not there: reading it raises a clear error
-                has_units.append(np.zeros(len(part.numbers), bool))
+                has_units.append(source.held(units.numbers.tolist(), units.stops.tolist()))
+            except OSError:  # the source is missing: reading it raises a clear error
+                has_units.append(np.zeros(len(units.numbers), bool))
         return np.concatenate(has_units)
 
 
 def cache_units(layout: Any, atoms: NDArray[np.int64] | None) -> CacheUnits:
-    """Return the units that reading `atoms` of an open layout takes, its members' one by one."""
-    edges, parts, n_frames = [np.zeros(1, np.int64)], [], 0
-    for member, first, last in layout.member_runs:
+    """Return the units that reading `atoms` of an open layout takes, member by member."""
+    edges, by_file, n_frames = [np.zeros(1, np.int64)], [], 0
+    for member, first, end in layout.member_runs:
         reads = cached_reads(member, atoms)
-        own = reads.edges
-        a = int(np.searchsorted(own, first, side="right")) - 1
-        b = int(np.searchsorted(own, last, side="left"))
-        inner = np.minimum(own[a + 1 : b + 1], last) - first
-        edges.append(n_frames + inner)
-        stops = own[a + 1 : b + 1]
+        first_unit = int(np.searchsorted(reads.edges, first, side="right")) - 1
+        end_unit = int(np.searchsorted(reads.edges, end, side="left"))
+        stops = reads.edges[first_unit + 1 : end_unit + 1]
+        edges.append(n_frames + np.minimum(stops, end) - first)
+        numbers = np.arange(first_unit, end_unit)
         source = reads.source
-        parts.append(FileUnits(source.path, source.label, source.uuid, np.arange(a, b), stops))
-        n_frames += last - first
-    return CacheUnits(np.concatenate(edges), parts)
+        by_file.append(FileUnits(source.path, source.label, source.uuid, numbers, stops))
+        n_frames += end - first
+    return CacheUnits(np.concatenate(edges), by_file)

@@ -1,9 +1,8 @@
-"""Outputs that go on: the finished units of one are taken over into a new one with more frames.
+"""Appending to outputs: full units of the old output are reused in a new one with more frames.
 
-A unit (a shard of every array, a segment, the chunks of a piece) that has all its frames stays as
-it is, to the byte: as a second name of the same file where it is a file, and where it is if it is
-an object of a store. So a continued output is what converting everything at once would have made,
-on the grid of the first conversion.
+A unit (a shard of every array, a segment, the chunks of a piece) that has all its frames is reused
+byte for byte: a file gets a second name (a hard link), an object of a store stays in its place. So
+the new output is what converting all frames at once would have made, on the old output's grid.
 """
 
 from __future__ import annotations
@@ -39,15 +38,15 @@ if TYPE_CHECKING:
 def storage_options_like(
     manifest: Mapping[str, Any], plan_values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return options of an output that is to lie as another does, by name; the precision apart.
+    """Return the options, by name, that lay out a new output as an old one, without precision.
 
-    `manifest`: of the other. `plan_values`: how it is laid out; see `backend.plan_fields`.
+    `manifest`: of the old one. `plan_values`: how it is laid out; see `backend.plan_fields`.
     """
     first = plan_values["arrays"][0] if "arrays" in plan_values else None
     contiguous = first is not None and first.contiguous
     steps = manifest.get("field_precisions", {})
     return {
-        # What native files have of their own accord is not asked for.
+        # The compression of a native format is not an option of its writer.
         "compression": manifest.get("compression") if first else None,
         "precision_velocities": steps.get("velocities"),
         "precision_forces": steps.get("forces"),
@@ -61,13 +60,13 @@ def storage_options_like(
 
 
 class Continuation(ABC):
-    """An output to which frames are added.
+    """How frames are added to an output.
 
     `old`: the output. `stop`: its frames before this one are kept.
     """
 
     n_reused = 0
-    """Frames in units that are taken over; known once `plan` was called."""
+    """Frames in units that are reused; set by `plan`."""
 
     def __init__(self, old: Layout, stop: int) -> None:
         assert old.manifest is not None
@@ -75,8 +74,8 @@ class Continuation(ABC):
         self.stop = stop
         self.manifest = old.manifest
 
-    def plan_alike(self, info: TrajectoryInfo) -> LayoutPlan:
-        """Return a plan of chunks as they are, made as the output was."""
+    def plan_like_old(self, info: TrajectoryInfo) -> LayoutPlan:
+        """Return a plan for the frames of `info` with the old output's options and chunks."""
         plan_values = plan_fields(self.old)
         options = WriteOptions(
             precision=self.manifest["precision"] or ("none" if "arrays" in plan_values else None),
@@ -90,13 +89,13 @@ class Continuation(ABC):
     def plan(self, info: TrajectoryInfo) -> LayoutPlan:
         """Plan the new output, of the frames of `info`, on the grid of the old one.
 
-        `info`: of all frames: the kept ones, and those that are added.
-        Raises PlanError: an older version wrote the old one, in a way that does not go on.
+        `info`: of all frames, those kept and those added.
+        Raises PlanError: an older version wrote the old output, in a way that cannot be continued.
         """
 
     @abstractmethod
     def take_over(self, writer: LayoutWriter) -> None:
-        """Give `writer`, which has made its files, the units of the first `n_reused` frames."""
+        """Give `writer`, after its `create`, the units of the first `n_reused` frames."""
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -104,7 +103,7 @@ class Continuation(ABC):
         return store_at(self.old.path).sizes(self.old.path)
 
     def link_file(self, name: str, folder: Path) -> None:
-        """Give a file of the output the same name in `folder`; an object stays, and has a stand-in.
+        """Link a file of the output into `folder`; of an object, put a stand-in file there.
 
         Raises CorruptLayoutError: it is missing. OutputError: the disk is full, ...
         """
@@ -115,7 +114,7 @@ class Continuation(ABC):
             new.parent.mkdir(parents=True, exist_ok=True)
             store_at(old).link(old, new, self.sizes[name])
 
-    def refuse(self) -> PlanError:
+    def version_error(self) -> PlanError:
         """Return the error for an output of an older version."""
         return PlanError(
             f"{self.old.path}: made by mdio {self.manifest['mdio_version']}, or changed since, in "
@@ -126,9 +125,9 @@ class Continuation(ABC):
 def open_continuation(old: Layout, stop: int) -> Continuation:
     """Return the continuation of an output, of which frames before `stop` are kept.
 
-    Raises PlanError: it is none of mdio, or of a layout to which nothing is added.
+    Raises PlanError: it is not an output of mdio, or its layout cannot be appended to.
     """
-    address = old.facts.continuation  # layouts without one say nothing
+    address = old.facts.continuation
     if old.manifest is None or address is None:
         raise PlanError(
             f"{old.path}: cannot append to {old.name}, only to mdio's zarr, segments and h5md; "
@@ -143,26 +142,26 @@ class ZarrContinuation(Continuation):
     old: ZarrLayout
 
     def plan(self, info: TrajectoryInfo) -> LayoutPlan:
-        """Plan shards and chunks as they are; see the base class."""
-        plan = self.plan_alike(info)
-        self._compare(plan.replace(n_frames=self.old.info.n_frames))
+        """Plan the same shards and chunks; see the base class."""
+        plan = self.plan_like_old(info)
+        self._check_metadata(plan.replace(n_frames=self.old.info.n_frames))
         self.n_reused = self.stop // plan.piece_frames * plan.piece_frames
         return plan
 
-    def _compare(self, plan: LayoutPlan) -> None:
-        """Refuse a tree that is not what this version would write; raises PlanError."""
+    def _check_metadata(self, plan: LayoutPlan) -> None:
+        """Raise PlanError unless the tree's metadata are what this version would write."""
         from mdio.layouts.zarr.tree import METADATA, array_nodes
 
         for path, node in array_nodes(plan).items():
             try:
-                same = read_regular(self.old.path / path / METADATA) == json.dumps(node).encode()
+                stored = read_regular(self.old.path / path / METADATA)
             except OSError:
-                same = False
-            if not same:
-                raise self.refuse()
+                stored = b""
+            if stored != json.dumps(node).encode():
+                raise self.version_error()
 
     def take_over(self, writer: LayoutWriter) -> None:
-        """Link the shards, and hand on their checksums."""
+        """Link the shards, and commit their checksums; see the base class."""
         from mdio.layouts.zarr.tree import atom_arrays
 
         plan, tree = writer.plan, cast("OwnTree", self.old.contents)
@@ -184,25 +183,25 @@ class SegmentsContinuation(Continuation):
     old: SegmentsLayout
 
     @property
-    def kept(self) -> list[Segment]:
-        """The segments that are taken over; an even split leaves them one frame apart."""
+    def reused_segments(self) -> list[Segment]:
+        """The segments that are reused; those of an even split differ by one frame at most."""
         segments = [segment for segment in self.old.segments if segment.stop <= self.stop]
         while segments and segments[-1].n_frames < self.old.segments[0].n_frames - 1:
             segments.pop()
         return segments
 
     def plan(self, info: TrajectoryInfo) -> LayoutPlan:
-        """Plan segments as long as the first; see the base class."""
+        """Plan new segments as long as the first; see the base class."""
         from mdio.layouts.segments.files import read_sums
 
         if read_sums(self.old.path, self.manifest, 0) is None:
-            raise self.refuse()
-        old_sizes = [segment.n_frames for segment in self.kept]
+            raise self.version_error()
+        old_sizes = [segment.n_frames for segment in self.reused_segments]
         self.n_reused = sum(old_sizes)
         size = self.old.segments[0].n_frames
-        full, rest = divmod(info.n_frames - self.n_reused, size)
-        sizes = (*old_sizes, *[size] * full, *[rest] * (rest > 0))
-        plan = self.plan_alike(info)
+        n_full, n_rest = divmod(info.n_frames - self.n_reused, size)
+        sizes = (*old_sizes, *[size] * n_full, *[n_rest] * (n_rest > 0))
+        plan = self.plan_like_old(info)
         return plan.replace(
             segment_frames=sizes, piece_frames=min(plan.piece_frames, size), n_files=len(sizes)
         )
@@ -211,28 +210,27 @@ class SegmentsContinuation(Continuation):
         """Link the segments; see the base class."""
         from mdio.layouts.segments.files import read_sums
 
-        moved = []
-        for number, segment in enumerate(self.kept):
+        adopted = []
+        for number, segment in enumerate(self.reused_segments):
             sums = read_sums(self.old.path, self.manifest, number)
             assert sums is not None
             self.link_file(segment.file, writer.path)
             index = next(index_paths(self.old.path / segment.file))
             if (name := str(index.relative_to(self.old.path))) in self.sizes:
                 self.link_file(name, writer.path)
-            moved.append((segment, sums.table))
-        cast("SegmentsWriter", writer).adopt(moved, has_box=bool(self.manifest["has_box"]))
+            adopted.append((segment, sums.table))
+        cast("SegmentsWriter", writer).adopt(adopted, has_box=bool(self.manifest["has_box"]))
 
 
 class H5MDContinuation(Continuation):
     """The continuation of an H5MD file."""
 
     def plan(self, info: TrajectoryInfo) -> LayoutPlan:
-        """Plan chunks as they are; see the base class."""
-        plan = self.plan_alike(info)
-        unit = math.lcm(*(array.chunk_frames for array in plan.arrays))
-        plan = plan.replace(
-            piece_frames=max(1, plan.piece_frames // unit) * unit, segment_frames=(), n_files=1
-        )
+        """Plan the same chunks; see the base class."""
+        plan = self.plan_like_old(info)
+        multiple = math.lcm(*(array.chunk_frames for array in plan.arrays))
+        piece_frames = max(1, plan.piece_frames // multiple) * multiple
+        plan = plan.replace(piece_frames=piece_frames, segment_frames=(), n_files=1)
         if plan.compression is not None and "parts" not in self.manifest:
             self.n_reused = self.stop // plan.piece_frames * plan.piece_frames
         return plan

@@ -1,4 +1,4 @@
-"""The manifest: what an output of mdio says of itself, as JSON beside the frames."""
+"""The manifest: the description of an output of mdio, as JSON beside the frames."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FORMAT = "mdio"
 FULL_SYSTEM = "trajectory"
 """The particle group of all atoms."""
 FORMAT_VERSION = 1
-"""Raised when older versions of mdio could misread what is written."""
+"""Increased whenever older versions of mdio could misread new outputs."""
 
 Runs = Sequence[Sequence[int]]
 
@@ -72,12 +72,12 @@ def runs_from_indices(indices: ArrayLike) -> list[list[int]]:
     """Write indices as runs, in their order.
 
     `indices`, (n,) int: in any order, repeats allowed.
-    Returns list of [start, stop, step]: each stands for ``range(start, stop, step)``, `step` > 0;
-    one after the other they give the indices back.
+    Returns list of [start, stop, step], each of which stands for ``range(start, stop, step)`` with
+    `step` > 0; one after the other these give the indices.
     """
     values = np.asarray(indices, np.int64)
     steps = np.diff(values)
-    # Stretches of equal steps: the step k lies between the values k and k + 1.
+    # Runs of equal steps: step k lies between the values k and k + 1.
     edges = np.append(np.flatnonzero(np.diff(steps)) + 1, steps.size).tolist()
     runs: list[list[int]] = []
     first = 0  # the first value that is in no run yet
@@ -94,7 +94,7 @@ def runs_from_indices(indices: ArrayLike) -> list[list[int]]:
 
 
 def indices_from_runs(runs: Runs) -> NDArray[np.int64]:
-    """Return the indices that `runs` stand for; the inverse of `runs_from_indices`."""
+    """Return the indices that `runs` stand for; inverse of `runs_from_indices`."""
     parts = [np.arange(*run, dtype=np.int64) for run in runs]
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
@@ -102,13 +102,13 @@ def indices_from_runs(runs: Runs) -> NDArray[np.int64]:
 def build_manifest(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str, Any]:
     """Return the manifest of an output as JSON-able values.
 
-    `plan`, `meta`: what was planned, and what the output says of its source. `extra`: what only the
-    writer knows: ``has_box`` (whether any frame has a non-zero box) at least, and what else its
-    layout wants to find again.
+    `plan`, `meta`: the plan of the output, and the facts of its source. `extra`: values that only
+    the writer knows: at least ``has_box`` (whether any frame has a non-zero box), and whatever its
+    layout needs for reading.
     Returns dict: frames and atoms that were kept, and the atoms of the groups, are runs of [start,
     stop, step]; ``atoms`` is None where all are kept; the atoms of a group are indices into the
-    atoms that are kept. ``error_bound_angstrom`` is how far a stored coordinate may lie from the
-    source's, before it is rounded to float32.
+    kept atoms. ``error_bound_angstrom`` is the largest difference between a stored coordinate and
+    the source's, before rounding to float32.
     """
     precision = plan.precision
     lossy = precision is not None and not plan.keeps_integers
@@ -160,12 +160,12 @@ def build_manifest(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str
 
 
 def has_source_integers(manifest: Mapping[str, Any]) -> bool:
-    """Return whether an output holds the integers of XTC files, so that nothing is lost."""
+    """Return whether an output holds the integers of XTC files, and so lost nothing."""
     return manifest.get("precision_source") not in (None, "asked")
 
 
 def is_group_name(name: str) -> bool:
-    """Return whether a particle group besides the full system may have that name.
+    """Return whether a particle group, other than the full system, may have this name.
 
     A slash or ``..`` would lead elsewhere in the tree, or out of it.
     """
@@ -173,7 +173,7 @@ def is_group_name(name: str) -> bool:
 
 
 def check_group_names(names: Iterable[str]) -> None:
-    """Refuse what no particle group can be called; raises PlanError."""
+    """Raise PlanError for a name that a particle group cannot have."""
     for name in names:
         if not is_group_name(name):
             raise PlanError(
@@ -185,10 +185,10 @@ def check_group_names(names: Iterable[str]) -> None:
 def check_manifest(manifest: Any, path: str | PathLike[str]) -> dict[str, Any]:
     """Return `manifest` if this version of mdio can read what it describes.
 
-    Raises CorruptLayoutError: no manifest of mdio, a newer format version, a checksum that is wrong
-    (manifests of older versions have none), keys that are missing or of a wrong type, names of
-    groups that lead elsewhere, or runs of atoms that do not add up (so that nothing is allocated on
-    a lying number).
+    Raises CorruptLayoutError: it is not a manifest of mdio, has a newer format version or a wrong
+    checksum (manifests of older versions have none), keys are missing or of a wrong type, names of
+    groups lead elsewhere, or runs of atoms do not add up (so that no wrong number decides how much
+    is allocated).
     """
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise CorruptLayoutError(
@@ -217,56 +217,56 @@ def check_manifest(manifest: Any, path: str | PathLike[str]) -> dict[str, Any]:
     _check_types(manifest, path)
     if manifest["n_frames"] < 1 or manifest["n_atoms"] < 1:
         raise CorruptLayoutError(
-            f"{path}: its manifest tells of {manifest['n_frames']} frames of "
+            f"{path}: its manifest has {manifest['n_frames']} frames of "
             f"{manifest['n_atoms']} atoms; convert the source again"
         )
-    counts = {"atoms": (manifest.get("atoms"), manifest["n_atoms"])}
+    expected_counts = {"atoms": (manifest.get("atoms"), manifest["n_atoms"])}
     for name, n_atoms in manifest["groups"].items():
         if not is_group_name(name):
             raise CorruptLayoutError(
-                f"{path}: its manifest tells of a group {name!r}, which is not a name for one; "
+                f"{path}: its manifest has a group {name!r}, which is not a name for one; "
                 "convert the source again"
             )
         runs = manifest["group_atoms"].get(name, [])
-        counts[f"group {name}"] = (runs, n_atoms)
+        expected_counts[f"group {name}"] = (runs, n_atoms)
         if count_indices(runs) is not None and any(run[1] > manifest["n_atoms"] for run in runs):
             raise CorruptLayoutError(
-                f"{path}: the group {name} in its manifest has atoms beyond the "
-                f"{manifest['n_atoms']} that there are; convert the source again"
+                f"{path}: the group {name} in its manifest has atoms beyond its "
+                f"{manifest['n_atoms']} atoms; convert the source again"
             )
-    for what, (runs, expected) in counts.items():
+    for name, (runs, expected) in expected_counts.items():
         if runs is not None and count_indices(runs) != expected:
             raise CorruptLayoutError(
-                f"{path}: the {what} in its manifest do not add up to {expected}; "
+                f"{path}: the runs of {name} in its manifest do not add up to {expected}; "
                 "convert the source again"
             )
     return manifest
 
 
 def _check_types(manifest: Mapping[str, Any], path: str | PathLike[str]) -> None:
-    """Refuse what is of another type than mdio writes: nothing behind this need doubt it."""
+    """Raise for values of other types than mdio writes, so that later code need not check."""
     optional = {key: kinds for key, kinds in _OPTIONAL.items() if key in manifest}
     for key, kinds in {**_REQUIRED, **optional}.items():
         value: Any = manifest.get(key)
-        # JSON's true and false are numbers to Python.
-        right = isinstance(value, kinds) and (kinds is bool or not isinstance(value, bool))
+        # Booleans are ints to Python.
+        is_valid = isinstance(value, kinds) and (kinds is bool or not isinstance(value, bool))
         if key == "frames":
-            right = right and count_indices(value) is not None
+            is_valid = is_valid and count_indices(value) is not None
         elif key == "fields":
-            right = right and all(isinstance(field, str) for field in value)
+            is_valid = is_valid and all(isinstance(field, str) for field in value)
         elif key == "groups":
-            right = right and all(type(n) is int for n in value.values())
+            is_valid = is_valid and all(type(n) is int for n in value.values())
         elif key == "field_precisions":
-            right = right and all(type(n) in _NUMBER for n in value.values())
-        if not right:
-            shown = repr(value)[:60] if key in manifest else "nothing"
+            is_valid = is_valid and all(type(n) in _NUMBER for n in value.values())
+        if not is_valid:
+            found = repr(value)[:60] if key in manifest else "nothing"
             raise CorruptLayoutError(
-                f"{path}: its manifest has {shown} for {key!r}; convert the source again"
+                f"{path}: its manifest has {found} for {key!r}; convert the source again"
             )
 
 
 def count_indices(runs: Any) -> int | None:
-    """Return how many indices `runs` stand for without making them; None if they are no runs."""
+    """Return how many indices `runs` stand for, without making them; None for malformed runs."""
     try:
         if any(start < 0 or step < 1 for start, _, step in runs):
             return None
@@ -276,7 +276,7 @@ def count_indices(runs: Any) -> int | None:
 
 
 def manifest_checksums(manifest: Mapping[str, Any], key: str, path: Any) -> dict[str, Any]:
-    """Return the checksums by array that a manifest holds; those of older versions have none."""
+    """Return the checksums by array that a manifest holds; older manifests hold none."""
     crcs = manifest.get(key, {})
     if not isinstance(crcs, dict):
         raise CorruptLayoutError(

@@ -1,14 +1,13 @@
 """Plans of outputs: chunk, shard and stripe arithmetic. Pure: no disk, no clock.
 
-The unit that file systems like is the stripe (Lustre's default is 1 MiB), the unit that readers
-fetch is the chunk, and the unit that one worker makes and writes is the piece (a Zarr shard, a run
-of HDF5 chunks, a segment). A piece is a whole number of chunks, of the full system and of each
-group alike, so that pieces never share a chunk.
+File systems transfer whole stripes best (Lustre's default is 1 MiB), readers read whole chunks, and
+one worker makes and writes a whole piece (a Zarr shard, a run of HDF5 chunks, a segment). A piece
+is a whole number of chunks, of the full system and of each group, so that pieces never share one.
 
-A chunk wants to fill whole stripes of the file system, be large enough to be worth a request and
-small enough not to make readers fetch what they do not need. Chunks are stored whole, so the last
-one, which reaches beyond the trajectory, costs as much as the others: for few chunks that matters
-as much as the empty ends of stripes, and both count as padding.
+A chunk should fill whole stripes of the file system, be large enough to be worth a request, and be
+small enough that readers read little that they do not need. Chunks are stored whole, so the last
+one, which reaches beyond the trajectory, takes as much space as the others. Where chunks are few
+this matters as much as the empty ends of stripes; both count as padding.
 """
 
 from __future__ import annotations
@@ -36,30 +35,30 @@ MIB = 1 << 20
 MAX_PADDING = 0.15
 """Largest share of padding in an output."""
 GOOD_PADDING = 0.05
-"""Padding that is not worth larger chunks to save."""
-SEARCH_STRIPES = 16
-"""How many sizes of chunks, in stripes, are tried."""
+"""Share of padding up to which a size is taken at once, without trying larger chunks."""
+MAX_CANDIDATES = 16
+"""How many chunk sizes are tried."""
 MAX_CHUNK_NBYTES = 16 * MIB
-"""Chunks are not made larger than this only to fill their stripes better; frames that are larger
-are cut into chunks of atoms."""
-SPLIT_NBYTES = 4 * MIB
-"""Approximate bytes of a chunk of such frames."""
+"""Chunks are not made larger than this to fill stripes; larger frames are cut along the atoms."""
+SPLIT_CHUNK_NBYTES = 4 * MIB
+"""Approximate bytes of a chunk where frames are cut along the atoms."""
 MAX_BLOCK_NBYTES = 64 * MIB
-"""Decoded bytes of a piece that no plan exceeds on its own, unless a single frame does (two, if
-they are differenced) or one stripe of each field."""
-QUANTISED_FRAMES = 64
-"""Frames a chunk of differenced integers holds at most: beyond, size gains little."""
+"""Decoded bytes that a plan gives the chunks of a run of frames unasked, unless one frame (two, if
+they are differenced) or one stripe of each field has more."""
+MAX_QUANTISED_FRAMES = 64
+"""Frames in a chunk of differenced integers: more frames hardly compress better."""
 SEEKING = "rigid-seek"
-SEEK_FRAMES = 16
-"""The same for the compression from which single frames are read: more would be read in vain."""
-QUANTISED_NBYTES = 32 * MIB
-"""Decoded bytes of all chunks over one run of frames, which a reader of whole frames holds."""
+"""The compression made for reading single frames."""
+MAX_SEEK_FRAMES = 16
+"""Frames in a chunk of that compression: of more frames too much would be read for one."""
+MAX_QUANTISED_NBYTES = 32 * MIB
+"""Decoded bytes of all quantised chunks over one run of frames, which a reader holds at once."""
 FEW_FRAMES = 4
-"""Frames of differenced chunks where frames are large, or read one at a time."""
+"""Frames in a differenced chunk where frames are large, or read one at a time."""
 RANDOM_NBYTES, SERIES_NBYTES = 1 << 16, 1 << 18
 """Approximate bytes of a chunk if single frames, or atoms, are read: more would be wasted."""
-LARGEST_CHUNK_NBYTES = (1 << 32) - 1
-"""Chunks of HDF5 cannot be larger."""
+MAX_HDF5_CHUNK_NBYTES = (1 << 32) - 1
+"""Largest chunk that HDF5 can store."""
 
 
 def plan_padding(
@@ -67,8 +66,8 @@ def plan_padding(
 ) -> float:
     """Return the share of padding in an output whose chunks begin on stripe boundaries.
 
-    `shape`, `chunk`: (frames, atoms) of the array and of a chunk. `stripe_nbytes`: stripe size; 1 =
-    chunks lie close to each other. `item_nbytes`: bytes of one atom in one frame.
+    `shape`, `chunk`: (frames, atoms) of the array and of a chunk. `stripe_nbytes`: stripe size; 1
+    if chunks follow each other without gaps. `item_nbytes`: bytes of one atom in one frame.
     """
     n_chunks = math.ceil(shape[0] / chunk[0]) * math.ceil(shape[1] / chunk[1])
     used = math.ceil(item_nbytes * chunk[0] * chunk[1] / stripe_nbytes) * stripe_nbytes
@@ -76,10 +75,10 @@ def plan_padding(
 
 
 def fit_parts(longest: int, total: int) -> int:
-    """Return a length of at most `longest` that cuts `total` into parts of which the last is full.
+    """Return a length of at most `longest` that cuts `total` into parts with little padding.
 
-    Full but for 15% of all parts together. Equal parts differ by one at most, which is more than
-    15% only where they are shorter than seven: then shorter ones will do, and 1 does always.
+    The last part may be shorter than the others, by at most 15% of the length of all parts. Parts
+    of equal length are tried first, then shorter ones; a length of 1 always fits.
     """
     length = math.ceil(total / math.ceil(total / min(longest, total)))
     while math.ceil(total / length) * length * (1 - MAX_PADDING) > total:
@@ -90,22 +89,21 @@ def fit_parts(longest: int, total: int) -> int:
 def plan_chunks(frame_nbytes: int, n_frames: int, stripe_nbytes: int) -> tuple[int, float]:
     """Choose how many whole frames make a chunk that fits the stripes.
 
-    The smallest number of stripes that make 1 MiB or more and that whole frames fill to 95%, the
-    unused end of the last chunk counted as empty; if none does, to 85%.
+    A chunk takes the smallest number of stripes of 1 MiB or more together that whole frames fill to
+    95%, or else to 85%; the unused end of the last chunk counts as empty.
 
-    `frame_nbytes`: bytes of one frame in one array. `n_frames`: frames there are: a chunk never
-    holds more. `stripe_nbytes`: stripe size.
-    Returns `chunk_frames` (int). `padding` (float): share of what is stored that is padding if
-    chunks begin on stripe boundaries; at most 0.15. 0 where that is not worth while, since no chunk
-    of up to 16 MiB fits or the whole trajectory is smaller than a stripe: such chunks lie close to
-    each other.
+    `frame_nbytes`: bytes of one frame in one array. `n_frames`: frames of the trajectory, and most
+    frames of a chunk. `stripe_nbytes`: stripe size.
+    Returns `chunk_frames` (int). `padding` (float): share of padding if chunks begin on stripe
+    boundaries, at most 0.15; 0 where chunks are not aligned, since no chunk of up to 16 MiB fits or
+    the whole trajectory is smaller than a stripe.
     """
     if frame_nbytes * n_frames <= stripe_nbytes:
         return fit_parts(max(MIB // frame_nbytes, 1), n_frames), 0.0
     smallest = max(1, math.ceil(MIB / stripe_nbytes))
     largest = max(smallest, MAX_CHUNK_NBYTES // stripe_nbytes)
     candidates = []
-    for n_stripes in range(smallest, min(smallest + SEARCH_STRIPES, largest + 1)):
+    for n_stripes in range(smallest, min(smallest + MAX_CANDIDATES, largest + 1)):
         frames = min(n_stripes * stripe_nbytes // frame_nbytes, n_frames)
         if frames > 0:
             shape, chunk = (n_frames, 1), (frames, 1)
@@ -117,7 +115,7 @@ def plan_chunks(frame_nbytes: int, n_frames: int, stripe_nbytes: int) -> tuple[i
 
 
 def _first_good(candidates: list[tuple[int, float]]) -> tuple[int, float] | None:
-    """Return the first (length, padding) of little padding, or else of padding that will do."""
+    """Return the first (length, padding) with `GOOD_PADDING`, or else with `MAX_PADDING`."""
     for limit in (GOOD_PADDING, MAX_PADDING):
         for length, padding in candidates:
             if padding <= limit:
@@ -126,33 +124,33 @@ def _first_good(candidates: list[tuple[int, float]]) -> tuple[int, float] | None
 
 
 def split_atoms(n_atoms: int, stripe_nbytes: int) -> int:
-    """Return the atoms of one large frame in a chunk: about 4 MiB, and whole stripes."""
-    target = math.ceil(SPLIT_NBYTES / stripe_nbytes) * stripe_nbytes
-    ideal = max(1, round(12 * n_atoms / target))
-    near = sorted(range(math.ceil(0.6 * ideal), 2 * ideal + 1), key=lambda n: abs(n - ideal))
+    """Return the atoms in a chunk of one large frame: about 4 MiB, in whole stripes."""
+    target_nbytes = math.ceil(SPLIT_CHUNK_NBYTES / stripe_nbytes) * stripe_nbytes
+    ideal = max(1, round(12 * n_atoms / target_nbytes))
+    counts = sorted(range(math.ceil(0.6 * ideal), 2 * ideal + 1), key=lambda n: abs(n - ideal))
     candidates = [
         (atoms, plan_padding((1, n_atoms), (1, atoms), stripe_nbytes))
-        for atoms in (math.ceil(n_atoms / n_parts) for n_parts in near[:SEARCH_STRIPES])
+        for atoms in (math.ceil(n_atoms / n_parts) for n_parts in counts[:MAX_CANDIDATES])
     ]
     best = _first_good(candidates)
     return fit_parts(math.ceil(n_atoms / ideal), n_atoms) if best is None else best[0]
 
 
-def tall_chunks(n_atoms: int, n_frames: int, frames: int, chunk_nbytes: int) -> tuple[int, int]:
+def tall_chunks(n_atoms: int, n_frames: int, max_frames: int, chunk_nbytes: int) -> tuple[int, int]:
     """Return (frames, atoms) of chunks that hold many frames of some of the atoms.
 
-    `n_atoms`, `n_frames`: of the array. `frames`: wanted frames of a chunk. `chunk_nbytes`: about
-    what a chunk should have, decoded.
+    `n_atoms`, `n_frames`: of the array. `max_frames`: most frames of a chunk. `chunk_nbytes`:
+    approximate decoded bytes of a chunk.
     """
-    chunk_frames = fit_parts(frames, n_frames)
+    chunk_frames = fit_parts(max_frames, n_frames)
     n_parts = math.ceil(12 * chunk_frames * n_atoms / chunk_nbytes)
     return chunk_frames, fit_parts(math.ceil(n_atoms / n_parts), n_atoms)
 
 
 def group_frames(n_atoms: int, n_frames: int, chunk_frames: int, n_chunks: int, limit: int) -> int:
-    """Return the frames of a group's chunks: 1, 2, 4, ... chunks of the full system.
+    """Return the frames of a group's chunks: those of 1, 2, 4, ... chunks of the full system.
 
-    At most a piece and at most `limit` bytes, and no longer than the frames there are fill well.
+    As many as fit a piece, `limit` bytes, and the trajectory without too much padding.
     """
     frames = chunk_frames
     while frames < chunk_frames * n_chunks and 24 * n_atoms * frames <= limit:
@@ -176,30 +174,29 @@ def plan_shape(
     """Choose the frames and atoms of a chunk of the full system.
 
     `shape`: (frames, atoms) of the array. `block_nbytes`: decoded bytes of a frame of all arrays.
-    `quantised`: whether it holds differenced integers. `seeks`: whether single frames will be read
-    from these. `pattern`: how it will be read.
-    `stripe_nbytes`: stripe size. `requested`: what the user wants of them.
-    Raises PlanError: more bytes than a chunk of HDF5 has.
+    `quantised`: whether it holds differenced integers. `seeks`: whether these are made for reading
+    single frames. `pattern`: how the array will be read. `stripe_nbytes`: stripe size.
+    `requested`: frames and atoms that the user asked for.
+    Raises PlanError: a chunk would be too large for HDF5.
     """
     n_frames, n_atoms = shape
     frame_nbytes = 12 * n_atoms
     stripe = stripe_nbytes
-    most = max(1, MAX_BLOCK_NBYTES // block_nbytes)
+    max_frames = max(1, MAX_BLOCK_NBYTES // block_nbytes)
     if pattern == "timeseries":
-        frames, atoms = tall_chunks(n_atoms, n_frames, most, SERIES_NBYTES)
+        frames, atoms = tall_chunks(n_atoms, n_frames, max_frames, SERIES_NBYTES)
     elif quantised:
-        # Chunks of one frame could not be differenced; two already gain most of it.
-        few = max(2, min(FEW_FRAMES, most))
-        limit = SEEK_FRAMES if seeks and pattern == "blocks" else QUANTISED_FRAMES
-        many = max(few, min(QUANTISED_NBYTES // frame_nbytes, most, limit))
-        most_frames = few if pattern == "frames" else many
+        # One frame has nothing to be differenced with; two save most of what can be saved.
+        few = max(2, min(FEW_FRAMES, max_frames))
+        limit = MAX_SEEK_FRAMES if seeks and pattern == "blocks" else MAX_QUANTISED_FRAMES
+        many = max(few, min(MAX_QUANTISED_NBYTES // frame_nbytes, max_frames, limit))
         nbytes = MIB if pattern == "selection" else 4 * MIB
-        frames, atoms = tall_chunks(n_atoms, n_frames, most_frames, nbytes)
+        frames, atoms = tall_chunks(n_atoms, n_frames, few if pattern == "frames" else many, nbytes)
     elif frame_nbytes > max(MAX_CHUNK_NBYTES, stripe):
         frames, atoms = 1, split_atoms(n_atoms, stripe)
     elif pattern == "selection":
-        most_frames = max(MAX_CHUNK_NBYTES // frame_nbytes, 1)
-        frames, atoms = tall_chunks(n_atoms, n_frames, most_frames, max(stripe, MIB))
+        n_fitting = max(MAX_CHUNK_NBYTES // frame_nbytes, 1)
+        frames, atoms = tall_chunks(n_atoms, n_frames, n_fitting, max(stripe, MIB))
     elif pattern == "frames":
         frames, atoms = fit_parts(max(RANDOM_NBYTES // frame_nbytes, 1), n_frames), n_atoms
     else:
@@ -208,26 +205,26 @@ def plan_shape(
     if chunk_atoms is not None:
         atoms = min(chunk_atoms, n_atoms)
         if chunk_frames is None and not quantised:
-            frames = min(plan_chunks(12 * atoms, n_frames, stripe)[0], most)
+            frames = min(plan_chunks(12 * atoms, n_frames, stripe)[0], max_frames)
     if chunk_frames is not None:
         frames = min(chunk_frames, n_frames)
-    if 12 * frames * atoms > LARGEST_CHUNK_NBYTES:
+    if 12 * frames * atoms > MAX_HDF5_CHUNK_NBYTES:
         raise PlanError(
             f"a chunk of {frames} frames of {atoms} atoms would have {12 * frames * atoms} bytes, "
-            f"but HDF5 takes at most {LARGEST_CHUNK_NBYTES}; give a smaller --chunk-frames"
+            f"but HDF5 takes at most {MAX_HDF5_CHUNK_NBYTES}; give a smaller --chunk-frames"
         )
     return frames, atoms
 
 
 DEFAULT_STRIPE_NBYTES = MIB
 MIN_PIECE_NBYTES, MAX_PIECE_NBYTES = 4 * MIB, 32 * MIB
-"""Decoded bytes of a piece: large enough to be one good write, small enough that a few of them fit
-in a worker, and that there are pieces enough for every worker (16 where sizes allow)."""
+"""Decoded bytes of a piece: large enough to be written fast, small enough that a worker can hold a
+few of them and that there are pieces for every worker (16 where sizes allow)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StorageOptions:
-    """The options of a user on how an output is stored; the layout's plan gets them unchanged."""
+    """A user's options for how an output is stored, which are passed unchanged to its plan."""
 
     precision: float | Literal["auto", "none"] | None = option(
         "round positions to this step in angstrom; auto keeps the integers of an XTC source, bit "
@@ -290,12 +287,12 @@ class StorageOptions:
 
     @property
     def field_precisions(self) -> dict[str, float]:
-        """Steps of the fields besides positions that are to be rounded."""
+        """Rounding steps asked for velocities and forces, by field."""
         steps = {"velocities": self.precision_velocities, "forces": self.precision_forces}
         return {name: step for name, step in steps.items() if step is not None}
 
     def refuse_rounding(self, what: str) -> None:
-        """Raise PlanError, for `what` cannot round them, if velocities or forces are to be."""
+        """Raise PlanError if velocities or forces are to be rounded, which `what` does not do."""
         for name in self.field_precisions:
             raise PlanError(
                 f"--precision-{name} does not go with {what}; leave it out, or write zarr or h5md"
@@ -303,11 +300,11 @@ class StorageOptions:
 
 
 class PackedShare(NamedTuple):
-    """Size of an XTC's integers when packed anew, as share of the XTC, from a few frames."""
+    """Size of an XTC's integers with each codec, as a share of the XTC, from a few frames."""
 
     bitpack: float
     rigid: float | None
-    """None where bitpack is small enough."""
+    """None where it was not measured, since bitpack is small enough."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,7 +314,7 @@ class WriteOptions(StorageOptions):
     compression: str | None = None
     """``NAME`` or ``NAME:LEVEL``; None = none."""
     file_system: str | None = None
-    """Type of the output's file system, where that decides whether floats are compressed."""
+    """Type of the output's file system, if it is to decide the compression."""
     stripe_nbytes: int = DEFAULT_STRIPE_NBYTES
     groups: Mapping[str, int] = field(default_factory=dict)
     """Number of atoms of each group to store besides the full system."""
@@ -341,7 +338,8 @@ class ArrayPlan:
     chunk_frames: int
     chunk_atoms: int
     contiguous: bool = False
-    """Whether it lies in one piece: chunks are then runs of frames that have one checksum."""
+    """Whether the array is stored without chunks; a "chunk" is then a run of frames with a
+    checksum."""
     compression: str | None = None
     """Compression of this array, where it is not that of the plan."""
 
@@ -365,7 +363,7 @@ class FieldPlan:
     sparse: tuple[str, ...] = ()
     """Per-atom arrays that some frames lack; they are NaN there."""
     has_box: bool = True
-    """Whether unit cells are held, where the format leaves the choice."""
+    """Whether boxes are stored, in formats where they may be left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,21 +375,21 @@ class StripePlan:
     alignment_nbytes: int = 1
     """Uncompressed HDF5 chunks begin at multiples of this."""
     padding: float = 0.0
-    """Share of the stripes under the full system that lies empty, behind chunks and in the last;
-    0 where chunks are not aligned."""
+    """Share of the full system's stripes that is empty, behind chunks and in the last one; 0 where
+    chunks are not aligned."""
 
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """How the output is written; its contents do not depend on it."""
+    """How the output is written, which does not affect what it contains."""
 
     writes_chunks: bool = False
-    """Whether every chunk is a write of its own; else each array of a piece is one."""
+    """Whether each chunk is written by a call of its own, rather than each array of a piece."""
     direct: Direct | None = None
-    """Whether large writes go past the page cache, or do if the disk proves fast (``"auto"``);
-    None = others write, who do not know it."""
+    """Whether large writes bypass the page cache; ``"auto"`` = if the disk proves fast; None = a
+    library writes, which cannot."""
     by_owner: bool = False
-    """Whether ranks hand what they encode to rank 0, which alone writes."""
+    """Whether ranks send what they encode to rank 0, which writes all of it."""
 
 
 PARTS = {
@@ -416,7 +414,8 @@ class LayoutPlan:
     precision: float | None = None
     """Step in angstrom of quantised positions; None = float32 in full."""
     precision_source: Literal["asked", "xtc", None] = None
-    """``xtc``: the step is that of the integers in the XTC source, and nothing is lost."""
+    """``asked``: the step was asked for; ``xtc``: it is that of the XTC source, which loses
+    nothing."""
     field_precisions: Mapping[str, float] = field(default_factory=dict)
     """Steps of velocities (angstrom/ps) and forces (kJ/(mol angstrom)) where they are rounded."""
     container: str | None = None
@@ -433,9 +432,9 @@ class LayoutPlan:
     topology_nbytes: int = 0
     n_files: int = 1
     nbytes: int = 0
-    """Bytes of the output, exact but for headers if uncompressed; an upper estimate otherwise."""
+    """Bytes of the output: exact except for headers if uncompressed, an upper estimate if not."""
     source_density: float | None = None
-    """Bytes on disk that the source has per atom and frame."""
+    """Bytes on disk of the source per atom and frame."""
 
     @property
     def keeps_integers(self) -> bool:
@@ -476,7 +475,7 @@ class LayoutPlan:
         return {(array.group, array.field): array for array in self.arrays}[group, field_name]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as plain values, with what follows from it."""
+        """Return the plan as plain values, with sizes and counts that follow from it."""
         plan = asdict(self)
         for part in PARTS:
             plan |= plan.pop(part)
@@ -487,20 +486,20 @@ class LayoutPlan:
         return plan
 
     def replace(self, **changes: Any) -> LayoutPlan:
-        """Return a copy with `changes`, of what is in its parts too."""
+        """Return a copy with `changes` to its fields and to those of its parts."""
         for part, names in PARTS.items():
-            if own := {name: changes.pop(name) for name in names & changes.keys()}:
-                changes[part] = replace(getattr(self, part), **own)
+            if part_changes := {name: changes.pop(name) for name in names & changes.keys()}:
+                changes[part] = replace(getattr(self, part), **part_changes)
         return replace(self, **changes)
 
 
 def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool) -> LayoutPlan:
-    """Plan the chunked arrays that h5md and zarr share; the layout's own file fills in the rest.
+    """Plan the chunked arrays of h5md and zarr.
 
-    `info`: the frames and atoms that will be written (after selection). `options`: what was asked.
-    `quantised`: whether positions are stored as differenced integers, which want many frames a
-    chunk.
-    Returns LayoutPlan: with `layout`, `n_files` and precision left to the caller.
+    `info`: the frames and atoms that will be written (after selection). `options`: of the
+    conversion. `quantised`: whether positions are stored as differenced integers, which compress
+    best with many frames a chunk.
+    Returns LayoutPlan, of which the caller sets `layout`, `n_files` and precision.
     Raises PlanError: sizes that are not positive, no frames, no atoms.
     """
     for label, value in (
@@ -516,8 +515,9 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
             f"{info.path}: {info.n_frames} frames of {info.n_atoms} atoms: nothing to write"
         )
     if (n_frames := options.expected_frames) is not None:
-        whole, options = info.replace(n_frames=n_frames), replace(options, expected_frames=None)
-        plan = plan_pieces(whole, options, quantised=quantised)
+        expected_info = info.replace(n_frames=n_frames)
+        options = replace(options, expected_frames=None)
+        plan = plan_pieces(expected_info, options, quantised=quantised)
         return plan.replace(n_frames=info.n_frames, nbytes=plan.nbytes * info.n_frames // n_frames)
     for name, step in options.field_precisions.items():
         if not getattr(info, f"has_{name}"):
@@ -532,13 +532,13 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
         seeks=options.compression == SEEKING,
         pattern=options.pattern,
         stripe_nbytes=stripe,
-        requested=(_plain(options.chunk_frames), _plain(options.chunk_atoms)),
+        requested=(_as_int(options.chunk_frames), _as_int(options.chunk_atoms)),
     )
     total_nbytes = info.frame_nbytes * info.n_frames
     piece_nbytes = min(max(total_nbytes // 16, MIN_PIECE_NBYTES), MAX_PIECE_NBYTES)
     # A power of two of chunks, so that groups can have 1, 2, 4, ... times as many frames a chunk.
-    most_chunks = max(1, min(piece_nbytes // info.frame_nbytes, info.n_frames) // chunk_frames)
-    n_chunks = 1 << (most_chunks.bit_length() - 1)
+    max_chunks = max(1, min(piece_nbytes // info.frame_nbytes, info.n_frames) // chunk_frames)
+    n_chunks = 1 << (max_chunks.bit_length() - 1)
     fields = ["positions"]
     fields += ["velocities"] * info.has_velocities + ["forces"] * info.has_forces
     arrays = []
@@ -576,6 +576,6 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
     )
 
 
-def _plain(number: int | None) -> int | None:
-    """Return a number that may be one of NumPy's as Python's."""
+def _as_int(number: int | None) -> int | None:
+    """Return a number, which may be one of NumPy's, as Python's int."""
     return None if number is None else int(number)

@@ -1,8 +1,8 @@
-"""Files that are records, one after the other, a frame in each: for formats of other packages.
+"""Base classes for formats of other packages whose files are records, each of one frame.
 
-Such a package says where records end and what one of them holds, and the other way round. The rest
-is done here: an index of the records that is kept beside the file, prefetching, caches on nodes,
-selections, checks of what records hold, writing in order by many workers and resuming.
+Such a package finds where records end, and decodes and encodes one record. The rest is done here:
+an index of the records, kept beside the file, prefetching, caches on nodes, selections, checks of
+decoded frames, writing in order by many workers, and resuming.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from mdio.layouts.writer import EncodedChunk
 
 
 class RecordsLayout(FoundFrames):
-    """A file of records, a frame in each.
+    """A file of records, each of one frame.
 
-    A subclass has `name`, `facts`, `sniff` and what is abstract here.
+    A subclass defines `name`, `facts`, `sniff` and the abstract methods.
     """
 
     reads_whole_frames = True
@@ -40,26 +40,27 @@ class RecordsLayout(FoundFrames):
     @staticmethod
     @abstractmethod
     def sizes(file: BinaryIO) -> Iterable[int]:
-        """Yield the bytes of each record of a file, which lie one behind the other."""
+        """Yield the size in bytes of each record of a file; records follow without gaps."""
 
     @staticmethod
     @abstractmethod
     def snapshot(record: bytes) -> Snapshot:
         """Return the frame in a record.
 
-        Any exception that it raises is reported as damage to the frame. Shapes are checked here;
-        what of velocities and forces the first frame lacks is not read, what another lacks is NaN.
+        Any exception that it raises is reported as damage to the frame. The caller checks shapes.
+        Velocities and forces are read if the first frame has them; in other frames without them
+        they are NaN.
         """
 
     def _open_frames(self) -> TrajectoryInfo:
         self._index = load_index(self.path, self._scan)
         first = self._snapshot(0)
-        more = {f"has_{name}": getattr(first, name) is not None for name in FIELDS[1:]}
-        info = self._describe(**more)
+        has_fields = {f"has_{name}": getattr(first, name) is not None for name in FIELDS[1:]}
+        info = self._describe(**has_fields)
         if first.time is not None:
             return info
-        begin = TIMES_MADE_UP if first.step is None else STEPS_KNOWN
-        text = f"{begin}, since {self.name} holds none: frames are 1 ps apart"
+        beginning = TIMES_MADE_UP if first.step is None else STEPS_KNOWN
+        text = f"{beginning}, since {self.name} holds none: frames are 1 ps apart"
         return info.replace(flaws=info.flaws._replace(made_up=(text,)))
 
     def _scan(self, path: Path) -> FrameIndex:
@@ -76,7 +77,7 @@ class RecordsLayout(FoundFrames):
         return FrameIndex(edges[:-1], int(edges[-1]), n_atoms, int(size - edges[-1]))
 
     def _snapshot(self, frame: int) -> Snapshot:
-        """Return a frame, of the right shape; raises SourceError."""
+        """Return a frame whose arrays have the right shapes; raises SourceError."""
         begin, end = self._span(frame, frame + 1)
         record = self._file.peek(begin, end - begin)
         try:
@@ -85,14 +86,14 @@ class RecordsLayout(FoundFrames):
             shapes = dict.fromkeys(FIELDS, (n_atoms, 3)) | {"box": (6,), "time": (), "step": ()}
             for name, shape in shapes.items():
                 if name == FIELDS[0] or getattr(snapshot, name) is not None:
-                    kind = {"time": np.float64, "step": np.int64}.get(name, np.float32)
-                    values = np.asarray(getattr(snapshot, name), kind)
+                    dtype = {"time": np.float64, "step": np.int64}.get(name, np.float32)
+                    values = np.asarray(getattr(snapshot, name), dtype)
                     if values.shape != shape:
                         raise ValueError(f"{name} of shape {values.shape}, expected {shape}")
                     setattr(snapshot, name, values)
         except MdioError:
             raise
-        except Exception as error:  # others raise anything on bad input
+        except Exception as error:  # plug-ins raise anything on bad input
             text = error_text(error)[:200]
             raise SourceError(
                 f"{self.path}: frame {frame} is damaged ({text}); copy the file again"
@@ -115,16 +116,16 @@ class RecordsLayout(FoundFrames):
 
 
 class RecordsWriter(AppendingFileWriter):
-    """Writes such a file; workers make the records.
+    """Writes a file of records, which workers encode.
 
-    A subclass has `name` and what is abstract here.
+    A subclass defines `name` and the abstract method.
     """
 
     name: ClassVar[str]
     fields: ClassVar[tuple[str, ...]] = FIELDS[:1]
-    """Which per-atom arrays records hold; others are left out, with a note."""
+    """Per-atom arrays that records hold; others are left out, with a note."""
     atom_nbytes: ClassVar[int] = 12
-    """Approximate bytes of an atom in a record, by which disk space is planned."""
+    """Approximate bytes of an atom in a record, from which disk space is estimated."""
 
     @staticmethod
     @abstractmethod
@@ -133,16 +134,17 @@ class RecordsWriter(AppendingFileWriter):
 
     @classmethod
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:  # noqa: ARG003
-        """Plan one file; the caller notes which of `options` were not followed."""
+        """Plan one file; the caller adds notes on `options` that were not followed."""
         piece_frames = max(1, min(PIECE_NBYTES // max(1, 12 * info.n_atoms), info.n_frames))
         nbytes = info.n_frames * (100 + cls.atom_nbytes * info.n_atoms)
         present = ("positions", *(name for name in FIELDS[1:] if getattr(info, f"has_{name}")))
         native = FieldPlan(tuple(name for name in present if name in cls.fields), info.sparse)
-        size = cls.name, info.n_frames, info.n_atoms, piece_frames
-        return LayoutPlan(*size, native=native, nbytes=nbytes)
+        return LayoutPlan(
+            cls.name, info.n_frames, info.n_atoms, piece_frames, native=native, nbytes=nbytes
+        )
 
     def _encoder_for(self, plan: LayoutPlan) -> Encoder:
-        return _Records(plan.n_atoms)
+        return _RecordEncoder(plan.n_atoms)
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
         """Return the records of these frames."""
@@ -150,8 +152,8 @@ class RecordsWriter(AppendingFileWriter):
         return [EncodedChunk(str(start), data, [crc32c(data)])]
 
 
-class _Records(Encoder):
-    """Stands for records of any size."""
+class _RecordEncoder(Encoder):
+    """States that records may have any size; `RecordsWriter.encode` encodes them."""
 
     frame_nbytes = None
 

@@ -1,9 +1,8 @@
-"""Reading through references: the source, if it still is what they point into.
+"""Reading a source through references, unless it has changed since; and writing references.
 
-Writing references: kerchunk's, of version 1, over arrays of Zarr's format 2.
-
-https://fsspec.github.io/kerchunk/spec.html. Positions are one array of which each chunk is a run of
-bytes of the source; times, steps and cells, which are small, are in the file itself.
+The format is kerchunk's, version 1, over arrays of Zarr v2
+(https://fsspec.github.io/kerchunk/spec.html). Positions are one array of which each chunk is a run
+of bytes of the source; times, steps and boxes, which are small, are in the file itself.
 """
 
 from __future__ import annotations
@@ -41,21 +40,21 @@ from mdio.layouts.writer import (
     WriterFacts,
 )
 
-OURS = {"fields", "verify", "layout", "cache", "cache_size", "path"}
+OWN_OPTIONS = {"fields", "verify", "layout", "cache", "cache_size", "path"}
 """Options of opening the references, which do not belong to the source."""
-MOST_REFERENCES = 16
-"""That refer to one another."""
-_through: ContextVar[tuple[str, ...]] = ContextVar("_through", default=())
-"""The references that are being opened, each for the one before."""
-BEGIN = b'{"version":1,"mdio":'
-"""Keys of mdio's files; kerchunk's readers skip the second."""
+MAX_NESTED = 16
+"""Files of references that may refer to one another."""
+_opening: ContextVar[tuple[str, ...]] = ContextVar("_opening", default=())
+"""The files of references that are being opened, each referred to by the one before it."""
+FILE_START = b'{"version":1,"mdio":'
+"""First bytes of mdio's files; readers of kerchunk skip the key ``mdio``."""
 
 
 class RefsLayout(Layout):
     """A file of references in kerchunk's format, as mdio writes them.
 
-    Its frames are read from the source, as without it: by mdio's own readers, which verify more
-    than references can.
+    Its frames are read from the source by mdio's own readers, which verify more than references
+    can.
     """
 
     name = "refs"
@@ -69,9 +68,9 @@ class RefsLayout(Layout):
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
-        """Return whether it begins as mdio's do, or is called ``.refs`` and begins as JSON."""
+        """Return whether it begins as mdio's files do, or is named ``.refs`` and begins as JSON."""
         head = read_head(path)
-        return head.startswith(BEGIN) or (
+        return head.startswith(FILE_START) or (
             path.suffix in cls.facts.suffixes and head.startswith(b"{")
         )
 
@@ -82,18 +81,18 @@ class RefsLayout(Layout):
         return self._manifest
 
     def _open(self) -> TrajectoryInfo:
-        through = _through.get()
-        here = str(self.path.resolve())
-        if here in through or len(through) >= MOST_REFERENCES:
+        opening = _opening.get()
+        own_path = str(self.path.resolve())
+        if own_path in opening or len(opening) >= MAX_NESTED:
             raise CorruptLayoutError(
-                f"{self.path}: refers to itself, through {len(through)} files of references; make "
+                f"{self.path}: refers to itself, through {len(opening)} files of references; make "
                 "them again from the trajectory"
             )
-        reset = _through.set((*through, here))
+        token = _opening.set((*opening, own_path))
         try:
             return self._open_source()
         finally:
-            _through.reset(reset)
+            _opening.reset(token)
 
     def _open_source(self) -> TrajectoryInfo:
         self._manifest = manifest = self._read_manifest()
@@ -104,27 +103,30 @@ class RefsLayout(Layout):
         changed = [name for name in changed if current[name] != recorded[name]]
         for name in changed:
             raise SourceError(
-                f"{self.path}: points into {source}, which is not what it was (its "
+                f"{self.path}: points into {source}, which has changed (its "
                 f"{KEY_NAMES[name]} was {recorded[name]}, now it is {current[name]}); "
                 "make the references again"
             )
         opened = recorded.get("opened") or {}
-        whole = open_layout(source, fields=self.fields, verify=self.verify, **opened)
-        last = max((stop for _, stop, _ in manifest["frames"]), default=0)
-        if count_indices(manifest["frames"]) != manifest["n_frames"] or last > whole.info.n_frames:
-            whole.close()
+        layout = open_layout(source, fields=self.fields, verify=self.verify, **opened)
+        stop = max((stop for _, stop, _ in manifest["frames"]), default=0)
+        n_listed = count_indices(manifest["frames"])
+        if n_listed != manifest["n_frames"] or stop > layout.info.n_frames:
+            layout.close()
             raise SourceError(
-                f"{self.path}: tells of {manifest['n_frames']} frames and refers to others of the "
-                f"{whole.info.n_frames} of {source}; make the references again"
+                f"{self.path}: its manifest has {manifest['n_frames']} frames, but lists "
+                f"{n_listed} up to frame {stop - 1}, and {source} has {layout.info.n_frames}; "
+                "make the references again"
             )
         frames = indices_from_runs(manifest["frames"])
-        self._source = ViewLayout(source, source=whole, frames=_range_of(frames))
+        self._source = ViewLayout(source, source=layout, frames=_range_of(frames))
         info = self._source.info
         if (info.n_frames, info.n_atoms) != (manifest["n_frames"], manifest["n_atoms"]):
             self._source.close()
             raise SourceError(
-                f"{self.path}: tells of {manifest['n_frames']} frames of {manifest['n_atoms']} "
-                f"atoms, and {source} has {info.n_frames} of {info.n_atoms}; make them again"
+                f"{self.path}: its manifest has {manifest['n_frames']} frames of "
+                f"{manifest['n_atoms']} atoms, but {source} has {info.n_frames} of "
+                f"{info.n_atoms}; make the references again"
             )
         return info.replace(layout=self.name, path=str(self.path), source=recorded)
 
@@ -140,11 +142,12 @@ class RefsLayout(Layout):
         manifest = references.get("mdio") if isinstance(references, dict) else None
         manifest = check_manifest(manifest, self.path)
         path, opened = manifest["source"].get("path"), manifest["source"].get("opened", {})
-        fitting = isinstance(path, str) and path and "\0" not in path and isinstance(opened, dict)
-        if not fitting or not all(isinstance(key, str) for key in opened) or OURS & opened.keys():
+        is_valid = isinstance(path, str) and path and "\0" not in path and isinstance(opened, dict)
+        has_names = is_valid and all(isinstance(key, str) for key in opened)
+        if not has_names or OWN_OPTIONS & opened.keys():
             raise CorruptLayoutError(
-                f"{self.path}: says of its source {str(manifest['source'])[:80]!r}, expected a "
-                "path, and how it was opened; make the references again"
+                f"{self.path}: its source is described as {str(manifest['source'])[:80]!r}, "
+                "expected a path and the options of opening it; make the references again"
             )
         return manifest
 
@@ -167,7 +170,7 @@ class RefsLayout(Layout):
         yield self._source, start, stop
 
     def units(self) -> Iterator[Unit]:
-        """Yield what there is to check of the source."""
+        """Yield the units of the source."""
         _ = self.info
         yield from self._source.units()
 
@@ -181,36 +184,37 @@ class RefsLayout(Layout):
 
 
 def _range_of(frames: Any) -> Any:
-    """Return frame numbers as a range, if they are neighbours."""
+    """Return frame numbers as a range if each follows the one before, else as they are."""
     first, n_frames = int(frames[0]), len(frames)
-    neighbours = (frames[1:] - frames[:-1] == 1).all()
-    return range(first, first + n_frames) if neighbours else frames
+    are_consecutive = (frames[1:] - frames[:-1] == 1).all()
+    return range(first, first + n_frames) if are_consecutive else frames
 
 
 PIECE_FRAMES = 4096
-REF_NBYTES = 100
-"""Approximate bytes of a frame in the file: its reference, time, step and cell."""
-DIMENSIONS = "_ARRAY_DIMENSIONS"
+FRAME_NBYTES = 100
+"""Approximate bytes of a frame in the file: its reference, time, step and box."""
+DIMENSIONS_KEY = "_ARRAY_DIMENSIONS"
+"""Attribute of Zarr v2 arrays in which xarray looks for the names of dimensions."""
 
 
 class RefsWriter(LayoutWriter):
     """Writes ``NAME.refs``.
 
-    `path`, `plan`, `meta`: see `LayoutWriter`. `placed`: where positions lie, file by file.
+    `path`, `plan`, `meta`: see `LayoutWriter`. `tables`: where positions lie, file by file.
     """
 
     facts = WriterFacts(points=True)
 
     def __init__(
-        self, path: Path, plan: LayoutPlan, meta: OutputMeta, placed: Sequence[ChunkTable]
+        self, path: Path, plan: LayoutPlan, meta: OutputMeta, tables: Sequence[ChunkTable]
     ) -> None:
         super().__init__(path, plan, meta)
-        self._placed = placed
+        self._tables = tables
         self._columns: dict[int, PieceRecord] = {}
 
     @classmethod
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-        """Plan references; raises PlanError for what would change the bytes they point into."""
+        """Plan references; raises PlanError for options that would need other bytes."""
         changes = {
             "--group": options.groups,
             "--compression": options.compression,
@@ -232,11 +236,11 @@ class RefsWriter(LayoutWriter):
             piece_frames=PIECE_FRAMES,
             native=FieldPlan(has_box=info.has_box),
             notes=(note,) if left_out else (),
-            nbytes=REF_NBYTES * info.n_frames,
+            nbytes=FRAME_NBYTES * info.n_frames,
         )
 
     def create(self) -> None:
-        """Do nothing yet: the file is written whole."""
+        """Do nothing: `finish` writes the file at once."""
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:  # noqa: ARG002
         """Return nothing: no frames are stored."""
@@ -258,30 +262,35 @@ class RefsWriter(LayoutWriter):
             ".zgroup": json.dumps({"zarr_format": 2}),
             ".zattrs": json.dumps({"source": self.meta.source["path"], "uuid": manifest["uuid"]}),
         }
-        refs |= _inline("time", np.concatenate([p.time for p in pieces]), ("frame",), "ps")
-        refs |= _inline("step", np.concatenate([p.step for p in pieces]), ("frame",), None)
-        refs |= _inline("box", box, ("frame", "cell"), "angstrom, degree")
-        refs |= dict(self._positions())
-        templates = {f"f{n}": one.path.absolute().as_uri() for n, one in enumerate(self._placed)}
+        refs |= _inline_array("time", np.concatenate([p.time for p in pieces]), ("frame",), "ps")
+        refs |= _inline_array("step", np.concatenate([p.step for p in pieces]), ("frame",), None)
+        refs |= _inline_array("box", box, ("frame", "cell"), "angstrom, degree")
+        refs |= dict(self._position_references())
+        templates = {
+            f"f{number}": table.path.absolute().as_uri()
+            for number, table in enumerate(self._tables)
+        }
         references = {"version": 1, "mdio": manifest, "templates": templates, "refs": refs}
         text = json.dumps(references, separators=(",", ":"))
         write_atomically(self.path, text.encode(), prefix=f"{self.path.name}.")
 
-    def _positions(self) -> Iterator[tuple[str, Any]]:
-        first = self._placed[0]
+    def _position_references(self) -> Iterator[tuple[str, Any]]:
+        """Yield the metadata of positions, and file, offset and size of each chunk, by key."""
+        first = self._tables[0]
         shape = (self.plan.n_frames, self.plan.n_atoms, 3)
-        yield from _array("position", first.dtype, shape, first.chunk, first.unit, first.codec)
-        row = 0
-        for number, one in enumerate(self._placed):
+        yield from _array_metadata(
+            "position", first.dtype, shape, first.chunk, first.unit, first.codec
+        )
+        i = 0
+        for number, table in enumerate(self._tables):
             url = f"{{{{f{number}}}}}"
-            sizes = one.nbytes.tolist()
-            for a, places in enumerate(one.offset.tolist()):
-                for b, c in product(*map(range, one.offset.shape[1:])):
-                    yield f"position/{row}.{b}.{c}", [url, places[b][c], sizes[a][b][c]]
-                row += 1
+            for offsets, sizes in zip(table.offset.tolist(), table.nbytes.tolist(), strict=True):
+                for j, k in product(*map(range, table.offset.shape[1:])):
+                    yield f"position/{i}.{j}.{k}", [url, offsets[j][k], sizes[j][k]]
+                i += 1
 
 
-def _array(
+def _array_metadata(
     name: str,
     dtype: str,
     shape: Sequence[int],
@@ -301,28 +310,30 @@ def _array(
         "order": "C",
         "filters": None,
     }
-    attributes = {DIMENSIONS: list(dimensions)} | ({} if unit is None else {"units": unit})
+    attributes = {DIMENSIONS_KEY: list(dimensions)} | ({} if unit is None else {"units": unit})
     yield f"{name}/.zarray", json.dumps(metadata)
     yield f"{name}/.zattrs", json.dumps(attributes)
 
 
-def _inline(
+def _inline_array(
     name: str, values: NDArray[Any], dimensions: Sequence[str], unit: str | None
 ) -> dict[str, str]:
-    """Return an array of one chunk that is in the file itself."""
+    """Return an array of one chunk, with its numbers, which the file itself holds."""
     values = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
     key = ".".join("0" * values.ndim)
     data = base64.b64encode(values.tobytes()).decode()
-    metadata = _array(name, values.dtype.str, values.shape, values.shape, unit, None, dimensions)
+    metadata = _array_metadata(
+        name, values.dtype.str, values.shape, values.shape, unit, None, dimensions
+    )
     return {**dict(metadata), f"{name}/{key}": f"base64:{data}"}
 
 
 def position_tables(source: Layout) -> list[ChunkTable]:
-    """Return where the positions of a trajectory lie, file by file, each in the same way.
+    """Return where the positions of a trajectory lie, file by file, all in the same format.
 
-    Raises PlanError: others cannot read them there; SourceError.
+    Raises PlanError: other programs cannot read them there. SourceError.
     """
-    placed: list[ChunkTable] = []
+    tables: list[ChunkTable] = []
     for layout in source.files():
         with layout:
             table = layout.tables().positions()
@@ -332,10 +343,10 @@ def position_tables(source: Layout) -> list[ChunkTable]:
                 "(compressed, in other units, fixed atoms, or frames that lack some); convert "
                 "it into zarr"
             )
-        if placed and table.kind != placed[0].kind:
+        if tables and table.kind != tables[0].kind:
             raise PlanError(
-                f"{layout.path}: its positions do not lie there as those in {placed[0].path} do, "
-                "so that they are not one array; convert them into zarr"
+                f"{layout.path}: its positions do not lie there as those in {tables[0].path} do, "
+                "so they cannot be one array; convert them into zarr"
             )
-        placed.append(table)
-    return placed
+        tables.append(table)
+    return tables

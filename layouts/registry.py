@@ -1,8 +1,8 @@
-"""The table of layouts: found by name, by suffix, or by a look at the bytes.
+"""The table of layouts, which are found by name, by suffix, or from a file's first bytes.
 
 Other distributions add layouts through entry points of the group ``mdio.layouts``: the name is that
 of the layout, the object its class (``lines = mdio_lines:LinesLayout``), which names its suffixes
-and its writer. They are looked for when no layout of ours answers.
+and its writer. They are searched when no layout of mdio fits.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from mdio.layouts.base import Layout
 if TYPE_CHECKING:
     from mdio.layouts.writer import LayoutWriter
 
-GROUP = "mdio.layouts"
-"""Group of entry points."""
+ENTRY_POINT_GROUP = "mdio.layouts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +41,13 @@ class Entry:
     """Suffixes of its outputs, if it has a writer."""
 
 
-def _own(reader: str, writer: str | None = None, *suffixes: str) -> Entry:
+def _own_entry(reader: str, writer: str | None = None, *suffixes: str) -> Entry:
     """Return the entry of a layout in `mdio.layouts`."""
     writer = None if writer is None else f"mdio.layouts.{writer}"
     return Entry(f"mdio.layouts.{reader}", writer, suffixes)
 
 
-_OWN = (
+_OWN_LAYOUTS = (
     ("zarr", "zarr.layout:ZarrLayout", "zarr.writer:ZarrWriter", ".zarr"),
     ("segments", "segments.layout:SegmentsLayout", "segments.writer:SegmentsWriter", ".segments"),
     ("h5md", "h5md.layout:H5MDLayout", "h5md.writer:H5MDWriter", ".h5md", ".h5"),
@@ -62,22 +61,23 @@ _OWN = (
     ("ncdf", "native.netcdf.layout:NCDFLayout", "native.writer:NCDFFileWriter", ".ncdf", ".nc"),
     ("generic", "foreign.generic:GenericLayout"),
 )
-LAYOUTS = MappingProxyType({name: _own(*homes) for name, *homes in _OWN})
-"""mdio's own, in the order of `open_layout`; plug-ins come before the last."""
+LAYOUTS = MappingProxyType({name: _own_entry(*entry) for name, *entry in _OWN_LAYOUTS})
+"""mdio's own, in the order in which `open_layout` tries them; plug-ins come before the last."""
 
-ALSO_CALLED = dict.fromkeys(("inpcrd", "restrt", "rst7", "ncrst"), "restart")
-"""Names in MDAnalysis or AMBER of formats that a layout here reads whole."""
-LAST = "generic"
+ALIASES = dict.fromkeys(("inpcrd", "restrt", "rst7", "ncrst"), "restart")
+"""Layouts by names that MDAnalysis or AMBER give to their formats."""
+FALLBACK = "generic"
+"""The layout that is tried last: any format that MDAnalysis reads."""
 UNMISTAKABLE = ("xtc", "trr", "dcd")
-"""Formats whose first bytes no other has: those with a fitting suffix are tried first."""
-MOST_NAMED = 5
-"""How many trajectories a message names."""
+"""Formats whose first bytes no other format has: they are tried first if the suffix fits."""
+MAX_LABELS_SHOWN = 5
+"""Most trajectories of an ensemble that a message names."""
 
 
 @cache
 def plug_ins() -> MappingProxyType[str, Entry]:
-    """Return the layouts of other distributions; they are looked for once in a process."""
-    classes = find_plug_ins(GROUP, Layout, LAYOUTS)  # type: ignore[type-abstract]
+    """Return the layouts of other distributions, which are searched once in a process."""
+    classes = find_plug_ins(ENTRY_POINT_GROUP, Layout, LAYOUTS)  # type: ignore[type-abstract]
     return MappingProxyType(
         {
             name: Entry(
@@ -95,7 +95,7 @@ def load_class(address: str) -> Any:
 
 
 def import_likely(trajectory: Any) -> None:
-    """Import early what will read a trajectory, judged by its suffix.
+    """Import the modules that will read a trajectory, judged by its suffix, ahead of opening it.
 
     `trajectory`: a path, several, or an open layout.
     """
@@ -137,7 +137,7 @@ def writable_layouts() -> list[str]:
 
 
 def output_suffixes() -> dict[str, str]:
-    """Return the layout of each suffix of outputs; mdio's own come first."""
+    """Return the layout of each suffix of outputs; mdio's own take precedence."""
     layouts: dict[str, str] = {}
     for name, entry in [*LAYOUTS.items(), *plug_ins().items()]:
         if entry.writer is not None:
@@ -147,7 +147,7 @@ def output_suffixes() -> dict[str, str]:
 
 
 def parts_at(path: Path) -> Path | None:
-    """Return the folder of parts beside an output at `path` in which its frames lie, if any."""
+    """Return the folder beside an output at `path` that holds its parts; None if it has none."""
     finders = (layout_class(name).facts.parts for name in LAYOUTS)
     folders = (load_class(finder)(path) for finder in finders if finder is not None)
     return next(filter(None, folders), None)
@@ -181,24 +181,24 @@ def layout_name_for_output(path: str | PathLike[str], to: str | None = None) -> 
 def _candidates(path: Path) -> Iterator[type[Layout]]:
     """Yield the classes that may read `path`, in the order in which they are tried.
 
-    Formats with unmistakable first bytes and a fitting suffix come first; for an object, all with
-    its suffix: trying the others takes requests.
+    Formats with unmistakable first bytes and a fitting suffix come first; for an object in a store,
+    all formats with its suffix, since trying others takes requests.
     """
-    waits, suffix = store_at(path).opening_waits, path.suffix.lower()
+    is_slow, suffix = store_at(path).opening_waits, path.suffix.lower()
     for name, entry in LAYOUTS.items():
-        if suffix in entry.suffixes and (waits or (name in UNMISTAKABLE and path.is_file())):
+        if suffix in entry.suffixes and (is_slow or (name in UNMISTAKABLE and path.is_file())):
             yield layout_class(name)
     for name in LAYOUTS:
-        if name != LAST:
+        if name != FALLBACK:
             yield layout_class(name)
-    for name in (*plug_ins(), LAST):
+    for name in (*plug_ins(), FALLBACK):
         yield layout_class(name)
 
 
 def _instantiate(cls: type[Layout], path: Path, options: dict[str, Any]) -> Layout:
-    """Return a layout; ``salvage`` is passed to those that search for frames behind damage."""
+    """Return a layout; ``salvage`` is left out unless it searches for frames behind damage."""
     if not cls.facts.reads_remote:
-        need_disk(path, f"{cls.name} is not read where it lies; copy it here", SourceError)
+        need_disk(path, f"{cls.name} is not read from object stores; copy it here", SourceError)
     if options.get("cache") is not None:
         need_disk(path, "caches of nodes hold files, not objects; leave cache= out")
     try:
@@ -207,14 +207,14 @@ def _instantiate(cls: type[Layout], path: Path, options: dict[str, Any]) -> Layo
         pass  # opening it says so
     except OSError as error:
         raise SourceError(f"{path}: cannot be opened ({error.strerror})") from error
-    path = _member(cls, path, options)
+    path = _path_in_ensemble(cls, path, options)
     if "salvage" not in (cls.facts.options or ()):
         options.pop("salvage", None)
     return cls(path, **options)
 
 
-def _member(cls: type[Layout], path: Path, options: dict[str, Any]) -> Path:
-    """Return the path of the trajectory that ``group`` names in an ensemble, if there is one."""
+def _path_in_ensemble(cls: type[Layout], path: Path, options: dict[str, Any]) -> Path:
+    """Return the path of the trajectory that ``group`` names, or `path` if it is no ensemble."""
     members = members_at(cls, path)
     if not members:
         return path
@@ -222,7 +222,8 @@ def _member(cls: type[Layout], path: Path, options: dict[str, Any]) -> Path:
     label, _, group = str(options.pop("group", None) or "").partition("/")
     if label not in labels:
         unknown = f", but no trajectory {label!r}{did_you_mean(label, labels)}" if label else ""
-        names = ", ".join(labels[:MOST_NAMED]) + (", ..." if len(labels) > MOST_NAMED else "")
+        names = ", ".join(labels[:MAX_LABELS_SHOWN])
+        names += ", ..." if len(labels) > MAX_LABELS_SHOWN else ""
         raise PlanError(
             f"{path}: an ensemble of {len(labels)} trajectories ({names}){unknown}; "
             f"choose one by group={labels[0]!r}, or as {members[labels[0]]}"
@@ -244,24 +245,24 @@ def open_layout(
     `path`: file or folder. `layout`: name of the layout; by default the bytes at `path` decide, not
     its suffix. `format`: the same, or a format as MDAnalysis calls it (``LAMMPSDUMP``).
     `**options`: for the layout (``group=``, ``fields=``, ...). Returns Layout: opened on first use.
-    Raises SourceError: nothing is there, or it is empty. UnknownLayoutError: no layout reads it.
+    Raises SourceError: it does not exist, or is empty. UnknownLayoutError: no layout reads it.
     """
     where = to_path(path)
     if layout is None and format is not None:
-        layout = ALSO_CALLED.get(format.lower(), format.lower())
-        layout = layout if _entry(layout) is not None else LAST
-        options |= {"format": format.upper()} if layout == LAST else {}
-        if layout != LAST and not store_at(where).opening_waits:
+        layout = ALIASES.get(format.lower(), format.lower())
+        layout = layout if _entry(layout) is not None else FALLBACK
+        options |= {"format": format.upper()} if layout == FALLBACK else {}
+        if layout != FALLBACK and not store_at(where).opening_waits:
             actual = None
             with suppress(OSError):  # opening it raises a better error
                 if where.is_file() and not layout_class(layout).sniff(where):
                     actual = next(
                         (cls.name for cls in _candidates(where) if cls.sniff(where)), None
                     )
-            if actual not in (None, LAST):
+            if actual not in (None, FALLBACK):
                 raise SourceError(
                     f"{where}: is {actual}, and was to be read as {layout}; leave its format out "
-                    "(that of an output is its suffix, or --to)"
+                    "(an output's format is given by its suffix, or by --to)"
                 )
     if layout is not None:
         return _instantiate(layout_class(layout), where, options)
@@ -296,8 +297,8 @@ def open_layout(
 
     from mdio.layouts.foreign.packed import PACKED
 
-    plain = where.with_suffix("") if where.suffix.lower() in PACKED else where
-    if plain.suffix[1:].upper() in _PARSERS:
+    unpacked = where.with_suffix("") if where.suffix.lower() in PACKED else where
+    if unpacked.suffix[1:].upper() in _PARSERS:
         raise UnknownLayoutError(
             f"{where}: a topology, which holds no frames; give a trajectory, and this file with "
             "-s/--top (top= in Python)"

@@ -1,4 +1,4 @@
-"""Units: what a layout stores, and checks, as one."""
+"""Units: the parts of a layout that are stored and checked as one."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from mdio.core.frames import TrajectoryInfo
 from mdio.core.stalls import is_mount_gone
 from mdio.core.words import frames_text
 
-AGAIN = re.compile("(split or )?convert the source again")
-"""Advice in messages of damage."""
+CONVERT_AGAIN = re.compile("(split or )?convert the source again")
+"""Advice at the end of messages on damage, in place of which a repair may be advised."""
 
 CHECK_NBYTES = 16 << 20
-"""Decoded bytes of a unit where a layout has no chunks of its own."""
+"""Decoded bytes of a unit where a layout has no chunks."""
 
 UnitFilter = Callable[[int], bool]
-"""Tells of the number of a unit whether it is to be checked."""
+"""Takes the number of a unit; returns whether to check it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,14 @@ class Unit:
     check: Callable[[], object]
     """Reads it; raises OSError if it is not what was written."""
     frames: tuple[int, int] | None = None
-    """First, and one beyond the last, of those that need it; None = all."""
+    """First, and one beyond the last, of the frames that need it; None = all."""
     group: str | None = None
     """Group of atoms that needs it; None = all."""
     ranges: Callable[[], Iterable[ByteRange]] = tuple
-    """Returns what of open files is read; less, or nothing, where nobody gains by knowing."""
+    """Returns the byte ranges that `check` reads; some or all are left out where prefetching gains
+    nothing."""
     openings: Callable[[], Iterable[Opening]] = tuple
-    """Returns the objects of stores that are opened for that."""
+    """Returns the objects of stores that `check` opens."""
 
 
 def frame_units(
@@ -62,11 +63,11 @@ def frame_units(
     ranges: Callable[[int, int, None], Iterable[ByteRange]] | None = None,
 ) -> Iterator[Unit]:
     """Yield the frames of a layout between its boundaries, checked by reading them."""
-    n_rows = max(1, CHECK_NBYTES // max(1, info.frame_nbytes))
+    max_frames = max(1, CHECK_NBYTES // max(1, info.frame_nbytes))
     first = 0
     while first < info.n_frames:
         stop = int(edges[np.searchsorted(edges, first, side="right")])
-        stop = stop if info.chunk_frames else min(stop, first + n_rows)
+        stop = stop if info.chunk_frames else min(stop, first + max_frames)
         unit = Unit(frames_text(first, stop), partial(read, first, stop), (first, stop))
         yield unit if ranges is None else replace(unit, ranges=partial(ranges, first, stop, None))
         first = stop
@@ -75,17 +76,17 @@ def frame_units(
 def check_units(
     units: Iterable[Unit], wanted: UnitFilter | None, *, opens_ahead: bool
 ) -> Iterator[tuple[str, str | None]]:
-    """Check the units whose numbers are `wanted`, or all; yield names and what is wrong.
+    """Check the units whose numbers are `wanted`, or all; yield names and problems (or None).
 
-    `opens_ahead`: whether what they lie in is opened ahead.
+    `opens_ahead`: whether their files are opened ahead.
     Raises OSError: the mount is gone.
     """
     chosen = (unit for number, unit in enumerate(units) if wanted is None or wanted(number))
-    # What is asked for ahead is read in order; a unit that does not say its ranges may not do so.
-    for _, some in groupby(chosen, key=lambda unit: unit.ranges is tuple):
-        now, coming = tee(some)
-        with in_flight(_ranges(_opened_ahead(coming) if opens_ahead else coming)):
-            for unit in now:
+    # Prefetched ranges have to be read in order, which units that list no ranges may not do.
+    for _, run in groupby(chosen, key=lambda unit: unit.ranges is tuple):
+        to_check, to_prefetch = tee(run)
+        with in_flight(_ranges(_opened_ahead(to_prefetch) if opens_ahead else to_prefetch)):
+            for unit in to_check:
                 problem = None
                 try:
                     unit.check()
@@ -97,37 +98,37 @@ def check_units(
 
 
 def _ranges(units: Iterable[Unit]) -> Iterator[ByteRange]:
-    """Yield what checking units reads, as far as that can be found out."""
+    """Yield the byte ranges that checking `units` reads; none of a unit that is damaged."""
     for unit in units:
-        with suppress(OSError):  # checking it will meet it, too
+        with suppress(OSError):  # checking the unit raises it again
             yield from unit.ranges()
 
 
 def _opened_ahead(units: Iterable[Unit]) -> Iterator[Unit]:
-    """Yield units, and ask for the objects that those which come next open."""
-    coming, near, last = iter(units), deque[Unit](), None
+    """Yield `units`, and prefetch the objects that the next ones will open."""
+    coming, ahead, last_path = iter(units), deque[Unit](), None
     while True:
-        new = list(islice(coming, MAX_SEPARATE_RUNS - len(near)))
-        openings = {one.path: one for unit in new for one in unit.openings()}
-        prefetch_openings(one for path, one in openings.items() if path != last)
-        near.extend(new)
-        if not near:
+        added = list(islice(coming, MAX_SEPARATE_RUNS - len(ahead)))
+        openings = {opening.path: opening for unit in added for opening in unit.openings()}
+        prefetch_openings(opening for path, opening in openings.items() if path != last_path)
+        ahead.extend(added)
+        if not ahead:
             return
-        last = next(reversed(openings), last)
-        yield near.popleft()
+        last_path = next(reversed(openings), last_path)
+        yield ahead.popleft()
 
 
 def add_unit_name(name: str, problem: str) -> str:
-    """Return the text of a problem with a unit, which names it."""
+    """Return `problem`, with the unit's name in front unless it has it already."""
     return problem if name in problem else f"{name}: {problem}"
 
 
 def add_repair_hint(
     path: Path, manifest: Mapping[str, Any] | None, error: CorruptLayoutError
 ) -> CorruptLayoutError | None:
-    """Return an error that names what mends damage to an opened output; None if nothing does."""
-    if manifest is None or not AGAIN.search(str(error)):
+    """Return `error` with the command that repairs an opened output; None if it needs none."""
+    if manifest is None or not CONVERT_AGAIN.search(str(error)):
         return None
     source = str(manifest["source"].get("path", "SRC"))
     hint = f"`mdio repair {quote(str(path))} --against {quote(source)}` writes it again"
-    return CorruptLayoutError(AGAIN.sub(lambda _: hint, str(error)))
+    return CorruptLayoutError(CONVERT_AGAIN.sub(lambda _: hint, str(error)))

@@ -1,7 +1,7 @@
-"""Trajectories as virtual Zarr arrays of VirtualiZarr: where their numbers lie, not the numbers.
+"""Trajectories as virtual Zarr arrays of VirtualiZarr, which refer to numbers in other files.
 
 https://virtualizarr.readthedocs.io. Positions are references into the files; boxes, times and
-steps, which are small, are in memory and stored wherever the references are.
+steps, which are small, are in memory and are stored together with the references.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 def virtual_parser(url: str, registry: Any) -> Any:
-    """Parse a trajectory for VirtualiZarr: what its ``parser=`` takes.
+    """Parse a trajectory for VirtualiZarr, which takes this function as ``parser=``.
 
     The dataset has ``positions`` (frame, atom, axis), virtual, and in memory ``box`` (frame, edge)
     if there is one, and the coordinates ``time`` (ps) and ``step``. Nothing is converted: positions
-    are in angstrom, but those of a TRR in nm, as in the file; ``units`` says which.
+    are in the file's unit, angstrom or (TRR) nm, which their attribute ``units`` names.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def virtual_parser(url: str, registry: Any) -> Any:
         An XTC, TRR, DCD or NetCDF-3 file, a folder of segments of these, or mdio's H5MD without
         compression: ``file://`` and a path, or an object's.
     registry
-        VirtualiZarr's stores, for what reads the references.
+        VirtualiZarr's stores, through which the references are read.
 
     Returns
     -------
@@ -48,7 +48,7 @@ def virtual_parser(url: str, registry: Any) -> Any:
     MissingExtraError
         VirtualiZarr is not installed.
     PlanError
-        The positions do not lie there as others can read them.
+        Other programs cannot read the positions in place.
     SourceError, CorruptLayoutError, UnknownLayoutError
         The trajectory cannot be opened.
 
@@ -74,11 +74,11 @@ def virtual_parser(url: str, registry: Any) -> Any:
     is_file = url.startswith("file:")
     with open_layout(url2pathname(urlsplit(url).path) if is_file else url) as layout:
         info = layout.info
-        positions = _as_array(position_tables(layout), info.n_frames, info.n_atoms)
+        positions = _virtual_array(position_tables(layout), info.n_frames, info.n_atoms)
         columns, has_box = read_columns(layout), info.has_box
 
     class TrajectoryStore(ManifestStore):
-        """Its columns are no references."""
+        """Adds the columns, which are in memory, to the virtual positions."""
 
         def to_virtual_dataset(self, *args: Any, **options: Any) -> Dataset:
             dataset: Dataset = super().to_virtual_dataset(*args, **options)
@@ -91,22 +91,22 @@ def virtual_parser(url: str, registry: Any) -> Any:
     return TrajectoryStore(ManifestGroup({"positions": positions}), registry=registry)
 
 
-def _as_array(placed: Sequence[ChunkTable], n_frames: int, n_atoms: int) -> Any:
+def _virtual_array(tables: Sequence[ChunkTable], n_frames: int, n_atoms: int) -> Any:
     """Return the chunks of files, one after the other, as a ManifestArray."""
     from virtualizarr.manifests import ChunkManifest, ManifestArray
     from virtualizarr.manifests.utils import create_v3_array_metadata
 
-    first = placed[0]
+    first = tables[0]
     paths: Any = np.concatenate(
         [
-            np.full(one.offset.shape, f"file://{one.path.absolute()}", np.dtypes.StringDType())
-            for one in placed
+            np.full(table.offset.shape, f"file://{table.path.absolute()}", np.dtypes.StringDType())
+            for table in tables
         ]
     )
     manifest = ChunkManifest.from_arrays(
         paths=paths,
-        offsets=np.concatenate([one.offset for one in placed]).astype(np.uint64),
-        lengths=np.concatenate([one.nbytes for one in placed]).astype(np.uint64),
+        offsets=np.concatenate([table.offset for table in tables]).astype(np.uint64),
+        lengths=np.concatenate([table.nbytes for table in tables]).astype(np.uint64),
         validate_paths=False,
     )
     dtype = np.dtype(first.dtype)

@@ -1,10 +1,9 @@
 """The contract of a layout that is written.
 
-Writing is two steps, since the work is done by many workers while a file may have one owner only:
-`LayoutWriter.encode` is pure and runs in the workers, `LayoutWriter.store` runs where the key is
-owned (everywhere, if `WriterFacts.parallel_store`).
-
-What passes between the owner of an output and the workers that fill it.
+Writing takes two steps, since many workers share the work while a file may have only one owner:
+`LayoutWriter.encode` is pure and runs in the workers, `LayoutWriter.store` runs in the owner (in
+every worker, if `WriterFacts.parallel_store`). The classes here also are what owner and workers
+send each other.
 """
 
 from __future__ import annotations
@@ -31,14 +30,13 @@ class NotFinite:
 
     coordinates: int
     frames: int
-    """In how many frames they are."""
+    """Number of frames that have any."""
     first_frame: int
 
     @classmethod
-    def among(cls, positions: NDArray[np.float32], first: int) -> NotFinite | None:
+    def count_in(cls, positions: NDArray[np.float32], first: int) -> NotFinite | None:
         """Count non-finite numbers in (F, N, 3); `first` is the number of the first frame."""
-        # Two passes over what is in the processor's cache: NaN goes through both, infinity is one
-        # end.
+        # Minimum and maximum are fast, and one of them is not finite if any number is not.
         low, high = positions.min(initial=0), positions.max(initial=0)
         if np.isfinite(low) and np.isfinite(high):
             return None
@@ -58,17 +56,19 @@ class NotFinite:
         return NotFinite(self.coordinates + other.coordinates, self.frames + other.frames, first)
 
 
-def sum_of(one: NotFinite | None, other: NotFinite | None, first: int = 0) -> NotFinite | None:
-    """Return `one`, and `other` of frames that are counted from frame `first` of it."""
-    if other is None:
-        return one
-    other = replace(other, first_frame=other.first_frame + first)
-    return other if one is None else one + other
+def add_not_finite(
+    total: NotFinite | None, added: NotFinite | None, first: int = 0
+) -> NotFinite | None:
+    """Return `total` with `added`, whose frame 0 is frame `first` of `total`."""
+    if added is None:
+        return total
+    added = replace(added, first_frame=added.first_frame + first)
+    return added if total is None else total + added
 
 
 @dataclass(frozen=True, slots=True)
 class OutputMeta:
-    """The facts that an output records besides its frames; they become its manifest."""
+    """The facts of an output besides its frames, for its manifest."""
 
     uuid: str
     created: str
@@ -93,28 +93,28 @@ class OutputMeta:
     repaired: Sequence[Mapping[str, Any]] = ()
     """When it was repaired, and what was written again."""
     appended_to: str | None = None
-    """The uuid of the output whose place this one takes, with all or most of its frames."""
+    """The uuid of the output that this one replaces by appending to it."""
     recipe: Mapping[str, Any] | None = None
-    """Options given by the user, by name, except those of how the conversion runs."""
+    """Options given by the user, by name, except those that say how the conversion runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedChunk:
-    """One encoded piece of output and where it belongs."""
+    """Encoded bytes (a chunk, a shard, frames of a segment) and where in the output they belong."""
 
     key: str
-    """Where; each writer makes and understands its own keys."""
+    """Where they belong; each writer makes and understands its own keys."""
     data: bytes | bytearray | memoryview | NDArray[Any] | list[NDArray[np.uint8]]
-    """The bytes as they lie on disk: any C-contiguous buffer, or several that follow each other
-    (where every worker stores for itself: nothing then needs to be in one piece)."""
+    """The bytes to store: any C-contiguous buffer, or several that follow each other (where workers
+    store what they encode, so that it is never sent)."""
     crcs: Sequence[int]
-    """crc32c of the decoded little-endian bytes of each chunk in it, in order of chunk."""
+    """crc32c of each chunk in it, decoded, in little-endian bytes; then others of the writer's."""
     file: Path | None = None
-    """A file that holds these bytes already and is never written again."""
+    """A file that holds these bytes already and will not change."""
 
     @property
     def parts(self) -> list[memoryview]:
-        """The bytes in their order, flat; one part where they are in one piece."""
+        """The buffers of `data` as flat bytes, in order."""
         parts = self.data if isinstance(self.data, list) else [self.data]
         return [buffer(part) for part in parts]
 
@@ -126,7 +126,7 @@ class EncodedChunk:
 
 @dataclass(frozen=True, slots=True)
 class PieceRecord:
-    """The facts of a stored piece that the owner of the output needs."""
+    """The facts of a stored piece that the output's owner needs, and its journal records."""
 
     start: int
     stop: int
@@ -139,18 +139,18 @@ class PieceRecord:
     step: NDArray[np.int64]
     not_finite: NotFinite | None = None
     extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """Further numbers for the writer, which a journal can hold."""
+    """Further arrays of this writer's own, which a journal can hold."""
 
 
 CHUNK_OPTIONS = frozenset({"pattern", "chunk_frames", "chunk_atoms"})
-"""Options of conversions that layouts in chunks have."""
+"""Options of conversions into layouts with chunks."""
 
 
 class WriterFacts(NamedTuple):
     """The abilities of a writer; each writer refines those that depend on the plan."""
 
     own_options: frozenset[str] = frozenset()
-    """Options of conversions that this layout has, of those that not every layout has
+    """Options of conversions that apply to this layout, but not to every layout
     (``chunk_frames``, ``segments``, ...)."""
     copier: str | None = None
     """Address (``module:Class``) of the writer that copies frames as bytes, if there is one."""
@@ -163,20 +163,20 @@ class WriterFacts(NamedTuple):
     points: bool = False
     """Whether an output points into the source rather than hold its frames."""
     writes_files_once: bool = False
-    """Whether the files of a settled piece are not written again, so that they can be sent on."""
+    """Whether the files of a settled piece are never written again, so that they can be sent."""
     parallel_store: bool = False
-    """Whether `LayoutWriter.store` may be called by every worker at once, each with its own
+    """Whether all workers may call `LayoutWriter.store` at the same time, each with its own
     keys."""
     packs_integers: bool = False
     """Whether integers of an XTC stay integers unless floats are asked for."""
     batch_frames: int | None = None
-    """Frames of a piece that `LayoutWriter.encode` had best be given at a time; None: all."""
+    """Best number of frames to give `LayoutWriter.encode` at a time; None = a whole piece."""
 
 
 SelectIntact = Callable[
     [Sequence[PieceRecord], Callable[[PieceRecord], bool]], Sequence[PieceRecord]
 ]
-"""Takes receipts and a function that compares a piece with its checksums; returns the receipts of
+"""Takes records and a function that compares a piece with its checksums; returns the records of
 intact pieces."""
 
 
@@ -184,10 +184,10 @@ class LayoutWriter(ABC):
     """Writes one output at a temporary path; `publish` gives it its name in the end.
 
     A writer is made once, by the owner, and pickled to the workers after `create`. The owner calls
-    `create`, then for every write task of the plan, in any order, what a worker has encoded is
-    stored and `commit` is called with its record, and then `finish`. Where an earlier run stored
-    some of the pieces, `find` is called in place of `create`, `commit` with what it returns, and
-    the others follow.
+    `create`. Then, for each write task of the plan in any order, a worker encodes a piece, its
+    chunks are stored, and the owner calls `commit` with its record. Last comes `finish`. Where an
+    earlier run stored some of the pieces, the owner calls `find` in place of `create`, commits the
+    records that it returns, and has the other pieces written.
 
     Parameters
     ----------
@@ -200,14 +200,14 @@ class LayoutWriter(ABC):
     """
 
     facts: WriterFacts = WriterFacts()
-    """Facts of the class; a writer may refine them."""
+    """Abilities of the class; an instance may refine them."""
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         self.path = path
         self.plan = plan
         self.meta = meta
         self.notes: list[str] = list(plan.notes)
-        """Notes for the user in the end: those of the plan, and those of writing."""
+        """Notes for the user: those of the plan, and those that writing adds."""
 
     @classmethod
     @abstractmethod
@@ -224,66 +224,68 @@ class LayoutWriter(ABC):
     def create(self) -> None:
         """Make the files or folders (owner, once).
 
-        What workers need besides path, plan and meta is kept in plain, picklable attributes.
+        Whatever else workers need is kept in plain, picklable attributes.
         """
 
-    def find(self, receipts: Sequence[PieceRecord], believe: SelectIntact) -> Sequence[PieceRecord]:
-        """Resume from what former runs have stored, in place of `create`.
+    def find(
+        self, records: Sequence[PieceRecord], select_intact: SelectIntact
+    ) -> Sequence[PieceRecord]:
+        """Resume from the pieces that earlier runs have stored, in place of `create`.
 
         Parameters
         ----------
-        receipts
-            Those of the pieces that former runs have stored.
-        believe
-            Returns the receipts whose pieces are intact, of those that are given; it calls its
-            second argument on pieces that have to be compared with their checksums.
+        records
+            Records of these pieces.
+        select_intact
+            Returns those of the given records whose pieces are intact; it calls its second argument
+            on pieces that have to be compared with their checksums.
 
         Returns
         -------
         sequence of PieceRecord
-            Those of the intact pieces; new ones for pieces that had to be moved.
+            Records of the intact pieces; new records for pieces that had to be moved.
 
         Raises
         ------
         CorruptLayoutError
-            A piece that is to be stored in another place is not as it was stored.
+            A piece that had to be moved has changed since it was stored.
         """
         raise NotImplementedError
 
     @abstractmethod
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
-        """Turn one piece, or a batch of one, from frame `start` on, into bytes. Pure."""
+        """Encode a piece, or a batch of its frames, that begins at frame `start`. Pure."""
 
     @abstractmethod
     def store(self, item: EncodedChunk) -> None:
-        """Write one encoded item where it belongs."""
+        """Write encoded bytes where they belong."""
 
     def drain(self) -> None:
-        """Return once all that was given to `store` is in its files; raises OutputError."""
+        """Wait until everything given to `store` is written to its files; raises OutputError."""
 
     @abstractmethod
     def commit(self, record: PieceRecord) -> None:
-        """Take note of a stored piece: its checksums, boxes, times and steps (owner)."""
+        """Keep the checksums, boxes, times and steps of a stored piece (owner)."""
 
-    def settled(self, receipt: PieceRecord) -> Iterable[tuple[PieceRecord, Sequence[Path]]]:
-        """Yield the receipts, of a committed piece and earlier ones, whose bytes are in files.
+    def settled(self, record: PieceRecord) -> Iterable[tuple[PieceRecord, Sequence[Path]]]:
+        """Yield the records of pieces, of this one or earlier ones, that are now in their files.
 
-        Each with these files: it is on the disk when they are flushed.
+        Each comes with these files: once they are flushed, the piece is on the disk.
         """
-        return [(receipt, [self.path])]
+        return [(record, [self.path])]
 
     @abstractmethod
     def finish(self) -> None:
-        """Check that every piece came, write the manifest last, flush to disk, close (owner)."""
+        """Check that every piece was stored, write the rest and last the manifest (owner)."""
 
     def abort(self) -> None:
         """Close handles after an error; the caller removes the files (owner)."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave handles behind: attributes that begin with ``_handle`` do not travel.
+        """Leave out handles (attributes that begin with ``_handle``), and make the path absolute.
 
-        Others may work in another folder, and know the output by its whole name.
+        Workers may have another working folder.
         """
         state = {k: v for k, v in self.__dict__.items() if not k.startswith("_handle")}
-        # The topology is for the owner to write.
+        # Only the owner writes the topology.
         return state | {"meta": replace(self.meta, topology=None), "path": self.path.absolute()}

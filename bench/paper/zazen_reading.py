@@ -93,7 +93,7 @@ def bandwidths(path: Path, sizes: list[int], processes: list[int]) -> list[Row]:
     """Read a whole trajectory through the cache, by size of its units; beside the file itself."""
     rows = []
     for size in sizes:
-        unit_reads.UNIT_NBYTES = unit_reads.LEAST_NBYTES = size
+        unit_reads.MAX_UNIT_NBYTES = unit_reads.MIN_UNIT_NBYTES = size
         cache = path.parent / f"cache-{size}"
         read_part(path, str(cache), 0, 1)
         for n in processes:
@@ -129,7 +129,7 @@ class Nodes:
     """Nodes with caches in one folder, each with all units that are its own."""
 
     def __init__(self, path: Path) -> None:
-        unit_reads.UNIT_NBYTES = unit_reads.LEAST_NBYTES = 2 << 20
+        unit_reads.MAX_UNIT_NBYTES = unit_reads.MIN_UNIT_NBYTES = 2 << 20
         self.path, self.folder = path, path.parent / "nodes"
         self.names = [f"n{number}" for number in range(N_NODES)]
         self.cache = Cache(str(self.folder))

@@ -154,7 +154,7 @@ class Pointing(Conversion):
         from mdio.layouts.refs import position_tables
 
         tables = position_tables(job.view.source)
-        return cls(job, job.plan, placed=_kept_chunks(tables, job))
+        return cls(job, job.plan, tables=_kept_chunks(tables, job))
 
     def _worker(self, writer: LayoutWriter) -> Any:
         return _Columns(writer, self.view)

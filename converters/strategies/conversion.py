@@ -34,8 +34,8 @@ from mdio.core.files.turns import TEMPORARY, concurrent_change_error, state_at, 
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class, parts_at
-from mdio.layouts.striping.file_systems import unstriped
-from mdio.layouts.writer import LayoutWriter, OutputMeta, PieceRecord, sum_of
+from mdio.layouts.striping.file_systems import no_stripes_note
+from mdio.layouts.writer import LayoutWriter, OutputMeta, PieceRecord, add_not_finite
 from mdio.parallel.executors import Executor
 
 
@@ -199,7 +199,7 @@ class Conversion:
     def _note_stripes(self, writer: LayoutWriter) -> None:
         """Add a note where stripes were asked for, and the file system did something else."""
         striping = writer.meta.striping or {}
-        says_already = self.repairs is not None or unstriped(self.out) is not None
+        says_already = self.repairs is not None or no_stripes_note(self.out) is not None
         if striping.get("asked") and striping.get("reason") and not says_already:
             writer.notes.append(f"{self.out}: stripes are not as asked for: {striping['reason']}")
 
@@ -328,7 +328,7 @@ class Conversion:
         """Commit a stored piece, and count the coordinates in it that are not numbers."""
         writer.commit(record)
         not_finite = None if self.repairs else record.not_finite  # those of repairs are counted
-        not_finite = sum_of(writer.meta.not_finite, not_finite, record.start)
+        not_finite = add_not_finite(writer.meta.not_finite, not_finite, record.start)
         writer.meta = replace(writer.meta, not_finite=not_finite)
         if progress is not None:
             progress(n := record.stop - record.start, n * self.view.info.frame_nbytes)

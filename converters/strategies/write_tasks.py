@@ -17,7 +17,7 @@ from mdio.core.frames import FrameBlock
 from mdio.core.words import frames_text
 from mdio.layouts.backend import read_encoded_chunks
 from mdio.layouts.base import Layout
-from mdio.layouts.writer import EncodedChunk, LayoutWriter, NotFinite, PieceRecord, sum_of
+from mdio.layouts.writer import EncodedChunk, LayoutWriter, NotFinite, PieceRecord, add_not_finite
 from mdio.parallel.executors import Executor
 
 Piece = tuple[int, int]
@@ -124,8 +124,8 @@ class WriteTaskWorker:
         for first, end in runs:
             if encoded is None:
                 block = self._read(first, end)
-                of_batch = NotFinite.among(block.positions, first - start)
-                not_finite = sum_of(not_finite, of_batch)
+                of_batch = NotFinite.count_in(block.positions, first - start)
+                not_finite = add_not_finite(not_finite, of_batch)
             else:
                 block = self.source.read(first, end, atoms=[])
             for item in self.writer.encode(first, block) if encoded is None else encoded:

@@ -1,13 +1,14 @@
-"""The bare H5MD file: groups, units, and room for every array; what follows in the end; its chunks.
+"""Creating H5MD files with groups, units and space for every array, and encoding their chunks.
 
 Format: H5MD 1.1 (de Buyl, Colberg, Hoefling 2014, 10.1016/j.cpc.2014.01.018), in the oldest HDF5
-structures there are for it (any HDF5 from 1.8 on reads them, and a file whose writer was killed).
+structures that can hold it (any HDF5 from 1.8 on reads them, also in a file whose writer was
+killed).
 
-Every chunk has the full chunk shape, as HDF5 wants it: behind the last frame and the last atom
-there are zeros. Checksums are over the whole chunk as it is stored, decoded, zeros included. Runs
-of frames of an array without chunks end with the last frame. Integers are stored as in Zarr, by a
-filter of HDF5 that other programs have to be given; its chunks hold the frames and atoms that there
-are, and those behind are zeros again once it is read.
+Every chunk has the full chunk shape, as HDF5 requires, with zeros behind the last frame and the
+last atom. Checksums are over the whole decoded chunk, zeros included. In an array without chunks
+the last run of frames ends with the last frame. Integers are stored as in Zarr, by an HDF5 filter
+that other programs need as a plug-in; such a chunk stores no frames and atoms behind the last, and
+reading it fills them with zeros again.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ LIBVER = ("earliest", "v110")
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where things lie in the file, in plain values that travel to workers."""
+    """Where chunks and columns are in the file, as plain values that are sent to workers."""
 
     chunks: Mapping[tuple[str, str], NDArray[np.int64]]
     """(frame chunks, atom chunks) byte offsets by group and field; empty if compressed."""
@@ -58,18 +59,18 @@ class Places:
 
 
 def value_path(group: str, field: str) -> str:
-    """Return where in the file the numbers of an array are."""
+    """Return the HDF5 path of the numbers of an array."""
     return f"particles/{group}/{ELEMENTS[field]}/value"
 
 
 def is_aligned(array: ArrayPlan, alignment_nbytes: int) -> bool:
     """Return whether chunks of `array` begin at multiples of `alignment_nbytes`.
 
-    Those of the full system do if the plan has an alignment. Those of a small group would leave
-    most of each stripe empty, and lie close to each other instead. Of arrays in one piece,
-    those of the full system begin there.
+    They do if the plan has an alignment and chunks fill stripes well; chunks of a small group,
+    which do not, follow each other without gaps. Of contiguous arrays those of the full system are
+    aligned.
     """
-    from mdio.layouts.plan import MAX_PADDING  # reading needs none
+    from mdio.layouts.plan import MAX_PADDING  # only writing needs it
 
     if array.contiguous:
         return alignment_nbytes > 1 and array.group == FULL_SYSTEM
@@ -83,19 +84,18 @@ def create_file(
     atom_ids: Mapping[str, NDArray[np.int64]],
     written: Written | None = None,
 ) -> Places:
-    """Make the file with everything but the frames.
+    """Make the file with everything except the frames.
 
     `path`: does not exist yet, or is empty (as ``lfs setstripe`` leaves it). `plan`: its arrays;
-    uncompressed chunks have their places in the file at once.
-    `atom_ids`: by group, the numbers its atoms have in the source, where they are not 0, 1, 2, ...
-    `written`: takes offsets and lengths of what is written now, and of what has a place already.
-    Returns Places.
+    space for uncompressed chunks is allocated at once. `atom_ids`: by group, the numbers of its
+    atoms in the source, where they are not 0, 1, 2, ... `written`: list to which offsets and
+    lengths of all writes, and of the allocated columns, are added.
     """
     aligned = [a for a in plan.arrays if is_aligned(a, plan.stripes.alignment_nbytes)]
-    others = [a for a in plan.arrays if a not in aligned]
+    unaligned = [a for a in plan.arrays if a not in aligned]
     threshold = min((a.chunk_nbytes for a in aligned), default=1)
     mode = "w" if path.exists() and path.stat().st_size == 0 else "x"
-    # The alignment is a property of the open file: large chunks first, the rest without it.
+    # Alignment is a property of the open file: it is opened again to make the rest without it.
     with open_output(
         path,
         mode,
@@ -108,7 +108,7 @@ def create_file(
         for array in aligned:
             _create_array(file, array, plan)
     with open_output(path, "r+", written, libver=LIBVER) as file:
-        for array in others:
+        for array in unaligned:
             _create_array(file, array, plan)
         columns = create_columns(file, plan)
         for group, ids in atom_ids.items():
@@ -119,7 +119,7 @@ def create_file(
                 dataset = file[value_path(array.group, array.field)]
                 chunks[array.group, array.field] = _offsets(dataset, array)
     if plan.writing.direct:
-        from mdio.core.files.writing import WrittenFile  # reading needs none
+        from mdio.core.files.writing import WrittenFile  # only writing needs it
 
         with WrittenFile(path) as opened:
             allocate(opened.fileno(), path.stat().st_size)
@@ -129,11 +129,11 @@ def create_file(
 
 
 def create_groups(file: h5py.File, arrays: Sequence[ArrayPlan]) -> None:
-    """Make what an H5MD file has besides numbers, and a group for each array."""
+    """Make the groups and attributes that H5MD requires, and a group for each array."""
     h5md = file.create_group("h5md")
     h5md.attrs.create("version", (1, 1), dtype="<i4")
-    # Strings of fixed length, as the H5MD text has them: HDF5 does not survive damage to the heap
-    # of variable ones. MDAnalysis knows units as variable ones only, and those we never read.
+    # Strings of fixed length, as in the H5MD text: HDF5 may crash on a damaged heap of variable
+    # ones. MDAnalysis reads units only as variable ones, which mdio writes but never reads.
     h5md.create_group("author").attrs["name"] = np.bytes_("N/A")
     creator = h5md.create_group("creator")
     creator.attrs["name"] = np.bytes_(CREATOR)
@@ -141,8 +141,8 @@ def create_groups(file: h5py.File, arrays: Sequence[ArrayPlan]) -> None:
     units = h5md.create_group("modules/units")
     units.attrs.create("version", (1, 0), dtype="<i4")
     units.attrs["system"] = np.bytes_("SI")
-    # MDAnalysis takes the first particle group that h5py lists. With the order of creation kept
-    # that is the full system.
+    # MDAnalysis reads the first particle group that h5py lists: in order of creation, the full
+    # system.
     particles = file.create_group("particles", track_order=True)
     particles.create_group(FULL_SYSTEM)
     for array in arrays:
@@ -163,7 +163,7 @@ def _create_array(file: h5py.File, array: ArrayPlan, plan: LayoutPlan) -> None:
     elif isinstance(coder, int):
         layout.set_shuffle()
         layout.set_deflate(coder)
-    else:  # optional, since HDF5 would have to have it for making the array; for reading it must
+    else:  # optional, so that HDF5 makes the array without the filter; reading needs it anyway
         values = (FILTER_VERSION, array.chunk_frames, array.chunk_atoms)
         layout.set_filter(FILTER, h5z.FLAG_OPTIONAL, values)
     path = value_path(array.group, array.field)
@@ -173,7 +173,7 @@ def _create_array(file: h5py.File, array: ArrayPlan, plan: LayoutPlan) -> None:
 
 
 def create_column(parent: h5py.Group, name: str, shape: tuple[int, ...], dtype: str) -> Column:
-    """Make a contiguous dataset that has its place in the file at once."""
+    """Make a contiguous dataset, with its space in the file allocated at once."""
     layout = h5p.create(h5p.DATASET_CREATE)
     layout.set_layout(h5d.CONTIGUOUS)
     layout.set_alloc_time(h5d.ALLOC_TIME_EARLY)
@@ -184,7 +184,7 @@ def create_column(parent: h5py.Group, name: str, shape: tuple[int, ...], dtype: 
 
 
 def create_columns(file: h5py.File, plan: LayoutPlan) -> tuple[Column, Column, Column]:
-    """Make time, step and box of all frames, and the links to them from every array."""
+    """Make time, step and box of all frames, and link to them from every array."""
     particles = file["particles"]
     first = particles[f"{FULL_SYSTEM}/position"]
     time = create_column(first, "time", (plan.n_frames,), "<f8")
@@ -195,7 +195,7 @@ def create_columns(file: h5py.File, plan: LayoutPlan) -> tuple[Column, Column, C
     for array in plan.arrays:
         group = particles[array.group]
         element = group[ELEMENTS[array.field]]
-        for name in ("step", "time"):  # hard links: the same datasets under more names
+        for name in ("step", "time"):  # hard links
             if name not in element:
                 element[name] = first[name]
         if "box" not in group:
@@ -210,9 +210,9 @@ def _offsets(dataset: h5py.Dataset, array: ArrayPlan) -> NDArray[np.int64]:
 
 
 def run_table(dataset: h5py.Dataset, n_frames: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where runs of `n_frames` frames of a contiguous dataset are; as `chunk_table`.
+    """Return offsets and sizes of runs of `n_frames` of a contiguous dataset; as `chunk_table`.
 
-    Raises ValueError: it is not in one piece, or it has no such runs.
+    Raises ValueError: it is not contiguous, or has fewer frames.
     """
     total, n_atoms = dataset.shape[:2]
     if not 1 <= n_frames <= total:
@@ -223,92 +223,92 @@ def run_table(dataset: h5py.Dataset, n_frames: int) -> tuple[NDArray[np.int64], 
 
 
 def chunk_table(dataset: h5py.Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Ask HDF5 where the chunks of a (F, A, 3) dataset are.
+    """Return where the chunks of a (F, A, 3) dataset are, which HDF5 tells.
 
-    Returns `offset`, `nbytes`, (frame chunks, atom chunks) int64: place in the file and bytes
-    stored there; -1 and 0 for a chunk that is not there.
+    Returns `offset`, `nbytes`, (frame chunks, atom chunks) int64: byte offset and stored size; -1
+    and 0 for a missing chunk.
     """
     chunk = dataset.chunks
     grid = tuple(-(-n // c) for n, c in zip(dataset.shape[:2], chunk[:2], strict=True))
     offset = np.full(grid, -1, np.int64)
     nbytes = np.zeros(grid, np.int64)
 
-    def note(info: Any) -> None:
+    def add_chunk(info: Any) -> None:
         if info.filter_mask:
             raise ValueError(f"{dataset.name}: a chunk was stored without its filters")
-        place = info.chunk_offset[0] // chunk[0], info.chunk_offset[1] // chunk[1]
-        offset[place] = info.byte_offset
-        nbytes[place] = info.size
+        index = info.chunk_offset[0] // chunk[0], info.chunk_offset[1] // chunk[1]
+        offset[index] = info.byte_offset
+        nbytes[index] = info.size
 
     if hasattr(dataset.id, "chunk_iter"):
-        dataset.id.chunk_iter(note)
+        dataset.id.chunk_iter(add_chunk)
     else:  # HDF5 before 1.12.3
         for i, j in np.ndindex(*grid):
-            note(dataset.id.get_chunk_info_by_coord((i * chunk[0], j * chunk[1], 0)))
+            add_chunk(dataset.id.get_chunk_info_by_coord((i * chunk[0], j * chunk[1], 0)))
     return offset, nbytes
 
 
 def write_edges(file: h5py.File, column: Column, source: OpenFile, flavour: Flavour) -> bool:
-    """Write the edges of the cells if there are any; H5MD says by their absence if not.
+    """Write the edges of the boxes, unless no frame has a box (H5MD then omits them).
 
     `file`: open. `column`: the boxes in it. `source`: the same file, for reading them. `flavour`:
-    in which units.
-    Returns bool: whether there are any.
+    its units.
+    Returns bool: whether any frame has a box.
     """
     box = file[f"particles/{FULL_SYSTEM}/box"]
-    axes = [periodic_axes(column.read(source, *slab)) for slab in column.slabs()]
+    axes = [periodic_axes(column.read(source, *run)) for run in column.runs()]
     periodic = np.any([np.zeros(3, bool), *axes], axis=0)
     has_box = bool(periodic.any())
-    box.attrs["boundary"] = ["periodic" if one else "none" for one in periodic]
+    box.attrs["boundary"] = ["periodic" if is_periodic else "none" for is_periodic in periodic]
     if has_box or flavour.system is not None:
         position = file[f"particles/{FULL_SYSTEM}/position"]
         edges = box.create_group("edges")
         edges["step"], edges["time"] = position["step"], position["time"]
         create_column(edges, "value", (column.shape[0], 3, 3), "<f4")
         edges["value"].attrs["unit"] = flavour.units["positions"]
-        for start, stop in column.slabs():
+        for start, stop in column.runs():
             boxes = column.read(source, start, stop).copy()
-            boxes[:, :3] = flavour.store("positions", boxes[:, :3])
+            boxes[:, :3] = flavour.to_stored("positions", boxes[:, :3])
             edges["value"][start:stop] = edges_from_boxes(boxes)
     return has_box
 
 
 def write_steps(file: h5py.File, column: Column, source: OpenFile) -> None:
-    """Where the source's steps do not increase, put them aside and count frames instead."""
+    """If the source's steps do not increase, move them to `SOURCE_STEP` and number the frames."""
     last = np.array([-1], np.int64)
     increasing = True
-    for slab in column.slabs():
-        steps = column.read(source, *slab)
+    for run in column.runs():
+        steps = column.read(source, *run)
         increasing &= bool((np.diff(steps, prepend=last) > 0).all())
         last = steps[-1:]
     if increasing:
         return
     create_column(file, SOURCE_STEP, column.shape, "<i8")
     h5md_step: Any = file[f"particles/{FULL_SYSTEM}/position/step"]
-    for start, stop in column.slabs():
+    for start, stop in column.runs():
         file[SOURCE_STEP][start:stop] = column.read(source, start, stop)
         h5md_step[start:stop] = np.arange(start, stop)
 
 
 FILTER, OLD_FILTER = 33_165, 397
-"""Number of the filter for integers. HDF5 leaves numbers from 32,768 on to applications; the former
-one lies in its range for tests, and is read."""
+"""Number of the HDF5 filter for integers, in the range from 32,768 on that is for applications; the
+old number, in the range for tests, is still read."""
 FILTER_VERSION = 1
 
 Coder = int | QuantisedFormat | None
-"""The encoding of chunks: HDF5's shuffle and deflate, of that level; our filter; nothing."""
+"""The encoding of chunks: HDF5's shuffle and deflate of a level, mdio's filter, or none."""
 
 DEFAULT_GZIP_LEVEL = 4
 """zlib's higher levels take several times as long for a few percent."""
 
-FLOAT32_DIGITS = 2.0**23
-"""Numbers of at least this many steps have no bits below the step."""
+FLOAT32_STEPS = 2.0**23
+"""A float32 of at least this many steps has no bits below the step."""
 
 
 def gzip_level(compression: str | None) -> int | None:
     """Return the zlib level that ``gzip`` or ``gzip:LEVEL`` asks for; None for no compression.
 
-    Raises PlanError: another compressor: readers of H5MD have only those that every HDF5 has.
+    Raises PlanError for another compressor: not every HDF5 can read it.
     """
     if compression is None or compression == "none":
         return None
@@ -341,10 +341,10 @@ def chunk_coder(plan: LayoutPlan, field: str) -> Coder:
 
 
 def power_of_two_step(precision: float, option: str = "--precision") -> float:
-    """Return the largest power of two that is not above the `precision` that `option` gives.
+    """Return the largest power of two that is at most `precision`, the value of `option`.
 
-    Multiples of it are floats whose low bits are zero, which compress better than multiples of
-    a decimal step, and rounding to them is exact arithmetic.
+    Multiples of it are floats whose low bits are zero, which compress better than multiples of a
+    decimal step, and rounding to them is exact.
 
     Raises PlanError: `precision` is not a positive number, or no float32 can hold its step.
     """
@@ -362,7 +362,7 @@ def round_to_step(values: NDArray[np.float32], step: float) -> NDArray[np.float3
     scale = np.float32(step)
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = np.rint(values / scale) * scale
-        return np.where(np.abs(values) < np.float32(FLOAT32_DIGITS * step), rounded, values)
+        return np.where(np.abs(values) < np.float32(FLOAT32_STEPS * step), rounded, values)
 
 
 def cut_chunks(
@@ -372,9 +372,9 @@ def cut_chunks(
 
     `plan`: the array. `start`: first frame of `values`, which is the first of a chunk. `values`,
     (F, A, 3) float32: frames up to the end of a chunk, or of the trajectory.
-    Yields (i, j, there, chunk): number of the chunk along frames and along atoms, how many of both
-    are in it, and its numbers: C-contiguous, little endian, of the full chunk shape but in
-    contiguous arrays (a view of `values` where it can be).
+    Yields (i, j, shape, chunk): number of the chunk along frames and along atoms, frames and atoms
+    in it, and its numbers: C-contiguous, little endian, padded to the full chunk shape unless the
+    array is contiguous (a view of `values` where possible).
     """
     if start % plan.chunk_frames:
         raise ValueError(f"a piece begins at frame {start}, within a chunk of {plan.chunk_frames}")
@@ -403,15 +403,15 @@ def chunk_checksums(chunk: NDArray[np.float32], coder: Coder) -> list[int]:
 def encode_chunk(
     chunk: NDArray[np.float32], coder: Coder, shape: tuple[int, int]
 ) -> tuple[Any, list[int]]:
-    """Return the bytes of a chunk as they are stored, and `chunk_checksums` the decoded ones.
+    """Return the bytes of a chunk to store, and `chunk_checksums` of what they decode to.
 
-    Deflated ones went through HDF5's shuffle before (RFC 1950). `shape`: frames and atoms in it;
-    behind these are zeros.
+    `shape`: frames and atoms in it; behind these are zeros. Floats are shuffled and deflated as by
+    HDF5 (RFC 1950).
     """
     if isinstance(coder, QuantisedFormat):
-        content = np.ascontiguousarray(chunk[: shape[0], : shape[1]])
-        stored = quantised.encode_chunk(content, coder, for_filter=True)
-        if coder.rule == "step":  # else nothing is lost
+        unpadded = np.ascontiguousarray(chunk[: shape[0], : shape[1]])
+        stored = quantised.encode_chunk(unpadded, coder, for_filter=True)
+        if coder.rule == "step":  # other rules are lossless
             chunk = np.empty_like(chunk)
             unpack(np.frombuffer(stored, np.uint8), chunk)
         return stored, chunk_checksums(chunk, coder)
@@ -422,9 +422,9 @@ def encode_chunk(
 
 
 def unpack(stored: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
-    """Fill `out`, (F, A, 3), with what is in a chunk of integers.
+    """Decode a chunk of integers into `out`, (F, A, 3), with zeros behind its frames and atoms.
 
-    Raises ValueError: it is no such chunk, or of more frames or atoms.
+    Raises ValueError: it is not such a chunk, or has more frames or atoms.
     """
     n_frames, n_atoms = quantised.shape_of(stored.data)
     if not (1 <= n_frames <= len(out) and 1 <= n_atoms <= out.shape[1]):
@@ -435,7 +435,7 @@ def unpack(stored: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
 
 
 def atom_ids(meta: OutputMeta) -> dict[str, NDArray[np.int64]]:
-    """Return the numbers that atoms have in the source, where they are not 0, 1, 2, ..."""
+    """Return by group the atoms' numbers in the source, for groups where not 0, 1, 2, ..."""
     ids = {} if meta.atoms is None else {FULL_SYSTEM: np.asarray(meta.atoms)}
     for name, atoms in (meta.groups or {}).items():
         ids[name] = ids[FULL_SYSTEM][atoms] if FULL_SYSTEM in ids else np.asarray(atoms)
@@ -449,7 +449,7 @@ def array_values(
     groups: Mapping[str, AtomIndices] | None,
     plan: LayoutPlan,
 ) -> NDArray[np.float32]:
-    """Return the numbers of one array, of the group's atoms, rounded where floats are stored."""
+    """Return the numbers of one array, of its group's atoms; floats are rounded as planned."""
     values = block.present()[field]
     if group != FULL_SYSTEM:
         values = np.take(values, (groups or {})[group], axis=1)
@@ -464,7 +464,7 @@ def missing_chunks(
     arrays: Mapping[tuple[str, str], ArrayPlan],
     n_frames: int,
 ) -> str | None:
-    """Return in words which chunks were not stored; None if all were."""
+    """Return a text on chunks that were not stored; None if all were."""
     for (group, field), is_stored in stored.items():
         if not is_stored.all():
             i, j = (int(n) for n in np.argwhere(~is_stored)[0])
@@ -480,6 +480,6 @@ def missing_chunks(
 
 
 def split_key(key: str) -> tuple[tuple[str, str], tuple[int, int]]:
-    """Return group and field, and the number along frames and atoms, of an encoded chunk."""
+    """Return (group, field), and the numbers along frames and atoms, of an encoded chunk's key."""
     group, field, i, j = key.split("/")
     return (group, field), (int(i), int(j))

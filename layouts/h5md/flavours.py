@@ -1,4 +1,4 @@
-"""H5MD files as other programs want theirs: in their units, under their names.
+"""H5MD files in the units, and with the names, that another program reads.
 
 ``gromacs`` is what GROMACS 2026's reader takes (src/gromacs/fileio/h5md of its sources, at commit
 b1a82ec1956e). It opens ``/particles/system`` (h5md.cpp, lines 507 to 512 and 570) and in it
@@ -8,7 +8,7 @@ h5md_timedatablock.cpp, 74 to 99; h5md_datasetbase.cpp, 92 to 115). With positio
 ``box/edges/value`` of shape (F, 3, 3), by number of frame those of the positions (h5md.cpp, 528 to
 531 and 762; h5md_particleblock.cpp, 115 to 122). A frame is the least step that is left in any of
 them (709 to 732), so a field that some frames lack has steps of its own. Numbers are in nm and ps
-(127 to 131), whichever units the file names. Chunks and compression are as they come.
+(127 to 131), whichever units the file names. Any chunks and compression are read.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ from mdio.layouts.manifest import runs_from_indices
 if TYPE_CHECKING:
     from mdio.layouts.plan import LayoutPlan
 
-SLAB_NBYTES = 32 << 20
+READ_NBYTES = 32 << 20
+"""Approximate bytes that are read at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flavour:
-    """In which units numbers are stored."""
+    """Units of stored numbers, and the name of the full system."""
 
     units: Mapping[str, str]
     to_file: Mapping[str, float] = field(default_factory=dict)
-    """By field, what numbers in memory are multiplied with; 1 where it has none."""
+    """By field, the factor from numbers in memory to stored ones; 1 for fields without one."""
     from_file: Mapping[str, float] = field(default_factory=dict)
     system: str | None = None
-    """Another name of the group of all atoms, whose cells are then always there."""
+    """Another name for the group of all atoms, which then always has box edges."""
 
-    def store(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return numbers as they are stored."""
+    def to_stored(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the numbers of a field in the units in which they are stored."""
         return values * np.float32(self.to_file[name]) if name in self.to_file else values
 
 
@@ -69,7 +70,7 @@ _FLAVOURS = MappingProxyType(
 
 
 def get_flavour(name: str | None) -> Flavour:
-    """Return a flavour by name; raises PlanError for one that is none."""
+    """Return a flavour by name; raises PlanError for an unknown one."""
     if name not in _FLAVOURS:
         names = ", ".join(key for key in _FLAVOURS if key)
         raise PlanError(f"--flavour {name}: there is no such flavour of h5md, only {names}")
@@ -77,9 +78,9 @@ def get_flavour(name: str | None) -> Flavour:
 
 
 def add_system(file: h5py.File, plan: LayoutPlan) -> None:
-    """Add the group of all atoms under the name that a program looks for.
+    """Add the group of all atoms under the name that the flavour's program looks for.
 
-    A field that some frames lack is shown with the others only, by virtual datasets.
+    Of a field that some frames lack, virtual datasets show only the frames that have it.
     """
     name = get_flavour(plan.flavour).system
     if name is None:
@@ -93,37 +94,39 @@ def add_system(file: h5py.File, plan: LayoutPlan) -> None:
     box.attrs.update(full["box"].attrs)
     for field_name in dict.fromkeys(array.field for array in plan.arrays):
         element = ELEMENTS[field_name]
-        rows = _present(full[element]["value"])
-        shown = system.create_group(element)
-        _show(shown, full[element], rows)
+        frames = _present_frames(full[element]["value"])
+        group = system.create_group(element)
+        _add_virtual_value(group, full[element], frames)
         for column in ("step", "time"):
-            shown[column] = full[element][column][...][rows]
-            shown[column].attrs.update(full[element][column].attrs)
+            group[column] = full[element][column][...][frames]
+            group[column].attrs.update(full[element][column].attrs)
         if field_name == "positions":
             edges = box.create_group("edges")
-            _show(edges, full["box/edges"], rows)
-            edges["step"], edges["time"] = shown["step"], shown["time"]
+            _add_virtual_value(edges, full["box/edges"], frames)
+            edges["step"], edges["time"] = group["step"], group["time"]
 
 
-def _present(dataset: h5py.Dataset) -> NDArray[np.int64]:
-    rows = max(1, SLAB_NBYTES // (12 * dataset.shape[1]))
+def _present_frames(dataset: h5py.Dataset) -> NDArray[np.int64]:
+    """Return the frames that have the field of a dataset."""
+    n_rows = max(1, READ_NBYTES // (12 * dataset.shape[1]))
     if dataset.chunks is not None:
-        rows = max(dataset.chunks[0], rows - rows % dataset.chunks[0])
+        n_rows = max(dataset.chunks[0], n_rows - n_rows % dataset.chunks[0])
     is_present = [
-        ~absent_frames(dataset[first : first + rows]) for first in range(0, dataset.shape[0], rows)
+        ~absent_frames(dataset[first : first + n_rows])
+        for first in range(0, dataset.shape[0], n_rows)
     ]
     return np.flatnonzero(np.concatenate(is_present)).astype(np.int64)
 
 
-def _show(group: h5py.Group, source: h5py.Group, rows: NDArray[np.int64]) -> None:
-    """Make a dataset ``value`` of some rows of that of another group."""
+def _add_virtual_value(group: h5py.Group, source: h5py.Group, frames: NDArray[np.int64]) -> None:
+    """Make a virtual dataset ``value`` that shows `frames` of the one in `source`."""
     dataset = source["value"]
-    layout = h5py.VirtualLayout((len(rows), *dataset.shape[1:]), dataset.dtype)
-    inside = h5py.VirtualSource(".", dataset.name, dataset.shape)
+    layout = h5py.VirtualLayout((len(frames), *dataset.shape[1:]), dataset.dtype)
+    virtual_source = h5py.VirtualSource(".", dataset.name, dataset.shape)
     first = 0
-    for start, stop, step in runs_from_indices(rows):
-        count = len(range(start, stop, step))
-        layout[first : first + count] = inside[start:stop:step]
-        first += count
+    for start, stop, step in runs_from_indices(frames):
+        n_frames = len(range(start, stop, step))
+        layout[first : first + n_frames] = virtual_source[start:stop:step]
+        first += n_frames
     group.create_virtual_dataset("value", layout, fillvalue=np.nan)
     group["value"].attrs.update(dataset.attrs)

@@ -1,4 +1,4 @@
-"""Reads H5MD files of other writers: chunks by their places in the file, the rest through h5py."""
+"""Reads H5MD files of other writers: chunks by their offsets in the file, the rest with h5py."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from mdio.layouts.h5md.gromacs_topology import read_file_topology
 from mdio.layouts.h5md.io import duplicate_descriptor
 
 MAX_DEPTH = 4
-"""Virtual datasets of virtual datasets are followed so far."""
+"""How deeply virtual datasets of virtual datasets are followed."""
 
 
 def require_inside(path: Path, node: Any, folder: Path | None = None, depth: int = 0) -> None:
-    """Raise SourceError unless all bytes of an object lie in the folder of the opened file.
+    """Raise SourceError unless all bytes of an object are in the folder of the opened file.
 
     `path`: the file that was opened. `node`: a group or dataset, however it was reached.
     """
@@ -35,38 +35,38 @@ def require_inside(path: Path, node: Any, folder: Path | None = None, depth: int
     places = {str(own): own}
     sources = []
     if is_dataset:
-        # HDF5 looks for external storage in the working folder, and there last for sources.
+        # HDF5 looks for external storage in the working folder, and, last, for virtual sources too.
         places |= {name: Path(name).resolve() for name, *_ in node.external or ()}
         sources = list(node.virtual_sources()) if node.is_virtual else []
         for source in sources:
             name = source.file_name.replace("%%", "%")
             places[name] = own if name == "." else (own.parent / name).resolve()
-    for name, lies in places.items():
-        if folder not in lies.parents or not lies.is_file() or depth > MAX_DEPTH:
+    for name, place in places.items():
+        if folder not in place.parents or not place.is_file() or depth > MAX_DEPTH:
             raise SourceError(
-                f"{path}: {node.name} lies in {name}, which is no file in the folder of this one, "
-                "so it is not read; copy both into one folder and refer to it by a relative name"
+                f"{path}: {node.name} is stored in {name}, not in a file in the folder of this "
+                "one, so it is not read; copy both into one folder and use a relative name"
             )
     if own != path.resolve():
         check_heaps(own)
     for source in sources:
-        lies = places[source.file_name.replace("%%", "%")]
-        with h5py.File(lies, "r", locking="best-effort") as file:
+        place = places[source.file_name.replace("%%", "%")]
+        with h5py.File(place, "r", locking="best-effort") as file:
             require_inside(path, file[source.dset_name], folder, depth + 1)
 
 
 CACHE_NBYTES = (8 << 20, 256 << 20)
-"""Least and most of HDF5's chunk cache: two rows of chunks over all atoms where it has room."""
+"""Smallest and largest chunk cache of HDF5, which should hold two rows of chunks over all atoms."""
 
-FILLED_RATIO = 100_000
-"""No compressor makes a trajectory so much smaller: a dataset of more bytes was never written."""
+MAX_COMPRESSION_RATIO = 100_000
+"""No trajectory compresses so well: a dataset that is larger by more was never written."""
 
 
 class ForeignFile(ForeignTrajectory):
     """An H5MD file of another writer; see `ForeignTrajectory`.
 
-    `path`, `file`: the file, opened by h5py; it is closed by `close`. `options`: the group
-    is by default the first, as MDAnalysis has it.
+    `path`, `file`: the file, opened by h5py; `close` closes it. `options`: the group is by default
+    the first, as in MDAnalysis.
     """
 
     def __init__(self, path: Path, file: h5py.File, options: Mapping[str, Any]) -> None:
@@ -92,15 +92,15 @@ class ForeignFile(ForeignTrajectory):
         return super()._series(field, positions)
 
     def _value(self, element: str) -> h5py.Dataset:
-        """Open the values of an element with a chunk cache that holds what a frame touches."""
+        """Open the values of an element with a chunk cache for all chunks of a frame."""
         dataset: h5py.Dataset = super()._value(element)
         require_inside(self.path, dataset)
         nbytes = dataset.size * dataset.dtype.itemsize
-        elsewhere = dataset.is_virtual or dataset.external
+        is_elsewhere = dataset.is_virtual or dataset.external
         if (
             nbytes
-            and not elsewhere
-            and nbytes > FILLED_RATIO * max(dataset.id.get_storage_size(), 1)
+            and not is_elsewhere
+            and nbytes > MAX_COMPRESSION_RATIO * max(dataset.id.get_storage_size(), 1)
         ):
             raise SourceError(
                 f"{self.path}: {dataset.name} claims {dataset.shape[0]} frames of "
@@ -108,11 +108,11 @@ class ForeignFile(ForeignTrajectory):
             )
         if dataset.chunks is None:
             return dataset
-        row = int(np.prod(dataset.chunks)) * dataset.dtype.itemsize
-        row *= -(-dataset.shape[1] // dataset.chunks[1]) * -(-3 // dataset.chunks[2])
+        row_nbytes = int(np.prod(dataset.chunks)) * dataset.dtype.itemsize
+        row_nbytes *= -(-dataset.shape[1] // dataset.chunks[1]) * -(-3 // dataset.chunks[2])
         access = dataset.id.get_access_plist()
-        least, most = CACHE_NBYTES
-        access.set_chunk_cache(100_003, min(max(2 * row, least), most), 1.0)
+        min_nbytes, max_nbytes = CACHE_NBYTES
+        access.set_chunk_cache(100_003, min(max(2 * row_nbytes, min_nbytes), max_nbytes), 1.0)
         return h5py.Dataset(h5py.h5d.open(self._group[element].id, b"value", access))
 
     def _compression(self, array: h5py.Dataset) -> str | None:
@@ -127,7 +127,7 @@ class ForeignFile(ForeignTrajectory):
 
     def topology(self) -> Topology | None:
         """Return the topology in the file; see `Layout.topology`."""
-        with as_source_error(self.path, "what it says of its atoms cannot be read"):
+        with as_source_error(self.path, "its topology cannot be read"):
             return read_file_topology(self._file, self._group, self.n_atoms)
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
-"""Topologies in H5MD files: ours, and what GROMACS and others write of the atoms.
+"""Topologies in H5MD files: mdio's own, and those of GROMACS and other programs.
 
-Ours lies under ``/mdio/topology``, as bytes (`mdio.core.topology`). For other programs bonds stand
+mdio's own is in ``/mdio/topology``, as bytes (`mdio.core.topology`). For other programs bonds are
 in ``/connectivity/bonds``, as GROMACS 2026 writes them, and mass, charge and species (the atomic
-number) beside the positions, as H5MD 1.1 has them. Of GROMACS' files
-``/h5md/modules/gromacs_topology`` is read: molecule types, and how often each follows the other.
+number) beside the positions, as in H5MD 1.1. From files of GROMACS,
+``/h5md/modules/gromacs_topology`` is read: blocks of molecules, each of a type and a count.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from mdio.core.topology import BONDS, RESINDEX, SEGINDEX, Texts, Topology
 TOPOLOGY = "mdio/topology"
 MODULE = "h5md/modules/gromacs_topology"
 CONNECTIVITY = "connectivity"
-COUNT = "bond_count"
-_TABLE = """
+BOND_COUNT = "bond_count"
+_SYMBOLS_TEXT = """
 X H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr
 Rb Sr Y Zr Nb Mo Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce Pr Nd Pm Sm Eu Gd Tb Dy Ho Er Tm Yb
 Lu Hf Ta W Re Os Ir Pt Au Hg Tl Pb Bi Po At Rn
 """
-SYMBOLS = _TABLE.split()
+SYMBOLS = _SYMBOLS_TEXT.split()
 """By atomic number."""
 MAX_ATOMS = 1 << 31
 
 
 def write_topology(file: h5py.File, topology: Topology, group: str) -> None:
-    """Write what other programs find: bonds, and what atoms of a particle group are."""
+    """Write bonds and properties of a particle group's atoms where other programs look."""
     particles = file[f"particles/{group}"]
     for name, column, unit in (("mass", "masses", "u"), ("charge", "charges", "e")):
         values = topology.numbers(column)
@@ -40,13 +40,15 @@ def write_topology(file: h5py.File, topology: Topology, group: str) -> None:
             dataset.attrs["unit"] = np.bytes_(unit)
     elements = topology.texts("elements")
     if elements is not None:
-        place = {symbol.upper(): number for number, symbol in enumerate(SYMBOLS)}
-        numbers = np.array([place.get(text.strip().upper(), 0) for text in elements.table], "<i4")
+        by_symbol = {symbol.upper(): number for number, symbol in enumerate(SYMBOLS)}
+        numbers = np.array(
+            [by_symbol.get(text.strip().upper(), 0) for text in elements.table], "<i4"
+        )
         particles.create_dataset("species", data=numbers[elements.codes])
     bonds = topology.numbers(BONDS)
     if bonds is not None:
         connectivity = file.create_group(CONNECTIVITY)
-        connectivity.attrs.create(COUNT, len(bonds), dtype="<i8")
+        connectivity.attrs.create(BOND_COUNT, len(bonds), dtype="<i8")
         dataset = connectivity.create_dataset("bonds", data=bonds.reshape(-1, 2).astype("<i8"))
         dataset.attrs["particles_group"] = particles.ref
 
@@ -54,9 +56,9 @@ def write_topology(file: h5py.File, topology: Topology, group: str) -> None:
 def read_file_topology(file: h5py.File, group: h5py.Group, n_atoms: int) -> Topology | None:
     """Return the topology of a group in a file of another program; None if it has none.
 
-    Raises ValueError, LookupError: its parts do not fit each other.
+    Raises ValueError, LookupError: its parts contradict each other.
     """
-    columns: dict[str, Any] = _of_molecules(file[MODULE], n_atoms) if MODULE in file else {}
+    columns: dict[str, Any] = _read_molecules(file[MODULE], n_atoms) if MODULE in file else {}
     for name, column in (("mass", "masses"), ("charge", "charges")):
         node = group.get(name)
         if isinstance(node, h5py.Dataset) and node.shape == (n_atoms,) and node.dtype.kind in "fiu":
@@ -73,8 +75,8 @@ def read_file_topology(file: h5py.File, group: h5py.Group, n_atoms: int) -> Topo
     return topology
 
 
-def _of_molecules(module: h5py.Group, n_atoms: int) -> dict[str, Any]:
-    """Return the columns of GROMACS' module: a row of molecule types, each some times."""
+def _read_molecules(module: h5py.Group, n_atoms: int) -> dict[str, Any]:
+    """Return the topology's columns from GROMACS' module, with each molecule repeated."""
     names = [_text(name) for name in np.atleast_1d(module.attrs["molecule_block_names"])]
     counts = [int(count) for count in np.atleast_1d(module.attrs["molecule_block_counts"])]
     texts: dict[str, list[str]] = {"names": [], "resnames": [], "segids": names}
@@ -82,24 +84,24 @@ def _of_molecules(module: h5py.Group, n_atoms: int) -> dict[str, Any]:
     parts |= {name: [] for name in ("names", "resnames", "residues", "segments")}
     first_residue = total = 0
     for number, (name, count) in enumerate(zip(names, counts, strict=True)):
-        kind = module[name]
-        size = int(kind.attrs["particle_count"])
-        n_residues = int(kind.attrs["residue_count"])
+        molecule = module[name]
+        size = int(molecule.attrs["particle_count"])
+        n_residues = int(molecule.attrs["residue_count"])
         total += size * count
         if count < 0 or size < 0 or total > min(n_atoms, MAX_ATOMS):
             raise ValueError(f"{module.name} has more atoms than the {n_atoms} of the trajectory")
         for column, dataset in (("masses", "mass"), ("charges", "charge"), ("elements", "species")):
-            parts[column].append(np.tile(kind[dataset][...], count))
+            parts[column].append(np.tile(molecule[dataset][...], count))
         for column, dataset in (("names", "particle_name"), ("resnames", "residue_name")):
-            table = [_text(text) for text in kind[f"{dataset}_table"][...]]
-            codes = kind[dataset][...] + len(texts[column])
+            table = [_text(text) for text in molecule[f"{dataset}_table"][...]]
+            codes = molecule[dataset][...] + len(texts[column])
             texts[column] += table
-            if column != "names":  # that of the first atom of each residue
-                codes = codes[np.unique(kind["residue_id"][...], return_index=True)[1]]
+            if column != "names":  # one a residue: that of its first atom
+                codes = codes[np.unique(molecule["residue_id"][...], return_index=True)[1]]
             parts[column].append(np.tile(codes, count))
-        own = kind["residue_id"][...].astype("i8") - 1
-        shift = first_residue + n_residues * np.arange(count)
-        parts["residues"].append((own + shift[:, None]).ravel())
+        residues = molecule["residue_id"][...].astype("i8") - 1
+        first_residues = first_residue + n_residues * np.arange(count)
+        parts["residues"].append((residues + first_residues[:, None]).ravel())
         parts["segments"].append(np.full(n_residues * count, number))
         first_residue += n_residues * count
     if total != n_atoms:

@@ -1,7 +1,7 @@
-"""Where things lie in our H5MD files, and plain reads and writes of their bytes.
+"""Names in mdio's H5MD files, and reading and writing their bytes without HDF5.
 
-HDF5 says where a contiguous dataset or a chunk begins; from there on the bytes are those of an
-array, and any number of processes may read them, or write each its own, without the library.
+HDF5 tells where a contiguous dataset or a chunk begins; its bytes are then those of an array, and
+any number of processes can read them, or write separate parts of them, without the library.
 """
 
 from __future__ import annotations
@@ -30,68 +30,68 @@ FULL_SYSTEM = "trajectory"
 """The particle group of all atoms; MDAnalysis looks for the number of atoms under this name."""
 
 ARRAYS = "mdio/arrays"
-"""Below this, in ``GROUP/ELEMENT``, are checksums and places of the chunks of
-``/particles/GROUP/ELEMENT/value``: ``crc32c``, ``offset`` if there are chunks, and ``nbytes`` if
-they are compressed. If they are not, there is `PIECES` too."""
+"""Below this, ``GROUP/ELEMENT`` has the tables of the chunks of ``/particles/GROUP/ELEMENT/value``:
+``crc32c``; ``offset``, unless it is contiguous; ``nbytes`` if chunks are compressed, or else
+`PIECES`."""
 
 PIECES = "pieces"
-"""(F, chunks along the atoms, P) uint32 beside them: what is read of a part of a chunk is verified
-with the crc32c of each frame's row of the chunk, in P pieces (`mdio.core.files.piece_sums`)."""
+"""Table (F, chunks along the atoms, P) uint32 for verifying parts of chunks: the crc32c of each
+frame's row of a chunk, in P pieces (`mdio.core.files.piece_sums`)."""
 
 RUN_FRAMES = "run_frames"
-"""Attribute beside the checksums of an array without chunks: frames that have one together."""
+"""Attribute of the tables of a contiguous array: frames in a run with one checksum."""
 
 BOX = "mdio/box"
-"""(F, 6) float32: the unit cells as they are in memory; the edges are made from them."""
+"""(F, 6) float32: boxes as they are in memory, from which the edges are computed."""
 
 SOURCE_STEP = "mdio/step"
-"""(F,) int64: the source's steps, where they do not increase as H5MD wants it."""
+"""(F,) int64: the source's steps, if they do not increase as H5MD requires."""
 
 MANIFEST = "mdio/manifest"
 
 CREATOR = "mdio"
-"""Creator that our files name."""
+"""The creator's name in mdio's files."""
 
-_FULL = {
+_FULL_DISK_REASONS = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the quota is used up",
     errno.EFBIG: "the file is larger than the limit that is set",
 }
 
-SLAB_ROWS = 1 << 16
-"""Columns are read and written this many frames at a time."""
+ROWS_AT_A_TIME = 1 << 16
+"""Rows of a column that are read or written at a time."""
 
-CACHED_NBYTES = 4 << 20
+MAX_KEPT_NBYTES = 4 << 20
 """Columns up to this size stay in memory once one of their rows is read."""
 
 READ_NBYTES = 4 << 20
-"""Bytes read between two steps of a checksum: still in a processor's cache, yet a large request."""
+"""Bytes read at a time for a checksum: a large request that fits a processor's cache."""
 
 
 def manifest_text(file: h5py.File, path: Path) -> str:
     """Return the manifest of a file; raises one of `FOREIGN_ERRORS` if it has none."""
     dataset = file[MANIFEST]
-    if h5py.check_string_dtype(dataset.dtype).length is None:  # not as we write it
+    if h5py.check_string_dtype(dataset.dtype).length is None:  # mdio writes a fixed length
         check_heaps(path)
     text: str = dataset.asstr()[()]
     return text
 
 
 def duplicate_descriptor(file: h5py.File) -> int:
-    """Return a descriptor of the very file that HDF5 has open, whatever its name is now.
+    """Return a new descriptor of the file that HDF5 has open, even if it has been renamed.
 
     -1 for an object in a store, which is opened again.
     """
     if file.driver != "sec2":
         return -1
     fd = os.dup(file.id.get_vfd_handle())
-    with suppress(OSError):  # HDF5's lock would stay with it
+    with suppress(OSError):  # otherwise it would keep HDF5's lock
         fcntl.flock(fd, fcntl.LOCK_UN)
     return fd
 
 
 def checksum(file: OpenFile, offset: int, nbytes: int, crc: int = 0) -> int:
-    """Return the crc32c of bytes of the file, after `crc`; raises CorruptLayoutError."""
+    """Return the crc32c of bytes of the file, continued from `crc`; raises CorruptLayoutError."""
     buffer = np.empty(min(READ_NBYTES, nbytes), np.uint8)
     for begin in range(0, nbytes, READ_NBYTES):
         view = buffer[: min(READ_NBYTES, nbytes - begin)]
@@ -101,20 +101,22 @@ def checksum(file: OpenFile, offset: int, nbytes: int, crc: int = 0) -> int:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn what the operating system and HDF5 raise while writing into OutputError."""
+def as_output_error(path: Path) -> Iterator[None]:
+    """Turn errors of the system and of HDF5 while writing into OutputError."""
     try:
         yield
     except OutputError:
         raise
     except FOREIGN_ERRORS as error:
         number, text = getattr(error, "errno", None), " ".join(str(error).split())
-        reason = _FULL.get(number) if number is not None else None
-        if reason is None:  # HDF5 before 2.0 puts the number in its text only, MPI-IO its message
-            reason = next(
-                (t for n, t in _FULL.items() if f"errno = {n}," in text or os.strerror(n) in text),
-                None,
+        reason = _FULL_DISK_REASONS.get(number) if number is not None else None
+        if reason is None:  # HDF5 before 2.0 has errno in its text only, MPI-IO its description
+            reasons = (
+                known
+                for code, known in _FULL_DISK_REASONS.items()
+                if f"errno = {code}," in text or os.strerror(code) in text
             )
+            reason = next(reasons, None)
         name = TEMPORARY.sub(r"\1", str(path))
         raise OutputError(
             f"{name}: cannot be written: {reason or text}; fix that and convert again"
@@ -123,13 +125,13 @@ def writing(path: Path) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Column:
-    """A contiguous dataset with one row a frame, reached without HDF5."""
+    """A contiguous dataset with a row for each frame, read and written without HDF5."""
 
     offset: int
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     crc: int | None = None
-    """crc32c of all its bytes, where it is known."""
+    """Expected crc32c of all its bytes, if known."""
     what: str = ""
     """Name in messages."""
     _rows: NDArray[Any] | None = None
@@ -137,7 +139,7 @@ class Column:
 
     @classmethod
     def of(cls, dataset: h5py.Dataset, crc: int | None = None, what: str = "") -> Column:
-        """Return where `dataset` lies; raises ValueError if it is not contiguous."""
+        """Return the column of `dataset`; raises ValueError if it is not contiguous."""
         offset = dataset.id.get_offset()
         if offset is None:
             raise ValueError(f"{dataset.name} is not stored contiguously")
@@ -151,12 +153,12 @@ class Column:
     @property
     def is_kept(self) -> bool:
         """Whether all rows stay in memory once one of them is read."""
-        return self.row_nbytes * self.shape[0] <= CACHED_NBYTES
+        return self.row_nbytes * self.shape[0] <= MAX_KEPT_NBYTES
 
     def read(self, file: OpenFile, start: int, stop: int) -> NDArray[Any]:
         """Return rows ``start:stop``; raises CorruptLayoutError.
 
-        All is verified when some of it is first read.
+        The first call verifies the whole column.
         """
         rows = self._rows
         if rows is None:
@@ -176,10 +178,10 @@ class Column:
         file.fill(self.offset + start * self.row_nbytes, rows)
         return rows
 
-    def slabs(self) -> Iterator[tuple[int, int]]:
-        """Yield (start, stop) of runs of rows that are read or written at a time."""
-        for start in range(0, self.shape[0], SLAB_ROWS):
-            yield start, min(start + SLAB_ROWS, self.shape[0])
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """Yield (start, stop) of the runs of rows that are read or written at a time."""
+        for start in range(0, self.shape[0], ROWS_AT_A_TIME):
+            yield start, min(start + ROWS_AT_A_TIME, self.shape[0])
 
     def checksum(self, file: OpenFile) -> int:
         """Return the crc32c of all rows as they are on disk."""
@@ -199,6 +201,6 @@ class Column:
     def write(self, fd: int, start: int, rows: NDArray[Any], path: Path) -> None:
         """Write rows from `start` on; raises OutputError."""
         self._rows = None
-        with writing(path):
+        with as_output_error(path):
             rows = np.ascontiguousarray(rows, self.dtype)
             write_all(fd, self.offset + start * self.row_nbytes, rows)

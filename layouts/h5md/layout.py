@@ -1,6 +1,6 @@
-"""H5MD files: our own, read by plain system calls, and those of others, read through h5py.
+"""H5MD files: mdio's own, read by plain system calls, and those of others, read through h5py.
 
-Our own may lie in parts (`mdio.layouts.h5md.parts`).
+The frames of mdio's own may be in parts (`mdio.layouts.h5md.parts`).
 
 Format: H5MD 1.1 (de Buyl, Colberg, Hoefling 2014, 10.1016/j.cpc.2014.01.018). h5py is imported
 when the first file is opened.
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 def _names_mdio(file: h5py.File) -> bool:
-    """Return whether the file says that mdio made it (in a string of fixed length)."""
+    """Return whether the file names mdio as its creator, in a string of fixed length."""
     from mdio.layouts.h5md.io import CREATOR
 
     creator = file.get("h5md/creator")
     if creator is None or "name" not in creator.attrs:
         return False
-    variable = creator.attrs.get_id("name").get_type().is_variable_str()
-    return not variable and creator.attrs["name"] == CREATOR.encode()
+    is_variable = creator.attrs.get_id("name").get_type().is_variable_str()
+    return not is_variable and creator.attrs["name"] == CREATOR.encode()
 
 
 def written_by_mdio(path: str | PathLike[str]) -> bool:
@@ -53,7 +53,7 @@ def written_by_mdio(path: str | PathLike[str]) -> bool:
 
 
 def _manifest_at(path: Path) -> dict[str, Any]:
-    """Return the manifest of the file of ours at `path`; empty for anything else."""
+    """Return the manifest of a file of mdio at `path`; empty for anything else."""
     from mdio.layouts.h5md.io import manifest_text
 
     try:
@@ -65,12 +65,12 @@ def _manifest_at(path: Path) -> dict[str, Any]:
 
 
 def parts_at(path: Path) -> Path | None:
-    """Return the folder of parts beside an output at `path` in which its frames lie, if any."""
+    """Return the folder beside an output at `path` that holds its parts; None if it has none."""
     return own_parts_folder(path, _manifest_at(path).get("parts_folder")) if is_hdf5(path) else None
 
 
 def members_at(path: Path) -> dict[str, Path]:
-    """Return the files to which the particle groups of an ensemble link, by label."""
+    """Return the files of an ensemble's trajectories by label; empty if it is not an ensemble."""
     if is_sealed(path) or not is_hdf5(path):
         return {}
     manifest = _manifest_at(path)
@@ -87,8 +87,8 @@ class H5MDLayout(BackendLayout):
     `path`: the file. `group` (str, optional): particle group that is the trajectory; by default the
     full system, and the first group in files of others. `convert_units` (bool, optional): for files
     of others: whether numbers are converted from the units that the file names (the default), or
-    taken as they are. `length_unit` (str, optional): for files of others that name no units: that
-    of lengths; times are in ps.
+    taken as they are. `length_unit` (str, optional): for files of others that name no units: the
+    unit of lengths; times are in ps.
     """
 
     name: ClassVar[str] = "h5md"
@@ -110,7 +110,7 @@ class H5MDLayout(BackendLayout):
     def sniff(cls, path: Path) -> bool:
         """Return whether it is an HDF5 file with a group ``h5md``.
 
-        An HDF5 file too damaged to tell is taken by its suffix, so that opening it says why.
+        If an HDF5 file is too damaged to tell, the suffix decides, so that opening it says why.
         """
         if path.is_file() and is_sealed(path):
             return True
@@ -124,7 +124,7 @@ class H5MDLayout(BackendLayout):
 
     @classmethod
     def uuid_at(cls, path: Path) -> str | None:
-        """Return the identity of the output that is at `path` now; None if it has none."""
+        """Return the uuid of the output that is now at `path`; None if it has none."""
         uuid = _manifest_at(path).get("uuid")
         return uuid if isinstance(uuid, str) else None
 
@@ -159,7 +159,7 @@ class H5MDLayout(BackendLayout):
             ) from error
         try:
             backend: Backend
-            # One whose manifest is lost is recognised by its creator.
+            # A file of mdio that has lost its manifest is recognised by its creator.
             if is_sealed(self.path) or MANIFEST in file or _names_mdio(file):
                 with file:
                     kind = JoinedFile if is_joined(file) else OwnFile
@@ -169,7 +169,7 @@ class H5MDLayout(BackendLayout):
 
                 backend = ForeignFile(self.path, file, self.options)
             self._backend = backend
-            if "flavour" in (backend.manifest or {}):  # it has other units than those in memory
+            if "flavour" in (backend.manifest or {}):  # its units are not those in memory
                 self.facts = replace(type(self).facts, rounds=FIELDS)  # type: ignore[misc]
             info = backend.info(self.name)
             store_at(self.path).forget_end(self.path)

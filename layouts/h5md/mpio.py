@@ -1,10 +1,10 @@
 """H5MD files written through parallel HDF5: the ranks of an MPI program share one open file.
 
-The owner makes the bare file serially, exactly as `H5MDWriter` does, and finishes it serially in
-the end; only the frames in between go through HDF5's mpio driver. So the file is the same, whoever
-wrote its frames. Uncompressed chunks have their places in the file before, and ranks write theirs
-independently or collectively. Compressed chunks need collective writes: HDF5 compresses them on the
-ranks that hold them, and the ranks agree on where they go.
+The owner creates the file serially, exactly as `H5MDWriter` does, and finishes it serially; only
+the frames in between are written through HDF5's mpio driver. So the file is the same, whichever
+writer wrote its frames. Space for uncompressed chunks is allocated beforehand, and ranks write
+theirs independently or collectively. Compressed chunks need collective writes: HDF5 compresses them
+on the ranks that hold them, and the ranks agree on where to put them.
 """
 
 from __future__ import annotations
@@ -35,54 +35,54 @@ from mdio.layouts.h5md.file import (
     integer_codec,
     value_path,
 )
-from mdio.layouts.h5md.io import writing
+from mdio.layouts.h5md.io import as_output_error
 from mdio.layouts.h5md.writer import H5MDWriter
 from mdio.layouts.plan import ArrayPlan, LayoutPlan
 from mdio.layouts.writer import EncodedChunk, OutputMeta, PieceRecord
 
-CLOSES_AGAIN = (2, 0, 0)
-"""HDF5 2.0 takes a second close; nothing is lost if versions before it do so too."""
-FORWARD_S = 0.5
-"""Launchers drop what they have not yet read of a message when the program is ended."""
+CLOSES_TWICE_VERSION = (2, 0, 0)
+"""From this HDF5 on a file whose close has failed can be closed again; earlier ones may crash."""
+FORWARDING_S = 0.5
+"""Wait before ending the program, for launchers to forward its last messages."""
 
-_left: list[h5py.h5f.FileID] = []
+_never_closed: list[h5py.h5f.FileID] = []
 
 
 def close_file(file: h5py.File) -> None:
-    """Close `file`; if that fails, leave it as it is for good and raise what h5py has raised.
+    """Close `file`; if that fails, make sure that it is never closed again, and raise h5py's error.
 
-    A file that was left so before counts as closed.
+    Such a file counts as closed.
     """
-    if any(file.id is one for one in _left):
+    if any(file.id is file_id for file_id in _never_closed):
         return
     try:
         file.close()
     except FOREIGN_ERRORS:
-        if h5py.version.hdf5_version_tuple < CLOSES_AGAIN:
-            _leave(file.id)
+        if h5py.version.hdf5_version_tuple < CLOSES_TWICE_VERSION:
+            _never_close(file.id)
         raise
 
 
-def _leave(file_id: h5py.h5f.FileID) -> None:
-    """Make sure that nothing closes a file again."""
-    if not _left:
+def _never_close(file_id: h5py.h5f.FileID) -> None:
+    """Make sure that neither h5py nor HDF5 closes a file again."""
+    if not _never_closed:
         library = ctypes.CDLL(None)
         if hasattr(library, "on_exit"):
-            # Runs when Python has ended, and before HDF5's own end would; it keeps the exit code.
+            # Ends the process after Python, but before HDF5's exit handler; keeps the exit code.
             library.on_exit(library._exit, None)
         atexit.register(_end_mpi)
-    _left.append(file_id)
+    _never_closed.append(file_id)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(file_id))  # h5py closes it with the last reference
 
 
 def _end_mpi() -> None:
-    """End the MPI program, if this is one, while its regular end would crash."""
+    """Abort the MPI program, if this is one, since finalising it would crash."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
         return
     sys.stdout.flush()
     sys.stderr.flush()
-    time.sleep(FORWARD_S)
+    time.sleep(FORWARDING_S)
     mpi.COMM_WORLD.Abort(1)
 
 
@@ -92,14 +92,14 @@ def require_parallel_hdf5(option: str) -> None:
         raise MissingExtraError(
             f"{option} needs an h5py built with MPI and parallel HDF5, and this h5py "
             f"{h5py.__version__} is not; --mpi alone does without (all ranks write one file by "
-            "plain system calls, and rank 0 what is compressed); "
+            "plain system calls, or rank 0 does if it is compressed); "
             "make mpi builds an environment that has it (.venv-mpi), or: "
             "conda install -c conda-forge 'h5py=*=mpi_mpich*', or a cluster's module of h5py"
         )
 
 
 def transfer_list(collective: bool) -> h5p.PropDXID:
-    """Return the properties of a collective or an independent transfer."""
+    """Return HDF5's properties for a collective or an independent transfer."""
     transfer = h5p.create(h5p.DATASET_XFER)
     if collective:
         transfer.set_dxpl_mpio(h5fd.MPIO_COLLECTIVE)
@@ -110,17 +110,17 @@ class H5MDMPIOWriter(H5MDWriter):
     """Writes an H5MD 1.1 file from several ranks through HDF5's mpio driver.
 
     Between `create` and `finish`, which the owner calls, all ranks call `open_shared` and
-    `close_shared` together. Between these, every rank calls `store` for its own pieces as it likes
-    or, if `collective`, all ranks call `store_together` equally often.
+    `close_shared` together. In between, every rank calls `store` for its own pieces at any time or,
+    if `collective`, all ranks call `store_together` equally often.
 
-    `path`, `plan`, `meta`: as of every writer. `collective`: whether writes are collective; they
-    must be where chunks are compressed. `hints`: for MPI-IO, as
+    `path`, `plan`, `meta`: as of every writer. `collective`: whether writes are collective, as
+    they must be if chunks are compressed. `hints`: for MPI-IO, as
     `mdio.layouts.striping.lustre.mpi_io_hints` gives them.
     """
 
     @staticmethod
     def check(plan: LayoutPlan) -> None:
-        """Raise PlanError for what HDF5 would have to encode, and cannot."""
+        """Raise PlanError for a compression that HDF5 cannot encode."""
         if integer_codec(plan.compression):
             raise PlanError(
                 f"parallel HDF5 has no filter that encodes {plan.compression}; leave --mpio and "
@@ -148,7 +148,7 @@ class H5MDMPIOWriter(H5MDWriter):
         """Make the file as a serial writer does, and close it."""
         super().create()
         self._close_file()
-        self._written = None  # from now on HDF5 writes for itself
+        self._written = None  # HDF5's own writes are not listed
 
     def open_shared(self, comm: Any) -> None:
         """Open the file on all ranks of `comm` together (collective); raises OutputError."""
@@ -156,9 +156,9 @@ class H5MDMPIOWriter(H5MDWriter):
 
         info = MPI.Info.Create()
         try:
-            for key, value in self.hints.items():  # libraries ignore what they do not know
+            for key, value in self.hints.items():  # libraries ignore unknown keys
                 info.Set(key, value)
-            with writing(self.path):
+            with as_output_error(self.path):
                 self._handle_shared = h5py.File(
                     self.path, "r+", driver="mpio", comm=comm, info=info, libver=LIBVER
                 )
@@ -169,7 +169,7 @@ class H5MDMPIOWriter(H5MDWriter):
         """Close the file on all ranks together (collective); raises OutputError."""
         file, self._handle_shared = self._handle_shared, None
         if file is not None:
-            with writing(self.path):
+            with as_output_error(self.path):
                 close_file(file)
 
     def leave_shared(self) -> None:
@@ -197,12 +197,12 @@ class H5MDMPIOWriter(H5MDWriter):
         """Write a piece while all other ranks write theirs (collective).
 
         `items`: what `encode` has returned; empty on a rank that has no piece.
-        Raises OutputError: the disk is full, ... Other ranks may be waiting within HDF5 for ever
-        after: the program has to be ended, and the file not be closed.
+        Raises OutputError: the disk is full, ... Other ranks may then wait in HDF5 forever, so the
+        program has to be ended without closing the file.
         """
-        own = {tuple(item.key.split("/")[:2]): item for item in items}
+        by_array = {tuple(item.key.split("/")[:2]): item for item in items}
         for key in self._arrays:
-            item = own.get(key)
+            item = by_array.get(key)
             start = 0 if item is None else int(item.key.rsplit("/", 1)[1])
             data = None if item is None else np.asarray(item.data)
             self._write(key, start, data, collective=True)
@@ -212,7 +212,7 @@ class H5MDMPIOWriter(H5MDWriter):
     ) -> None:
         if self._handle_shared is None:
             raise OutputError(f"{self.path}: not open on all ranks")
-        with writing(self.path):  # opening a dataset may write what HDF5 keeps in memory
+        with as_output_error(self.path):  # opening a dataset may write what HDF5 keeps in memory
             dataset = self._handle_shared[value_path(*key)].id
         space = dataset.get_space()
         if values is None:
@@ -223,39 +223,40 @@ class H5MDMPIOWriter(H5MDWriter):
         else:
             memory = h5s.create_simple(values.shape)
             space.select_hyperslab((start, 0, 0), values.shape)
-        with writing(self.path):
+        with as_output_error(self.path):
             dataset.write(memory, space, values, dxpl=transfer_list(collective))
 
     def commit(self, record: PieceRecord) -> None:
-        """Note the checksums of a piece, and write its boxes, times and steps."""
+        """Keep the checksums of a piece, and write its boxes, times and steps."""
         super().commit(self._by_chunk(record))
 
-    def settled(self, receipt: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
-        """Return the receipt, with checksums by chunk."""
-        return super().settled(self._by_chunk(receipt))
+    def settled(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
+        """Return the record, with checksums by chunk; see the base class."""
+        return super().settled(self._by_chunk(record))
 
     @property
     def _file(self) -> h5py.File:
-        """That which all ranks have open, while they have."""
+        """The file that all ranks share, while it is open; see the base class."""
         return super()._file if self._handle_shared is None else self._handle_shared
 
     def _by_chunk(self, record: PieceRecord) -> PieceRecord:
+        """Return a record whose checksums are listed by chunk instead of by array."""
         crcs = {}
         for key, chunk_crcs in record.crcs.items():
             group, field, start, *rest = key.split("/")
-            if rest:  # of an earlier run
+            if rest:  # a key of a chunk, in a record of an earlier run
                 return record
             array = self._arrays[group, field]
-            i, j, row = int(start) // array.chunk_frames, 0, 0
-            while row < len(chunk_crcs):
-                n_found = self._n_checksums(array, i)
-                crcs[f"{group}/{field}/{i}/{j}"] = chunk_crcs[row : row + n_found]
-                row += n_found
+            i, j, first = int(start) // array.chunk_frames, 0, 0
+            while first < len(chunk_crcs):
+                end = first + self._n_checksums(array, i)
+                crcs[f"{group}/{field}/{i}/{j}"] = chunk_crcs[first:end]
+                first = end
                 i, j = (i, j + 1) if j + 1 < array.n_atom_chunks else (i + 1, 0)
         return replace(record, crcs=crcs)
 
     def _n_checksums(self, array: ArrayPlan, i: int) -> int:
-        """Return how many checksums come with a chunk; see `chunk_checksums`."""
+        """Return the number of checksums of a chunk; see `chunk_checksums`."""
         if self.plan.compression is not None:
             return 1
         n_rows = array.chunk_frames
@@ -266,5 +267,5 @@ class H5MDMPIOWriter(H5MDWriter):
     def _close_file(self) -> None:
         file, self._handle_file = self._handle_file, None
         if file is not None:
-            with writing(self.path):
+            with as_output_error(self.path):
                 file.close()

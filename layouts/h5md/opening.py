@@ -1,4 +1,4 @@
-"""How H5MD files begin and end, by which they are known; h5py is imported to open one."""
+"""Recognising H5MD files by their first and last bytes, and opening them with h5py."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ SEAL, SEAL_NBYTES = b"mdioseal", 24
 
 
 def is_sealed(path: Path) -> bool:
-    """Return whether a file ends as ours do, so that damage to the rest does not hide whose it is.
+    """Return whether a file ends with mdio's seal, by which even a damaged file is recognised.
 
     See `mdio.layouts.h5md.disk`.
     """
     store = store_at(path)
     if store.opening_waits and is_hdf5(path):
-        store.prefetch_end(path)  # HDF5 asks for much there
+        store.prefetch_end(path)  # HDF5 will read much of it
     try:
         return read_tail(path)[-SEAL_NBYTES:].startswith(SEAL)
     except OSError:
@@ -42,5 +42,5 @@ def open_hdf5(path: Path) -> h5py.File:
     """Open a file for reading."""
     import h5py
 
-    # Some shared file systems have no locks; nobody writes to a published output anyway.
+    # Some shared file systems have no locks; published outputs are not written to anyway.
     return h5py.File(store_at(path).for_library(path), "r", locking="best-effort")

@@ -1,4 +1,4 @@
-"""Opens H5MD files that mdio wrote: HDF5 says where things are, and is closed again."""
+"""Reads H5MD files that mdio wrote: h5py is used only to find where chunks and columns are."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ Unpack = Callable[[NDArray[np.uint8], NDArray[np.float32]], None]
 class PlacedChunks(ChunksInFile):
     """One ``/particles/GROUP/ELEMENT/value``, (F, A, 3).
 
-    `crcs`, (frame chunks, atom chunks): checksum of what each chunk holds. `unpack`: what fills an
-    array with what is in a chunk, if that is not as it is in memory. `pieces`: checksums of parts
-    of chunks, if there are any; see `mdio.layouts.h5md.io.PIECES`. The rest is that of
+    `crcs`, (frame chunks, atom chunks): checksum of each decoded chunk. `unpack`: function that
+    decodes a chunk into an array; None for uncompressed chunks. `pieces`: checksums of parts of
+    chunks, if there are any; see `mdio.layouts.h5md.io.PIECES`. Other parameters are those of
     `ChunksInFile`.
     """
 
@@ -58,14 +58,14 @@ class PlacedChunks(ChunksInFile):
 
     def __init__(
         self,
-        *places: Any,
+        *chunks: Any,
         crcs: NDArray[np.uint32],
         unpack: Unpack | None,
         pieces: Column | None,
         verify: bool,
     ) -> None:
         plain, in_pieces = unpack is None, pieces is not None
-        super().__init__(*places, plain=plain, verify=verify, in_pieces=in_pieces)
+        super().__init__(*chunks, plain=plain, verify=verify, in_pieces=in_pieces)
         self.crcs, self.pieces, self._unpack = crcs, pieces, unpack
 
     def _compare(self, i: int, j: int, file: OpenFile, crc: int, _: NDArray[np.uint8]) -> None:
@@ -101,9 +101,9 @@ Arrays = Mapping[tuple[str, str], PlacedChunks]
 
 
 def stored_chunks(arrays: Arrays, start: int, stop: int) -> Iterator[EncodedChunk]:
-    """Yield the chunks of frames ``start:stop`` of all arrays, each checked.
+    """Yield the stored chunks of frames ``start:stop`` of all arrays, after checking each.
 
-    Raises CorruptLayoutError: one of them is not what was written.
+    Raises CorruptLayoutError: a chunk is not what was written.
     """
     from mdio.layouts.writer import EncodedChunk
 
@@ -122,12 +122,12 @@ def stored_chunks(arrays: Arrays, start: int, stop: int) -> Iterator[EncodedChun
 class OwnFile(OwnOutput[PlacedChunks]):
     """An H5MD file of mdio, open for reading by plain system calls.
 
-    `path`, `file`: the file, and the same opened by h5py, which is not needed any more afterwards.
-    `group`, `verify`: see `OwnOutput`; as for what is raised.
+    `path`, `file`: the file, and the same opened by h5py, which may be closed afterwards. `group`,
+    `verify`: as in `OwnOutput`, which raises the same errors.
     """
 
     holds = "_bytes"
-    contiguous = False  # whether arrays lie in one piece each
+    contiguous = False  # whether arrays have no chunks
 
     def __init__(
         self, path: Path, file: h5py.File, group: str | None, *, verify: bool = True
@@ -165,7 +165,7 @@ class OwnFile(OwnOutput[PlacedChunks]):
             if isinstance(error, CorruptLayoutError) or not isinstance(error, FOREIGN_ERRORS):
                 raise
             raise CorruptLayoutError(
-                f"{path}: not laid out as its manifest says ({' '.join(str(error).split())}); "
+                f"{path}: its contents do not match its manifest ({' '.join(str(error).split())}); "
                 "convert the source again"
             ) from error
 
@@ -192,23 +192,24 @@ class OwnFile(OwnOutput[PlacedChunks]):
         what = f"{self.path}: {ELEMENTS[field]} of {group}"
         crcs = np.asarray(tables["crc32c"], np.uint32)
         expected = self.manifest.get("table_crc32c", {}) if self._verifies else {}
-        table = f"{group}/{ELEMENTS[field]}"
-        if expected and crc32c(crcs) != expected[f"{table}/crc32c"]:
+        element = f"{group}/{ELEMENTS[field]}"
+        if expected and crc32c(crcs) != expected[f"{element}/crc32c"]:
             raise ValueError(f"the checksums of {dataset.name} are damaged")
         pieces = None
-        if f"{table}/{PIECES}" in expected:
-            shape_of = (shape[0], crcs.shape[1], pieces_of_row(12 * (dataset.chunks or shape)[1]))
-            crc = expected[f"{table}/{PIECES}"]
+        if f"{element}/{PIECES}" in expected:
+            n_pieces = pieces_of_row(12 * (dataset.chunks or shape)[1])
+            table_shape = (shape[0], crcs.shape[1], n_pieces)
+            crc = expected[f"{element}/{PIECES}"]
             name = f"{ELEMENTS[field]} of {group}, checksums"
-            pieces = self._column(tables[PIECES], shape_of, "<u4", crc, name)
+            pieces = self._column(tables[PIECES], table_shape, "<u4", crc, name)
         if dataset.chunks is None:
             self.contiguous = True
-            unpacked: Unpack | None = None
+            unpack_chunk: Unpack | None = None
             chunk = (int(tables.attrs[RUN_FRAMES]), shape[1])
             offset, nbytes = run_table(dataset, chunk[0])
         else:
-            unpacked, chunk = _unpack_of(dataset), dataset.chunks[:2]
-            offset, nbytes = self._places(dataset, tables, unpacked is not None)
+            unpack_chunk, chunk = _unpack_function(dataset), dataset.chunks[:2]
+            offset, nbytes = self._chunk_places(dataset, tables, unpack_chunk is not None)
         if not offset.shape == nbytes.shape == crcs.shape:
             raise ValueError(f"{dataset.name} has {offset.shape} chunks, its tables {crcs.shape}")
         if offset.min() < 0 or nbytes.min() < 0 or (offset + nbytes).max() > self._bytes.nbytes:
@@ -216,23 +217,23 @@ class OwnFile(OwnOutput[PlacedChunks]):
         return PlacedChunks(
             *(what, shape, chunk, self._bytes, offset, nbytes),
             crcs=crcs,
-            unpack=unpacked,
+            unpack=unpack_chunk,
             pieces=pieces,
             verify=self._verifies,
         )
 
-    def _places(
-        self, dataset: h5py.Dataset, tables: h5py.Group, packed: bool
+    def _chunk_places(
+        self, dataset: h5py.Dataset, tables: h5py.Group, is_encoded: bool
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return where chunks are and their bytes: as the tables say, or else as HDF5 does."""
+        """Return offsets and sizes of chunks by mdio's tables, or by HDF5 if those are stale."""
         chunk_frames, chunk_atoms, _ = dataset.chunks
         grid = (-(-dataset.shape[0] // chunk_frames), -(-dataset.shape[1] // chunk_atoms))
         offset = np.asarray(tables["offset"], np.int64)
         nbytes = np.full(offset.shape, 12 * chunk_frames * chunk_atoms, np.int64)
-        if packed:
+        if is_encoded:
             nbytes = np.asarray(tables["nbytes"], np.int64)
         if not self._sealed:
-            # A copy by h5repack has the same chunks elsewhere, as its first and last show.
+            # A copy by h5repack has the same chunks elsewhere: compare the first and the last.
             corners = [(0, 0), ((grid[0] - 1) * chunk_frames, (grid[1] - 1) * chunk_atoms)]
             infos = [dataset.id.get_chunk_info_by_coord((*corner, 0)) for corner in corners]
             listed = [(int(offset.flat[k]), int(nbytes.flat[k])) for k in (0, -1)]
@@ -259,11 +260,11 @@ class OwnFile(OwnOutput[PlacedChunks]):
         return self.rows("topology", 0, self._columns["topology"].shape[0]).tobytes()
 
     def positions(self) -> ChunkTable | None:
-        """Return where the chunks are; see `mdio.layouts.tables.Tables`."""
+        """Return the table of positions; see `mdio.layouts.tables.Tables`."""
         array = self.arrays[self.group or FULL_SYSTEM, "positions"]
         if not array.plain or self.manifest.get("flavour") is not None:
             return None
-        if self.contiguous:  # the last run of frames is not whole
+        if self.contiguous:  # a chunk a frame, since the last run of frames may be shorter
             begins = array.offset[0, 0] + 12 * array.n_atoms * np.arange(array.n_frames)
             return frame_chunk_table(self.path, begins, np.zeros(1, np.int64), array.n_atoms)
         chunk = (array.chunk_frames, array.chunk_atoms, 3)
@@ -280,7 +281,7 @@ class OwnFile(OwnOutput[PlacedChunks]):
 
     def units(self) -> Iterator[Unit]:
         """Yield every column, table and chunk, and the seal; see `Layout.units`."""
-        if "table_crc32c" in self.manifest:  # written since there are seals
+        if "table_crc32c" in self.manifest:  # older outputs have no seal
             places = [(array.offset, array.nbytes) for array in self.arrays.values()]
             check = partial(check_seal, self._bytes, places, str(self.path))
             yield Unit(f"{self.path}: all but the frames", check)
@@ -297,11 +298,14 @@ class OwnFile(OwnOutput[PlacedChunks]):
         return list(stored_chunks(self.arrays, start, stop))
 
     def plan_fields(self) -> dict[str, Any]:
-        """Return how arrays are cut; see `backend.plan_fields`."""
+        """Return how arrays are cut into chunks; see `backend.plan_fields`."""
         arrays = self.array_plans(contiguous=self.contiguous)
         topology = self._columns.get("topology")
-        nbytes, flavour = topology.shape[0] if topology else 0, self.manifest.get("flavour")
-        return {"arrays": arrays, "flavour": flavour, "topology_nbytes": nbytes}
+        return {
+            "arrays": arrays,
+            "flavour": self.manifest.get("flavour"),
+            "topology_nbytes": topology.shape[0] if topology else 0,
+        }
 
     def close(self) -> None:
         """Close the file."""
@@ -309,19 +313,19 @@ class OwnFile(OwnOutput[PlacedChunks]):
         self._bytes.close()
 
 
-UNPACK: dict[tuple[int, ...], Unpack | None] = {
+UNPACK_FUNCTIONS: dict[tuple[int, ...], Unpack | None] = {
     (): None,
     (h5z.FILTER_SHUFFLE, h5z.FILTER_DEFLATE): inflate,
     (FILTER,): unpack,
     (OLD_FILTER,): unpack,
 }
-"""Functions that undo the filters of chunks."""
+"""Functions that decode chunks, by their HDF5 filters."""
 
 
-def _unpack_of(dataset: h5py.Dataset) -> Unpack | None:
-    """Return the function that undoes mdio's filters; raises ValueError for others."""
+def _unpack_function(dataset: h5py.Dataset) -> Unpack | None:
+    """Return the function that decodes chunks; raises ValueError for filters not of mdio."""
     layout = dataset.id.get_create_plist()
     filters = tuple(layout.get_filter(k)[0] for k in range(layout.get_nfilters()))
-    if len(dataset.chunks) != 3 or filters not in UNPACK:
-        raise ValueError(f"{dataset.name} went through other filters than mdio's")
-    return UNPACK[filters]
+    if len(dataset.chunks) != 3 or filters not in UNPACK_FUNCTIONS:
+        raise ValueError(f"{dataset.name} has filters that mdio does not use")
+    return UNPACK_FUNCTIONS[filters]

@@ -1,9 +1,9 @@
-"""H5MD files of mdio whose frames, or trajectories, lie in other files, their parts.
+"""H5MD files of mdio whose frames, or trajectories, are in other files, their parts.
 
 ``NAME.h5md`` has time, step and box of all frames, and virtual datasets (HDF5 1.10) over the arrays
 of the parts, ``NAME.h5md.parts/0000.h5md`` and so on, each an H5MD file of its own. HDF5 reads a
-part that is missing as NaN, and does not ask whether one that is there belongs to the file. So the
-parts are read here as the files that they are, with their checksums.
+missing part as NaN, and does not check whether a part belongs to the file. So mdio opens and
+verifies each part as a file of its own.
 
 An ensemble has ``/particles/LABEL`` for each trajectory, an external link to the full system in
 ``NAME.h5md.parts/LABEL.h5md``, which is an H5MD file of mdio by itself.
@@ -40,7 +40,7 @@ from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.layouts.chunked.own import Ensemble, check_members, labels_in
 from mdio.layouts.h5md.disk import open_output
 from mdio.layouts.h5md.file import LIBVER, create_groups
-from mdio.layouts.h5md.io import FULL_SYSTEM, MANIFEST, writing
+from mdio.layouts.h5md.io import FULL_SYSTEM, MANIFEST, as_output_error
 from mdio.layouts.h5md.opening import open_hdf5
 from mdio.layouts.h5md.own import OwnFile, PlacedChunks
 from mdio.layouts.units import Unit
@@ -49,9 +49,8 @@ if TYPE_CHECKING:
     from mdio.layouts.writer import EncodedChunk
 
 IN_PARTS = "in_parts"
-"""Attribute of ``/mdio`` in files whose frames lie in parts: how many there are."""
-MAX_OPEN = 16
-"""Parts that are open at the same time."""
+"""Attribute of ``/mdio`` in files whose frames are in parts: the number of parts."""
+MAX_OPEN_PARTS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ class Part:
     uuid: str
     nbytes: int
     manifest_crc32c: int | None = None
-    """Checksum of the text of its manifest, which has those of the rest; None in older outputs."""
+    """Checksum of its manifest, which holds those of its contents; None in older outputs."""
 
     @property
     def stop(self) -> int:
@@ -74,22 +73,22 @@ class Part:
 
 
 def is_joined(file: h5py.File) -> bool:
-    """Return whether the frames of a file of mdio lie in parts."""
+    """Return whether the frames of a file of mdio are in parts."""
     return "mdio" in file and IN_PARTS in file["mdio"].attrs
 
 
 def _parts_of(manifest: Mapping[str, Any], path: Path) -> tuple[Path, list[Part]]:
-    """Return the folder of the parts and what the manifest says of each.
+    """Return the folder of the parts and the manifest's description of each.
 
     Raises CorruptLayoutError: they do not follow one another from the first frame to the last, or
-    lie elsewhere.
+    are not in a folder beside the file.
     """
     folder, rows = manifest.get("parts_folder"), manifest.get("parts")
     parts: list[Part] = []
     n_frames = 0
     try:
         if not isinstance(folder, str) or folder in ("", ".", "..") or set(folder) & set("/\0"):
-            raise ValueError(f"{folder!r} is no name of a folder")
+            raise ValueError(f"{folder!r} is not a name of a folder")
         for row in rows if isinstance(rows, list) else []:
             part = Part(**row)
             numbers = (part.first_frame, part.n_frames, part.nbytes)
@@ -112,27 +111,27 @@ def _parts_of(manifest: Mapping[str, Any], path: Path) -> tuple[Path, list[Part]
 class JoinedFile(OwnFile):
     """A file of mdio and its parts, open for reading by plain system calls.
 
-    Takes the same parameters, and raises the same errors, as `OwnFile`; CorruptLayoutError also
-    for a part that is missing, truncated, or not the one that the manifest means. That a part is
-    not there is seen at once, everything else when the part is first read.
+    Takes the same parameters, and raises the same errors, as `OwnFile`; CorruptLayoutError also for
+    a part that is missing (on opening), or truncated or not the one in the manifest (when it is
+    first read).
     """
 
     def __init__(
         self, path: Path, file: h5py.File, group: str | None, *, verify: bool = True
     ) -> None:
-        self._open_parts = Handles(self._open_part, MAX_OPEN)
+        self._open_parts = Handles(self._open_part, MAX_OPEN_PARTS)
         super().__init__(path, file, group, verify=verify)
 
     def _arrays(self, file: h5py.File) -> dict[tuple[str, str], PlacedChunks]:  # noqa: ARG002
-        """Return none, since the arrays are those of the parts; find these."""
+        """Find the parts, and return no arrays: each part has its own."""
         self.folder, self.parts = _parts_of(self.manifest, self.path)
         try:
             names = {path.name for path in self.folder.iterdir()}
         except OSError as error:
             raise CorruptLayoutError(
                 f"{self.folder}: the folder with the {len(self.parts)} parts of {self.path.name} "
-                f"cannot be read ({error.strerror}); the two belong together: put it back beside "
-                f"{self.path.name}, or convert the source again"
+                f"cannot be read ({error.strerror}); put it back beside {self.path.name}, or "
+                "convert the source again"
             ) from error
         missing = [part for part in self.parts if part.file not in names]
         if missing and self._verifies:
@@ -144,7 +143,7 @@ class JoinedFile(OwnFile):
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Have parts found from any folder."""
+        """Make the path of the parts absolute."""
         return {**self.__dict__, "folder": self.folder.absolute()}
 
     @cached_property
@@ -152,26 +151,27 @@ class JoinedFile(OwnFile):
         return np.array([0, *(part.stop for part in self.parts)], np.int64)
 
     def _open_part(self, number: int) -> OwnFile:
-        """Return an opened part, compared with what is said of it."""
-        part, name = self.parts[number], self.folder / self.parts[number].file
+        """Return an opened part that matches the manifest."""
+        part = self.parts[number]
+        path = self.folder / part.file
         what = f"part {number} of {self.path.name}, frames {part.first_frame} to {part.stop - 1}"
         try:
-            with open_hdf5(name) as file:
-                opened = OwnFile(name, file, self.group, verify=self._verifies)
+            with open_hdf5(path) as file:
+                opened = OwnFile(path, file, self.group, verify=self._verifies)
         except MdioError as error:
             raise CorruptLayoutError(f"{error} ({what})") from error
         except FOREIGN_ERRORS as error:
             raise CorruptLayoutError(
-                f"{name}: missing, truncated or no HDF5 file ({' '.join(str(error).split())}), "
+                f"{path}: missing, truncated or not an HDF5 file ({' '.join(str(error).split())}), "
                 f"expected {what}; put it back, or convert the source again"
             ) from error
         manifest = opened.manifest
         crc = opened.manifest_crc32c
-        is_the_same = not self._verifies or part.manifest_crc32c in (None, crc)
-        if manifest["uuid"] != part.uuid or not is_the_same:
+        is_same = not self._verifies or part.manifest_crc32c in (None, crc)
+        if manifest["uuid"] != part.uuid or not is_same:
             opened.close()
             raise CorruptLayoutError(
-                f"{name}: not the file that {self.path.name} means ({what}): its uuid is "
+                f"{path}: not the part that {self.path.name} refers to ({what}): its uuid is "
                 f"{manifest['uuid']}, expected {part.uuid}, and its manifest has crc32c {crc}, "
                 f"expected {part.manifest_crc32c}; put the right one back, or convert the "
                 "source again"
@@ -180,13 +180,13 @@ class JoinedFile(OwnFile):
         if shape != (part.n_frames, self.manifest["n_atoms"]):
             opened.close()
             raise CorruptLayoutError(
-                f"{name}: {shape[0]} frames of {shape[1]} atoms, expected {part.n_frames} of "
+                f"{path}: {shape[0]} frames of {shape[1]} atoms, expected {part.n_frames} of "
                 f"{self.manifest['n_atoms']} ({what}); convert the source again"
             )
         return opened
 
-    def _first(self) -> OwnFile:
-        """Return a part to learn from: the first, or without verifying the first whole one."""
+    def _readable_part(self) -> OwnFile:
+        """Return the first part; without verifying, the first that is undamaged."""
         for number in range(0 if self._verifies else len(self.parts)):
             with suppress(CorruptLayoutError):
                 return self._open_parts[number]
@@ -196,7 +196,7 @@ class JoinedFile(OwnFile):
         """Return the information on the trajectory of the group in all parts."""
         manifest = self.manifest
         return (
-            self._first()
+            self._readable_part()
             .info(layout)
             .replace(
                 path=str(self.path),
@@ -213,25 +213,25 @@ class JoinedFile(OwnFile):
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
         """Fill `block`; raises CorruptLayoutError."""
-        for number, first, last in runs_of_parts(self._edges, start, stop):
+        for number, first, end in runs_of_parts(self._edges, start, stop):
             rows = block
-            if last - first != stop - start:
-                part_begins = int(self._edges[number]) - start
-                rows = block.frames(slice(part_begins + first, part_begins + last))
-            self._open_parts[number].read_into(first, last, atoms, rows)
+            if end - first != stop - start:
+                shift = int(self._edges[number]) - start
+                rows = block.frames(slice(shift + first, shift + end))
+            self._open_parts[number].read_into(first, end, atoms, rows)
 
     def byte_ranges(
         self, start: int, stop: int, atoms: AtomIndices | None, fields: Sequence[str]
     ) -> Iterator[ByteRange]:
-        """Yield what reading takes of the parts; see `Layout.byte_ranges`."""
-        for number, first, last in runs_of_parts(self._edges, start, stop):
-            yield from self._open_parts[number].byte_ranges(first, last, atoms, fields)
+        """Yield the byte ranges of the parts; see `Layout.byte_ranges`."""
+        for number, first, end in runs_of_parts(self._edges, start, stop):
+            yield from self._open_parts[number].byte_ranges(first, end, atoms, fields)
 
     def units(self) -> Iterator[Unit]:
         """Yield the file's own columns, each part, and its chunks; see `Layout.units`."""
         yield from super().units()
         for number, part in enumerate(self.parts):
-            name = f"{self.folder / part.file}: the part that {self.path.name} means"
+            name = f"{self.folder / part.file}: the part that {self.path.name} refers to"
             first = part.first_frame
             yield Unit(name, partial(self._check_part, number), (first, part.stop))
             try:
@@ -239,29 +239,32 @@ class JoinedFile(OwnFile):
             except CorruptLayoutError:
                 continue
             for unit in opened.units():
-                a, b = unit.frames or (0, part.n_frames)
-                yield replace(unit, frames=(first + a, first + b))
+                start, stop = unit.frames or (0, part.n_frames)
+                yield replace(unit, frames=(first + start, first + stop))
 
     def encoded_chunks(self, start: int, stop: int) -> list[EncodedChunk]:
-        """Raise: a part is a file by itself, which is asked instead."""
+        """Raise NotImplementedError: the parts have the chunks."""
         raise NotImplementedError
 
     def plan_fields(self) -> dict[str, Any]:
-        """Return how parts and arrays are cut; see `backend.plan_fields`."""
+        """Return how frames and arrays are cut; see `backend.plan_fields`."""
         frames = tuple(part.n_frames for part in self.parts)
-        return self._first().plan_fields() | {"segment_frames": frames, "n_files": 1 + len(frames)}
+        return self._readable_part().plan_fields() | {
+            "segment_frames": frames,
+            "n_files": 1 + len(frames),
+        }
 
     def _check_part(self, number: int) -> None:
-        """Open a part and compare it with what is said of it; raises CorruptLayoutError."""
+        """Open a part and compare it with the file; raises CorruptLayoutError."""
         self._compare_columns(self._open_parts[number], self.parts[number])
 
     def _compare_columns(self, opened: OwnFile, part: Part) -> None:
-        """Raise CorruptLayoutError if times, steps and boxes are not those of a part."""
-        for name, many in (("time", "times"), ("step", "steps"), ("box", "boxes")):
+        """Raise CorruptLayoutError if a part has other times, steps or boxes than the file."""
+        for name, plural in (("time", "times"), ("step", "steps"), ("box", "boxes")):
             own_rows = self.rows(name, part.first_frame, part.stop)
             if not np.array_equal(own_rows, opened.rows(name, 0, part.n_frames), equal_nan=True):
                 raise CorruptLayoutError(
-                    f"{opened.path}: its {many} are not those in {self.path}; convert the source "
+                    f"{opened.path}: its {plural} are not those in {self.path}; convert the source "
                     "again"
                 )
 
@@ -272,7 +275,7 @@ class JoinedFile(OwnFile):
 
 
 class H5MDEnsemble(Ensemble):
-    """Makes a file that links to several."""
+    """Makes a file that links to the file of each trajectory."""
 
     in_parts = True
 
@@ -282,7 +285,7 @@ class H5MDEnsemble(Ensemble):
         return new_parts_folder(self.target, self.uuid)
 
     def create(self) -> None:
-        """Make the folder of parts, and a file that stands for what `seal` writes."""
+        """Make the folder of parts, and an empty file in place of the one that `seal` writes."""
         self.path.touch()
         folder = self.member("x").parent
         folder.mkdir()
@@ -290,16 +293,16 @@ class H5MDEnsemble(Ensemble):
 
     def member(self, label: str, *, final: bool = False) -> Path:
         """Return the file of a trajectory."""
-        built = temporary_for(parts_folder(self.target.absolute()), self.path)
-        return (self.folder if final else built) / f"{label}.h5md"
+        temporary = temporary_for(parts_folder(self.target.absolute()), self.path)
+        return (self.folder if final else temporary) / f"{label}.h5md"
 
     def seal(self, labels: Sequence[str]) -> None:
         """Write the links and the manifest; raises OutputError."""
-        from mdio.core.files.publish import flush_tree  # those who read need none
+        from mdio.core.files.publish import flush_tree  # only writing needs it
 
         folder = self.folder.name
         text = json.dumps(self.manifest(labels) | {"parts_folder": folder}).encode()
-        with writing(self.path):
+        with as_output_error(self.path):
             with open_output(self.path, "w", libver=LIBVER) as file:
                 create_groups(file, ())
                 del file[f"particles/{FULL_SYSTEM}"]
@@ -311,7 +314,7 @@ class H5MDEnsemble(Ensemble):
 
 
 def member_files(path: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
-    """Return the files of an ensemble, in order; none if the manifest is of something else.
+    """Return the files of an ensemble by label; empty if the manifest is not of an ensemble.
 
     Raises CorruptLayoutError: a file is missing.
     """

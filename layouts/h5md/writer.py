@@ -1,11 +1,10 @@
-"""Writes H5MD files: one file that many workers fill, or one that its owner fills for them.
+"""Planning and writing H5MD files, which many workers fill, or the owner alone if compressed.
 
-Of a file that an earlier run has left, all but the frames is made anew, and the frames stay. That
-run may have ended while HDF5 was writing, so that nothing but the chunks can be believed. What HDF5
-makes of a plan is always the same: the chunks have their places before the first is written. But
-compressed chunks have none beforehand: their places are in the journal, and they are copied
-into a new file. The file of run N is called ``NAME.N`` as soon as there is a run after it, so that
-the journal's places are right even if that one ends early, too.
+A run that resumes keeps the chunks of the file that an earlier run left, and writes everything else
+anew, since the earlier run may have been killed while HDF5 was writing. For uncompressed chunks a
+plan determines where in the file they are. Compressed chunks are where HDF5 put them: the journal
+has their offsets, and they are copied into a new file. The next run renames the file of run N to
+``NAME.N``, so that the journal's offsets stay valid even if that run is killed too.
 """
 
 from __future__ import annotations
@@ -66,8 +65,8 @@ from mdio.layouts.h5md.io import (
     MANIFEST,
     PIECES,
     RUN_FRAMES,
+    as_output_error,
     checksum,
-    writing,
 )
 from mdio.layouts.manifest import build_manifest, check_group_names
 from mdio.layouts.plan import (
@@ -89,19 +88,19 @@ from mdio.layouts.writer import (
 )
 
 BATCH_NBYTES = 2 << 20
+"""Approximate bytes of the chunks that are encoded and written at a time."""
 
 
 class H5MDWriter(LayoutWriter):
     """Writes an H5MD 1.1 file.
 
-    Uncompressed chunks, and arrays in one piece, have their places in the file as soon as it is
-    created, and every worker writes its own with plain system calls; HDF5 has the file open before
-    and after that only.
-    Compressed chunks get their places as they come, from the one owner of the open file.
+    Space for uncompressed chunks, and for contiguous arrays, is allocated when the file is created,
+    and every worker writes its own with plain system calls; HDF5 has the file open only before and
+    after. Compressed chunks are appended as they come, by the owner of the open file.
 
-    With a precision numbers are rounded to multiples of the largest power of two that is not above
+    With a precision, numbers are rounded to multiples of the largest power of two that is not above
     it: the error is at most half of it, and the floats compress well. Or they become integers of
-    that very precision (``bitpack``, ``rigid``), which HDF5 reads by a filter of mdio's.
+    exactly that precision (``bitpack``, ``rigid``), which HDF5 reads with a filter of mdio's.
     """
 
     facts = WriterFacts(
@@ -113,9 +112,9 @@ class H5MDWriter(LayoutWriter):
     places: Places
     _handle: WrittenFile | None = None
     _handle_file: OutputFile | None = None
-    _handle_former: EarlierRunChunks | None = None
+    _handle_earlier: EarlierRunChunks | None = None
     _written: Written | None = None
-    """Where something other than chunks was written, in a file made now."""
+    """Offsets and lengths of all writes except chunks, in a file that this run made."""
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
@@ -132,12 +131,12 @@ class H5MDWriter(LayoutWriter):
 
     @classmethod
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-        """Plan the file; raises PlanError for what H5MD files cannot have."""
+        """Plan the file; see `plan_h5md`."""
         return plan_h5md(info, options)
 
     @property
     def _batch_frames(self) -> int | None:
-        """Whole chunks of all arrays: one is written while the next is read."""
+        """Frames of a batch of whole chunks, so that one is written while the next is read."""
         if not self.plan.writing.direct:
             return None
         chunk = math.lcm(*(array.chunk_frames for array in self.plan.arrays))
@@ -158,51 +157,53 @@ class H5MDWriter(LayoutWriter):
         return np.zeros((self.plan.n_frames, array.n_atom_chunks, per_row), "<u4")
 
     def create(self) -> None:
-        """Make the file with all its groups, and room for everything whose size is known.
+        """Make the file with all its groups, and space for everything whose size is known.
 
         Raises OutputError: it exists and is not empty, or cannot be written.
         """
-        with writing(self.path):
+        with as_output_error(self.path):
             if self._plain:
                 self._written = []
             self.places = create_file(self.path, self.plan, atom_ids(self.meta), self._written)
             if not self._plain:
                 self._handle_file = OutputFile(self.path, "r+", libver=LIBVER)
 
-    def find(self, receipts: Sequence[PieceRecord], believe: SelectIntact) -> Sequence[PieceRecord]:
-        """Make all but the chunks anew; compressed ones are copied."""
+    def find(
+        self, records: Sequence[PieceRecord], select_intact: SelectIntact
+    ) -> Sequence[PieceRecord]:
+        """Write everything but the chunks anew, and copy compressed chunks; see the base class."""
         if self._plain:
-            with writing(self.path):
-                self.places = remake(self.path, self.plan, atom_ids(self.meta))
-            return believe(receipts, self._holds)
-        former = self._handle_former = EarlierRunChunks(self.path, receipts)
+            with as_output_error(self.path):
+                self.places = write_all_but_chunks(self.path, self.plan, atom_ids(self.meta))
+            return select_intact(records, self._is_intact)
+        earlier = self._handle_earlier = EarlierRunChunks(self.path, records)
         self.create()
         copied: list[PieceRecord] = []
-        for receipt in believe(receipts, partial(former.holds, plan=self.plan)):
-            for item in former.chunks(receipt, self.plan):
+        for record in select_intact(records, partial(earlier.are_intact, plan=self.plan)):
+            for item in earlier.read(record, self.plan):
                 self.store(item)
-            copied += (one for one, _ in self.settled(receipt))
+            copied += (settled_record for settled_record, _ in self.settled(record))
         return copied
 
-    def _holds(self, receipt: PieceRecord) -> bool:
-        with self._reading() as file:
-            return has_chunks(file, receipt, self.plan, self.places)
+    def _is_intact(self, record: PieceRecord) -> bool:
+        with self._open_for_reading() as file:
+            return has_chunks(file, record, self.plan, self.places)
 
-    def settled(self, receipt: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
-        """Return the receipt; of compressed chunks, with their places."""
-        run = 1 if self._handle_former is None else self._handle_former.run
-        receipt = receipt if self._plain else add_places(self._file, receipt, self.plan, run)
-        return [(receipt, [self.path])]
+    def settled(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
+        """Return the record, with the offsets of compressed chunks; see the base class."""
+        run = 1 if self._handle_earlier is None else self._handle_earlier.run
+        record = record if self._plain else add_offsets(self._file, record, self.plan, run)
+        return [(record, [self.path])]
 
     @property
     def _file(self) -> h5py.File:
-        """The file as HDF5 has it open."""
+        """The file that HDF5 has open."""
         if self._handle_file is None:
             raise OutputError(f"{self.path}: compressed chunks are stored by the owner of the file")
         return self._handle_file.file
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
-        """Cut one piece into chunks, rounded and compressed as planned."""
+        """Cut a piece into chunks, rounded and compressed as planned; see the base class."""
         items = []
         for (group, field), array in self._arrays.items():
             coder = chunk_coder(self.plan, field)
@@ -213,89 +214,88 @@ class H5MDWriter(LayoutWriter):
 
     def _values(self, block: FrameBlock, group: str, field: str) -> NDArray[np.float32]:
         values = array_values(block, group, field, self.meta.groups, self.plan)
-        return get_flavour(self.plan.flavour).store(field, values)
+        return get_flavour(self.plan.flavour).to_stored(field, values)
 
     @property
     def _opened(self) -> WrittenFile:
+        """The file, open for writing without HDF5."""
         if self._handle is None:
-            with writing(self.path):
+            with as_output_error(self.path):
                 self._handle = WrittenFile(
                     self.path, os.O_RDWR, direct=self.plan.writing.direct or False
                 )
         return self._handle
 
-    def _reading(self) -> OpenFile:
+    def _open_for_reading(self) -> OpenFile:
         return OpenFile(self.path, CorruptLayoutError)
 
     def store(self, item: EncodedChunk) -> None:
         """Write one chunk where it belongs; raises OutputError."""
-        array, place = split_key(item.key)
+        key, (i, j) = split_key(item.key)
         if self._plain:
-            with writing(self.path):
-                self._opened.write(int(self.places.chunks[array][place]), *item.parts)
+            with as_output_error(self.path):
+                self._opened.write(int(self.places.chunks[key][i, j]), *item.parts)
             return
-        plan = self._arrays[array]
+        array = self._arrays[key]
         file = self._file
         assert self._handle_file is not None
-        with writing(self.path), self._handle_file.raising_disk_errors():
-            dataset = file[value_path(*array)].id
-            first = (place[0] * plan.chunk_frames, place[1] * plan.chunk_atoms, 0)
+        with as_output_error(self.path), self._handle_file.raising_disk_errors():
+            dataset = file[value_path(*key)].id
+            first = (i * array.chunk_frames, j * array.chunk_atoms, 0)
             dataset.write_direct_chunk(first, item.data)
 
     def drain(self) -> None:
-        """Wait for what is written by a thread; see the base class."""
+        """Wait until the writing thread is done; see the base class."""
         if self._handle is not None:
-            with writing(self.path):
+            with as_output_error(self.path):
                 self._handle.drain()
 
     def commit(self, record: PieceRecord) -> None:
-        """Note the checksums of a piece, and write its boxes, times and steps."""
-        for key, crcs in record.crcs.items():
-            array, place = split_key(key)
-            self._crcs[array][place] = crcs[0]
-            self._stored[array][place] = True
-            if array in self._pieces:
-                first = place[0] * self._arrays[array].chunk_frames
-                rows = self._pieces[array][
-                    first : first + self._arrays[array].chunk_frames, place[1]
-                ]
+        """Keep the checksums of a piece, and write its boxes, times and steps."""
+        for chunk_key, crcs in record.crcs.items():
+            key, (i, j) = split_key(chunk_key)
+            self._crcs[key][i, j] = crcs[0]
+            self._stored[key][i, j] = True
+            if key in self._pieces:
+                chunk_frames = self._arrays[key].chunk_frames
+                rows = self._pieces[key][i * chunk_frames : (i + 1) * chunk_frames, j]
                 rows[...] = np.reshape(crcs[1:], (-1, rows.shape[1]))[: len(rows)]
         self.places.time.write(self._opened.fileno(), record.start, record.time, self.path)
         self.places.step.write(self._opened.fileno(), record.start, record.step, self.path)
         self.places.box.write(self._opened.fileno(), record.start, record.box, self.path)
         if self._handle_file is not None:
-            with writing(self.path):
+            with as_output_error(self.path):
                 self._handle_file.flush()
 
     def finish(self) -> None:
-        """Add cells, checksums and, last, the manifest; flush and close.
+        """Add edges, checksums, the manifest and, last, the seal; flush and close.
 
         Raises OutputError: a chunk was never stored, or the file cannot be written.
         """
         missing = missing_chunks(self._stored, self._arrays, self.plan.n_frames)
         if missing is not None:
             raise OutputError(f"{self.path}: {missing}; convert again")
-        with writing(self.path):
+        with as_output_error(self.path):
             output = self._handle_file or OutputFile(self.path, "r+", self._written, libver=LIBVER)
             self._handle_file = output
             with output.raising_disk_errors():
                 self._write_rest(output.file)
             self._handle_file = None
             output.close()
-            with self._reading() as file:
+            with self._open_for_reading() as file:
                 seal = make_seal(file, self._chunk_places, self._written)
                 self._opened.write(file.nbytes, seal)
             os.fsync(self._opened.fileno())
             check_written(self.path, self.manifest_crc32c, self._chunk_places, self._written)
-        if self._handle_former is not None:
-            self._handle_former.remove()
+        if self._handle_earlier is not None:
+            self._handle_earlier.remove()
         self.abort()
 
     def _write_rest(self, file: h5py.File) -> None:
-        """Write all that is known in the end, the manifest last."""
+        """Write everything but the frames that is still missing, the manifest last."""
         places = self.places
         columns = {"time": places.time, "step": places.step, "box": places.box}
-        with self._reading() as source:
+        with self._open_for_reading() as source:
             crcs = {name: column.checksum(source) for name, column in columns.items()}
             has_box = write_edges(file, places.box, source, get_flavour(self.plan.flavour))
             write_steps(file, places.step, source)
@@ -307,8 +307,8 @@ class H5MDWriter(LayoutWriter):
             file[TOPOLOGY][...] = data
             crcs["topology"] = crc32c(data)
             write_topology(file, self.meta.topology, FULL_SYSTEM)
-        facts_of_frames = {"has_box": has_box, "column_crc32c": crcs, "table_crc32c": tables}
-        manifest = build_manifest(self.plan, self.meta, **facts_of_frames)
+        extra = {"has_box": has_box, "column_crc32c": crcs, "table_crc32c": tables}
+        manifest = build_manifest(self.plan, self.meta, **extra)
         text = json.dumps(manifest).encode()
         self.manifest_crc32c = crc32c(text)
         file.create_dataset(MANIFEST, data=text, dtype=h5py.string_dtype(length=len(text)))
@@ -317,18 +317,18 @@ class H5MDWriter(LayoutWriter):
         """Close what is open; the file may be in any state."""
         if self._handle_file is not None:
             file, self._handle_file = self._handle_file, None
-            with suppress(*FOREIGN_ERRORS):  # what cannot be written is about to be removed
+            with suppress(*FOREIGN_ERRORS):  # the file is about to be removed
                 file.close()
         if self._handle is not None:
-            with suppress(OSError):  # what was written is flushed, or about to be removed
+            with suppress(OSError):  # the file is flushed, or about to be removed
                 self._handle.close()
             self._handle = None
 
 
 def plan_contiguous(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-    """Plan arrays without chunks; as `mdio.layouts.plan.plan_pieces` with chunks.
+    """Plan contiguous arrays, as `mdio.layouts.plan.plan_pieces` does arrays in chunks.
 
-    Raises PlanError: compression, precision or chunks of a part of the atoms are asked for too.
+    Raises PlanError: compression, precision or ``chunk_atoms`` was asked for too.
     """
     precision = None if options.precision in ("auto", "none") else options.precision
     options.refuse_rounding("--contiguous")
@@ -340,7 +340,7 @@ def plan_contiguous(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
         if value is not None:
             raise PlanError(
                 f"--contiguous stores every array in one piece, and {option} {value} needs chunks; "
-                "leave one of them away"
+                "leave one of them out"
             )
     plan = plan_pieces(info, replace(options, chunk_atoms=info.n_atoms), quantised=False)
     arrays = tuple(replace(a, chunk_atoms=a.n_atoms, contiguous=True) for a in plan.arrays)
@@ -361,7 +361,7 @@ CHUNK_ENTRY_NBYTES = 12 + 64
 
 
 def _floats(options: WriteOptions) -> dict[str, Any]:
-    """Return a plan's fields for floats: as they are, or multiples of powers of two."""
+    """Return the encoding, as fields of a plan, for floats in full or rounded to powers of two."""
     level = gzip_level(options.compression)
     steps = {
         name: power_of_two_step(step, f"--precision-{name}")
@@ -380,13 +380,16 @@ def _floats(options: WriteOptions) -> dict[str, Any]:
     }
 
 
-def _packed(info: TrajectoryInfo, options: WriteOptions) -> dict[str, Any]:
-    """Return a plan's fields for integers, of a step or of an XTC; raises PlanError."""
+def _integers(info: TrajectoryInfo, options: WriteOptions) -> dict[str, Any]:
+    """Return the encoding, as fields of a plan, for integers of a step or an XTC's.
+
+    Raises PlanError: the source has no integers of one step, and no step was asked for.
+    """
     name, requested = integer_codec(options.compression), options.precision
     precision, source = None, None
     if isinstance(requested, float | int):
         precision, source = float(requested), "asked"
-        quantised_from_option(precision, source, name)  # raises for a step that is none
+        quantised_from_option(precision, source, name)  # raises for an invalid step
     elif requested != "none" and info.xtc_integers and info.precision is not None:
         precision, source = info.precision, "xtc"
     elif not options.field_precisions:
@@ -395,9 +398,7 @@ def _packed(info: TrajectoryInfo, options: WriteOptions) -> dict[str, Any]:
             "--precision STEP, or take --compression gzip"
         )
     if get_flavour(options.flavour).to_file and precision is not None:
-        source = (
-            "asked"  # the numbers are those of an XTC in other units, so in their last bits others
-        )
+        source = "asked"  # in other units the last bits are not those of the XTC
     note = (
         f"other programs read this by HDF5's filter {FILTER}, which comes with mdio's sources "
         "(packaging/hdf5-filter); --compression gzip is for all programs"
@@ -411,7 +412,7 @@ def _packed(info: TrajectoryInfo, options: WriteOptions) -> dict[str, Any]:
 
 
 def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-    """Plan one file; raises PlanError for what H5MD files cannot have."""
+    """Plan one file; raises PlanError for options that do not go with H5MD."""
     check_group_names(options.groups)
     if get_flavour(options.flavour).to_file and not integer_codec(options.compression):
         options.refuse_rounding(f"--flavour {options.flavour}, which has units of its own")
@@ -420,8 +421,8 @@ def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
                 f"--flavour {options.flavour} stores floats in its own units, which --precision "
                 "does not know; leave one of them out"
             )
-    encoding = _packed(info, options) if integer_codec(options.compression) else _floats(options)
-    packed = encoding["compression"] is not None
+    encoding = _integers(info, options) if integer_codec(options.compression) else _floats(options)
+    is_compressed = encoding["compression"] is not None
     contiguous = options.contiguous
     quantised = integer_codec(encoding["compression"]) is not None
     plan = (
@@ -433,19 +434,20 @@ def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
         layout="h5md",
         writes_chunks=True,
         flavour=options.flavour,
-        direct=None if packed else False,
+        direct=None if is_compressed else False,
         **encoding,
     )
-    if packed:  # nobody knows beforehand where compressed chunks end
+    if is_compressed:  # where compressed chunks begin is not known beforehand
         plan = plan.replace(alignment_nbytes=1, padding=0.0)
     nbytes = info.n_frames * (8 + 8 + 24 + 36) + 2 * options.topology_nbytes
     for array in plan.arrays:
-        each = 12 * array.n_atoms * info.n_frames if contiguous else array.chunk_nbytes
-        if is_aligned(array, plan.stripes.alignment_nbytes):
-            each = math.ceil(each / plan.stripes.alignment_nbytes) * plan.stripes.alignment_nbytes
+        block_nbytes = 12 * array.n_atoms * info.n_frames if contiguous else array.chunk_nbytes
+        alignment = plan.stripes.alignment_nbytes
+        if is_aligned(array, alignment):
+            block_nbytes = math.ceil(block_nbytes / alignment) * alignment
         n_chunks = math.ceil(info.n_frames / array.chunk_frames) * array.n_atom_chunks
-        nbytes += (1 if contiguous else n_chunks) * each + n_chunks * CHUNK_ENTRY_NBYTES
-        if not packed:
+        nbytes += (1 if contiguous else n_chunks) * block_nbytes + n_chunks * CHUNK_ENTRY_NBYTES
+        if not is_compressed:
             per_row = array.n_atom_chunks * pieces_of_row(12 * array.chunk_atoms)
             nbytes += 4 * info.n_frames * per_row
     return plan.replace(nbytes=nbytes)
@@ -453,7 +455,8 @@ def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
 
 Key = tuple[str, str]
 """Group and field of an array."""
-ChunkPlaces = tuple[NDArray[np.int64], NDArray[np.int64]]
+ChunkTable = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Offsets and sizes of chunks, from `chunk_table` or `run_table`."""
 
 
 def write_tables(
@@ -461,13 +464,13 @@ def write_tables(
     arrays: Mapping[Key, ArrayPlan],
     crcs: Mapping[Key, NDArray[Any]],
     pieces: Mapping[Key, NDArray[Any]],
-) -> tuple[dict[str, int], list[ChunkPlaces]]:
-    """Write what is known of the chunks of a file.
+) -> tuple[dict[str, int], list[ChunkTable]]:
+    """Write the tables of checksums, offsets and sizes of chunks; see `mdio.layouts.h5md.io`.
 
-    `crcs`: of the chunks of each array. `pieces`: checksums of pieces of its frames; of arrays that
-    are not compressed.
+    `crcs`: of the chunks of each array. `pieces`: checksums of the pieces of frames, of each
+    uncompressed array.
 
-    Returns the crc32c of each table by name, and the `chunk_table` of each array.
+    Returns the crc32c of each table of checksums by name, and the `ChunkTable` of each array.
     """
     table_crcs, places = {}, []
     for (group, field), array in arrays.items():
@@ -493,27 +496,29 @@ def write_tables(
     return table_crcs, places
 
 
-def _beside(path: Path, ending: str) -> Path:
-    """Return a name for what goes where an unfinished file goes."""
+def _temporary_beside(path: Path, ending: str) -> Path:
+    """Return the path of another temporary file of the run whose temporary file is `path`."""
     match = TEMPORARY.fullmatch(path.name)
     assert match is not None
     return temporary_for(path.with_name(f"{match[1]}.{ending}"), path)
 
 
 def _chunk_nbytes(array: ArrayPlan, row: int, n_frames: int) -> int:
-    """Return the bytes of a chunk, or of a run of frames of an array in one piece."""
+    """Return the bytes of a chunk, or of a run of frames of a contiguous array."""
     if not array.contiguous:
         return array.chunk_nbytes
     return 12 * array.n_atoms * min(array.chunk_frames, n_frames - row * array.chunk_frames)
 
 
-def remake(path: Path, plan: LayoutPlan, atom_ids: Mapping[str, NDArray[np.int64]]) -> Places:
-    """Make everything but the chunks of an unfinished file as it was when it was created.
+def write_all_but_chunks(
+    path: Path, plan: LayoutPlan, atom_ids: Mapping[str, NDArray[np.int64]]
+) -> Places:
+    """Restore an unfinished file, except its chunks, to what it was when it was created.
 
     `path`: temporary path of the file. `plan`, `atom_ids`: as for `create_file`; nothing is
     compressed.
     """
-    fresh = _beside(path, "new")
+    fresh = _temporary_beside(path, "new")
     fresh.unlink(missing_ok=True)
     try:
         places = create_file(fresh, plan.replace(direct=False), atom_ids)
@@ -532,13 +537,12 @@ def remake(path: Path, plan: LayoutPlan, atom_ids: Mapping[str, NDArray[np.int64
     return places
 
 
-def has_chunks(file: OpenFile, receipt: PieceRecord, plan: LayoutPlan, places: Places) -> bool:
-    """Return whether the chunks of a piece are in the file, by their checksums."""
-    for key, crcs in receipt.crcs.items():
-        group, field, row, column = key.split("/")
-        array = plan.array(group, field)
-        offset = int(places.chunks[group, field][int(row), int(column)])
-        nbytes = _chunk_nbytes(array, int(row), plan.n_frames)
+def has_chunks(file: OpenFile, record: PieceRecord, plan: LayoutPlan, places: Places) -> bool:
+    """Return whether the file holds the chunks of a piece, by their checksums."""
+    for chunk_key, crcs in record.crcs.items():
+        key, (i, j) = split_key(chunk_key)
+        offset = int(places.chunks[key][i, j])
+        nbytes = _chunk_nbytes(plan.array(*key), i, plan.n_frames)
         try:
             if checksum(file, offset, nbytes) != crcs[0]:
                 return False
@@ -547,64 +551,67 @@ def has_chunks(file: OpenFile, receipt: PieceRecord, plan: LayoutPlan, places: P
     return True
 
 
-def add_places(file: h5py.File, receipt: PieceRecord, plan: LayoutPlan, run: int) -> PieceRecord:
-    """Return the receipt of compressed chunks with their places in the open file of a run."""
+def add_offsets(file: h5py.File, record: PieceRecord, plan: LayoutPlan, run: int) -> PieceRecord:
+    """Return the record of compressed chunks with their places in the open file of a run."""
     places = []
-    for key in receipt.crcs:
-        group, field, row, column = key.split("/")
-        array = plan.array(group, field)
-        first = (int(row) * array.chunk_frames, int(column) * array.chunk_atoms, 0)
-        info = file[value_path(group, field)].id.get_chunk_info_by_coord(first)
+    for chunk_key in record.crcs:
+        key, (i, j) = split_key(chunk_key)
+        array = plan.array(*key)
+        first = (i * array.chunk_frames, j * array.chunk_atoms, 0)
+        info = file[value_path(*key)].id.get_chunk_info_by_coord(first)
         places.append((info.byte_offset, info.size))
     extra = {"places": np.array(places, "<i8"), "run": np.array([run], "<i8")}
-    return replace(receipt, extra=extra)
+    return replace(record, extra=extra)
 
 
 class EarlierRunChunks:
-    """Compressed chunks in the files of former runs.
+    """Compressed chunks in the files of earlier runs.
 
-    `path`: temporary path of the file, which gets the name that its run has. `receipts`: what
-    former runs have stored, with the places of chunks. Attributes: `run` (int): number of this run.
+    `path`: temporary path of the file, which is renamed after the run that wrote it. `records`: of
+    the pieces that earlier runs stored, with the offsets of chunks. Attributes: `run` (int): number
+    of this run.
     """
 
-    def __init__(self, path: Path, receipts: Sequence[PieceRecord]) -> None:
+    def __init__(self, path: Path, records: Sequence[PieceRecord]) -> None:
         self._path = path
-        last = max(int(receipt.extra["run"][0]) for receipt in receipts)
-        self.run = last + 1
-        if os.path.lexists(self._file(last)):
-            path.unlink(missing_ok=True)  # it was begun, and is not in the journal
+        last_run = max(int(record.extra["run"][0]) for record in records)
+        self.run = last_run + 1
+        if os.path.lexists(self._file(last_run)):
+            path.unlink(missing_ok=True)  # of a later run, none of whose pieces are in the journal
         else:
-            path.rename(self._file(last))
+            path.rename(self._file(last_run))
 
     def _file(self, run: int) -> Path:
-        return _beside(self._path, str(run))
+        return _temporary_beside(self._path, str(run))
 
-    def chunks(self, receipt: PieceRecord, plan: LayoutPlan) -> Iterator[EncodedChunk]:
-        """Yield the chunks of a piece, each checked; raises CorruptLayoutError."""
-        path = self._file(int(receipt.extra["run"][0]))
+    def read(self, record: PieceRecord, plan: LayoutPlan) -> Iterator[EncodedChunk]:
+        """Yield the chunks of a piece, after checking each; raises CorruptLayoutError."""
+        path = self._file(int(record.extra["run"][0]))
         with OpenFile(path, CorruptLayoutError) as file:
-            stored = zip(receipt.crcs.items(), receipt.extra["places"].tolist(), strict=True)
-            for (key, crcs), (offset, nbytes) in stored:
+            chunks = zip(record.crcs.items(), record.extra["places"].tolist(), strict=True)
+            for (key, crcs), (offset, nbytes) in chunks:
                 data = file.array(offset, nbytes)
                 array = plan.array(*key.split("/")[:2])
-                room = np.empty((array.chunk_frames, array.chunk_atoms, 3), "<f4")
+                decoded = np.empty((array.chunk_frames, array.chunk_atoms, 3), "<f4")
                 coder = chunk_coder(plan, array.field)
                 try:
-                    (inflate if isinstance(coder, int) else unpack)(data, room)
+                    (inflate if isinstance(coder, int) else unpack)(data, decoded)
                 except ValueError as error:
                     raise CorruptLayoutError(f"{path}: chunk {key}: {error}") from error
-                if crc32c(room) != crcs[0]:
-                    raise CorruptLayoutError(f"{path}: chunk {key} is not as it was written")
+                if crc32c(decoded) != crcs[0]:
+                    raise CorruptLayoutError(
+                        f"{path}: chunk {key} has changed since it was written"
+                    )
                 yield EncodedChunk(key, data, crcs)
 
-    def holds(self, receipt: PieceRecord, plan: LayoutPlan) -> bool:
-        """Return whether the chunks of a piece are there, by their checksums."""
+    def are_intact(self, record: PieceRecord, plan: LayoutPlan) -> bool:
+        """Return whether the chunks of a piece are intact, by their checksums."""
         try:
-            return all(True for _ in self.chunks(receipt, plan))
+            return all(True for _ in self.read(record, plan))
         except CorruptLayoutError:
             return False
 
     def remove(self) -> None:
-        """Remove the files: all that is in them is in the new one."""
+        """Remove the files, whose chunks are all in the new one."""
         for run in range(1, self.run):
             self._file(run).unlink(missing_ok=True)

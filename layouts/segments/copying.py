@@ -32,28 +32,28 @@ from mdio.layouts.segments.files import Segment, read_sums, segment_name
 from mdio.layouts.segments.layout import SegmentsLayout
 from mdio.layouts.segments.writer import SegmentsWriter
 from mdio.layouts.tables import FrameTable
-from mdio.layouts.writer import NotFinite, OutputMeta, PieceRecord, SelectIntact, sum_of
+from mdio.layouts.writer import NotFinite, OutputMeta, PieceRecord, SelectIntact, add_not_finite
 
 RUN_NBYTES = 1 << 20
-"""Bytes that are read, looked at and written at a time: they stay in the processor's cache."""
-ROOM_NBYTES = kernels.PADDING
+"""Bytes that are read, checked and written at a time: they stay in the processor's cache."""
+PADDING_NBYTES = kernels.PADDING
 """Bytes that the decoder may read beyond the last frame."""
 
 Part = tuple[FrameTable, int, int]
 """Frames ``start:stop`` of a file."""
-Copied = tuple[int, PieceSums, NotFinite | None]
-"""The crc32c of all bytes of a segment, those of pieces, and positions that are no numbers."""
+SegmentSums = tuple[int, PieceSums, NotFinite | None]
+"""The crc32c of all bytes of a segment, those of its pieces, and its non-finite positions."""
 
 
 class SegmentsCopier(SegmentsWriter):
-    """Writes ``NAME.segments/`` by copying the bytes of frames: nothing is encoded again.
+    """Writes ``NAME.segments/`` by copying the bytes of frames, which are not encoded again.
 
     Every worker copies whole segments (`copy`), which are the pieces of the plan; the owner commits
-    what comes back.
+    their records.
 
-    `path`, `plan`, `meta`: as of every writer. `frames`: the frames that are copied, one after the
-    other. `first_times_ps`: time of the first frame of each segment. `info`: what is in all frames
-    of the output. `n_taken`: frames before those of `frames`: of segments that are there.
+    `path`, `plan`, `meta`: as of every writer. `frames`: tables of the frames to copy, in order.
+    `first_times_ps`: time of the first frame of each segment. `info`: of all frames of the output.
+    `n_taken`: frames in segments that the output has already, before those of `frames`.
     """
 
     facts = SegmentsWriter.facts._replace(writes_files_once=True)
@@ -77,13 +77,14 @@ class SegmentsCopier(SegmentsWriter):
         self._buffer = np.empty(0, np.uint8)
 
     def copy(self, start: int, stop: int, former: Layout | None = None) -> PieceRecord:
-        """Write one segment and its index; take it from the `former` output if it is whole there.
+        """Write one segment and its index, by linking it if it is intact in the `former` output.
 
-        Raises SourceError: a source cannot be read, or holds what is no frame. OutputError: the
+        Raises SourceError: a source cannot be read, or bytes are not frames. OutputError: the
         segment cannot be written.
         """
         number = self._number(start)
-        crc, sums, not_finite = self._stored(number, former) or self._copied(number, start, stop)
+        linked = self._link_segment(number, former)
+        crc, sums, not_finite = linked or self._copy_segment(number, start, stop)
         return PieceRecord(
             start,
             stop,
@@ -97,7 +98,7 @@ class SegmentsCopier(SegmentsWriter):
         )
 
     def commit(self, record: PieceRecord) -> None:
-        """Take note of a segment."""
+        """Keep the description and the checksums of a segment."""
         number = self._number(record.start)
         self._done[number] = Segment(
             file=segment_name(number, self.container),
@@ -109,18 +110,20 @@ class SegmentsCopier(SegmentsWriter):
         )
         self._tables[number] = record.extra["table"].tobytes()
 
-    def find(self, receipts: Sequence[PieceRecord], believe: SelectIntact) -> Sequence[PieceRecord]:
-        """Leave the segments as they are."""
+    def find(
+        self, records: Sequence[PieceRecord], select_intact: SelectIntact
+    ) -> Sequence[PieceRecord]:
+        """Make missing folders and files, and keep the intact segments; see the base class."""
         self.create()
-        return believe(receipts, self._holds)
+        return select_intact(records, self._is_intact)
 
-    def settled(self, receipt: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
-        """Return the receipt, and the segment."""
-        return [(receipt, [self._file(self._number(receipt.start))])]
+    def settled(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
+        """Return the record and its segment; see the base class."""
+        return [(record, [self._file(self._number(record.start))])]
 
-    def _holds(self, receipt: PieceRecord) -> bool:
-        """Compare the bytes of a segment with their checksum; one that was sent is believed."""
-        path = self._file(self._number(receipt.start))
+    def _is_intact(self, record: PieceRecord) -> bool:
+        """Return whether a segment has its checksum; one that was sent to a store is trusted."""
+        path = self._file(self._number(record.start))
         if stands_for_sent(path):
             return True
         crc = 0
@@ -130,10 +133,10 @@ class SegmentsCopier(SegmentsWriter):
                     crc = crc32c(data, crc)
         except OSError:
             return False
-        return crc == receipt.crcs["file"][0]
+        return crc == record.crcs["file"][0]
 
-    def _copied(self, number: int, start: int, stop: int) -> Copied:
-        """Copy a segment."""
+    def _copy_segment(self, number: int, start: int, stop: int) -> SegmentSums:
+        """Copy the frames of a segment."""
         parts = list(self._parts(start, stop))
         path = self._file(number)
         with output_errors(path), path.open("wb", buffering=0) as file:
@@ -149,12 +152,11 @@ class SegmentsCopier(SegmentsWriter):
         with layout_class(self.container)(path) as layout:
             for run in suspects:
                 positions = layout.read(run.start, run.stop).positions
-                of_run = NotFinite.among(positions, run.start)
-                not_finite = sum_of(not_finite, of_run)
+                not_finite = add_not_finite(not_finite, NotFinite.count_in(positions, run.start))
         return not_finite
 
-    def _stored(self, number: int, former: Layout | None) -> Copied | None:
-        """Take a segment from the output that is repaired, if it is whole there."""
+    def _link_segment(self, number: int, former: Layout | None) -> SegmentSums | None:
+        """Link a segment of the output that is repaired; return None if it is damaged there."""
         with suppress(CorruptLayoutError):
             manifest = {} if former is None else former.manifest or {}
             sums = None if former is None else read_sums(former.path, manifest, number)
@@ -170,14 +172,14 @@ class SegmentsCopier(SegmentsWriter):
         return None
 
     def _parts(self, first: int, stop: int) -> Iterator[Part]:
-        """Yield the frames of each file that frames ``first:stop`` of all are."""
-        starts = accumulate((one.n_frames for one in self.frames), initial=self.n_taken)
+        """Yield the parts of files that make up frames ``first:stop`` of the output."""
+        starts = accumulate((table.n_frames for table in self.frames), initial=self.n_taken)
         for frames, (begin, end) in zip(self.frames, pairwise(starts), strict=True):
             if begin < stop and first < end:
                 yield frames, max(first - begin, 0), min(stop, end) - begin
 
     def _copy_parts(self, parts: Sequence[Part], target: int) -> tuple[int, PieceSums, list[range]]:
-        """Copy frames one after the other.
+        """Copy frames one after the other to the descriptor `target`.
 
         Returns `crc` (int): the crc32c of all bytes. `sums` (PieceSums): those of pieces.
         `suspects` (list of range): frames in which positions may be NaN or infinite.
@@ -215,14 +217,14 @@ class SegmentsCopier(SegmentsWriter):
     def _runs(
         self, source: OpenFile, frames: FrameTable, start: int, stop: int
     ) -> Iterator[tuple[memoryview, range]]:
-        """Yield the bytes of consecutive frames, which can be read, and their numbers."""
+        """Yield the bytes of runs of frames, after checking them, and the frames' numbers."""
         edges = frames.edges
         while start < stop:
-            beyond = int(np.searchsorted(edges, edges[start] + RUN_NBYTES, side="right")) - 1
-            run = range(start, min(max(beyond, start + 1), stop))
+            end = int(np.searchsorted(edges, edges[start] + RUN_NBYTES, side="right")) - 1
+            run = range(start, min(max(end, start + 1), stop))
             nbytes = int(edges[run.stop] - edges[run.start])
-            if self._buffer.size < nbytes + ROOM_NBYTES:
-                self._buffer = np.zeros(nbytes + ROOM_NBYTES, np.uint8)
+            if self._buffer.size < nbytes + PADDING_NBYTES:
+                self._buffer = np.zeros(nbytes + PADDING_NBYTES, np.uint8)
             data = self._buffer.data[:nbytes]
             source.fill(int(edges[run.start]), data)
             if frames.check is not None:
@@ -231,26 +233,26 @@ class SegmentsCopier(SegmentsWriter):
             start = run.stop
 
     def _sums(self, data: memoryview, frames: FrameTable, run: range) -> Sums:
-        """Return the checksums of pieces, which are those that the source has, if it has any."""
+        """Return the checksums of pieces; raise if the source has others for them."""
         edges = frames.edges[run.start : run.stop + 1] - frames.edges[run.start]
         sums = crc32c_pieces(data, piece_edges(edges, NATIVE_FORMATS[self.container].head_nbytes))
         if frames.sums is not None:
-            a, b = frames.first + run.start, frames.first + run.stop
-            if first_difference(sums, frames.sums.of_frames(a, b)) is not None:
+            first, stop = frames.first + run.start, frames.first + run.stop
+            if first_difference(sums, frames.sums.of_frames(first, stop)) is not None:
                 raise CorruptLayoutError(
-                    f"{frames.path}: frames {a} to {b - 1} of this segment do not have the "
-                    "checksums that they were written with; copy it from where it came from again"
+                    f"{frames.path}: frames {first} to {stop - 1} of this segment do not have the "
+                    "checksums that they were written with; copy it again from where it came from"
                 )
         return sums
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the buffer behind; sources have their whole names, as the output has."""
-        frames = [replace(one, path=one.path.absolute()) for one in self.frames]
+        """Leave out the buffer, and make the paths of sources absolute, as that of the output."""
+        frames = [replace(table, path=table.path.absolute()) for table in self.frames]
         return {**super().__getstate__(), "_buffer": np.empty(0, np.uint8), "frames": frames}
 
 
-def _joined_index(parts: list[tuple[FrameTable, int, int]], n_atoms: int) -> FrameIndex:
-    """Return the index of a file of frames ``start:stop`` of each part, one after the other."""
+def _joined_index(parts: Sequence[Part], n_atoms: int) -> FrameIndex:
+    """Return the index of a file that holds the frames of `parts`, one after the other."""
     offset = 0
     offsets = []
     for frames, start, stop in parts:

@@ -1,4 +1,4 @@
-"""The files of a segmented trajectory: their names, and the manifest, which says what each is.
+"""The files of a segmented trajectory: their names, the manifest, which describes each, checksums.
 
 ::
 
@@ -32,12 +32,14 @@ from mdio.layouts.native import NATIVE_FORMATS
 
 MANIFEST = "manifest.json"
 SUMS = ".mdio-checksums"
-"""Checksums of the pieces of every segment: a line that says so, then a table for each. The
-manifest says where each table lies, and its crc32c, which no table of another output has."""
+"""Checksums of the pieces of every segment: a header line, then a table for each segment. The
+manifest has the offset and size of each table, and its crc32c, which tells it from a table of
+another output."""
 SUMS_HEADER = b"mdio checksums 1\n"
 SUMS_KEY = "piece_checksums"
-SUM_NBYTES = 1 << 20
-FOLDER_SEGMENTS = 128
+READ_NBYTES = 1 << 20
+"""Bytes that are read at a time for a checksum."""
+SEGMENTS_PER_FOLDER = 128
 """Segments in a sub-folder: with an index beside each, 256 files."""
 
 
@@ -62,20 +64,20 @@ class Segment:
 
 def segment_name(number: int, container: str) -> str:
     """Return the path of a segment inside the folder."""
-    return f"{number // FOLDER_SEGMENTS:03d}/seg-{number:06d}.{container}"
+    return f"{number // SEGMENTS_PER_FOLDER:03d}/seg-{number:06d}.{container}"
 
 
 def even_split(n_frames: int, n_segments: int) -> tuple[int, ...]:
-    """Return the frames of each segment: as even as can be, the longer ones first."""
-    size, longer = divmod(n_frames, n_segments)
-    return (size + 1,) * longer + (size,) * (n_segments - longer)
+    """Return the number of frames of each segment: as even as possible, the longer ones first."""
+    size, n_longer = divmod(n_frames, n_segments)
+    return (size + 1,) * n_longer + (size,) * (n_segments - n_longer)
 
 
 def segments_of(manifest: Mapping[str, Any], path: Path) -> list[Segment]:
     """Return the segments that a manifest lists.
 
     Raises CorruptLayoutError: they do not follow one another from the first frame to the last, or
-    lie elsewhere than in the folder.
+    are not in the folder.
     """
     segments: list[Segment] = []
     next_frame = 0
@@ -83,19 +85,19 @@ def segments_of(manifest: Mapping[str, Any], path: Path) -> list[Segment]:
     for row in rows if isinstance(rows, list) else []:
         try:
             segment = Segment(**row)
-            place = PurePosixPath(segment.file)
+            file = PurePosixPath(segment.file)
             numbers = (segment.first_frame, segment.n_frames, segment.nbytes, segment.crc32c)
-            sound = (
+            is_valid = (
                 all(type(number) is int for number in numbers)
                 and segment.first_frame == next_frame
                 and segment.n_frames > 0
                 and isinstance(segment.time_first_ps, int | float)
-                and not place.is_absolute()
-                and ".." not in place.parts
+                and not file.is_absolute()
+                and ".." not in file.parts
             )
         except TypeError:
-            sound = False
-        if not sound:
+            is_valid = False
+        if not is_valid:
             raise CorruptLayoutError(
                 f"{path / MANIFEST}: segment {len(segments)} is described as {str(row)[:120]}, "
                 f"expected one that begins at frame {next_frame}; split or convert the source again"
@@ -111,7 +113,7 @@ def segments_of(manifest: Mapping[str, Any], path: Path) -> list[Segment]:
 
 
 def write_sums(folder: Path, tables: Sequence[bytes]) -> dict[str, Any]:
-    """Write the checksums of all segments; return what the manifest is to say of them."""
+    """Write the checksums of all segments; return the manifest's entry for them."""
     parts = [SUMS_HEADER, *tables]
     offsets = list(accumulate(map(len, parts)))[:-1]
     with (folder / SUMS).open("wb") as file:
@@ -140,7 +142,7 @@ def read_sums(path: Path, manifest: Mapping[str, Any], number: int) -> PieceSums
 
 
 def sums_problem(path: Path, manifest: Mapping[str, Any]) -> str | None:
-    """Return the text of a problem with the file of checksums; None if there is none."""
+    """Return the text of a problem with the file of checksums, except in its tables, or None."""
     expected = len(SUMS_HEADER) + sum(nbytes for _, nbytes, _ in manifest[SUMS_KEY])
     try:
         with OpenFile(Redirect(path, manifest).place(SUMS)) as file:
@@ -158,8 +160,8 @@ def file_crc(path: Path) -> int:
     """Return the crc32c of a file."""
     crc = 0
     with OpenFile(path) as file, in_flight([ByteRange(file, 0, file.nbytes)]):
-        for begin in range(0, file.nbytes, SUM_NBYTES):
-            crc = crc32c(file.peek(begin, SUM_NBYTES), crc)
+        for begin in range(0, file.nbytes, READ_NBYTES):
+            crc = crc32c(file.peek(begin, READ_NBYTES), crc)
     return crc
 
 
@@ -199,8 +201,8 @@ def written_by_mdio(folder: Path) -> bool:
     return manifest is not None and manifest.get("layout") == "segments"
 
 
-def state_of(path: Path) -> tuple[int, ...] | None:
-    """Return a text on the differences between a file and one that has taken its name."""
+def file_state(path: Path) -> tuple[int, ...] | None:
+    """Return numbers that tell a file from another that takes its name; None if it is missing."""
     try:
         status = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""Reading a trajectory that lies in segments: ``NAME.segments/``, files of a native format."""
+"""Reading a trajectory in segments: ``NAME.segments/``, a folder of files of a native format."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from mdio.layouts.segments.files import (
     SUMS_KEY,
     Segment,
     file_crc,
+    file_state,
     read_manifest,
     read_sums,
     segments_of,
-    state_of,
     sums_problem,
 )
 from mdio.layouts.units import Unit
@@ -41,20 +41,20 @@ if TYPE_CHECKING:
     from mdio.layouts.writer import EncodedChunk
 
 
-AHEAD = 24
-"""Segments in a store that are opened at the same time."""
-MAX_EARLY = 48
-"""Segments that may be open beyond the one that is read, where reads are expected."""
+MAX_OPENED_AHEAD = 24
+"""Segments in a store whose openings are prefetched at the same time."""
+MAX_EARLY_SPAN = 48
+"""Segments opened early for prefetching stay open up to this far beyond the one that is read."""
 
 
 class SegmentsLayout(Layout):
     """A folder of segments, opened one at a time.
 
-    Its information comes from the manifest and the first segment, so that opening costs the same
-    for ten segments and ten thousand, and many ranks do not open every file. One segment is open at
-    a time, the one read last, and the next ones where reads are expected. Its bytes are compared
-    with their checksums as they are read, and it belongs to the output that was opened, also if
-    another one takes its place meanwhile.
+    Its information comes from the manifest and the first segment, so that opening takes as long for
+    ten segments as for ten thousand, and ranks do not all open every file. Open are the segment
+    that was read last and, where later reads were announced, the next ones. Bytes are compared with
+    their checksums as they are read. If another output takes the folder's name meanwhile, opening a
+    further segment raises CorruptLayoutError.
     """
 
     name = "segments"
@@ -68,16 +68,18 @@ class SegmentsLayout(Layout):
     )
 
     _manifest: dict[str, Any]
-    _seen: tuple[int, ...] | None
-    _place: Callable[[str], Path]
+    _manifest_state: tuple[int, ...] | None
+    """Of the manifest's file when it was read."""
+    _locate: Callable[[str], Path]
     _segments: list[Segment]
     _edges: NDArray[np.int64]
     _opened: dict[int, Layout]
     _early: set[int]
+    """Numbers of segments that were opened before they are read."""
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
-        """Return whether it is a folder with a manifest, or one that ought to have one."""
+        """Return whether it is a folder with a manifest, or with the suffix of one."""
         return path.is_dir() and ((path / MANIFEST).is_file() or path.suffix in cls.facts.suffixes)
 
     @property
@@ -88,7 +90,7 @@ class SegmentsLayout(Layout):
 
     @property
     def segments(self) -> list[Segment]:
-        """The files, in order."""
+        """The segments, in order."""
         _ = self.info
         return self._segments
 
@@ -103,18 +105,18 @@ class SegmentsLayout(Layout):
 
     def _open(self) -> TrajectoryInfo:
         if self._opened_state is None:
-            self._seen = state_of(self.path / MANIFEST)
+            self._manifest_state = file_state(self.path / MANIFEST)
             self._manifest = read_manifest(self.path, self.name)
         else:
-            _, self._manifest, self._seen = self._opened_state
+            _, self._manifest, self._manifest_state = self._opened_state
         manifest = self._manifest
         self._segments = segments_of(manifest, self.path)
-        self._place = Redirect(self.path, manifest).place
+        self._locate = Redirect(self.path, manifest).place
         self._edges = np.array([0, *(segment.stop for segment in self._segments)], np.int64)
         self._opened, self._early = {}, set()
         if self._opened_state is not None:
             return cast(TrajectoryInfo, self._opened_state[0])
-        first = self._first().info
+        first = self._readable_segment().info
         last_ps = manifest.get("time_last_ps")
         return first.replace(
             layout=self.name,
@@ -133,8 +135,8 @@ class SegmentsLayout(Layout):
             flaws=Flaws(made_up=tuple(manifest["source"].get("made_up", ()))),
         )
 
-    def _first(self) -> Layout:
-        """Return a segment to learn from: the first, or without verifying the first whole one."""
+    def _readable_segment(self) -> Layout:
+        """Return the first segment; without verifying, the first that is undamaged."""
         for number in range(0 if self.verify else len(self._segments)):
             with suppress(CorruptLayoutError):
                 return self._segment(number)
@@ -148,13 +150,13 @@ class SegmentsLayout(Layout):
         if early:
             self._early.add(number)
         else:
-            self._early = {n for n in self._early if number < n < number + MAX_EARLY}
+            self._early = {n for n in self._early if number < n < number + MAX_EARLY_SPAN}
             for other in [n for n in opened if n != number and n not in self._early]:
                 opened.pop(other).close()
         return opened[number]
 
     def member(self, number: int) -> Layout:
-        """Open a segment by itself, for the caller to close.
+        """Open a segment, which the caller closes.
 
         Raises CorruptLayoutError: it is missing, damaged, or not the one that the manifest
         describes.
@@ -164,7 +166,7 @@ class SegmentsLayout(Layout):
 
     def _open_segment(self, number: int) -> Layout:
         segment = self._segments[number]
-        path = self._place(segment.file)
+        path = self._locate(segment.file)
         self._check_size(segment)
         sums = read_sums(self.path, self._manifest, number) if self.verify else None
         options: dict[str, Any] = {} if sums is None else {"sums": sums}
@@ -180,7 +182,7 @@ class SegmentsLayout(Layout):
         layout = layout_class(self._manifest["container"])(path, fields=self.fields, **options)
         try:
             info = layout.info
-            self._check_same(layout)
+            self._check_not_replaced(layout)
         except SourceError as error:
             raise CorruptLayoutError(f"{error} (segment {number} of {self.path})") from error
         shape = (info.n_frames, info.n_atoms)
@@ -193,15 +195,18 @@ class SegmentsLayout(Layout):
             )
         return layout
 
-    def _check_same(self, opened: Layout) -> None:
-        """See that the folder was not replaced before the file was opened."""
+    def _check_not_replaced(self, opened: Layout) -> None:
+        """Raise if the folder was replaced before the segment was opened."""
         where = self.path / MANIFEST
-        if state_of(where) != self._seen and self.uuid_at(self.path) != self._manifest["uuid"]:
+        if (
+            file_state(where) != self._manifest_state
+            and self.uuid_at(self.path) != self._manifest["uuid"]
+        ):
             opened.close()
             raise self._replaced_error()
 
     def _check_size(self, segment: Segment) -> None:
-        path = self._place(segment.file)
+        path = self._locate(segment.file)
         try:
             nbytes = path.stat().st_size
         except OSError as error:
@@ -217,7 +222,7 @@ class SegmentsLayout(Layout):
 
     @property
     def timing(self) -> Timing:
-        """Its files may not hold the steps that the source numbered; see `Layout.timing`."""
+        """Without steps where segments do not store the source's; see `Layout.timing`."""
         timing = super().timing
         counts_steps = layout_class(self.manifest["container"]).facts.counts_steps
         return timing._replace(has_steps=timing.has_steps and not counts_steps)
@@ -225,20 +230,20 @@ class SegmentsLayout(Layout):
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        for number, first, last in runs_of_parts(self._edges, start, stop):
-            begins = int(self._edges[number])
-            rows = block.frames(slice(begins + first - start, begins + last - start))
+        for number, first, end in runs_of_parts(self._edges, start, stop):
+            first_frame = int(self._edges[number])
+            rows = block.frames(slice(first_frame + first - start, first_frame + end - start))
             layout = self._segment(number)
             try:
-                layout.read(first, last, atoms, rows)
+                layout.read(first, end, atoms, rows)
             except SourceError as error:
                 raise CorruptLayoutError(f"{error} (segment {number} of {self.path})") from error
             if layout.facts.counts_steps:
-                rows.step += begins
+                rows.step += first_frame
 
     def _members_of(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
-        for number, first, last in runs_of_parts(self._edges, start, stop):
-            yield self._segment(number, early=True), first, last
+        for number, first, end in runs_of_parts(self._edges, start, stop):
+            yield self._segment(number, early=True), first, end
 
     def _openings(self, runs: Spans, atoms: AtomIndices | None) -> Iterator[Opening]:  # noqa: ARG002
         numbers = (
@@ -249,17 +254,17 @@ class SegmentsLayout(Layout):
                 int(self._edges.searchsorted(stop)),
             )
         )
-        for number in islice(numbers, AHEAD):
-            yield Opening(self._place(self._segments[number].file), 0, number in self._opened)
+        for number in islice(numbers, MAX_OPENED_AHEAD):
+            yield Opening(self._locate(self._segments[number].file), 0, number in self._opened)
 
     def preopened(self) -> Layout:
         """Return a layout that pickles with the manifest."""
         if self._opened_state is not None:
             return self
-        return self._with_opened_state((self.info, self.manifest, self._seen))
+        return self._with_opened_state((self.info, self.manifest, self._manifest_state))
 
     def files(self) -> Iterator[Layout]:
-        """Yield every segment."""
+        """Yield a layout for each segment, not opened."""
         with self:
             for number in range(len(self.segments)):
                 member = self.member(number)
@@ -271,16 +276,16 @@ class SegmentsLayout(Layout):
             self._opened.popitem()[1].close()
 
     def boundaries(self) -> NDArray[np.int64]:
-        """Return where the segments begin, and ``n_frames``."""
+        """Return the frames at which segments begin, ``n_frames`` last."""
         _ = self.info
         return self._edges.copy()
 
     def plan_fields(self) -> dict[str, Any]:
-        """Return how frames are divided; see `backend.plan_fields`."""
+        """Return the frames of each segment; see `backend.plan_fields`."""
         return {"segment_frames": tuple(segment.n_frames for segment in self.segments)}
 
     def units(self) -> Iterator[Unit]:
-        """Yield every file, and tables of checksums that are damaged; see `Layout.units`."""
+        """Yield every segment, and damaged tables of checksums; see `Layout.units`."""
         if SUMS_KEY in self.manifest and sums_problem(self.path, self.manifest) is not None:
             yield Unit(SUMS, self._check_sums)
         for number, segment in enumerate(self.segments):
@@ -300,10 +305,10 @@ class SegmentsLayout(Layout):
         """Compare size and checksum of a file with the manifest; raises CorruptLayoutError."""
         segment = self.segments[number]
         self._check_size(segment)
-        crc = file_crc(self._place(segment.file))
+        crc = file_crc(self._locate(segment.file))
         if crc != segment.crc32c:
             raise CorruptLayoutError(
-                f"{self._place(segment.file)}: its crc32c is {crc:08x}, expected "
+                f"{self._locate(segment.file)}: its crc32c is {crc:08x}, expected "
                 f"{segment.crc32c:08x}: frames {segment.first_frame} to {segment.stop - 1} "
                 "have changed; split or convert the source again"
             )
@@ -315,14 +320,14 @@ class SegmentsLayout(Layout):
         sums = read_sums(self.path, self.manifest, number)
         self._check_size(segment)
         if sums is None:
-            raise CorruptLayoutError(f"{self.path}: it has no checksums of what it stores")
+            raise CorruptLayoutError(f"{self.path}: it has no checksums of its frames")
         first = start - segment.first_frame
         edges = sums.offsets[first : first + stop - start + 1]
-        path = self._place(segment.file)
+        path = self._locate(segment.file)
         with OpenFile(path, CorruptLayoutError) as file:
             data = file.array(int(edges[0]), int(edges[-1] - edges[0])).data
         sums.check(path, int(edges[0]), data)
         crcs = sums.of_frames(first, first + stop - start).tolist()
-        from mdio.layouts.writer import EncodedChunk  # reading frames needs none
+        from mdio.layouts.writer import EncodedChunk  # only writing needs it
 
         return [EncodedChunk(str(start), data, [crc32c(data), *crcs])]

@@ -1,7 +1,4 @@
-"""Writing a trajectory into segments, from decoded frames (bytes are copied by `mdio split`).
-
-Plans of segments. Pure arithmetic.
-"""
+"""Planning segments, and writing decoded frames into them (`mdio split` copies bytes)."""
 
 from __future__ import annotations
 
@@ -55,9 +52,9 @@ from mdio.layouts.writer import (
 def describe_segment(
     folder: Path, number: int, encoder: Encoder, container: str, first_frame: int, crc: int
 ) -> tuple[Segment, TrajectoryInfo, NDArray[np.int64]]:
-    """Open a finished segment, as a reader will; return what is said of it, and its frames' edges.
+    """Open a finished segment as a reader does; return its description, info and frame edges.
 
-    This also puts its index beside it, and proves that it can be read.
+    This also writes its index beside it, and proves that it can be read.
     """
     file = segment_name(number, container)
     with layout_class(container)(folder / file) as layout:
@@ -82,7 +79,7 @@ def write_manifest(
     time_last_ps: float,
     has_box: bool,
 ) -> None:
-    """Write the checksums, and the manifest, which makes the folder a trajectory."""
+    """Write the checksums and then the manifest, which completes the folder."""
     sums = write_sums(folder, tables)
     manifest = build_manifest(
         plan,
@@ -102,8 +99,9 @@ def write_manifest(
 class SegmentsWriter(LayoutWriter):
     """Writes ``NAME.segments/``.
 
-    Every worker stores its own pieces: in place, where frames have one size; XTC pieces that are
-    not a whole segment lie beside it as parts, which the owner joins when all have come.
+    Every worker stores its own pieces: in place where all frames have one size. Of XTC segments
+    with several pieces, all but the first are stored as parts beside the segment, and the owner
+    joins them once all are stored.
     """
 
     facts = WriterFacts(
@@ -119,16 +117,18 @@ class SegmentsWriter(LayoutWriter):
         self.container = plan.container
         self._encoder = encoder_of(plan.container, plan)
         self.facts = self.facts._replace(batch_frames=self._encoder.batch_frames)
-        self._room = EncodingBuffer()
-        self._firsts = np.cumsum((0, *plan.segment_frames)).tolist()
+        self._buffer_for_encoding = EncodingBuffer()
+        self._first_frames = np.cumsum((0, *plan.segment_frames)).tolist()
         self._records: dict[int, dict[int, PieceRecord]] = {}
+        """By segment and first frame, of pieces of segments that are not complete."""
         self._done: dict[int, Segment] = {}
         self._tables: dict[int, bytes] = {}
+        """Checksums of the complete segments."""
         self._time_last_ps = 0.0
         self._has_lost_times = False
         self._has_box = False
         self._joined: dict[int, int] = {}
-        """Where in their segments the pieces are that former runs have joined."""
+        """Offsets, in their segments, of pieces that earlier runs have joined, by first frame."""
 
     @classmethod
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
@@ -138,58 +138,68 @@ class SegmentsWriter(LayoutWriter):
     def create(self) -> None:
         """Make the folders and empty files."""
         with output_errors(self.path):
-            self.path.mkdir(exist_ok=True)  # Lustre's stripes may have been set for it
+            self.path.mkdir(exist_ok=True)  # it may exist already, with Lustre stripes set
             for number in range(len(self.plan.segment_frames)):
                 file = self._file(number)
                 file.parent.mkdir(exist_ok=True)
                 file.touch()
 
     def adopt(self, segments: Sequence[tuple[Segment, bytes]], *, has_box: bool) -> None:
-        """Take note of the first segments, with their sums: they are there, and whole."""
+        """Keep the descriptions and checksums of the first segments, which exist and are intact."""
         for number, (segment, table) in enumerate(segments):
             self._done[number], self._tables[number] = segment, table
         self._has_box |= has_box
 
-    def find(self, receipts: Sequence[PieceRecord], believe: SelectIntact) -> Sequence[PieceRecord]:
-        """Make the folders; leave out segments whose parts were just being joined."""
+    def find(
+        self, records: Sequence[PieceRecord], select_intact: SelectIntact
+    ) -> Sequence[PieceRecord]:
+        """Keep the intact pieces, except of segments that an earlier run was joining at its end."""
         self.create()
         if self._encoder.frame_nbytes is not None:
-            return believe(receipts, self._holds)
-        return self._rejoined(believe(self._rejoined(receipts), self._holds))
+            return select_intact(records, self._is_intact)
+        return self._usable(select_intact(self._usable(records), self._is_intact))
 
-    def _rejoined(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
-        """Return the receipts of segments that are joined, or whose parts are all there."""
-        rejoined: list[PieceRecord] = []
+    def _usable(self, records: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
+        """Return the records of segments of which all pieces, or all parts on record, exist.
+
+        With all its pieces on record, a segment has been joined: its parts are removed.
+        """
+        usable: list[PieceRecord] = []
         self._joined.clear()
-        ordered = sorted(receipts, key=lambda receipt: receipt.start)
-        for number, some in groupby(ordered, lambda receipt: self._number(receipt.start)):
-            in_order = list(some)
-            parts = [self._place(receipt.start)[0] for receipt in in_order]
-            if sum(r.stop - r.start for r in in_order) == self.plan.segment_frames[number]:
-                starts = accumulate((receipt.nbytes for receipt in in_order), initial=0)
-                self._joined |= {r.start: start for r, start in zip(in_order, starts, strict=False)}
+        ordered = sorted(records, key=lambda record: record.start)
+        for number, group in groupby(ordered, lambda record: self._number(record.start)):
+            pieces = list(group)
+            parts = [self._place(piece.start)[0] for piece in pieces]
+            if (
+                sum(piece.stop - piece.start for piece in pieces)
+                == self.plan.segment_frames[number]
+            ):
+                offsets = accumulate((piece.nbytes for piece in pieces), initial=0)
+                self._joined |= {
+                    piece.start: offset for piece, offset in zip(pieces, offsets, strict=False)
+                }
                 for part in parts[1:]:
                     part.unlink(missing_ok=True)
             elif not all(part.exists() for part in parts):
                 continue
-            rejoined += in_order
-        return rejoined
+            usable += pieces
+        return usable
 
-    def settled(self, receipt: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
-        """Return the receipt, and the segment, and the part beside it."""
-        files = [self._file(self._number(receipt.start)), self._place(receipt.start)[0]]
-        return [(receipt, files)]
+    def settled(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
+        """Return the record, its segment, and the part beside it; see the base class."""
+        files = [self._file(self._number(record.start)), self._place(record.start)[0]]
+        return [(record, files)]
 
-    def _holds(self, receipt: PieceRecord) -> bool:
-        """Read a piece where it is stored, or where it was joined to others."""
-        path, offset = self._place(receipt.start)
-        if receipt.start in self._joined:
-            path, offset = self._file(self._number(receipt.start)), self._joined[receipt.start]
-        return is_stored(receipt, self._encoder.frame_nbytes, path, offset)
+    def _is_intact(self, record: PieceRecord) -> bool:
+        """Return whether a piece is intact where it was stored, or in its joined segment."""
+        path, offset = self._place(record.start)
+        if record.start in self._joined:
+            path, offset = self._file(self._number(record.start)), self._joined[record.start]
+        return is_stored(record, self._encoder.frame_nbytes, path, offset)
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
-        """Return the bytes of these frames; their key is the first of them."""
-        data = self._room.encode(self._encoder, block)
+        """Return the bytes of these frames; the key is the number of the first frame."""
+        data = self._buffer_for_encoding.encode(self._encoder, block)
         edges = piece_edges(self._encoder.offsets(data), NATIVE_FORMATS[self.container].head_nbytes)
         sums = crc32c_pieces(data, edges)
         crcs = [crc32c_joined(sums, edges), *sums.tolist()]
@@ -205,13 +215,14 @@ class SegmentsWriter(LayoutWriter):
             file.write(offset, *item.parts)
 
     def commit(self, record: PieceRecord) -> None:
-        """Take note of a piece; the last of a segment completes it."""
+        """Keep the record of a piece; the last piece of a segment completes it."""
         number = self._number(record.start)
-        received = self._records.setdefault(number, {})
-        received[record.start] = record
-        if sum(r.stop - r.start for r in received.values()) == self.plan.segment_frames[number]:
+        pieces = self._records.setdefault(number, {})
+        pieces[record.start] = record
+        n_frames = sum(piece.stop - piece.start for piece in pieces.values())
+        if n_frames == self.plan.segment_frames[number]:
             with output_errors(self._file(number)):
-                self._complete(number, [received[start] for start in sorted(received)])
+                self._complete(number, [pieces[start] for start in sorted(pieces)])
             del self._records[number]
 
     def _complete(self, number: int, records: Sequence[PieceRecord]) -> None:
@@ -232,7 +243,7 @@ class SegmentsWriter(LayoutWriter):
             self.notes.append(lost)
         self._has_box = self._has_box or any(bool(record.box.any()) for record in records)
         segment, info, offsets = describe_segment(
-            self.path, number, self._encoder, self.container, self._firsts[number], crc
+            self.path, number, self._encoder, self.container, self._first_frames[number], crc
         )
         self._done[number] = segment
         crcs = [crc32c(header)] if header else []
@@ -248,7 +259,7 @@ class SegmentsWriter(LayoutWriter):
     def _join(self, number: int, fd: int, records: Sequence[PieceRecord]) -> None:
         """Append the parts of an XTC segment to its first piece.
 
-        A part that is there no more has its place already, from an earlier run.
+        A part that no longer exists was appended by an earlier run.
         """
         offset = records[0].nbytes
         parts = [self._part(number, record.start) for record in records[1:]]
@@ -257,7 +268,7 @@ class SegmentsWriter(LayoutWriter):
                 with part.open("rb", buffering=0) as file:
                     copy_bytes(file.fileno(), 0, record.nbytes, fd, offset)
             offset += record.nbytes
-        for part in parts:  # only now: until then another run can join them
+        for part in parts:  # only now, since until here another run may have to join them
             part.unlink(missing_ok=True)
 
     def finish(self) -> None:
@@ -280,16 +291,16 @@ class SegmentsWriter(LayoutWriter):
             )
 
     def _place(self, start: int) -> tuple[Path, int]:
-        """Return where the frames from `start` on are stored."""
+        """Return the file, and the offset in it, to which the piece at frame `start` is written."""
         number = self._number(start)
-        frame = start - self._firsts[number]
+        frame = start - self._first_frames[number]
         if self._encoder.frame_nbytes is not None:
             offset = self._encoder.header_nbytes + frame * self._encoder.frame_nbytes
             return self._file(number), offset
         return (self._part(number, start) if frame else self._file(number)), 0
 
     def _number(self, frame: int) -> int:
-        return bisect_right(self._firsts, frame) - 1
+        return bisect_right(self._first_frames, frame) - 1
 
     def _file(self, number: int) -> Path:
         return self.path / segment_name(number, self.container)
@@ -299,29 +310,29 @@ class SegmentsWriter(LayoutWriter):
         return file.with_name(f"{file.name}.part-{start}")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave behind what only the owner needs."""
+        """Leave out what only the owner needs."""
         return {**super().__getstate__(), "_records": {}, "_done": {}, "_tables": {}}
 
 
 SEGMENT_NBYTES = 64 << 20
-"""Decoded bytes of a segment where no number is asked for."""
+"""Decoded bytes of a segment, unless a number of segments is asked for."""
 
 
 def plan_segments(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
     """Plan a folder of segments.
 
-    The container is what was asked for, else the source's own format, else xtc where that loses
-    nothing of an XTC's integers, else ncdf; the number of segments is what was asked for, else so
-    many that each has about 64 MiB decoded.
+    The container is the one asked for; else xtc for the integers of an XTC without velocities and
+    forces; else the source's own format; else ncdf. The number of segments is the one asked for, or
+    else such that each has about 64 MiB decoded.
 
-    Raises PlanError: more segments than frames, none, an unknown container, and what
-    `mdio.layouts.native.encoder.native_plan` raises.
+    Raises PlanError: no segments or more than frames, an unknown container, or what
+    `mdio.layouts.native.encoder.native_plan` refuses.
     """
     container = options.container
     if container is None:
         is_xtc = info.xtc_integers and not (info.has_velocities or info.has_forces)
-        own = "xtc" if is_xtc or info.compression == "xtc" else info.layout
-        container = own if own in NATIVE_FORMATS else "ncdf"
+        source_format = "xtc" if is_xtc or info.compression == "xtc" else info.layout
+        container = source_format if source_format in NATIVE_FORMATS else "ncdf"
     if container not in NATIVE_FORMATS:
         raise PlanError(f"--container is {container!r}; it may be {', '.join(NATIVE_FORMATS)}")
     plan = native_plan(container, info, options)
@@ -337,8 +348,8 @@ def plan_segments(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
     sizes = even_split(info.n_frames, n_segments)
     if options.expected_frames is not None:
         size = max(1, SEGMENT_NBYTES // info.frame_nbytes)
-        full, rest = divmod(info.n_frames, size)
-        sizes = (size,) * full + (rest,) * (rest > 0)
+        n_full, n_rest = divmod(info.n_frames, size)
+        sizes = (size,) * n_full + (n_rest,) * (n_rest > 0)
         n_segments = len(sizes)
     header_nbytes = encoder_of(container, plan).header_nbytes
     return plan.replace(

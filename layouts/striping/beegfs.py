@@ -1,7 +1,7 @@
-"""BeeGFS: how files are striped, by ``beegfs-ctl``.
+"""BeeGFS: stripes of files, read and set with ``beegfs-ctl``.
 
 BeeGFS documentation, "Striping": a pattern belongs to a folder, and files and folders made in it
-take it over. So a single file gets its pattern in a folder of its own, and is then moved out.
+inherit it. So a single file is made in a folder of its own with the pattern, and then moved out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mdio.layouts.striping.stripes import (
 )
 
 STRIPES_ARE_SERVERS = True
-"""Whether a file lies on as many servers as it has stripes, and no more."""
+"""Whether a file is on as many servers as it has stripes, and on no others."""
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _CHUNK = re.compile(r"^\+ Chunksize: *(\d+)([KMG]?)i?B? *$", re.MULTILINE | re.IGNORECASE)
 _TARGETS = re.compile(r"^\+ Number of storage targets: *(?:desired: *)?(\d+)", re.MULTILINE)
@@ -30,11 +30,11 @@ _POOL = re.compile(r"^\+ Storage Pool: *(\d+)", re.MULTILINE)
 
 
 def parse_entry_info(printed: str) -> Striping | None:
-    """Read what ``beegfs-ctl --getentryinfo`` prints (BeeGFS 6 and 7; 8 with ``--retro``).
+    """Parse the output of ``beegfs-ctl --getentryinfo`` (BeeGFS 6 and 7; 8 with ``--retro``).
 
-    Returns Striping or None: None if the text gives no chunk size and number of targets.
+    Returns Striping or None: None if the text lacks the chunk size or the number of targets.
     """
-    chunk, targets, pool = (one.search(printed) for one in (_CHUNK, _TARGETS, _POOL))
+    chunk, targets, pool = (pattern.search(printed) for pattern in (_CHUNK, _TARGETS, _POOL))
     if chunk is None or targets is None:
         return None
     nbytes = int(chunk[1]) * UNITS[chunk[2].lower()]
@@ -43,7 +43,7 @@ def parse_entry_info(printed: str) -> Striping | None:
 
 
 def get_stripe(path: str | PathLike[str]) -> Striping | None:
-    """Return how `path` is striped (a folder: how new files in it will be); never raises."""
+    """Return the stripes of `path` (for a folder, of new files in it); never raises."""
     printed, failure = run_program("beegfs-ctl", "--getentryinfo", os.fspath(path))
     return None if failure else parse_entry_info(printed)
 
@@ -57,16 +57,16 @@ def set_stripe(
     """Ask BeeGFS to stripe a file that does not exist yet, or the files to come in a folder.
 
     As `mdio.layouts.striping.lustre.set_stripe`. BeeGFS has no progressive layouts and no word for
-    all targets. Where users may not set patterns, that is the reason which is noted.
+    all targets. Where users may not set patterns, the record says so.
     """
     where = Path(path)
     request = stripe_request(stripe_nbytes, stripe_count, progressive)
     if progressive or stripe_count == -1:
-        lacking = (
+        missing = (
             "no progressive layouts" if progressive else "no word for all targets; give a number"
         )
         current = get_stripe(where if where.exists() else where.parent)
-        return stripe_record(path, request, current, f"BeeGFS has {lacking}")
+        return stripe_record(path, request, current, f"BeeGFS has {missing}")
     targets = [] if stripe_count is None else [f"--numtargets={stripe_count}"]
     folder = where if where.is_dir() else where.with_name(f"{where.name}.stripes")
     try:
@@ -75,8 +75,8 @@ def set_stripe(
         return stripe_record(
             path, request, None, f"{folder.name} cannot be made ({error.strerror})"
         )
-    words = ("--setpattern", f"--chunksize={stripe_nbytes}", *targets, os.fspath(folder))
-    _, reason = run_program("beegfs-ctl", *words)
+    arguments = ("--setpattern", f"--chunksize={stripe_nbytes}", *targets, os.fspath(folder))
+    _, reason = run_program("beegfs-ctl", *arguments)
     if folder != where:
         with contextlib.suppress(OSError):
             if reason is None:

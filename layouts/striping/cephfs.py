@@ -1,10 +1,10 @@
-"""CephFS: how files are striped, by extended attributes.
+"""CephFS: stripes of files, read and set as extended attributes.
 
 Ceph documentation, "File layouts": a file is cut into stripe units, which are dealt to
-`stripe_count` objects in turn until each has `object_size`; then come the next objects. Objects are
-placed on servers by a hash of their names, so that "count" is the number of objects at a time, and
-two of them may lie on one server. A file's layout is set while it is empty; that of a folder holds
-for what is made in it from then on.
+`stripe_count` objects in turn until each has `object_size` bytes; then come the next objects.
+Objects are placed on servers by a hash of their names, so "count" is a number of objects, of which
+two may lie on one server. A file's layout is set while it is empty; a folder's layout applies to
+files made in it from then on.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from mdio.layouts.striping.stripes import (
 )
 
 STRIPES_ARE_SERVERS = False
-"""Whether a file lies on as many servers as it has stripes, and no more."""
+"""Whether a file is on as many servers as it has stripes, and on no others."""
 OBJECT_NBYTES = 64 << 20
-"""Size of objects where several are written in turn; servers take 128 MiB by default."""
+"""Size of objects that are filled in turn; by default servers take objects up to 128 MiB."""
 
 
 def get_stripe(path: str | PathLike[str]) -> Striping | None:
-    """Return how `path` is striped (a folder: how new files in it will be).
+    """Return the stripes of `path` (for a folder, of new files in it).
 
-    The layout of a folder that has none of its own is that of the nearest folder above which has;
-    None where that cannot be known, or nobody has set one. Never raises.
+    A folder without a layout of its own has that of the nearest folder above it with one. None
+    where it is unknown, or no layout was set. Never raises.
     """
     where = Path(path).absolute()
     if not where.is_dir():
-        return _parsed(where, "ceph.file.layout")
+        return _read_layout(where, "ceph.file.layout")
     for folder in (where, *where.parents):
-        striping = _parsed(folder, "ceph.dir.layout")
+        striping = _read_layout(folder, "ceph.dir.layout")
         if striping is not None:
             return striping
     return None
 
 
-def _parsed(path: Path, attribute: str) -> Striping | None:
+def _read_layout(path: Path, attribute: str) -> Striping | None:
     try:
         text = os.getxattr(path, attribute).decode("ascii", "replace").strip("\0 \n")
     except OSError:
         return None
-    values = dict(word.split("=", 1) for word in text.split() if "=" in word)
+    values = dict(setting.split("=", 1) for setting in text.split() if "=" in setting)
     try:
         nbytes, count = int(values["stripe_unit"]), int(values["stripe_count"])
     except (KeyError, ValueError):
@@ -66,7 +66,7 @@ def set_stripe(
     """Ask CephFS to stripe a file that does not exist yet, or the files to come in a folder.
 
     As `mdio.layouts.striping.lustre.set_stripe`; the file is made, empty. CephFS has no progressive
-    layouts, and does not say how many servers there are, so that a count of -1 is refused.
+    layouts, and does not tell its number of servers, so a count of -1 is refused.
     """
     where = Path(path)
     request = stripe_request(stripe_nbytes, stripe_count, progressive)
@@ -82,10 +82,10 @@ def set_stripe(
     attribute = "ceph.dir.layout" if where.is_dir() else "ceph.file.layout"
     count = stripe_count or 1
     # With one object at a time, a new one for each unit spreads the file over all servers.
-    objects = (
+    object_nbytes = (
         stripe_nbytes if count == 1 else max(1, OBJECT_NBYTES // stripe_nbytes) * stripe_nbytes
     )
-    layout = f"stripe_unit={stripe_nbytes} stripe_count={count} object_size={objects}"
+    layout = f"stripe_unit={stripe_nbytes} stripe_count={count} object_size={object_nbytes}"
     new_file = not where.exists()
     try:
         if new_file:

@@ -17,12 +17,12 @@ from mdio.layouts.striping.stripes import (
 )
 
 ONE_WRITER = {"ceph", "fuse.ceph-fuse"}
-"""Where a client keeps what it writes to a file only while no other writes to it: of several, each
-waits for the servers with every write (Ceph documentation, "Capabilities in CephFS")."""
+"""File systems where a client buffers its writes to a file only while no other client writes to it;
+otherwise every write waits for the servers (Ceph documentation, "Capabilities in CephFS")."""
 
 
 def has_one_writer(file_system: str) -> bool:
-    """Return whether a file is written fastest if only one machine writes to it."""
+    """Return whether a file is written fastest by a single machine."""
     return file_system in ONE_WRITER
 
 
@@ -32,16 +32,16 @@ STRIPING: Mapping[str, ModuleType] = {
     "fuse.ceph-fuse": cephfs,
     "beegfs": beegfs,
 }
-"""By the kernel's name of the type."""
+"""Modules by the kernel's name of the file system type."""
 
 
 def lies_on_its_stripes(file_system: str) -> bool:
-    """Return whether a file lies on as many servers as it has stripes: CephFS spreads it anyway."""
+    """Return whether a file is on as many servers as it has stripes; CephFS may use more."""
     system = STRIPING.get(file_system)
     return system is not None and bool(system.STRIPES_ARE_SERVERS)
 
 
-WITHOUT = {
+NO_STRIPES_NOTES = {
     "nfs": "NFS does not tell how its server stripes files: all are read from that one",
     "fuse.mfs": "MooseFS keeps every 64 MiB of a file whole on one server, and no stripes can be "
     "set: what is smaller is read from one server, larger or more files from several",
@@ -51,7 +51,7 @@ WITHOUT = {
     "shard: more files are read from more servers",
 }
 """Notes on stripes for types of file systems where none can be set."""
-SAME = {
+TYPE_ALIASES = {
     "nfs4": "nfs",
     "smb3": "cifs",
     "smbfs": "cifs",
@@ -63,23 +63,23 @@ SAME = {
 
 def _type(path: str | PathLike[str]) -> str:
     type_name = file_system_type(path)
-    return SAME.get(type_name, type_name)
+    return TYPE_ALIASES.get(type_name, type_name)
 
 
-def unstriped(path: str | PathLike[str]) -> str | None:
-    """Return a note on stripes at `path`; None where they can be set, or do not matter."""
-    return WITHOUT.get(_type(path))
+def no_stripes_note(path: str | PathLike[str]) -> str | None:
+    """Return a note on why stripes cannot be set at `path`; None if they can, or do not matter."""
+    return NO_STRIPES_NOTES.get(_type(path))
 
 
-def stripes(path: str | PathLike[str]) -> bool:
-    """Return whether `path` lies, or will lie, on a file system whose stripes can be asked for."""
+def has_stripes(path: str | PathLike[str]) -> bool:
+    """Return whether `path`, which need not exist, is on a file system whose stripes can be set."""
     return _type(path) in STRIPING
 
 
 def get_stripe(path: str | PathLike[str]) -> Striping | None:
     """Return the stripes of `path` (for a folder, of new files in it).
 
-    None where that cannot be known. Never raises.
+    None where they are unknown. Never raises.
     """
     system = STRIPING.get(_type(path))
     striping: Striping | None = None if system is None else system.get_stripe(path)
@@ -94,13 +94,13 @@ def set_stripe(
 ) -> StripeRecord:
     """Ask for a file that does not exist yet to be striped, or for the files to come in a folder.
 
-    As `mdio.layouts.striping.lustre.set_stripe`, which is asked too where the type of the file
-    system says nothing. Never raises: a refusal is in the record.
+    As `mdio.layouts.striping.lustre.set_stripe`, which is also tried on file systems of unknown
+    type. Never raises: a refusal is in the record.
     """
-    kind = _type(path)
-    if kind in WITHOUT:
+    type_name = _type(path)
+    if type_name in NO_STRIPES_NOTES:
         request = stripe_request(stripe_nbytes, stripe_count, progressive)
-        return stripe_record(Path(path), request, None, WITHOUT[kind])
-    system = STRIPING.get(kind, lustre)
+        return stripe_record(Path(path), request, None, NO_STRIPES_NOTES[type_name])
+    system = STRIPING.get(type_name, lustre)
     applied: StripeRecord = system.set_stripe(path, stripe_nbytes, stripe_count, progressive)
     return applied

@@ -1,7 +1,6 @@
-"""Lustre: how files are striped, and what MPI-IO should know of it.
+"""Lustre: stripes of files, read and set with ``lfs``, and hints on them for MPI-IO.
 
-All calls of ``lfs`` are here. Formats of ``lfs getstripe``: the Lustre manual and the text that
-Lustre 1.8 to 2.15 print.
+Formats of ``lfs getstripe``: the Lustre manual, and the output of Lustre 1.8 to 2.15.
 """
 
 from __future__ import annotations
@@ -27,26 +26,26 @@ if TYPE_CHECKING:
     from mdio.layouts.plan import LayoutPlan
 
 STRIPES_ARE_SERVERS = True
-"""Whether a file lies on as many servers as it has stripes, and no more."""
-_WORD = re.compile(
+"""Whether a file is on as many servers as it has stripes, and on no others."""
+_SETTING = re.compile(
     r"(?<![\w.])(?:lmm_)?(stripe_count|stripe_size|pattern|pool):[ \t]*(\S+)"
     r"|(?<!\w)lcme_(extent\.e_start|extent\.e_end):[ \t]*(\S+)"
 )
 
 
 def parse_getstripe(printed: str) -> Striping | None:
-    """Read what ``lfs getstripe`` prints for one file or folder.
+    """Parse the output of ``lfs getstripe`` for one file or folder.
 
     `printed`: the text, plain or YAML (``-y``), of any version since 1.8: one line for a folder
     (``stripe_count: 1 stripe_size: 1048576 ...``), a line for each value of a file
-    (``lmm_stripe_count: 1``), with components where the layout is composite (``lcme_extent.e_start:
+    (``lmm_stripe_count: 1``), with components if the layout is composite (``lcme_extent.e_start:
     0``).
-    Returns Striping or None: None if the text gives no stripe size and count. Of a mirrored file
-    the first mirror counts, of a progressive one its last component; a component on the metadata
-    server (data on MDT) does not.
+    Returns Striping or None: None if the text lacks the stripe size or count. Of a mirrored file
+    it describes the first mirror, of a progressive layout the last component; components on the
+    metadata server (data on MDT) are left out of size and count.
     """
     components: list[dict[str, str]] = []
-    for match in _WORD.finditer(printed):
+    for match in _SETTING.finditer(printed):
         key = match[1] or match[3]
         value = match[2] or match[4]
         if key == "extent.e_start" or (key in (components[-1] if components else {})):
@@ -80,9 +79,9 @@ def parse_getstripe(printed: str) -> Striping | None:
 
 
 def get_stripe(path: str | PathLike[str]) -> Striping | None:
-    """Return how `path` is striped (a folder: how new files in it will be).
+    """Return the stripes of `path` (for a folder, of new files in it).
 
-    None where that cannot be known: no Lustre, no ``lfs``, or an answer of unknown shape. Never
+    None where they are unknown: no Lustre, no ``lfs``, or an answer in an unknown format. Never
     raises.
     """
     folder = ["-d"] if Path(path).is_dir() else []
@@ -99,12 +98,12 @@ def set_stripe(
     """Ask Lustre to stripe a file that does not exist yet, or the files to come in a folder.
 
     `path`: a folder that exists gets a default layout for what will be made in it. A file must not
-    exist: ``lfs`` makes it, empty, with its layout, and it is then opened without O_EXCL
-    (truncation leaves the layout as it is). `stripe_nbytes`: stripe size; Lustre wants multiples of
+    exist: ``lfs`` makes it, empty, with its layout; later it is to be opened without O_EXCL
+    (truncation does not change the layout). `stripe_nbytes`: stripe size; Lustre wants multiples of
     65,536. `stripe_count`: object storage targets; -1 = all, None = the file system's default.
     `progressive`: components of a progressive layout that come before the last one, as (end in
-    bytes, stripe count); the last has `stripe_count` and goes on to the end of the file.
-    Returns StripeRecord: never raises: a refusal is in it.
+    bytes, stripe count); the last has `stripe_count` and extends to the end of the file.
+    Returns StripeRecord. Never raises: a refusal is in the record.
     """
     where = Path(path)
     new_file = not where.exists()
@@ -119,7 +118,7 @@ def set_stripe(
     if reason is None:
         current = get_stripe(path)
         if current is None:
-            reason = "lfs setstripe was content, but lfs getstripe does not show what it did"
+            reason = "lfs setstripe succeeded, but lfs getstripe does not show the stripes"
     elif new_file:
         remove_empty(where)
     return stripe_record(
@@ -130,14 +129,14 @@ def set_stripe(
 def mpi_io_hints(plan: LayoutPlan, extra: Iterable[str] = ()) -> dict[str, str]:
     """Return the hints for MPI.Info with which a planned file should be opened for writing.
 
-    Names and values are those of ROMIO's users' guide; other MPI-IO libraries ignore what they do
-    not know.
+    Names and values are those of ROMIO's users' guide; other MPI-IO libraries ignore hints that
+    they do not know.
 
     `plan`: gives stripe size and count. Where its chunks begin on stripe boundaries, every rank
     writes whole stripes of its own, and gathering them in aggregators first would only copy them;
     otherwise aggregators put the ranks' parts together. Data sieving (read a range, change it,
     write it back, under a lock) is off for writing: no chunk is written in part. `extra`:
-    ``KEY=VALUE`` texts (``--hint``), which win.
+    ``KEY=VALUE`` texts (``--hint``), which take precedence.
     Raises PlanError: a text that is not ``KEY=VALUE``.
     """
     aligned = plan.stripes.alignment_nbytes > 1 and plan.compression is None and not plan.is_rounded

@@ -1,8 +1,8 @@
 """Types and helpers for all striping file systems: stripes of a file, and a record of the request.
 
-Striping only makes an output faster, so no answer of a file system (none, a refusal, an unknown
-one) stops a conversion: the stripes requested, those applied and why the two differ are a record in
-the output's manifest.
+Striping only makes an output faster, so a file system that refuses it or does not answer stops no
+conversion. The output's manifest records the stripes requested, the stripes applied, and why the
+two differ.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Striping:
 
     stripe_nbytes: int
     stripe_count: int
-    """Servers (Lustre and BeeGFS: targets; Ceph: objects of a set); -1 = all there are."""
+    """Number of targets (Lustre, BeeGFS) or of objects at a time (Ceph); -1 = all targets."""
     layout: str
-    """As the file system's own command has it: ``-S 4194304 -c 8``, ``stripe_unit=4194304 ...``."""
+    """In the file system's own terms: ``-S 4194304 -c 8``, ``stripe_unit=4194304 ...``."""
     pool: str | None = None
 
 
 class StripeRecord(TypedDict):
-    """Stripes requested and stripes applied; plain values for a manifest."""
+    """Stripes requested and stripes applied, as plain values for a manifest."""
 
     asked: dict[str, Any]
     applied: dict[str, Any] | None
@@ -50,11 +50,11 @@ class StripeRecord(TypedDict):
 
 
 def run_program(program: str, *arguments: str) -> tuple[str, str | None]:
-    """Run a file system's program and return (its output, why it failed or None).
+    """Run a file system's program; return its output, and why it failed or None.
 
     Never raises, and does not wait for long: a client that has lost its servers hangs.
     """
-    import subprocess  # not at the top: most files lie where no program need be asked
+    import subprocess  # not at the top: on most file systems no program is run
 
     try:
         process = subprocess.Popen(
@@ -76,7 +76,7 @@ def run_program(program: str, *arguments: str) -> tuple[str, str | None]:
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        # Inside a dead mount even SIGKILL has to wait: give it a second and go on without it.
+        # In a dead mount even SIGKILL may have no effect: wait a second, then leave the process.
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=1)
         return "", f"{program} {arguments[0]} did not answer within {TIMEOUT_S:g} s"
@@ -128,7 +128,7 @@ def _difference(applied: Striping, stripe_nbytes: int, stripe_count: int | None)
 
 
 def remove_empty(path: Path) -> None:
-    """Remove the empty file that a failed attempt may have left: its stripes are the wrong ones."""
+    """Remove the empty file, with wrong stripes, that a failed attempt may have left."""
     with contextlib.suppress(OSError):
         if path.is_file() and path.stat().st_size == 0:
             path.unlink()

@@ -13,7 +13,7 @@ from mdio.core.errors import PlanError, named_read_error
 from mdio.core.files.store import AnyPath, path_list, store_at
 from mdio.core.words import did_you_mean
 from mdio.layouts.base import Layout
-from mdio.layouts.registry import LAST, LAYOUTS, layout_class, members_at, open_layout
+from mdio.layouts.registry import FALLBACK, LAYOUTS, layout_class, members_at, open_layout
 from mdio.layouts.views import check_overlap
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def ensemble_members(path: Any, group: str | None = None) -> dict[str, Path]:
     where = Path(path)
     try:
         # Opening reports a missing file: no layout has to be imported for that.
-        classes = (layout_class(name) for name in LAYOUTS if name != LAST and where.exists())
+        classes = (layout_class(name) for name in LAYOUTS if name != FALLBACK and where.exists())
         layout_type = next((cls for cls in classes if cls.sniff(where)), None)
         members = {} if layout_type is None else members_at(layout_type, where)
     except OSError as error:

@@ -1,11 +1,10 @@
-"""A per-atom array of our own Zarr trees: its chunks, found in shards and decoded without zarr.
+"""Arrays of mdio's own Zarr trees, read without zarr: per-atom arrays in shards, and numbers.
 
-Shard files: chunks one after the other, each with its crc32c, and an index at the end.
+A shard file has chunks one after the other, each followed by its crc32c, and an index at the end
+with offset and size (uint64) of every chunk, followed by its own crc32c. Both have all bits set for
+a missing chunk.
 
-The index has offset and size (uint64) of every chunk, with a crc32c of its own; a chunk that is not
-there has all bits set in both.
-
-The checksums of a per-atom array in a tree, by which all that is read is verified.
+Whatever is read of a per-atom array is verified with these tables of checksums:
 
 ========================== ============================ =========================================
 array under ``/mdio``      shape                        crc32c of
@@ -18,7 +17,8 @@ array under ``/mdio``      shape                        crc32c of
 
 G is a particle group, F a field. Trees of older versions have the first only.
 
-Per-frame numbers of a Zarr tree: times, steps, cells; many frames a file, with a crc32c.
+Per-frame numbers (times, steps, boxes) and these tables are in files of many rows, each with a
+crc32c.
 """
 
 from __future__ import annotations
@@ -66,32 +66,33 @@ Bytes = NDArray[np.uint8]
 
 
 CRC_NBYTES = 4
-MISSING = 2**64 - 1
-AHEAD = 8
-"""Shards of stores that are looked at ahead, where one after the other is read."""
-WHOLE_NBYTES = 16 << 20
-"""Shards up to this size that are read whole come with the request that opens them, ..."""
-AHEAD_NBYTES = 192 << 20
-"""... so many of them at a time as this holds, ..."""
-MAX_AHEAD = 24
-"""... but no more: they are kept open."""
-MAX_OPEN = 31
-"""Shard files of one array that are kept open beside the tree's folder."""
+MISSING_CHUNK = 2**64 - 1
+"""Offset and size of a missing chunk in the index of a shard."""
+MAX_INDEXES_AHEAD = 8
+"""Shards of stores whose indexes are prefetched, where parts of shards are read."""
+MAX_WHOLE_NBYTES = 16 << 20
+"""Shards up to this size are fetched by the request that opens them, if they are read whole, ..."""
+MAX_AHEAD_NBYTES = 192 << 20
+"""... as many at a time as have this size together, ..."""
+MAX_SHARDS_AHEAD = 24
+"""... up to this number, since they are kept open."""
+MAX_OPEN_SHARDS = 31
+"""Shard files of one array that are kept open."""
 
 
-def packed_nbytes(sizes: Sequence[int], n_chunks: int) -> int:
-    """Return the bytes of a shard with chunks of these sizes, and room for `n_chunks`."""
+def shard_nbytes(sizes: Sequence[int], n_chunks: int) -> int:
+    """Return the bytes of a shard with chunks of these sizes and index entries for `n_chunks`."""
     return sum(sizes) + CRC_NBYTES * len(sizes) + 16 * n_chunks + CRC_NBYTES
 
 
 def pack_shard(chunks: Sequence[Bytes], n_chunks: int, crcs: Sequence[int]) -> list[Bytes]:
     """Return the bytes of a shard, in parts that follow one another in the file.
 
-    `chunks`: the bytes of the first chunks of the shard, encoded, in C order; they themselves are
-    among the parts: nothing is copied. `n_chunks`: how many the shard has room for; those that are
-    not given are missing. `crcs`: crc32c of each of `chunks`.
+    `chunks`: the encoded bytes of the first chunks of the shard, in C order, which become parts
+    without a copy. `n_chunks`: entries of the index; chunks that are not given are missing. `crcs`:
+    crc32c of each of `chunks`.
     """
-    index = np.full((n_chunks, 2), MISSING, "<u8")
+    index = np.full((n_chunks, 2), MISSING_CHUNK, "<u8")
     parts = []
     offset = 0
     for number, (chunk, crc) in enumerate(zip(chunks, crcs, strict=True)):
@@ -141,7 +142,7 @@ class Shard:
                 "convert the source again"
             )
         index = np.frombuffer(tail, "<u8", 2 * n_chunks).reshape(n_chunks, 2)
-        stored = index[index[:, 0] != MISSING]
+        stored = index[index[:, 0] != MISSING_CHUNK]
         if stored.size and (
             int(stored[:, 1].max()) > begin
             or int(stored[:, 1].min()) < CRC_NBYTES
@@ -152,83 +153,85 @@ class Shard:
         return [(int(offset), int(size)) for offset, size in index]
 
     def span(self, chunk: int) -> tuple[int, int]:
-        """Return offset and size of a chunk, its crc32c not counted."""
+        """Return offset and size of a chunk, without its crc32c."""
         offset, size = self.index[chunk]
-        if offset == MISSING:
+        if offset == MISSING_CHUNK:
             raise CorruptLayoutError(
                 f"{self.path}: chunk {chunk} is missing from it; convert the source again"
             )
         return offset, size - CRC_NBYTES
 
     def crc32c(self, chunk: int) -> int:
-        """Return the checksum of a chunk as it lies on disk; raises CorruptLayoutError."""
+        """Return the checksum of a chunk's stored bytes; raises CorruptLayoutError."""
         offset, nbytes = self.span(chunk)
         return kernels.crc32c(self.file.array(offset, nbytes))
 
     def close(self) -> None:
-        """Let go of the file, which is closed once nobody reads it any more."""
+        """Drop the file, which is closed once nothing reads it any more."""
         self.__dict__.pop("file", None)
 
 
 class ShardFiles:
-    """The shard files of one array, a few of them open at a time."""
+    """The shard files of one array, of which a few are open at a time."""
 
     def __init__(self, root: Folder, name: str, metadata: ArrayMetadata) -> None:
         self._root = root
         self._name = name
         self.metadata = metadata
         self.n_chunks = int(np.prod(metadata.chunks_per_file))
-        self._open = Handles(self._shard, MAX_OPEN)
-        self._nbytes = packed_nbytes([metadata.chunk_nbytes] * self.n_chunks, self.n_chunks)
-        """Bytes of the shard that was opened last; at first, of one without compression."""
+        self._opened = Handles(self._open_shard, MAX_OPEN_SHARDS)
+        self._nbytes = shard_nbytes([metadata.chunk_nbytes] * self.n_chunks, self.n_chunks)
+        """Bytes of the shard that was opened last; at first, those of an uncompressed one."""
 
-    def _name_of(self, number: int) -> str:
+    def _shard_name(self, number: int) -> str:
         return f"{self._name}/{self.metadata.file_name(number)}"
 
-    def _shard(self, number: int) -> Shard:
-        shard = Shard(self._root, self._name_of(number), self.n_chunks)
+    def _open_shard(self, number: int) -> Shard:
+        shard = Shard(self._root, self._shard_name(number), self.n_chunks)
         self._nbytes = shard.file.nbytes
         return shard
 
-    def openings(self, coming: Sequence[int], whole: Set[int], share: int) -> Iterator[Opening]:
-        """Yield the shards that are opened first of those `coming`.
+    def openings(self, numbers: Sequence[int], whole: Set[int], n_arrays: int) -> Iterator[Opening]:
+        """Yield the openings of the first shards of `numbers`, which will be read in this order.
 
-        `whole`: of which all is read: it comes as they are opened, if they are not large. `share`:
-        how many arrays are read at the same time.
+        `whole`: numbers of shards of which all is read; the request that opens one fetches it,
+        unless it is large. `n_arrays`: arrays that are read at the same time.
         """
-        ahead, index_nbytes = AHEAD, 16 * self.n_chunks + CRC_NBYTES
-        if whole and self._nbytes <= WHOLE_NBYTES:
-            ahead = min(max(2, AHEAD_NBYTES // (share * self._nbytes)), MAX_AHEAD)
+        n_ahead, index_nbytes = MAX_INDEXES_AHEAD, 16 * self.n_chunks + CRC_NBYTES
+        if whole and self._nbytes <= MAX_WHOLE_NBYTES:
+            n_fitting = MAX_AHEAD_NBYTES // (n_arrays * self._nbytes)
+            n_ahead = min(max(2, n_fitting), MAX_SHARDS_AHEAD)
         else:
             whole = set()
-        for number in coming[:ahead]:
-            nbytes = WHOLE_NBYTES if number in whole else index_nbytes
-            yield Opening(self._root.place(self._name_of(number)), nbytes, number in self._open)
+        for number in numbers[:n_ahead]:
+            nbytes = MAX_WHOLE_NBYTES if number in whole else index_nbytes
+            path = self._root.place(self._shard_name(number))
+            yield Opening(path, nbytes, number in self._opened)
 
     def __getitem__(self, number: int) -> Shard:
         """Return shard `number` along the frames; raises CorruptLayoutError."""
         try:
-            return self._open[number]
-        except SourceError:  # too many open files, some of which are ours
-            if not self._open:
+            return self._opened[number]
+        except SourceError:  # too many open files: close those of this array and try again
+            if not self._opened:
                 raise
-            self._open.close()
-            return self._open[number]
+            self._opened.close()
+            return self._opened[number]
 
     def close(self) -> None:
         """Close all files."""
-        self._open.close()
+        self._opened.close()
 
 
 Crcs = NDArray[np.uint32]
 
 
 class Checksums:
-    """The tables of one array; they are read when they are first needed.
+    """The tables of checksums of one array, which are read when they are first needed.
 
-    `decoded`: of chunks. `stored`: of chunks as they lie on disk, None where there is no table of
-    them. Of an uncompressed array it is `decoded`. `pieces`: of the pieces of frames, None where
-    there is no table of them. `pieces_per_row`: of each column of chunks.
+    `decoded`: of decoded chunks. `stored`: of stored chunks, which is `decoded` for an uncompressed
+    array; None if there is no such table. `pieces`: of the pieces of frames; None if there is no
+    such table. `pieces_per_row`: pieces of a frame in each column of chunks.
     """
 
     def __init__(
@@ -245,9 +248,9 @@ class Checksums:
         self.has_pieces = pieces is not None
 
     def openings(self, start: int, stop: int, *, whole: bool, parts: bool) -> Iterator[Opening]:
-        """Yield the files of tables that reading frames ``start:stop`` takes.
+        """Yield the openings of tables that reading frames ``start:stop`` needs.
 
-        `whole`, `parts`: whether some chunks are read as a whole, and whether some in part.
+        `whole`, `parts`: whether any chunk is read as a whole, and whether any is read in part.
         """
         if self._stored is not None and (whole or self._pieces is None):
             yield from self._stored.openings(0, 1)
@@ -255,45 +258,46 @@ class Checksums:
             yield from self._pieces.openings(start, stop)
 
     def read(self) -> None:
-        """Read all tables once; raises CorruptLayoutError."""
+        """Read all tables; raises CorruptLayoutError."""
         for table in (self._decoded, self._stored, self._pieces):
             if table is not None:
                 for number in range(table.metadata.n_files):
                     table.file(number)
 
     def decoded(self, number: int, column: int) -> int:
-        """Return that of a chunk, decoded."""
+        """Return the checksum of a decoded chunk."""
         return int(self._decoded.file(0)[number, column])
 
     def stored(self, number: int, column: int) -> int | None:
-        """Return that of a chunk as it lies on disk, None if there is none."""
+        """Return the checksum of a chunk's stored bytes; None if there is none."""
         return None if self._stored is None else int(self._stored.file(0)[number, column])
 
     def pieces(self, start: int, stop: int, column: int, first: int, n_pieces: int) -> Crcs:
-        """Return those of frames ``start:stop`` of a column of chunks, from piece `first` on."""
+        """Return those of `n_pieces` from `first` on, in frames ``start:stop`` of a column."""
         assert self._pieces is not None
         first += column * self._pieces_per_row
         return self._pieces.rows(start, stop)[:, first : first + n_pieces]
 
     def of_frames(self, start: int, stop: int, chunk_frames: int) -> list[int]:
-        """Return all that the writer got of whole chunks, those of frames ``start:stop``.
+        """Return the checksums of whole chunks, frames ``start:stop``, as in a `PieceRecord`.
 
-        First those of chunks, decoded; then those of frames' pieces or of chunks as they lie.
+        First those of decoded chunks; then those of frames' pieces or else of stored chunks.
         """
-        first, beyond = start // chunk_frames, -(-stop // chunk_frames)
-        others = self._stored
-        rows = others.rows(first, beyond) if others is not None else np.empty(0, np.uint32)
+        first, end = start // chunk_frames, -(-stop // chunk_frames)
+        further = np.empty(0, np.uint32)
         if self._pieces is not None:
-            rows = self._pieces.rows(start, stop)
-        return [*self._decoded.rows(first, beyond).ravel().tolist(), *rows.ravel().tolist()]
+            further = self._pieces.rows(start, stop)
+        elif self._stored is not None:
+            further = self._stored.rows(first, end)
+        return [*self._decoded.rows(first, end).ravel().tolist(), *further.ravel().tolist()]
 
 
 class ShardedChunks(ChunkedArray):
     """A per-atom array in shards.
 
-    `root`: of the tree. `name`: of the array in it. `what`: what messages call it. `metadata`: what
-    its ``zarr.json`` says; shape (frames, atoms, 3), float32. `checksums`: what is read should have
-    these. `verify`: whether it is compared with them.
+    `root`: of the tree. `name`: of the array in it. `what`: its name in messages. `metadata`: from
+    its ``zarr.json``; shape (frames, atoms, 3), float32. `checksums`: expected checksums. `verify`:
+    whether to compare what is read with them.
     """
 
     behind_nbytes = CRC_NBYTES
@@ -320,14 +324,14 @@ class ShardedChunks(ChunkedArray):
         self.metadata = metadata
         self.checksums = checksums
         self.frames_per_shard, self._n_columns, _ = metadata.chunks_per_file
-        form = metadata.quantised
-        self.decodes_parts = form is not None
-        self.decodes_frames = form is not None and form.compressor in WITHOUT_LEVEL
+        quantised = metadata.quantised
+        self.decodes_parts = quantised is not None
+        self.decodes_frames = quantised is not None and quantised.compressor in WITHOUT_LEVEL
         self._chunk_nbytes = metadata.chunk_nbytes
         self._files = ShardFiles(root, name, metadata)
 
     def close(self) -> None:
-        """Close files and forget what was decoded."""
+        """Close files and drop decoded chunks."""
         super().close()
         self._files.close()
 
@@ -346,7 +350,7 @@ class ShardedChunks(ChunkedArray):
         return shard.file, offset, nbytes
 
     def openings(self, runs: Spans, atoms: AtomIndices | None, share: int) -> Iterator[Opening]:
-        """Yield shards, whole where all of their chunks are wanted; see the base class."""
+        """Yield tables and shards (whole if all their chunks are read); see the base class."""
         if self.verifies:
             covered = [self._covered(*run, self.chunk_frames) for run in runs]
             yield from self.checksums.openings(
@@ -356,23 +360,23 @@ class ShardedChunks(ChunkedArray):
                 parts=any(len(touched) > len(whole) for touched, whole in covered),
             )
         columns = self.columns(atoms)
-        every = len(columns) == self.grid[1] and all(column.span is None for column in columns)
-        coming, wholly = dict[int, None](), set[int]()
+        all_atoms = len(columns) == self.grid[1] and all(column.span is None for column in columns)
+        numbers, whole_shards = dict[int, None](), set[int]()
         for run in runs:
             touched, whole = self._covered(*run, self.frames_per_shard * self.chunk_frames)
-            coming |= dict.fromkeys(touched[:MAX_AHEAD])
-            wholly.update(whole[:MAX_AHEAD] if every else ())
-        yield from self._files.openings(list(coming), wholly, share)
+            numbers |= dict.fromkeys(touched[:MAX_SHARDS_AHEAD])
+            whole_shards.update(whole[:MAX_SHARDS_AHEAD] if all_atoms else ())
+        yield from self._files.openings(list(numbers), whole_shards, share)
 
     def chunk_openings(self, i: int) -> Iterator[Opening]:
         """Yield the shard of a row of chunks; see the base class."""
         return self._files.openings([i // self.frames_per_shard], set(), 1)
 
-    def _covered(self, start: int, stop: int, frames: int) -> tuple[range, range]:
-        """Return which parts of so many frames a run of frames touches, and which it has whole."""
-        touched = range(start // frames, -(-stop // frames))
-        end = touched.stop if stop == self.n_frames else stop // frames
-        return touched, range(-(-start // frames), end)
+    def _covered(self, start: int, stop: int, n_frames: int) -> tuple[range, range]:
+        """Return which chunks or shards of `n_frames` a run touches, and which it covers."""
+        touched = range(start // n_frames, -(-stop // n_frames))
+        end = touched.stop if stop == self.n_frames else stop // n_frames
+        return touched, range(-(-start // n_frames), end)
 
     def corrupt(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:
         """Return the error for a chunk, which names its frames."""
@@ -391,8 +395,8 @@ class ShardedChunks(ChunkedArray):
                 i,
                 j,
                 file,
-                "not what was written there, though whole: a shard of another output, or another "
-                "one of this, has its place; convert the source again",
+                "not what was written there, though intact: a shard of another output, or another "
+                "shard of this one, is in its place; convert the source again",
             )
 
     def _pieces(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
@@ -407,7 +411,7 @@ class ShardedChunks(ChunkedArray):
             self.metadata.compressor.decode(data.data, out.reshape(-1).view(np.uint8))
 
     def check(self, i: int, j: int) -> FloatArray:
-        """Return a whole chunk, compared with all its checksums; raises CorruptLayoutError."""
+        """Return a chunk after comparing all its checksums; raises CorruptLayoutError."""
         chunk = super().check(i, j)
         file, *_ = self.locate(i, j)
         if kernels.crc32c(chunk) != self.checksums.decoded(i, j):
@@ -418,36 +422,36 @@ class ShardedChunks(ChunkedArray):
         return chunk
 
     def encoded_chunk(self, start: int, stop: int) -> EncodedChunk:
-        """Return the shard of frames ``start:stop``, in which all has been checked."""
-        from mdio.layouts.writer import EncodedChunk  # reading frames needs none
+        """Return the shard of frames ``start:stop``, after checking all its chunks."""
+        from mdio.layouts.writer import EncodedChunk  # only writing needs it
 
         rows = range(start // self.chunk_frames, -(-stop // self.chunk_frames))
         decoded: list[int] = []
-        others: list[int | None] = []
+        further: list[int | None] = []
         for i, j in product(rows, range(self.grid[1])):
             self.check(i, j)
             decoded.append(self.checksums.decoded(i, j))
-            others.append(self.checksums.stored(i, j))
+            further.append(self.checksums.stored(i, j))
         path = self.locate(rows.start, 0)[0].path
         if self.plain:
             n_pieces = self.grid[1] * pieces_of_row(self.row_nbytes)
-            others = [*self.checksums.pieces(start, stop, 0, 0, n_pieces).reshape(-1).tolist()]
+            further = [*self.checksums.pieces(start, stop, 0, 0, n_pieces).reshape(-1).tolist()]
         name = self.metadata.file_name(rows.start // self.frames_per_shard)
-        crcs = cast(list[int], [*decoded, *others])
+        crcs = cast(list[int], [*decoded, *further])
         return EncodedChunk(f"{self._name}/{name}", store_at(path).linked(path), crcs, path)
 
 
 Numbers = NDArray[Any]
-KEPT_NBYTES = 8 << 20
-"""Files of one array up to this size together stay in memory, at least one of them: frames of a
-long trajectory are then fetched in any order without reading the numbers of 65,536 frames each."""
-SERIES_AHEAD = 4
-"""Objects of one array that are asked for before they are read."""
+MAX_KEPT_NBYTES = 8 << 20
+"""Memory for the files of one array that were read last; one at least is kept. So reading frames of
+a long trajectory in any order does not read a file of 65,536 rows for each."""
+MAX_FILES_AHEAD = 4
+"""Objects of one array that are prefetched."""
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn what the system says while a file of ours is written into OutputError."""
+def as_output_error(path: Path) -> Iterator[None]:
+    """Turn errors of the system while a file is written into OutputError."""
     try:
         yield
     except OSError as error:
@@ -455,16 +459,13 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_file(path: Path, *parts: Data) -> None:
-    """Write a file of ours, its parts one after the other; raises OutputError."""
-    with writing(path), WrittenFile(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
+    """Write a file from its parts, one after the other; raises OutputError."""
+    with as_output_error(path), WrittenFile(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
         file.write(0, *parts)
 
 
 def write_numbers(path: Path, metadata: ArrayMetadata, rows: Numbers) -> int:
-    """Write one file of an array without shards: its numbers, filled up, and their crc32c.
-
-    The crc32c is returned.
-    """
+    """Write one file of an array without shards, padded with zeros; return its crc32c."""
     chunk = np.zeros(metadata.file_shape, DTYPES[metadata.dtype])
     chunk[: len(rows)] = rows
     crc = kernels.crc32c(chunk)
@@ -475,8 +476,8 @@ def write_numbers(path: Path, metadata: ArrayMetadata, rows: Numbers) -> int:
 class SeriesArray:
     """An array of numbers without shards, of which the files read last are kept in memory.
 
-    `root`: of the tree. `name`: of the array in it. `metadata`: what its ``zarr.json`` says.
-    `crcs`: the crc32c that the numbers of each file should have; by default, what the file says.
+    `root`: of the tree. `name`: of the array in it. `metadata`: from its ``zarr.json``. `crcs`:
+    expected crc32c of each file's numbers; by default, the one in the file.
     """
 
     def __init__(
@@ -487,7 +488,7 @@ class SeriesArray:
         self._crcs = crcs
         self.metadata = metadata
         self.rows_per_file = metadata.file_shape[0]
-        self._n_kept = max(1, KEPT_NBYTES // metadata.chunk_nbytes)
+        self._n_kept = max(1, MAX_KEPT_NBYTES // metadata.chunk_nbytes)
         self._kept: OrderedDict[int, Numbers] = OrderedDict()
 
     def file(self, number: int) -> Numbers:
@@ -525,8 +526,8 @@ class SeriesArray:
             )
         if self._crcs is not None and crc != self._crcs[number]:
             raise CorruptLayoutError(
-                f"{path}: not what was written there, though whole: a file of another output has "
-                f"its place, convert the source again {frames}"
+                f"{path}: not what was written there, though intact: a file of another output is "
+                f"in its place, convert the source again {frames}"
             )
         numbers = data[:-CRC_NBYTES].view(DTYPES[self.metadata.dtype])
         rows: Numbers = numbers.reshape(self.metadata.file_shape)[: end - begin]
@@ -536,14 +537,14 @@ class SeriesArray:
         return rows
 
     def openings(self, start: int, stop: int) -> Iterator[Opening]:
-        """Yield the files with rows ``start:stop``, `SERIES_AHEAD` at most."""
+        """Yield the openings of files with rows ``start:stop``, `MAX_FILES_AHEAD` at most."""
         numbers = range(start // self.rows_per_file, -(-stop // self.rows_per_file))
-        for number in numbers[:SERIES_AHEAD]:
-            place = self._root.path / self._name / self.metadata.file_name(number)
-            yield Opening(place, self.metadata.chunk_nbytes + CRC_NBYTES + 1, number in self._kept)
+        for number in numbers[:MAX_FILES_AHEAD]:
+            path = self._root.path / self._name / self.metadata.file_name(number)
+            yield Opening(path, self.metadata.chunk_nbytes + CRC_NBYTES + 1, number in self._kept)
 
     def rows(self, start: int, stop: int) -> Numbers:
-        """Return rows ``start:stop``, not to be changed; raises as `file` does."""
+        """Return rows ``start:stop``, which must not be changed; raises as `file` does."""
         size = self.rows_per_file
         number, first = divmod(start, size)
         if first + stop - start <= size:
@@ -554,14 +555,15 @@ class SeriesArray:
 
 
 class TableWriter:
-    """Writes an array of numbers whose rows come in any order, each file when it is full.
+    """Writes an array of numbers whose rows come in any order: each file once it is complete.
 
-    `folders`: of the array and its copies. `metadata`: how it lies on disk.
+    `folders`: of the array and its copies. `metadata`: of the array.
     """
 
     def __init__(self, folders: Sequence[Path], metadata: ArrayMetadata) -> None:
         self.folders, self.metadata = folders, metadata
-        self._gathered: dict[int, tuple[Numbers, int]] = {}
+        self._incomplete: dict[int, tuple[Numbers, int]] = {}
+        """Rows of files that are not complete yet, and how many are missing."""
         self.crcs = [0] * metadata.n_files
         """The crc32c of the numbers of each file."""
 
@@ -572,16 +574,16 @@ class TableWriter:
             begin = number * size
             n_rows = min(size, self.metadata.shape[0] - begin)
             first, last = max(start, begin), min(stop, begin + n_rows)
-            if number in self._gathered:
-                gathered, missing = self._gathered[number]
+            if number in self._incomplete:
+                buffer, n_missing = self._incomplete[number]
             else:
                 shape = (n_rows, *self.metadata.shape[1:])
-                gathered, missing = np.zeros(shape, DTYPES[self.metadata.dtype]), n_rows
-            gathered[first - begin : last - begin] = rows[first - start : last - start]
-            self._gathered[number] = gathered, missing - (last - first)
-            if missing == last - first:
-                del self._gathered[number]
-                self.write(number, gathered)
+                buffer, n_missing = np.zeros(shape, DTYPES[self.metadata.dtype]), n_rows
+            buffer[first - begin : last - begin] = rows[first - start : last - start]
+            self._incomplete[number] = buffer, n_missing - (last - first)
+            if n_missing == last - first:
+                del self._incomplete[number]
+                self.write(number, buffer)
 
     def write(self, number: int, rows: Numbers) -> None:
         """Write all rows of a file."""
@@ -591,7 +593,7 @@ class TableWriter:
 
 
 class _BoxWriter(TableWriter):
-    """Writes boxes, and the edges that follow from them."""
+    """Writes boxes, and the edges computed from them."""
 
     edges: TableWriter
 
@@ -603,13 +605,13 @@ class _BoxWriter(TableWriter):
 class SeriesWriter:
     """Gathers the per-frame numbers of the pieces.
 
-    `root`: of the tree. `plan`: what is written.
+    `root`: of the tree. `plan`: of the output.
     """
 
     def __init__(self, root: Path, plan: LayoutPlan) -> None:
         self.root = root
         self.periodic = np.zeros(3, bool)
-        """Along which axes any frame is."""
+        """Axes along which any frame is periodic."""
         self.time_first_ps: float | None = None
         self.time_last_ps: float | None = None
         self._paths, self._n_frames = series_arrays(plan), plan.n_frames
@@ -628,7 +630,7 @@ class SeriesWriter:
     def add(self, record: PieceRecord) -> None:
         """Take the numbers of a piece, each piece once."""
         self.periodic |= periodic_axes(record.box)
-        if np.isfinite(record.time[[0, -1]]).all():  # JSON has no others
+        if np.isfinite(record.time[[0, -1]]).all():  # JSON has no NaN or infinity
             if record.start == 0:
                 self.time_first_ps = float(record.time[0])
             if record.stop == self._n_frames:
@@ -638,7 +640,7 @@ class SeriesWriter:
         self._tables["box"].add(record.start, record.box)
 
     def finish(self) -> None:
-        """Write the steps of H5MD: the source's if they increase, or else the frame numbers."""
+        """Write H5MD's steps: those of the source if they increase, else the frame numbers."""
         steps = self._tables["source_step"]
         increasing, last = True, None
         with Folder(self.root) as root:

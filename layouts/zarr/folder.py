@@ -1,8 +1,8 @@
 """The folder of a tree, held open while it is read.
 
-Files are opened relative to it. So all that is read is of the tree that was opened, also after
-another one has been put under its name: of the old one files can be missing by then, but none of
-the new one comes in their place.
+Files are opened relative to it. So everything is read from the tree that was opened, even after
+another one has taken its name: files of the old tree may be missing then, but files of the new one
+are never read in their place.
 """
 
 from __future__ import annotations
@@ -24,73 +24,73 @@ from mdio.core.files.remote.places import Redirect
 from mdio.core.files.store import network_devices, store_at
 
 FLAGS = os.O_RDONLY | os.O_CLOEXEC
-NO_WAITING = os.O_NONBLOCK
-"""Opening a pipe would wait for a writer; files of data do not care."""
+NONBLOCKING = os.O_NONBLOCK
+"""Otherwise opening a pipe would wait for a writer; it has no effect on regular files."""
 
 
 class Folder(Closing):
-    """A folder whose files are read.
+    """A folder, or a prefix of objects in a store, whose files are read.
 
-    `path`: for opening it, and for messages. Attributes: `opening_waits`: whether each file that is
-    opened has to be waited for on a network, as objects have (`Disk.opening_waits`).
-    Raises SourceError, CorruptLayoutError: it is not there, or cannot be opened.
+    `path`: for opening it, and for messages. Attributes: `opening_waits`: whether opening a file
+    waits for a network (`Disk.opening_waits`).
+    Raises SourceError, CorruptLayoutError: it does not exist, or cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd: int | None = None
-        self._which = -1
+        self._inode = -1
         self._object = None if store_at(path).has_folders else path
         self.opening_waits = self._object is not None
-        self._elsewhere: Redirect | None = None
+        self._redirect: Redirect | None = None
         try:
             if self._object is not None:
-                self._which = self._object.stat().st_ino
+                self._inode = self._object.stat().st_ino
                 return
             self._fd = open_descriptor(path, FLAGS | os.O_DIRECTORY)
             status = os.fstat(self._fd)
-            self._which = status.st_ino
+            self._inode = status.st_ino
             self.opening_waits = status.st_dev in network_devices()
         except FileNotFoundError as error:
             raise SourceError(f"{path}: no such folder") from error
         except OSError as error:
-            raise _not_opened(path, error) from error
+            raise _opening_error(path, error) from error
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the open folder behind."""
+        """Leave out the open folder, and make the path absolute."""
         return self.__dict__ | {"_fd": None, "path": self.path.absolute()}
 
-    def learn(self, manifest: Mapping[str, Any]) -> None:
-        """Take note of what a manifest says of where files are."""
+    def use_redirects(self, manifest: Mapping[str, Any]) -> None:
+        """Look for files where `manifest` says that they are."""
         if self._object is not None:
-            self._elsewhere = Redirect(self.path, manifest)
+            self._redirect = Redirect(self.path, manifest)
 
     def place(self, name: str) -> Path:
-        """Return where a file is, by its name in the folder."""
-        return self.path / name if self._elsewhere is None else self._elsewhere.place(name)
+        """Return the path of a file by its name in the folder."""
+        return self.path / name if self._redirect is None else self._redirect.place(name)
 
     def open_again(self) -> bool:
-        """Open it in another process; return whether it is the folder that it was."""
+        """Open it in another process; return whether it is still the same folder."""
         if self._object is not None:
             return not self.replaced()
         try:
             self._fd = open_descriptor(self.path, FLAGS | os.O_DIRECTORY)
         except OSError:
             return False
-        return os.fstat(self._fd).st_ino == self._which
+        return os.fstat(self._fd).st_ino == self._inode
 
     def stat(self, name: str) -> os.stat_result:
-        """Return the state of a file of the folder; raises OSError. Objects have none."""
+        """Return the status of a file of the folder; raises OSError, for every object too."""
         if self._object is not None:
             raise FileNotFoundError(name)
         return os.stat(name, dir_fd=self._fd)
 
     def open(self, name: str) -> int:
-        """Return a descriptor of a file; -1 of an object, which has none.
+        """Return a descriptor of a file; -1 for an object, which has none.
 
         `name`: relative to the folder.
-        Raises FileNotFoundError: it is not there. CorruptLayoutError: it is no file of data, or
-        cannot be opened. SourceError: the process, or the machine, has too many files open.
+        Raises FileNotFoundError: it does not exist. CorruptLayoutError: it is not a regular file,
+        or cannot be opened. SourceError: the process, or the machine, has too many files open.
         """
         path = self.path / name
         if self._object is not None:
@@ -98,36 +98,34 @@ class Folder(Closing):
         if self._fd is None:
             raise SourceError(f"{path}: its tree has been closed; open it again")
         try:
-            fd = open_descriptor(name, FLAGS | NO_WAITING, dir_fd=self._fd)
+            fd = open_descriptor(name, FLAGS | NONBLOCKING, dir_fd=self._fd)
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise _not_opened(path, error) from error
+            raise _opening_error(path, error) from error
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
-            raise CorruptLayoutError(
-                f"{path}: a file of data was expected, and it is none; convert the source again"
-            )
+            raise CorruptLayoutError(f"{path}: not a regular file; convert the source again")
         return fd
 
-    def read(self, name: str, most: int) -> bytes:
-        """Return the first `most` bytes of a file; raises what `open` does."""
+    def read(self, name: str, max_nbytes: int) -> bytes:
+        """Return the first `max_nbytes` of a file; raises as `open` does."""
         if self._object is not None:
-            whole = self.place(name)
+            path = self.place(name)
             try:
-                here = find(whole, (0, max(most, HEAD_NBYTES)))  # all of it with one request
+                answer = find(path, (0, max(max_nbytes, HEAD_NBYTES)))  # all of it in one request
             except OSError as error:
-                raise _not_opened(whole, error) from error
-            if here is None:
-                raise FileNotFoundError(whole)
-            if not here.begin and len(here.data) >= min(most, here.state.nbytes):
-                return bytes(here.data[:most])
-            with OpenFile(whole, CorruptLayoutError) as opened:
-                return opened.peek(0, most)
+                raise _opening_error(path, error) from error
+            if answer is None:
+                raise FileNotFoundError(path)
+            if not answer.begin and len(answer.data) >= min(max_nbytes, answer.state.nbytes):
+                return bytes(answer.data[:max_nbytes])
+            with OpenFile(path, CorruptLayoutError) as opened:
+                return opened.peek(0, max_nbytes)
         # Unbuffered, and not beyond the end: one request, where a buffer would make two.
         with open(self.open(name), "rb", buffering=0) as file:
             try:
-                n_wanted = min(most, os.fstat(file.fileno()).st_size)
+                n_wanted = min(max_nbytes, os.fstat(file.fileno()).st_size)
                 data = file.read(n_wanted)
                 while len(data) < n_wanted and (more := file.read(n_wanted - len(data))):
                     data += more
@@ -138,24 +136,24 @@ class Folder(Closing):
                 ) from error
 
     def replaced(self) -> bool:
-        """Return whether something else has the folder's name by now."""
+        """Return whether another folder or object has taken its name."""
         try:
-            return self.path.stat().st_ino != self._which
+            return self.path.stat().st_ino != self._inode
         except OSError:
             return False
 
     def close(self) -> None:
-        """Let go of the folder; files that are open stay so."""
+        """Close the folder; files opened in it stay open."""
         if self._object is not None:
             forget(self._object, below=True)
         fd, self._fd = self._fd, None
         if fd is not None:
-            with suppress(OSError):  # of a mount that is gone
-                self._which = os.fstat(fd).st_ino  # what was found in it may travel later
+            with suppress(OSError):  # the mount may be gone
+                self._inode = os.fstat(fd).st_ino  # for `open_again` in another process
                 os.close(fd)
 
 
-def _not_opened(path: Path, error: OSError) -> SourceError | CorruptLayoutError:
+def _opening_error(path: Path, error: OSError) -> SourceError | CorruptLayoutError:
     if error.errno in (errno.EMFILE, errno.ENFILE):
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return SourceError(

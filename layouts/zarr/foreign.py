@@ -1,14 +1,13 @@
 """Reads Zarr trees of other writers through zarr: H5MD trees (v3) and ZarrMD (v2, zarrtraj).
 
-Only numbers, and only codecs that are known to do no more than decode, are touched: Zarr v2 has
-arrays of Python objects, whose codec ``pickle`` runs what the tree's writer wants.
-
 ZarrMD 0.2.0 is H5MD 1.1 as a Zarr tree in which every array names its own unit.
 
-Looks at Blosc chunks of other writers before they are decoded.
+Only arrays of numbers are read, and only with codecs that are known to do nothing but decode: Zarr
+v2 has arrays of Python objects, whose codec ``pickle`` runs any code of the tree's writer.
 
-c-blosc takes the length of a chunk from the chunk's own header: of one that was cut it reads what
-lies behind it in memory, and the numbers change from one reading to the next.
+Blosc chunks are checked before they are decoded, since c-blosc takes the length of a chunk from the
+chunk's own header: of a truncated chunk it reads what follows it in memory, so that numbers change
+from one reading to the next.
 Format: https://github.com/Blosc/c-blosc/blob/main/README_CHUNK_FORMAT.rst
 """
 
@@ -33,8 +32,8 @@ from mdio.layouts.codecs.compressors import QUANTISED_NAME
 from mdio.layouts.codecs.quantised import BLOSC_HEADER
 from mdio.layouts.foreign.tree import ForeignTrajectory, as_source_error
 
-CACHE_NBYTES = 256 << 20
-"""Decoded chunks of one run of frames are kept for the next read if they are no more than this."""
+MAX_CACHED_NBYTES = 256 << 20
+"""Decoded chunks of one run of frames are kept for the next read if they are not larger."""
 CODECS = {
     *(
         "adler32",
@@ -50,7 +49,7 @@ CODECS = {
     *("fletcher32", "gzip", "jenkins_lookup3", "lz4", "lzma", "quantize", "sharding_indexed"),
     *("shuffle", "transpose", "zlib", "zstd", QUANTISED_NAME),
 }
-"""In Zarr v3 those of numcodecs are called ``numcodecs.NAME``."""
+"""Codecs that are read. In Zarr v3 those of numcodecs are called ``numcodecs.NAME``."""
 ELEMENT_NAMES = (*ELEMENTS.values(), "id", "box", "edges", "value", "time", "step")
 
 
@@ -61,7 +60,8 @@ class ForeignTree(ForeignTrajectory):
     """
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
-        self._kept: dict[str, tuple[int, NDArray[Any]]] = {}
+        self._cached: dict[str, tuple[int, NDArray[Any]]] = {}
+        """By field, number and decoded frames of the row of chunks that was read in part."""
         with as_source_error(path, "cannot be read as a Zarr tree"):
             group = zarr.open_group(str(path), mode="r")
             store = BloscChecked(group.store, path)
@@ -74,7 +74,7 @@ class ForeignTree(ForeignTrajectory):
             super().__init__(path, root, names, options)
 
     def _compression(self, array: Any) -> str | None:
-        """Return the names of the compressors (crc32c is none)."""
+        """Return the names of the compressors, without crc32c; None if there are none."""
         names = []
         for codec in array.compressors:
             name = getattr(codec, "codec_id", None) or type(codec).__name__.removesuffix("Codec")
@@ -86,34 +86,33 @@ class ForeignTree(ForeignTrajectory):
     ) -> None:
         size = self._values[field].chunks[0]
         for number in range(start // size, (stop - 1) // size + 1):
-            first, last = max(start, number * size), min(stop, (number + 1) * size)
-            rows = self._rows(field, number, first, last)
-            out[first - start : last - start] = rows if atoms is None else rows[:, atoms]
+            first, end = max(start, number * size), min(stop, (number + 1) * size)
+            rows = self._frames_of_chunks(field, number, first, end)
+            out[first - start : end - start] = rows if atoms is None else rows[:, atoms]
 
-    def _rows(self, field: str, number: int, first: int, last: int) -> NDArray[Any]:
-        """Read frames of one row of chunks, which is kept when it is read in parts."""
+    def _frames_of_chunks(self, field: str, number: int, start: int, stop: int) -> NDArray[Any]:
+        """Read frames ``start:stop`` of one row of chunks, which is kept if they are part of it."""
         array = self._values[field]
         begin = number * array.chunks[0]
         end = min(begin + array.chunks[0], array.shape[0])
-        rows = self._kept.get(field)
-        if rows is None or rows[0] != number:
+        cached = self._cached.get(field)
+        if cached is None or cached[0] != number:
             nbytes = (end - begin) * self.n_atoms * 3 * array.dtype.itemsize
-            if (first, last) == (begin, end) or nbytes > CACHE_NBYTES:
-                return np.asarray(array[first:last])
-            rows = self._kept[field] = number, np.asarray(array[begin:end])
-        return rows[1][first - begin : last - begin]
+            if (start, stop) == (begin, end) or nbytes > MAX_CACHED_NBYTES:
+                return np.asarray(array[start:stop])
+            cached = self._cached[field] = number, np.asarray(array[begin:end])
+        return cached[1][start - begin : stop - begin]
 
     def close(self) -> None:
-        """Forget what is kept."""
-        self._values, self._kept = {}, {}
+        """Drop the arrays and decoded chunks."""
+        self._values, self._cached = {}, {}
 
 
 def _check_arrays(path: Path, group: Any, store: BloscChecked) -> None:
-    """Refuse arrays below `group` that are read and whose numbers could be something else.
+    """Raise SourceError if arrays in `group` that are read do not hold plain numbers.
 
-    Blosc chunks of the others are watched from then on.
-
-    So are folders that have lost what says what they are, which zarr takes for nothing at all.
+    It also raises for folders without Zarr metadata, which zarr would ignore. Blosc chunks of all
+    other arrays are checked by `store` from then on.
     """
     for name in ELEMENT_NAMES:
         node = group.get(name)
@@ -139,7 +138,7 @@ def _check_arrays(path: Path, group: Any, store: BloscChecked) -> None:
 
 
 def _codec_names(node: Any) -> Iterator[str]:
-    """Return the names of all codecs in the metadata of an array, nested ones too."""
+    """Yield the names of all codecs in the metadata of an array, including nested ones."""
     for key in ("filters", "compressor", "codecs", "index_codecs"):
         codecs = node.get(key) or ()
         for codec in (codecs,) if isinstance(codecs, dict) else codecs:
@@ -148,21 +147,21 @@ def _codec_names(node: Any) -> Iterator[str]:
             yield from _codec_names(options.get("configuration") or {})
 
 
-COPIED = 2
-"""Flag of chunks that are stored as they are, behind the header."""
-NO_CHUNK = 2**64 - 1
+UNCOMPRESSED_FLAG = 2
+"""In a Blosc header: the chunk's bytes follow it as they are."""
+MISSING_CHUNK = 2**64 - 1
 METADATA_NAMES = ("zarr.json", ".zarray", ".zattrs")
 INDEX_NBYTES = {"bytes": 0, "crc32c": 4}
-"""Bytes that codecs add to shards' indexes."""
-KEEP_SIZES = ("bytes", "transpose")
-SHARDS = "sharding_indexed"
+"""Codecs of shards' indexes, and bytes that each adds."""
+SIZE_KEEPING_CODECS = ("bytes", "transpose")
+SHARDING = "sharding_indexed"
 CRC_NBYTES = 4
 
 
-def problem_of(data: memoryview, nbytes: int | None) -> str | None:
-    """Say what is wrong with a Blosc chunk: found and expected; None if nothing is.
+def find_blosc_problem(data: memoryview, nbytes: int | None) -> str | None:
+    """Return the text of a problem with a Blosc chunk; None if there is none.
 
-    `nbytes`: those of the decoded chunk, if they are known.
+    `nbytes`: of the decoded chunk, if known.
     """
     if len(data) < BLOSC_HEADER.size:
         return f"{len(data)} bytes, expected a header of Blosc of {BLOSC_HEADER.size} at least"
@@ -171,7 +170,7 @@ def problem_of(data: memoryview, nbytes: int | None) -> str | None:
         return f"{len(data)} bytes, expected {n_encoded} by the header of Blosc"
     if nbytes is not None and n_decoded != nbytes:
         return f"{n_decoded} decoded bytes by the header of Blosc, expected {nbytes}"
-    if flags & COPIED:
+    if flags & UNCOMPRESSED_FLAG:
         n_expected = BLOSC_HEADER.size + n_decoded
         return None if n_encoded == n_expected else f"{n_encoded} bytes, expected {n_expected}"
     if not 0 < block <= n_decoded:
@@ -189,8 +188,8 @@ def problem_of(data: memoryview, nbytes: int | None) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Index:
-    """Where the index of a shard lies."""
+class _ShardIndex:
+    """Size and place of the index in each shard of an array."""
 
     n_chunks: int
     nbytes: int
@@ -198,71 +197,71 @@ class _Index:
 
 
 @dataclass(frozen=True, slots=True)
-class _Chunks:
-    """An array's chunks, as far as they are known."""
+class _BloscChunks:
+    """What is known of the chunks of an array that Blosc has packed."""
 
     nbytes: int | None
-    """Decoded bytes of one; None if codecs before Blosc change them."""
-    index: _Index | None
-    """Shape of shards; None if each file is a chunk."""
+    """Bytes of a chunk once Blosc has decoded it; None if other codecs change its size before."""
+    index: _ShardIndex | None
+    """None if each file is a chunk."""
     behind_nbytes: int
     """Bytes of checksums behind a chunk."""
 
 
-def _named(codec: Any) -> tuple[str, Mapping[str, Any]]:
+def _name_and_options(codec: Any) -> tuple[str, Mapping[str, Any]]:
     options = codec if isinstance(codec, dict) else codec.get_config()
     name = str(options.get("id", options.get("name"))).removeprefix("numcodecs.")
     return name, options.get("configuration") or {}
 
 
-def _chunks_of(array: Any) -> _Chunks | None:
-    """Describe the chunks; None if none of the codecs is Blosc.
+def _describe_chunks(array: Any) -> _BloscChunks | None:
+    """Return what is known of an array's chunks; None if none of the codecs is Blosc.
 
-    Raises SourceError: Blosc lies where its chunks are not seen before they are decoded.
+    Raises SourceError: other codecs come after Blosc, so that its chunks cannot be checked.
     """
     node = array.metadata.to_dict()
     if node["zarr_format"] == 2:
         pipeline = [*(node.get("filters") or ()), node.get("compressor")]
-        codecs = [_named(codec) for codec in pipeline if codec]
+        codecs = [_name_and_options(codec) for codec in pipeline if codec]
     else:
-        codecs = [_named(codec) for codec in node["codecs"]]
+        codecs = [_name_and_options(codec) for codec in node["codecs"]]
     behind: list[str] = []
     before, shape = [], tuple(array.chunks)
     index = None
     names = [name for name, _ in codecs]
-    if SHARDS in names:
-        shard_codec = names.index(SHARDS)
+    if SHARDING in names:
+        shard_codec = names.index(SHARDING)
         options = codecs[shard_codec][1]
         before, behind = names[:shard_codec], names[shard_codec + 1 :]
-        index_names = [_named(codec)[0] for codec in options["index_codecs"]]
+        index_names = [_name_and_options(codec)[0] for codec in options["index_codecs"]]
         if not INDEX_NBYTES.keys() >= set(index_names):
             raise ValueError(f"{array.name} has shards whose indexes have the codecs {index_names}")
-        n_all = math.prod(node["chunk_grid"]["configuration"]["chunk_shape"])
-        shape = tuple(options["chunk_shape"])  # `array` tells it only where nothing lies before
-        n_chunks = n_all // math.prod(shape)
+        shard_size = math.prod(node["chunk_grid"]["configuration"]["chunk_shape"])
+        shape = tuple(options["chunk_shape"])  # `array.chunks` is that only without other codecs
+        n_chunks = shard_size // math.prod(shape)
         nbytes = 16 * n_chunks + sum(INDEX_NBYTES[name] for name in index_names)
-        index = _Index(n_chunks, nbytes, options["index_location"] == "start")
-        names = [name for name, _ in map(_named, options["codecs"])]
-        nested = [_named(codec)[1].get("codecs", ()) for codec in options["codecs"]]
-        behind += [name for codecs in nested for name, _ in map(_named, codecs)]
+        index = _ShardIndex(n_chunks, nbytes, options["index_location"] == "start")
+        names = [name for name, _ in map(_name_and_options, options["codecs"])]
+        nested = [_name_and_options(codec)[1].get("codecs", ()) for codec in options["codecs"]]
+        behind += [name for codecs in nested for name, _ in map(_name_and_options, codecs)]
     if "blosc" not in (*names, *before, *behind):
         return None
     first = names.index("blosc") if "blosc" in names else 0
     after = names[first + 1 :]
     if behind or "blosc" in before or set(after) - {"crc32c"}:
-        under = [*behind, *before, *(name for name in after if name != "crc32c")][0]
+        other = [*behind, *before, *(name for name in after if name != "crc32c")][0]
         raise SourceError(
-            f"{array.name} is packed by Blosc and by the codec {under}, so that a damaged chunk "
-            "is not known before it is decoded, expected Blosc as the last one (or crc32c behind "
-            "it); write the tree again so"
+            f"{array.name} is packed by Blosc and by the codec {other}, so that a damaged chunk "
+            "is not known before it is decoded, expected Blosc as the last codec (or only crc32c "
+            "behind it); write the tree again in this order"
         )
-    keeps_sizes = all(name in KEEP_SIZES for name in (*before, *names[:first]))
-    size = math.prod(shape) * array.dtype.itemsize if keeps_sizes else None
-    return _Chunks(size, index, CRC_NBYTES * len(after))
+    keeps_sizes = all(name in SIZE_KEEPING_CODECS for name in (*before, *names[:first]))
+    nbytes_decoded = math.prod(shape) * array.dtype.itemsize if keeps_sizes else None
+    return _BloscChunks(nbytes_decoded, index, CRC_NBYTES * len(after))
 
 
 class BloscChecked(WrapperStore[Store]):
-    """A store whose Blosc chunks are looked at when they are read, those of watched arrays.
+    """A store that checks the Blosc chunks of watched arrays when they are read.
 
     `path`: root of the tree, for messages.
     Raises CorruptLayoutError where a chunk is not as long as its header says, or the header is
@@ -272,57 +271,57 @@ class BloscChecked(WrapperStore[Store]):
     def __init__(self, store: Store, path: Path) -> None:
         super().__init__(store)
         self._path = path
-        self._watched: dict[str, _Chunks] = {}
-        self._whole: set[str] = set()
+        self._watched: dict[str, _BloscChunks] = {}
+        self._checked_shards: set[str] = set()
 
     def watch(self, array: Any) -> None:
-        """Look at the chunks of an array from now on, if Blosc has packed them."""
-        chunks = _chunks_of(array)
+        """Check the chunks of an array from now on, if Blosc has packed them."""
+        chunks = _describe_chunks(array)
         if chunks is not None:
             self._watched[f"{array.path}/"] = chunks
 
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        """Return the bytes of a key, or of a part of it, as any store."""
+        """Return the bytes of a key, or a range of them, after checking the chunks in it."""
         chunks = None
         if not key.endswith(METADATA_NAMES):
             chunks = next((c for name, c in self._watched.items() if key.startswith(name)), None)
-        if chunks is not None and chunks.index is not None and key not in self._whole:
+        if chunks is not None and chunks.index is not None and key not in self._checked_shards:
             await self._check_shard(key, prototype, chunks, chunks.index)
-            self._whole.add(key)
+            self._checked_shards.add(key)
         found = await super().get(key, prototype, byte_range)
         if found is not None and chunks is not None and chunks.index is None:
             self._check(key, found, chunks)
         return found
 
     async def _check_shard(
-        self, key: str, prototype: BufferPrototype, chunks: _Chunks, index: _Index
+        self, key: str, prototype: BufferPrototype, chunks: _BloscChunks, index: _ShardIndex
     ) -> None:
-        """Look at all chunks of a shard: zarr may read several of them at once, or parts."""
-        first = RangeByteRequest(0, index.nbytes)
-        last = SuffixByteRequest(index.nbytes)
-        table = await super().get(key, prototype, first if index.at_start else last)
+        """Check all chunks of a shard: zarr may read several of them at once, or parts."""
+        at_start = RangeByteRequest(0, index.nbytes)
+        at_end = SuffixByteRequest(index.nbytes)
+        table = await super().get(key, prototype, at_start if index.at_start else at_end)
         if table is None or len(table) != index.nbytes:
             return  # no such shard, or one without an index, which zarr reports
         file_nbytes = await self._store.getsize(key)
         rows = np.frombuffer(table.to_bytes(), "<u8", 2 * index.n_chunks).reshape(-1, 2)
         for begin, nbytes in rows.tolist():
-            if (begin, nbytes) == (NO_CHUNK, NO_CHUNK):
+            if (begin, nbytes) == (MISSING_CHUNK, MISSING_CHUNK):
                 continue
             name, end = f"{key}, chunk at byte {begin}", begin + nbytes
             if end > file_nbytes:
-                self._tell(name, f"it ends at byte {end}, expected {file_nbytes} at most")
+                self._raise_problem(name, f"it ends at byte {end}, expected {file_nbytes} at most")
             found = await super().get(key, prototype, RangeByteRequest(begin, end))
             if found is not None:
                 self._check(name, found, chunks)
 
-    def _check(self, name: str, buffer: Buffer, chunks: _Chunks) -> None:
+    def _check(self, name: str, buffer: Buffer, chunks: _BloscChunks) -> None:
         data: Any = buffer.as_numpy_array()
         data = data[: max(0, len(data) - chunks.behind_nbytes)]
-        self._tell(name, problem_of(memoryview(data), chunks.nbytes))
+        self._raise_problem(name, find_blosc_problem(memoryview(data), chunks.nbytes))
 
-    def _tell(self, name: str, problem: str | None) -> None:
+    def _raise_problem(self, name: str, problem: str | None) -> None:
         if problem is not None:
             raise CorruptLayoutError(
                 f"{self._path / name}: {problem}; the chunk is damaged, copy the tree again"

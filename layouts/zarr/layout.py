@@ -1,4 +1,4 @@
-"""Zarr trees: our own (v3), read without zarr, and H5MD trees of others (v3; v2: ZarrMD)."""
+"""Zarr trees: mdio's own (v3), read without zarr, and H5MD trees of others (v3; v2: ZarrMD)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from mdio.layouts.zarr.tree import (
 V2_METADATA = (".zgroup", ".zmetadata")
 MAX_TRIES = 5
 UNEXPECTED = (OSError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
-"""Errors to which unforeseen damage of a tree may lead."""
+"""Errors that unforeseen damage to a tree may raise."""
 
 
-def _manifest_in(root: Mapping[str, Any]) -> bool:
+def _has_manifest(root: Mapping[str, Any]) -> bool:
     attributes = root.get("attributes")
     return isinstance(attributes, dict) and "mdio" in attributes
 
@@ -37,41 +37,41 @@ def written_by_mdio(path: str | PathLike[str]) -> bool:
     """Return whether a folder is a Zarr tree that mdio wrote; False for anything else."""
     try:
         with Folder(to_path(path)) as root:
-            return _manifest_in(read_metadata(root))
+            return _has_manifest(read_metadata(root))
     except OSError:
         return False
 
 
-def _as_damage(path: Path, error: Exception) -> CorruptLayoutError:
+def _damage_error(path: Path, error: Exception) -> CorruptLayoutError:
     """Return the error for a damaged tree."""
     text = " ".join(str(error).split()) or type(error).__name__
     return CorruptLayoutError(f"{path}: cannot be read ({text}); mdio verify says what is damaged")
 
 
 @contextmanager
-def _as_ours(path: Path) -> Iterator[None]:
-    """Turn all errors of reading a tree into CorruptLayoutError."""
+def _as_corrupt_error(path: Path) -> Iterator[None]:
+    """Turn unexpected errors of reading a tree into CorruptLayoutError."""
     try:
         yield
     except MdioError:
         raise
     except UNEXPECTED as error:
-        raise _as_damage(path, error) from error
+        raise _damage_error(path, error) from error
 
 
 class ZarrLayout(BackendLayout):
     """A Zarr tree with H5MD's groups.
 
-    All that is read of trees of mdio is compared with the tree's checksums (see
-    `mdio.layouts.zarr.array`). `check` covers every file, but none that others add. Where
-    others change ``zarr.json`` (attributes, consolidated metadata), it says so, and reading goes
-    on; attributes at the root of the tree, beside the manifest, are of that kind, too.
+    Whatever is read of trees of mdio is compared with the tree's checksums (see
+    `mdio.layouts.zarr.array`). `check` covers every file of mdio's, but not files that other
+    programs add. If one has changed a ``zarr.json`` (attributes, also those at the root beside the
+    manifest, or consolidated metadata), `check` reports it, and the tree can still be read.
 
     `path`: folder. `group` (str, optional): particle group that is the trajectory; by default the
     full system, and in trees of others ``trajectory`` or else the first group. `convert_units`
-    (bool, optional): for trees of others: whether their numbers are in units they name and are
-    converted (the default), or are taken as they are. `length_unit` (str, optional): for trees of
-    others that name no units: that of lengths; times are in ps.
+    (bool, optional): for trees of others: whether numbers are converted from the units that the
+    tree names (the default), or taken as they are. `length_unit` (str, optional): for trees of
+    others that name no units: the unit of lengths; times are in ps.
     """
 
     name: ClassVar[str] = "zarr"
@@ -91,9 +91,9 @@ class ZarrLayout(BackendLayout):
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
-        """Return whether it is a folder that has, or is named as if it had, Zarr metadata.
+        """Return whether it is a folder with Zarr metadata, or with the suffix of a Zarr tree.
 
-        A tree whose writer was killed has no metadata at its root, and is to be refused by name.
+        A tree whose writer was killed has no metadata at its root; opening it raises a clear error.
         """
         if not path.is_dir():
             return False
@@ -106,40 +106,40 @@ class ZarrLayout(BackendLayout):
         for _ in range(MAX_TRIES):
             root = Folder(self.path)
             try:
-                with _as_ours(self.path):
-                    self._backend = self._tree(root)
+                with _as_corrupt_error(self.path):
+                    self._backend = self._open_tree(root)
                     return self._backend.info(self.name)
             except BaseException as error:
-                # A tree that is being replaced while it is opened: the new one is whole.
-                again = isinstance(error, CorruptLayoutError) and root.replaced()
+                # If another tree has just taken the name, that one is complete: open it instead.
+                was_replaced = isinstance(error, CorruptLayoutError) and root.replaced()
                 root.close()
                 self._backend = None
-                if not again:
+                if not was_replaced:
                     raise
         raise CorruptLayoutError(
             f"{self.path}: replaced by another output {MAX_TRIES} times while it was opened"
         )
 
-    def _tree(self, root: Folder) -> Backend:
+    def _open_tree(self, root: Folder) -> Backend:
         """Return the reader of the tree, mdio's or another program's."""
         group = self.options.get("group")
         if (self.path / METADATA).exists():
             text = root_node(root)
             node = parse_metadata(self.path / METADATA, text)
-            if _manifest_in(node):
+            if _has_manifest(node):
                 manifest = node["attributes"]["mdio"]
-                from mdio.layouts.zarr.own import OwnTree  # files are looked at, too
+                from mdio.layouts.zarr.own import OwnTree  # only reading needs it
 
                 return OwnTree(root, text, manifest, group, verify=self.verify)
         elif not any((self.path / name).is_file() for name in V2_METADATA):
             raise CorruptLayoutError(
                 f"{self.path}: it has no {METADATA}, which is written last; the conversion that "
-                "made it did not end, convert the source again"
+                "made it did not finish, convert the source again"
             )
         root.close()
         need_disk(
             self.path,
-            "Zarr trees of other programs are not read where they lie; copy it here",
+            "Zarr trees of other programs are not read from object stores; copy it here",
             SourceError,
         )
         from mdio.layouts.zarr.foreign import ForeignTree  # needs zarr
@@ -147,11 +147,11 @@ class ZarrLayout(BackendLayout):
         return ForeignTree(self.path, self.options)
 
     def _damage(self, error: Exception, what: str) -> CorruptLayoutError | None:  # noqa: ARG002
-        return _as_damage(self.path, error) if isinstance(error, UNEXPECTED) else None
+        return _damage_error(self.path, error) if isinstance(error, UNEXPECTED) else None
 
     @classmethod
     def uuid_at(cls, path: Path) -> str | None:
-        """Return the uuid of the tree of mdio that is at `path` now; None if there is none."""
+        """Return the uuid of the tree of mdio that is now at `path`; None if there is none."""
         try:
             with Folder(path) as root:
                 node = read_metadata(root)

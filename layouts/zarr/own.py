@@ -1,4 +1,4 @@
-"""Opens Zarr trees that mdio wrote, without zarr."""
+"""Reads Zarr trees that mdio wrote, without zarr."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 class OwnTree(OwnOutput[ShardedChunks]):
     """A Zarr tree of mdio.
 
-    `root`: of the tree; closed with it. `text`: its ``zarr.json``. `manifest`: in it. `group`,
-    `verify`: see `OwnOutput`; as for what is raised.
+    `root`: folder of the tree, which `close` closes. `text`: the root's ``zarr.json``. `manifest`:
+    the manifest in it. `group`, `verify`: as in `OwnOutput`, which raises the same errors.
     """
 
     holds = "_root"
@@ -58,7 +58,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
         path = root.path
         self._root, self._text = root, text
         super().__init__(path, manifest, group, verify=verify)
-        root.learn(self.manifest)
+        root.use_redirects(self.manifest)
         self._file_crcs = manifest_checksums(self.manifest, "file_crc32c", path)
         self._node_crcs = manifest_checksums(self.manifest, "node_crc32c", path)
         fields = self.manifest.get("fields")
@@ -79,9 +79,11 @@ class OwnTree(OwnOutput[ShardedChunks]):
             "box": self._series("mdio/box", "box"),
         }
         if not self.has_manifest_times and store_at(path).opening_waits:
-            ends = (("box", 0), ("time", 0), ("time", self.n_frames - 1))
+            rows = (("box", 0), ("time", 0), ("time", self.n_frames - 1))
             prefetch_openings(
-                one for name, row in ends for one in self._columns[name].openings(row, row + 1)
+                opening
+                for name, row in rows
+                for opening in self._columns[name].openings(row, row + 1)
             )
 
     def openings(
@@ -93,7 +95,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
         yield from super().openings(runs, atoms, fields)
 
     def _older_nodes(self, fields: Sequence[str]) -> Iterator[str]:
-        """Yield the arrays that opening looks at where the manifest does not describe them."""
+        """Yield the arrays whose ``zarr.json`` opening reads if the manifest does not have them."""
         yield from (f"particles/{self.group}/position/time", "mdio/step", "mdio/box")
         for group, field in product(self._sizes, fields):
             yield f"particles/{group}/{ELEMENTS[field]}/value"
@@ -103,10 +105,10 @@ class OwnTree(OwnOutput[ShardedChunks]):
     def _topology(self) -> SeriesArray | None:
         if TOPOLOGY not in self._file_crcs:
             return None
-        return self._numbers(TOPOLOGY, ArrayMetadata.from_json(self._node(TOPOLOGY)))
+        return self._series_array(TOPOLOGY, ArrayMetadata.from_json(self._node(TOPOLOGY)))
 
     def _node(self, path: str, expected: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """Return a ``zarr.json``: that in the manifest where reading it takes a round on a network.
+        """Return a ``zarr.json``, on a network `expected` if the manifest has its checksum.
 
         So opening a tree takes one round of requests, for the root's.
         """
@@ -132,8 +134,8 @@ class OwnTree(OwnOutput[ShardedChunks]):
             ) from error
         if (metadata.shape, metadata.dtype) != (shape, dtype):
             raise CorruptLayoutError(
-                f"{self.path / path}: {metadata.dtype} of shape {metadata.shape}, but the manifest "
-                f"tells of {dtype} {shape}; convert the source again"
+                f"{self.path / path}: {metadata.dtype} of shape {metadata.shape}, but by the "
+                f"manifest it is {dtype} of shape {shape}; convert the source again"
             )
         return metadata
 
@@ -163,26 +165,27 @@ class OwnTree(OwnOutput[ShardedChunks]):
         series = SERIES[name]
         node = series_node(self.n_frames, name)
         metadata = self._metadata(path, (self.n_frames, *series.tail), series.dtype, node)
-        return self._numbers(path, metadata)
+        return self._series_array(path, metadata)
 
     def _table(
         self, table: TableName, group: str, field: str, shape: tuple[int, int]
     ) -> SeriesArray | None:
-        """Return a table of checksums; None for those that older versions did not write."""
+        """Return a table of checksums; None for tables that older versions did not write."""
         path = table_path(table, group, field)
         if table != "crc32c" and path not in self._file_crcs:
             return None
-        pieces = table == "crc32c_pieces"
-        metadata = (
-            pieces_metadata(*shape) if pieces else ArrayMetadata(shape, "uint32", shape, shape)
-        )
-        return self._numbers(path, self._metadata(path, shape, "uint32", metadata.to_json({})))
+        if table == "crc32c_pieces":
+            expected = pieces_metadata(*shape)
+        else:
+            expected = ArrayMetadata(shape, "uint32", shape, shape)
+        metadata = self._metadata(path, shape, "uint32", expected.to_json({}))
+        return self._series_array(path, metadata)
 
-    def _numbers(self, path: str, metadata: ArrayMetadata) -> SeriesArray:
+    def _series_array(self, path: str, metadata: ArrayMetadata) -> SeriesArray:
         crcs = self._file_crcs.get(path)
         if crcs is not None and len(crcs) != metadata.n_files:
             raise CorruptLayoutError(
-                f"{self.path / path}: in {metadata.n_files} files, but the manifest tells of "
+                f"{self.path / path}: in {metadata.n_files} files, but by the manifest in "
                 f"{len(crcs)}; convert the source again"
             )
         return SeriesArray(self._root, path, metadata, crcs)
@@ -191,9 +194,9 @@ class OwnTree(OwnOutput[ShardedChunks]):
         """Return the information on the trajectory of its group."""
         info = super().info(layout)
         quantised = self.arrays[self.group, "positions"].metadata.quantised
-        own = self._own_compression(self.group, "positions")
-        if quantised is not None and (own or info.compression is None):
-            info = info.replace(compression=own or quantised.compression)
+        group_codec = self._own_compression(self.group, "positions")
+        if quantised is not None and (group_codec or info.compression is None):
+            info = info.replace(compression=group_codec or quantised.compression)
         return info
 
     def _topology_bytes(self) -> bytes | None:
@@ -247,29 +250,29 @@ class OwnTree(OwnOutput[ShardedChunks]):
     def _check_node(self, path: str) -> None:
         """Compare a ``zarr.json`` with what was written; raises CorruptLayoutError."""
         if path:
-            same = kernels.crc32c(read_node(self._root, path)) == self._node_crcs[path]
+            is_same = kernels.crc32c(read_node(self._root, path)) == self._node_crcs[path]
         else:
-            same = self._text == json.dumps(group_metadata({"mdio": self.manifest})).encode()
-        if not same:
+            is_same = self._text == json.dumps(group_metadata({"mdio": self.manifest})).encode()
+        if not is_same:
             raise CorruptLayoutError(
                 f"{self.path / path / METADATA}: not as mdio wrote it; it was damaged, or another "
                 "program added to it (attributes, consolidated metadata)"
             )
 
     def encoded_chunks(self, start: int, stop: int) -> list[EncodedChunk]:
-        """Return the shards of a piece, each a file; see `backend.read_encoded_chunks`."""
+        """Return the shards of a piece; see `backend.read_encoded_chunks`."""
         return [array.encoded_chunk(start, stop) for array in self.arrays.values()]
 
     def plan_fields(self) -> dict[str, Any]:
-        """Return how arrays are cut; see `backend.plan_fields`."""
+        """Return how arrays are cut into chunks and shards; see `backend.plan_fields`."""
         first = next(iter(self.arrays.values()))
-        topology = 0 if self._topology is None else self._topology.metadata.shape[0]
+        topology_nbytes = 0 if self._topology is None else self._topology.metadata.shape[0]
         piece_frames = first.frames_per_shard * first.chunk_frames
-        values = {"arrays": self.array_plans(), "topology_nbytes": topology}
+        values = {"arrays": self.array_plans(), "topology_nbytes": topology_nbytes}
         return values | {"piece_frames": piece_frames}
 
     def _own_compression(self, group: str, field: str) -> str | None:
-        """Return the codec of positions of a group, where it is not that of the full system."""
+        """Return the codec of a group's positions if it differs from the manifest's, else None."""
         quantised = self.arrays[group, field].metadata.quantised
         if field != "positions" or quantised is None:
             return None
@@ -277,16 +280,16 @@ class OwnTree(OwnOutput[ShardedChunks]):
         return None if quantised.compressor == common else quantised.compression
 
     def _all_series(self) -> Iterator[tuple[str, SeriesName]]:
-        """Return the folders of all per-frame numbers, copies too."""
+        """Yield the folders of all per-frame numbers, including copies."""
         yield "mdio/box", "box"
         yield "mdio/step", "source_step"
         elements = [f"particles/{group}/{ELEMENTS[field]}" for group, field in self.arrays]
-        cells = [f"particles/{group}/box/edges" for group in dict(self.arrays.keys())]
-        for element in elements + cells:
+        edges = [f"particles/{group}/box/edges" for group in dict(self.arrays.keys())]
+        for element in elements + edges:
             yield f"{element}/step", "step"
             yield f"{element}/time", "time"
-        for cell in cells:
-            yield f"{cell}/value", "edges"
+        for element in edges:
+            yield f"{element}/value", "edges"
 
     def close(self) -> None:
         """Close all files."""

@@ -1,9 +1,9 @@
-"""The arrays and groups of a Zarr tree of mdio, as they follow from the plan: an H5MD 1.1 tree.
+"""The arrays and groups of a Zarr tree of mdio, an H5MD 1.1 tree, as its plan determines them.
 
-H5MD: https://www.nongnu.org/h5md/h5md.html; Zarr has no links, so that the steps, times and cells
-that H5MD's elements share are copies. What H5MD has no place for lies under ``/mdio``:
-``/mdio/box`` (cells as six numbers), ``/mdio/step`` (the source's own steps) and
-the tables of checksums of `mdio.layouts.zarr.array`.
+H5MD: https://www.nongnu.org/h5md/h5md.html. Zarr has no links, so each element of H5MD has its own
+copy of steps and times, and each group of the edges of the boxes. Data for which H5MD has no place
+are under ``/mdio``: ``/mdio/box`` (boxes as six numbers), ``/mdio/step`` (the source's own steps)
+and the tables of checksums of `mdio.layouts.zarr.array`.
 
 ``zarr.json`` of groups and arrays, written and read as plain JSON: importing zarr takes 0.3 s.
 
@@ -76,7 +76,7 @@ SERIES: dict[SeriesName, Series] = {
     "box": Series("float32", (6,)),
     "edges": Series("float32", (3, 3), "Angstrom"),
 }
-"""`step` is that of H5MD, which increases; `source_step` is the source's."""
+"""`step` is H5MD's, which must increase; `source_step` is the source's own."""
 
 
 def _groups(plan: LayoutPlan) -> list[str]:
@@ -84,7 +84,7 @@ def _groups(plan: LayoutPlan) -> list[str]:
 
 
 def _elements(plan: LayoutPlan) -> list[str]:
-    """Return the folders that hold value, step and time."""
+    """Return the folders of H5MD's elements, which hold value, step and time."""
     elements = [f"particles/{a.group}/{ELEMENTS[a.field]}" for a in plan.arrays]
     return elements + [f"particles/{group}/box/edges" for group in _groups(plan)]
 
@@ -95,12 +95,14 @@ def _atom_metadata(plan: LayoutPlan, array: ArrayPlan) -> ArrayMetadata:
     quantised = compressor = None
     step = plan.rounding_step(array.field)
     if step is not None and array.field == "positions":
-        packs = array.compression or plan.compression
-        quantised = quantised_from_option(step, plan.precision_source, packs)
-    elif step is not None:  # as positions, unless the compressor is that of floats
+        codec = array.compression or plan.compression
+        quantised = quantised_from_option(step, plan.precision_source, codec)
+    elif step is not None:  # as positions, unless these are stored as floats
         option = None if plan.precision is None else plan.compression
         quantised = quantised_from_option(step, "asked", option)
-    elif plan.precision is None or plan.compression not in WITHOUT_LEVEL:  # those take integers
+    elif (
+        plan.precision is None or plan.compression not in WITHOUT_LEVEL
+    ):  # the latter take integers only
         compressor = compressor_from_option(plan.compression)
     if (quantised or compressor) and array.chunk_nbytes >= MAX_CHUNK_NBYTES:
         raise PlanError(
@@ -124,12 +126,12 @@ def atom_path(array: ArrayPlan) -> str:
 
 
 def atom_arrays(plan: LayoutPlan) -> dict[str, tuple[ArrayPlan, ArrayMetadata]]:
-    """Return the per-atom arrays by folder; raises PlanError for a compressor that is not there."""
+    """Return the per-atom arrays by folder; raises PlanError for an unavailable compressor."""
     return {atom_path(array): (array, _atom_metadata(plan, array)) for array in plan.arrays}
 
 
 def series_arrays(plan: LayoutPlan) -> dict[str, SeriesName]:
-    """Return the series of per-frame numbers in each folder."""
+    """Return which per-frame numbers are in which folder."""
     arrays: dict[str, SeriesName] = {"mdio/box": "box", "mdio/step": "source_step"}
     for element in _elements(plan):
         arrays |= {f"{element}/step": "step", f"{element}/time": "time"}
@@ -138,7 +140,7 @@ def series_arrays(plan: LayoutPlan) -> dict[str, SeriesName]:
 
 
 def series_metadata(n_frames: int, name: SeriesName) -> ArrayMetadata:
-    """Return how per-frame numbers lie on disk."""
+    """Return the metadata of an array of per-frame numbers."""
     series = SERIES[name]
     chunk = (min(SERIES_FRAMES, n_frames), *series.tail)
     return ArrayMetadata((n_frames, *series.tail), series.dtype, chunk, chunk)
@@ -152,7 +154,7 @@ def series_node(n_frames: int, name: SeriesName) -> dict[str, Any]:
 
 
 def topology_metadata(nbytes: int) -> ArrayMetadata:
-    """Return how the topology lies on disk: as bytes (`mdio.core.topology`)."""
+    """Return the metadata of the topology, which is stored as bytes (`mdio.core.topology`)."""
     return ArrayMetadata((nbytes,), "uint8", (nbytes,), (nbytes,))
 
 
@@ -162,7 +164,7 @@ def table_path(table: TableName, group: str, field: str) -> str:
 
 
 def pieces_metadata(n_frames: int, n_pieces: int) -> ArrayMetadata:
-    """Return how checksums of the pieces of frames lie on disk."""
+    """Return the metadata of a table of checksums of the pieces of frames."""
     rows = min(n_frames, max(1, SERIES_FRAMES // n_pieces))
     return ArrayMetadata((n_frames, n_pieces), "uint32", (rows, n_pieces), (rows, n_pieces))
 
@@ -186,11 +188,11 @@ def table_arrays(plan: LayoutPlan) -> dict[str, ArrayMetadata]:
 def group_nodes(
     plan: LayoutPlan, periodic: Sequence[bool] = (False, False, False)
 ) -> dict[str, dict[str, Any]]:
-    """Return the ``zarr.json`` of every group but the root, by folder.
+    """Return the ``zarr.json`` of every group except the root, by folder.
 
-    `periodic`: along which axes cells are.
+    `periodic`: whether frames are periodic along each axis.
     """
-    boundary = ["periodic" if one else "none" for one in periodic]
+    boundary = ["periodic" if is_periodic else "none" for is_periodic in periodic]
     attributes: dict[str, dict[str, Any]] = {
         "h5md": {"version": [1, 1]},
         "h5md/author": {"name": "N/A"},
@@ -233,11 +235,11 @@ def count_files(plan: LayoutPlan) -> int:
 METADATA = "zarr.json"
 MAX_METADATA_NBYTES = 1 << 28
 MAX_CHUNK_NBYTES = 1 << 31
-"""Most bytes of a decoded chunk, which is Blosc's limit, too."""
+"""Largest decoded chunk that is compressed: Blosc's limit."""
 
 DTYPES = {"float32": "<f4", "float64": "<f8", "int64": "<i8", "uint32": "<u4", "uint8": "<u1"}
-_BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
-_CRC32C = {"name": "crc32c"}
+_BYTES_CODEC = {"name": "bytes", "configuration": {"endian": "little"}}
+_CRC32C_CODEC = {"name": "crc32c"}
 
 
 def group_metadata(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -247,26 +249,26 @@ def group_metadata(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ArrayMetadata:
-    """How the chunks of an array of ours lie on disk.
+    """How an array of mdio's is cut into files and chunks, and encoded.
 
-    The chunks of per-atom arrays lie in shards, files of several chunks; others are files.
-    Files are called ``c.0.0.0`` and lie in the array's own folder.
+    The chunks of per-atom arrays are in shards, files of several chunks; in other arrays each chunk
+    is a file. Files are called ``c.0.0.0`` and lie in the array's own folder.
     """
 
     shape: tuple[int, ...]
     dtype: str
     """A name in `DTYPES`."""
     file_shape: tuple[int, ...]
-    """Shape of what one file holds."""
+    """Shape of the part of the array in one file."""
     chunk_shape: tuple[int, ...]
-    """Shape of a chunk; that of a file where there are no shards."""
+    """Shape of a chunk; equal to `file_shape` without shards."""
     sharded: bool = False
     compressor: Compressor | None = None
     quantised: QuantisedFormat | None = None
 
     @property
     def plain(self) -> bool:
-        """Whether chunks lie as they are in memory."""
+        """Whether chunks are stored as they are in memory."""
         return self.compressor is None and self.quantised is None
 
     @property
@@ -285,7 +287,7 @@ class ArrayMetadata:
         return -(-self.shape[0] // self.file_shape[0])
 
     def file_name(self, number: int) -> str:
-        """Return the name of the file that is `number` along the frames."""
+        """Return the name of file `number` along the frames."""
         return "c." + ".".join([str(number), *("0" for _ in self.shape[1:])])
 
     def to_json(
@@ -293,21 +295,21 @@ class ArrayMetadata:
     ) -> dict[str, Any]:
         """Return the ``zarr.json`` of the array.
 
-        Without names of `dimensions` these are called by number and length: xarray opens a tree
-        only if all have names, and those of equal name the same length.
+        `dimensions`: their names, by default made from number and length: xarray opens a tree only
+        if all dimensions have names, and those of equal name have equal lengths.
         """
         dimensions = dimensions or tuple(f"dim{axis}_{n}" for axis, n in enumerate(self.shape))
         if self.quantised is not None:
             codecs = [quantised_metadata(self.quantised)]
         else:
-            codecs = [_BYTES]
+            codecs = [_BYTES_CODEC]
             codecs += [self.compressor.metadata()] if self.compressor is not None else []
-        codecs = [*codecs, _CRC32C]
+        codecs = [*codecs, _CRC32C_CODEC]
         if self.sharded:
             options = {
                 "chunk_shape": list(self.chunk_shape),
                 "codecs": codecs,
-                "index_codecs": [_BYTES, _CRC32C],
+                "index_codecs": [_BYTES_CODEC, _CRC32C_CODEC],
                 "index_location": "end",
             }
             codecs = [{"name": "sharding_indexed", "configuration": options}]
@@ -330,9 +332,9 @@ class ArrayMetadata:
 
     @classmethod
     def from_json(cls, node: Mapping[str, Any]) -> ArrayMetadata:
-        """Undo `to_json`.
+        """Return the metadata in a ``zarr.json``; inverse of `to_json`.
 
-        Raises ValueError: no array, or one that mdio would not have written.
+        Raises ValueError: it is not that of an array, or not one that mdio would have written.
         """
         try:
             codecs = list(node["codecs"])
@@ -344,35 +346,35 @@ class ArrayMetadata:
             sharded = codecs[0]["name"] == "sharding_indexed"
             if sharded:
                 options = codecs[0]["configuration"]
-                if len(codecs) > 1 or options["index_codecs"] != [_BYTES, _CRC32C]:
+                if len(codecs) > 1 or options["index_codecs"] != [_BYTES_CODEC, _CRC32C_CODEC]:
                     raise ValueError(f"the codecs {codecs}")
                 if options.get("index_location", "end") != "end":
                     raise ValueError("an index at the start")
                 chunk_shape = _sizes(options["chunk_shape"])
                 codecs = list(options["codecs"])
-            first, *between, last = codecs
-            if last["name"] != "crc32c" or len(between) > 1:
+            serializer, *compressors, checksum = codecs
+            if checksum["name"] != "crc32c" or len(compressors) > 1:
                 raise ValueError(f"the codecs {codecs}")
             quantised = None
-            if first["name"] == QUANTISED_NAME:
-                quantised = quantised_from_metadata(first["configuration"])
-            elif first != _BYTES:
-                raise ValueError(f"the codec {first}")
+            if serializer["name"] == QUANTISED_NAME:
+                quantised = quantised_from_metadata(serializer["configuration"])
+            elif serializer != _BYTES_CODEC:
+                raise ValueError(f"the codec {serializer}")
             metadata = cls(
                 shape=shape,
                 dtype=node["data_type"],
                 file_shape=file_shape,
                 chunk_shape=chunk_shape,
                 sharded=sharded,
-                compressor=compressor_from_metadata(between[0]) if between else None,
+                compressor=compressor_from_metadata(compressors[0]) if compressors else None,
                 quantised=quantised,
             )
         except (KeyError, TypeError, IndexError, AttributeError) as error:
             raise ValueError(f"metadata without {error}") from error
         if metadata.dtype not in DTYPES or metadata.chunk_nbytes >= MAX_CHUNK_NBYTES:
             raise ValueError(f"{metadata.dtype} in chunks of {metadata.chunk_shape}")
-        whole = len(shape) == len(file_shape) == len(chunk_shape)
-        if not whole or any(f % c for f, c in zip(file_shape, chunk_shape, strict=True)):
+        same_rank = len(shape) == len(file_shape) == len(chunk_shape)
+        if not same_rank or any(f % c for f, c in zip(file_shape, chunk_shape, strict=True)):
             raise ValueError(f"shape {shape}, files of {file_shape}, chunks of {chunk_shape}")
         if any(f < n for f, n in zip(file_shape[1:], shape[1:], strict=True)):
             raise ValueError(f"shape {shape}, but files of {file_shape}")
@@ -386,7 +388,7 @@ def _sizes(values: Sequence[Any]) -> tuple[int, ...]:
 
 
 def read_metadata(root: Folder) -> dict[str, Any]:
-    """Return the ``zarr.json`` of a tree; raises CorruptLayoutError: it is missing, or none."""
+    """Return the root's ``zarr.json``; raises CorruptLayoutError: it is missing or malformed."""
     return parse_metadata(root.path / METADATA, read_node(root, ""))
 
 
@@ -417,13 +419,13 @@ def parse_metadata(path: Path, text: bytes) -> dict[str, Any]:
 
 
 def members_in(path: Path) -> dict[str, Path]:
-    """Return the groups of the ensemble that is at `path`, in order; none if it is something else.
+    """Return the groups of the ensemble at `path`, by label; empty if there is no ensemble.
 
     Raises CorruptLayoutError: a group is missing.
     """
     labels: Sequence[str] = ()
     with suppress(OSError):
-        labels = _labels(path, *_state((path / METADATA).stat()))
+        labels = _labels(path, *_file_state((path / METADATA).stat()))
     members = {label: path / label for label in labels}
     if members:
         check_members(path, members, METADATA)
@@ -432,12 +434,12 @@ def members_in(path: Path) -> dict[str, Path]:
 
 @lru_cache(maxsize=64)
 def _labels(path: Path, *_: int) -> Sequence[str]:
-    """Return what the root names; read once as long as it is the same file: all who open ask."""
+    """Return the labels in the root's metadata, or none; cached by the state of its file."""
     with Folder(path) as root:
-        state = _state(root.stat(METADATA))
+        state = _file_state(root.stat(METADATA))
         text = read_node(root, "")
-    _handed_on.clear()
-    _handed_on[state] = text
+    _last_root.clear()
+    _last_root[state] = text
     attributes = parse_metadata(path / METADATA, text).get("attributes")
     manifest = attributes.get("mdio") if isinstance(attributes, dict) else None
     if not isinstance(manifest, dict) or "members" not in manifest:
@@ -446,18 +448,18 @@ def _labels(path: Path, *_: int) -> Sequence[str]:
 
 
 def root_node(root: Folder) -> bytes:
-    """Return the root's metadata; not read again where it was just asked for labels."""
+    """Return the root's metadata, without reading the file again right after `members_in`."""
     with suppress(OSError):
-        text = _handed_on.pop(_state(root.stat(METADATA)), None)
+        text = _last_root.pop(_file_state(root.stat(METADATA)), None)
         if text is not None:
             return text
     return read_node(root, "")
 
 
-_handed_on: dict[tuple[int, ...], bytes] = {}
-"""The root that was read last, by the state of its file, for the one who opens it next: taken away
-then, so that a later opening sees what is on the disk."""
+_last_root: dict[tuple[int, ...], bytes] = {}
+"""The root's metadata that `_labels` read last, by the state of the file. The next opening takes
+them out, so that later ones see what is on the disk."""
 
 
-def _state(status: os.stat_result) -> tuple[int, ...]:
+def _file_state(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size

@@ -1,22 +1,22 @@
-"""Writing Zarr trees: a shard a piece, written whole by the worker that encoded it.
+"""Writing Zarr trees: a shard a piece, written by the worker that encoded it.
 
-How a Zarr tree stores positions: as integers of a source, rounded, or as floats. Pure.
+Also chooses how positions are stored: as integers of a source, rounded, or as floats.
 
-Floats are compressed unasked only where bytes are dearer than decoding them. Measured on one core
-(EPYC, 2.25 GHz) with frames of 3,341 and 16,122 atoms in full precision: lz4 after a shuffle of
-bytes leaves 0.84 of them and decodes 5.5 to 8 GB/s; zstd leaves 0.90 to 0.93 and decodes 1.6 GB/s.
-Reading then takes less time with lz4 if what is read comes at less than (1 - 0.84) of 5.5 GB/s.
+Unless the user asks, floats are compressed only where reading bytes takes longer than decoding
+them. Measured on one core (EPYC, 2.25 GHz) with frames of 3,341 and 16,122 atoms in full precision:
+lz4 after a shuffle of bytes leaves 0.84 of them and decodes 5.5 to 8 GB/s; zstd leaves 0.90 to 0.93
+and decodes 1.6 GB/s. So lz4 saves time where a process reads less than (1 - 0.84) of 5.5 GB/s.
 
-Integers are bit-packed, or by what stays the same (``rigid``). Measured by `bench/codecs.py` on one
-core of a busy machine (EPYC with AVX-512, load 25): rigid leaves 0.8 (protein) to 1.4 bytes (in
-water) an atom fewer, and decodes in 3.7 and 3.6 ns an atom more. Reading takes less time with it if
-what is read comes at less than 0.8 bytes in 3.7 ns to 1.4 in 3.6; what lies behind a network seldom
-comes faster to each of several processes. On other storage rigid packs what would take more than
-0.9 of the XTC bit-packed, so that no output is larger than its source; that costs little (4,000
-frames of 16,122 atoms on a local disk took two workers 1.30 s bit-packed and 1.36 s with rigid).
-Frames that are read one by one cost it several times as much as bit-packed ones: outputs for that
-are not written so unasked. Those for a selection get ``rigid-seek``, by which fewer atoms are
-decoded beside the selected ones, in 2 to 4% more bytes.
+Integers are bit-packed, or packed by bonds and angles, which hardly change (``rigid``). Measured
+by `bench/codecs.py` on one core of a busy machine (EPYC with AVX-512, load 25): rigid takes 0.8
+(protein) to 1.4 (in water) bytes an atom less, and 3.7 and 3.6 ns an atom more to decode. So it
+saves time where a process reads less than 0.8 bytes in 3.7 ns to 1.4 bytes in 3.6 ns; through a
+network each of several processes seldom reads faster. On other storage rigid is used for what would
+take more than 0.9 of the XTC if bit-packed, so that no output is larger than its source; that costs
+little (4,000 frames of 16,122 atoms on a local disk took two workers 1.30 s bit-packed and 1.36 s
+with rigid). Reading single frames takes several times as long as from bit-packed chunks, so outputs
+for that are bit-packed unless the user asks. Outputs for a selection get ``rigid-seek``, which
+decodes fewer atoms besides the selected ones, in 2 to 4% more bytes.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ from mdio.layouts.zarr.array import (
     SeriesWriter,
     Shard,
     TableWriter,
+    as_output_error,
     pack_shard,
     write_file,
     write_numbers,
-    writing,
 )
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.tree import (
@@ -104,7 +104,7 @@ class ZarrWriter(LayoutWriter):
         packs_integers=True,
     )
     _handle: WrittenFile | None = None
-    """The shard that was stored last, which may be on its way."""
+    """The shard that was stored last, which a thread may still be writing."""
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
@@ -120,15 +120,15 @@ class ZarrWriter(LayoutWriter):
         """Plan an output of the frames and atoms of `info`. Pure.
 
         Raises PlanError: a compressor or level that zarr does not have, a precision that is not
-        positive, chunks too large to compress, options of other layouts.
+        positive, chunks too large to compress, or options of other layouts.
         """
         if options.container is not None or options.segments is not None:
             raise PlanError("--container and --segments belong to the layout segments, not to zarr")
         check_group_names(options.groups)
-        choice = choose(info, options)
+        choice = choose_encoding(info, options)
         plan = plan_pieces(info, options, quantised=choice.precision is not None)
         arrays = tuple(
-            replace(array, compression=choice.of_groups.get(array.group))
+            replace(array, compression=choice.by_group.get(array.group))
             if array.field == "positions"
             else array
             for array in plan.arrays
@@ -142,11 +142,11 @@ class ZarrWriter(LayoutWriter):
             compression=choice.compression,
             notes=choice.notes,
         )
-        atom_arrays(plan)  # raises for compressors that are not there
-        return plan.replace(n_files=count_files(plan), nbytes=plan.nbytes + _small_nbytes(plan))
+        atom_arrays(plan)  # raises for unavailable compressors
+        return plan.replace(n_files=count_files(plan), nbytes=plan.nbytes + _overhead_nbytes(plan))
 
     def create(self) -> None:
-        """Make the folders and all metadata but that of the root."""
+        """Make the folders and all metadata except the root's."""
         try:
             self.path.mkdir(exist_ok=True)
             nodes = group_nodes(self.plan) | array_nodes(self.plan)
@@ -159,31 +159,33 @@ class ZarrWriter(LayoutWriter):
                 raise
             raise OutputError(f"{self.path}: cannot be made ({error.strerror})") from error
 
-    def find(self, receipts: Sequence[PieceRecord], believe: SelectIntact) -> Sequence[PieceRecord]:
-        """Make the tree again, without the manifest that says that it is whole."""
+    def find(
+        self, records: Sequence[PieceRecord], select_intact: SelectIntact
+    ) -> Sequence[PieceRecord]:
+        """Remove the manifest, write the metadata again and keep intact shards."""
         (self.path / METADATA).unlink(missing_ok=True)
         self.create()
-        return believe(receipts, self._holds)
+        return select_intact(records, self._is_intact)
 
-    def settled(self, receipt: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
-        """Return the receipt, and the shards."""
-        return [(receipt, [self.path / key for key in receipt.crcs])]
+    def settled(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
+        """Return the record and its shards; see the base class."""
+        return [(record, [self.path / key for key in record.crcs])]
 
-    def _holds(self, receipt: PieceRecord) -> bool:
-        """Compare the chunks of the shards, as they lie on disk, with their checksums.
+    def _is_intact(self, record: PieceRecord) -> bool:
+        """Return whether the stored chunks of a piece have their checksums.
 
-        Shards that are in a store by now are believed.
+        Shards that were sent to a store count as intact.
         """
-        number = receipt.start // self.plan.piece_frames
+        number = record.start // self.plan.piece_frames
         try:
             with Folder(self.path) as root:
                 for path, (array, metadata) in atom_arrays(self.plan).items():
                     name = f"{path}/{metadata.file_name(number)}"
                     if stands_for_sent(self.path / name):
                         continue
-                    n_rows = math.ceil((receipt.stop - receipt.start) / array.chunk_frames)
+                    n_rows = math.ceil((record.stop - record.start) / array.chunk_frames)
                     n_chunks = n_rows * array.n_atom_chunks
-                    crcs = receipt.crcs[name]
+                    crcs = record.crcs[name]
                     crcs = crcs[:n_chunks] if metadata.plain else crcs[n_chunks:]
                     shard = Shard(root, name, int(np.prod(metadata.chunks_per_file)))
                     try:
@@ -196,41 +198,42 @@ class ZarrWriter(LayoutWriter):
         return True
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
-        """Turn one whole piece into a shard of each array. Pure; any process."""
+        """Encode a whole piece as one shard of each array; see the base class."""
         items = []
         number = start // self.plan.piece_frames
         groups = self.meta.groups or {}
         for path, (array, metadata) in atom_arrays(self.plan).items():
             values = block.present()[array.field]
             if array.group != FULL_SYSTEM:
-                picked = np.empty((block.n_frames, array.n_atoms, 3), np.float32)
-                kernels.gather_atoms(values, np.asarray(groups[array.group], np.int64), picked)
-                values = picked
+                group_values = np.empty((block.n_frames, array.n_atoms, 3), np.float32)
+                atoms = np.asarray(groups[array.group], np.int64)
+                kernels.gather_atoms(values, atoms, group_values)
+                values = group_values
             shard, crcs = _encode_shard(values, array, metadata)
             items.append(EncodedChunk(f"{path}/{metadata.file_name(number)}", shard, crcs))
         return items
 
     def store(self, item: EncodedChunk) -> None:
-        """Write a shard, or link one that is there."""
+        """Write a shard, or link to an existing one."""
         path = self.path / item.key
         if item.file is not None:
             store_at(item.file).link(item.file, path)
             return
         self.drain()
-        with writing(path):
+        with as_output_error(path):
             direct = self.plan.writing.direct or False
             self._handle = WrittenFile(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, direct=direct)
             self._handle.write(0, *item.parts)
 
     def drain(self) -> None:
-        """Wait for the shard that is on its way; see the base class."""
+        """Wait for the shard that is being written; see the base class."""
         shard, self._handle = self._handle, None
         if shard is not None:
-            with writing(shard.path):
+            with as_output_error(shard.path):
                 shard.close()
 
     def abort(self) -> None:
-        """Close the shard that is on its way."""
+        """Close the shard that is being written."""
         with suppress(OutputError):  # it is about to be removed
             self.drain()
 
@@ -243,22 +246,22 @@ class ZarrWriter(LayoutWriter):
             crcs = np.array(record.crcs[f"{path}/{metadata.file_name(number)}"], "<u4")
             first = record.start // array.chunk_frames
             n_rows = math.ceil((record.stop - record.start) / array.chunk_frames)
-            decoded, others = np.split(crcs, [n_rows * array.n_atom_chunks])
-            of = array.group, array.field
-            self._tables[table_path("crc32c", *of)].add(first, decoded.reshape(n_rows, -1))
+            decoded, further = np.split(crcs, [n_rows * array.n_atom_chunks])
+            key = array.group, array.field
+            self._tables[table_path("crc32c", *key)].add(first, decoded.reshape(n_rows, -1))
             if metadata.plain:
-                rows = others.reshape(record.stop - record.start, -1)
-                self._tables[table_path("crc32c_pieces", *of)].add(record.start, rows)
+                rows = further.reshape(record.stop - record.start, -1)
+                self._tables[table_path("crc32c_pieces", *key)].add(record.start, rows)
             else:
-                rows = others.reshape(n_rows, -1)
-                self._tables[table_path("crc32c_stored", *of)].add(first, rows)
+                rows = further.reshape(n_rows, -1)
+                self._tables[table_path("crc32c_stored", *key)].add(first, rows)
         self._series.add(record)
         self._stored.add(record.start)
 
     def finish(self) -> None:
-        """Check that every piece came, write what is left, and the manifest last.
+        """Check that every piece was stored, write the rest and, last, the manifest.
 
-        Publication flushes all of it, before the output gets its name.
+        Publication flushes everything before the output gets its name.
         """
         missing = [piece for piece in self.plan.write_tasks() if piece[0] not in self._stored]
         if missing:
@@ -296,8 +299,8 @@ class ZarrWriter(LayoutWriter):
         write_file(self.path / METADATA, json.dumps(root).encode())
 
 
-def _small_nbytes(plan: LayoutPlan) -> int:
-    """Return the bytes of per-frame numbers and of what shards hold besides their chunks."""
+def _overhead_nbytes(plan: LayoutPlan) -> int:
+    """Return the bytes of per-frame numbers, tables, and shards' checksums and indexes."""
     total = 0
     numbers = [series_metadata(plan.n_frames, name) for name in series_arrays(plan).values()]
     for metadata in (*numbers, *table_arrays(plan).values()):
@@ -312,10 +315,10 @@ def _small_nbytes(plan: LayoutPlan) -> int:
 def _encode_shard(
     values: FloatArray, array: ArrayPlan, metadata: ArrayMetadata
 ) -> tuple[list[NDArray[np.uint8]], list[int]]:
-    """Return the parts of a shard of an array, and checksums.
+    """Return the parts of a shard of an array, and its checksums.
 
-    First the crc32c of each of its chunks, decoded; then those of each as it lies on disk, or, of
-    uncompressed ones, those of the pieces of each frame.
+    The checksums are first the crc32c of each decoded chunk; then those of each stored chunk or, if
+    chunks are not compressed, those of the pieces of each frame.
     """
     encoded: list[NDArray[np.uint8]] = []
     decoded_crcs: list[int] = []
@@ -330,8 +333,12 @@ def _encode_shard(
             flat = chunk.reshape(-1).view(np.uint8)
             if metadata.quantised is not None:
                 encoded.append(np.frombuffer(encode_chunk(chunk, metadata.quantised), np.uint8))
-                stored_crcs.append(kernels.crc32c(encoded[-1]))  # while a cache has it
-                if metadata.quantised.rule == "xtc":  # nothing is lost: they decode to these
+                stored_crcs.append(
+                    kernels.crc32c(encoded[-1])
+                )  # while it is in the processor's cache
+                if (
+                    metadata.quantised.rule == "xtc"
+                ):  # lossless: the chunk decodes to the same numbers
                     decoded_crcs.append(kernels.crc32c(flat))
                     continue
                 decoded = _scratch.room("decoded", chunk.nbytes).view(np.float32)
@@ -356,9 +363,9 @@ def _encode_shard(
 
 
 def _whole_chunk(part: FloatArray, metadata: ArrayMetadata) -> FloatArray:
-    """Return `part`, filled up to a whole chunk where it is at an edge.
+    """Return `part`, padded to a whole chunk at the end of frames or atoms.
 
-    Frames beyond the last are zeros, but in quantised chunks they repeat it, which costs nothing.
+    Padding is zeros, but in quantised chunks added frames repeat the last, which takes no space.
     """
     if part.shape == metadata.chunk_shape:
         return np.ascontiguousarray(part)
@@ -369,129 +376,130 @@ def _whole_chunk(part: FloatArray, metadata: ArrayMetadata) -> FloatArray:
     return chunk
 
 
-LOSSLESS = "lz4"
-PAYS_BELOW = "880 MB/s"
-SMALLEST = "rigid"
-WORTH = 0.95
-"""Share of bitpack's bytes: only where rigid takes less is it worth its decoding."""
-SMALLEST_PAYS_BELOW = "210 to 390 MB/s"
+FLOAT_CODEC = "lz4"
+FLOAT_CODEC_PAYS_BELOW = "880 MB/s"
+SMALL_CODEC = "rigid"
+MAX_SMALL_SHARE = 0.95
+"""Only where rigid takes less than this share of bitpack's bytes is it worth its decoding."""
+SMALL_CODEC_PAYS_BELOW = "210 to 390 MB/s"
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How positions are stored."""
+    """How positions are stored: the part of a plan that `choose_encoding` chooses."""
 
     precision: float | None
     precision_source: Literal["asked", "xtc", None]
     compression: str | None
     notes: tuple[str, ...] = ()
-    of_groups: Mapping[str, str] = field(default_factory=dict)
-    """Codecs for the integers of groups, where they differ."""
+    by_group: Mapping[str, str] = field(default_factory=dict)
+    """Codecs for the integers of groups, where they differ from `compression`."""
 
 
-def choose(info: TrajectoryInfo, options: WriteOptions) -> Choice:
-    """Choose how positions are stored; raises PlanError for what Zarr trees cannot have."""
+def choose_encoding(info: TrajectoryInfo, options: WriteOptions) -> Choice:
+    """Choose how positions are stored; raises PlanError for options that do not go with Zarr."""
     precision, compression = options.precision, options.compression
     compression = None if compression == "none" else compression
     if isinstance(precision, float | int):
-        return _integers(Choice(precision, "asked", compression), options)
+        return _choose_integer_codec(Choice(precision, "asked", compression), options)
     if precision == "none" or not info.xtc_integers:
-        return _floats(compression, options.file_system)
+        return _choose_float_codec(compression, options.file_system)
     if info.precision is None:
         note = "floats in full are stored: the XTC files joined here differ in their precision"
-        return _floats(compression, options.file_system, note)
+        return _choose_float_codec(compression, options.file_system, note)
     try:
         quantised_from_option(info.precision, "xtc", compression)
     except PlanError:
         if precision == "auto":
             raise
         note = f"floats in full are stored: --compression {compression} is not for the integers"
-        return _floats(compression, options.file_system, f"{note} that the XTC holds")
+        note = f"{note} that the XTC holds"
+        return _choose_float_codec(compression, options.file_system, note)
     note = (
         "positions are the integers that the XTC holds, bit for bit: programs need mdio installed "
         "to read them; --precision none stores floats for all"
     )
-    return _integers(Choice(info.precision, "xtc", compression, (note,)), options)
+    return _choose_integer_codec(Choice(info.precision, "xtc", compression, (note,)), options)
 
 
-def _integers(choice: Choice, options: WriteOptions) -> Choice:
-    """Choose what packs integers, and say why."""
+def _choose_integer_codec(choice: Choice, options: WriteOptions) -> Choice:
+    """Return `choice` with the codec for its integers, and a note on why."""
     if choice.compression is not None:
         option = choice.compression
         return replace(choice, compression=MEANT.get(option, (None, option))[1])
     if options.file_system is None and not options.packed:
         return choice
-    names = {name: _packs(options, share) for name, share in options.packed.items()}
-    name = names.get(FULL_SYSTEM) or _packs(options, None)
+    codecs = {group: _integer_codec(options, share) for group, share in options.packed.items()}
+    codec = codecs.get(FULL_SYSTEM) or _integer_codec(options, None)
     return replace(
         choice,
-        compression=None if name == "bitpack" else name,
-        notes=(*choice.notes, *_why(name, options)),
-        of_groups={group: own for group, own in names.items() if own != name},
+        compression=None if codec == "bitpack" else codec,
+        notes=(*choice.notes, *_codec_notes(codec, options)),
+        by_group={group: name for group, name in codecs.items() if name != codec},
     )
 
 
-def _packs(options: WriteOptions, share: PackedShare | None) -> str:
+def _integer_codec(options: WriteOptions, share: PackedShare | None) -> str:
     """Return the codec for the integers of one array; `share`: its measured sizes."""
     if options.pattern == "frames":
         return "bitpack"
     pays = options.file_system is not None and is_network(options.file_system)
     if share is not None and share.rigid is not None:
-        pays = pays or share.rigid < WORTH * share.bitpack
-    small = SMALLEST if options.pattern == "blocks" else SEEKING
-    return small if pays else "bitpack"
+        pays = pays or share.rigid < MAX_SMALL_SHARE * share.bitpack
+    small_codec = SMALL_CODEC if options.pattern == "blocks" else SEEKING
+    return small_codec if pays else "bitpack"
 
 
-def _why(name: str, options: WriteOptions) -> tuple[str, ...]:
-    """Say why integers are packed so, and what the other choice would be."""
+def _codec_notes(codec: str, options: WriteOptions) -> tuple[str, ...]:
+    """Return a note on why integers get this codec and how to get the other, or nothing."""
     share = options.packed.get(FULL_SYSTEM)
-    if name != "bitpack" and share is not None and share.rigid is not None:
+    if codec != "bitpack" and share is not None and share.rigid is not None:
         return (
-            f"{name} is used: a few frames take {share.rigid:.1f} of the XTC's bytes, and "
+            f"{codec} is used: a few frames take {share.rigid:.1f} of the XTC's bytes, and "
             f"{share.bitpack:.1f} with bitpack (--compression fast), which is read in about 1 ns "
             "an atom and frame in place of 4",
         )
-    saves = (
+    gain = (
         "about a third fewer bytes, and is read in less time where a process gets less than "
-        f"{SMALLEST_PAYS_BELOW}"
+        f"{SMALL_CODEC_PAYS_BELOW}"
     )
-    if name != "bitpack":
+    if codec != "bitpack":
         return (
-            f"{name} is used: it takes {saves}, as on {_named(options.file_system)}; --compression "
-            "fast is written and decoded faster",
+            f"{codec} is used: it takes {gain}, as on {_storage_name(options.file_system)}; "
+            "--compression fast is written and decoded faster",
         )
     if options.file_system is None and (share is None or share.rigid is None):
-        return ()  # the smaller choice gains little
+        return ()  # the other codec gains little
     size = "" if share is None else f" (a few frames take {share.bitpack:.1f} of the XTC's bytes)"
-    place = "" if options.file_system is None else f" from {_named(options.file_system)}"
+    place = "" if options.file_system is None else f" from {_storage_name(options.file_system)}"
     return (
-        f"bitpack is used, the fastest to read{size}; --compression {SMALLEST} takes {saves}"
+        f"bitpack is used, the fastest to read{size}; --compression {SMALL_CODEC} takes {gain}"
         f"{place}",
     )
 
 
-def _named(file_system: str | None) -> str:
+def _storage_name(file_system: str | None) -> str:
     return "a store" if file_system == "store" else str(file_system)
 
 
-def _floats(compression: str | None, file_system: str | None, *notes: str) -> Choice:
-    full = full_option(compression)
+def _choose_float_codec(compression: str | None, file_system: str | None, *notes: str) -> Choice:
+    option = full_option(compression)
     if compression is None and file_system is not None:
         if is_network(file_system):
-            full = full_option(LOSSLESS)
-            why = (
-                f"{LOSSLESS} is used, without loss: on {_named(file_system)} a process seldom gets "
-                f"the {PAYS_BELOW} above which decoding takes longer than what it saves; "
-                "--compression none stores bytes as they are"
+            option = full_option(FLOAT_CODEC)
+            reason = (
+                f"{FLOAT_CODEC} is used, without loss: on {_storage_name(file_system)} a process "
+                f"seldom gets the {FLOAT_CODEC_PAYS_BELOW} above which decoding takes longer than "
+                "what it saves; --compression none stores bytes as they are"
             )
         else:
-            why = f"not compressed: {file_system} is not a network file system"
-        notes = (*notes, why)
-    return Choice(None, None, full, notes)
+            reason = f"not compressed: {file_system} is not a network file system"
+        notes = (*notes, reason)
+    return Choice(None, None, option, notes)
 
 
 class ZarrEnsemble(Ensemble):
-    """Makes one tree of several."""
+    """Makes a tree whose groups are trees, one for each trajectory."""
 
     def create(self) -> None:
         """Make the root."""
@@ -502,7 +510,7 @@ class ZarrEnsemble(Ensemble):
         return (self.target if final else self.path) / label
 
     def seal(self, labels: Sequence[str]) -> None:
-        """Write the root's metadata over the groups that are there; raises OutputError."""
+        """Write the root's metadata, which name the groups; raises OutputError."""
         root = group_metadata({"mdio": self.manifest(labels)})
         write_file(self.path / METADATA, json.dumps(root).encode())
         flush_tree(self.path / METADATA)

@@ -19,7 +19,7 @@ from mdio.core.frames import absent_frames, describe_columns
 from mdio.core.units import FIELD_UNITS
 from mdio.core.words import box_text, human_nbytes, plural, times_text
 from mdio.layouts.base import Layout
-from mdio.layouts.striping.file_systems import get_stripe, unstriped
+from mdio.layouts.striping.file_systems import get_stripe, no_stripes_note
 from mdio.layouts.views.opening import ensemble_members
 from mdio.layouts.views.options import Reading
 
@@ -163,7 +163,7 @@ def run(args: argparse.Namespace) -> int:
     facts["files"] = [_file_facts(path, args) for path in args.path] if len(args.path) > 1 else []
     stripe = get_stripe(args.path[0])
     facts["striping"] = None if stripe is None else asdict(stripe)
-    facts["no_striping"] = unstriped(args.path[0])
+    facts["no_striping"] = no_stripes_note(args.path[0])
     if args.json:
         print_json(facts)
         return 0

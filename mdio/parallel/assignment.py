@@ -309,7 +309,7 @@ class CacheFollower:
             numbers = numbers[~reads.source.held(numbers.tolist(), stops[: len(numbers)].tolist())]
             keys = unit_keys(str(reads.source.path), numbers)
             is_own = preferred(keys, self.nodes) == self.nodes.index(self.this)
-            for number in numbers[is_own].tolist() if reads.works else ():
+            for number in numbers[is_own].tolist() if reads.ranges_known else ():
                 unit = reads.fetch(number)
                 if unit is not None and reads.source.held([number], [int(stops[number])])[0]:
                     self.n_units += 1

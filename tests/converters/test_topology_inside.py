@@ -182,7 +182,7 @@ def test_gromacs_molecules_are_read(tmp_path):
     assert u.bonds.to_indices().tolist() == [[2, 3], [2, 4]]
     with h5py.File(path, "r+") as file:
         file["h5md/modules/gromacs_topology"].attrs["molecule_block_counts"] = np.array([3])
-    with pytest.raises(OSError, match=r"md\.h5md: what it says of its atoms"):
+    with pytest.raises(OSError, match=r"md\.h5md: its topology cannot be read"):
         mdio.open(path).topology()
 
 

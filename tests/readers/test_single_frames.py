@@ -271,7 +271,7 @@ def test_numbers_of_a_long_trajectory_are_read_once_while_they_fit(
     options = {"chunk_frames": CHUNK_FRAMES, "precision": "none"}
     mdio.convert(adk["xtc"], tmp_path / "a.zarr", **as_options(options))
     assert len(list((tmp_path / "a.zarr/mdio/box").glob("c.*"))) == 10
-    monkeypatch.setattr(zarr_array, "KEPT_NBYTES", kept_files * 10 * 6 * 4)
+    monkeypatch.setattr(zarr_array, "MAX_KEPT_NBYTES", kept_files * 10 * 6 * 4)
     n_read = []
     real = Folder.read
     monkeypatch.setattr(Folder, "read", lambda *a: n_read.append(a[1]) or real(*a))

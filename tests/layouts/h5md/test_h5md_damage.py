@@ -92,7 +92,7 @@ def test_a_changed_time_step_or_cell(own, name, cached, monkeypatch):
         offset = file[paths[name]].id.get_offset()
     change_byte(own, offset + 40)
     if not cached:  # long ones are verified once, and read by the slice
-        monkeypatch.setattr("mdio.layouts.h5md.io.CACHED_NBYTES", 0)
+        monkeypatch.setattr("mdio.layouts.h5md.io.MAX_KEPT_NBYTES", 0)
     layout = H5MDLayout(own)
     with pytest.raises(CorruptLayoutError, match=rf"x\.h5md: {name}: crc32c"):
         layout.read(0, 1)
@@ -133,15 +133,21 @@ def rewrite(path, change):
         (lambda m: "[]", "not one of mdio"),
         (lambda m: 7, "cannot be read"),
         (lambda m: json.dumps(with_checksum(m | {"format_version": 2})), "newer mdio"),
-        (lambda m: json.dumps(with_checksum(m | {"n_frames": 10**12})), "not laid out"),
-        (lambda m: json.dumps(with_checksum(m | {"n_atoms": 10**12})), "not laid out"),
+        (
+            lambda m: json.dumps(with_checksum(m | {"n_frames": 10**12})),
+            "do not match its manifest",
+        ),
+        (lambda m: json.dumps(with_checksum(m | {"n_atoms": 10**12})), "do not match its manifest"),
         (
             lambda m: json.dumps(
                 with_checksum(m | {"groups": {}, "group_atoms": {}, "n_frames": 22})
             ),
-            "not laid",
+            "do not match its manifest",
         ),
-        (lambda m: json.dumps(with_checksum(m | {"groups": {"cb": 0}})), "not laid out"),
+        (
+            lambda m: json.dumps(with_checksum(m | {"groups": {"cb": 0}})),
+            "do not match its manifest",
+        ),
     ],
 )
 def test_a_manifest_that_lies(own, change, says):

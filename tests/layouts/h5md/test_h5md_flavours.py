@@ -81,7 +81,7 @@ def test_frames_are_added_in_the_same_units(tmp_path, read_frames):
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
-        ("o.zarr", {}, "zarr is written as it is only"),
+        ("o.zarr", {}, "zarr has no flavours"),
         ("o.h5md", {"mpio": "independent"}, "without parallel HDF5"),
         ("o.h5md", {"precision": 0.01}, "--precision"),
     ],

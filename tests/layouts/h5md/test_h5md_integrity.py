@@ -166,9 +166,9 @@ def test_parts_that_changed_places(made, tmp_path):
     first.write_bytes(second.read_bytes())
     second.write_bytes(data)
     for start in (0, 8):
-        with pytest.raises(CorruptLayoutError, match="not the file that"):
+        with pytest.raises(CorruptLayoutError, match="not the part that"):
             mdio.open(path).read(start, start + 1)
-    with pytest.raises(CorruptLayoutError, match="not the file that"):
+    with pytest.raises(CorruptLayoutError, match="not the part that"):
         mdio.verify(path)
 
 

@@ -79,7 +79,7 @@ def test_manifest_survives_json():
         ({"atoms": "all"}, "atoms"),
         ({"group_atoms": {}}, "group ca"),
         ({"group_atoms": {"ca": [[0, 3, 0]]}}, "group ca"),
-        ({"group_atoms": {"ca": [[4, 6, 1]]}}, "group ca .* beyond the 5"),
+        ({"group_atoms": {"ca": [[4, 6, 1]]}}, "group ca .* beyond its 5"),
         ({"group_atoms": {"ca": [[-2, 0, 1]]}}, "group ca"),
         ({"group_atoms": {"ca": 1}}, "group ca"),
         ({"groups": {"../x": 2}, "group_atoms": {"../x": [[1, 5, 3]]}}, r"a group '\.\./x'"),

@@ -8,7 +8,7 @@ import pytest
 from suites.h5md_cases import make_block, new_writer
 
 from mdio.core.files.reading import OpenFile
-from mdio.layouts.h5md.disk import _reached, find_seal_problem
+from mdio.layouts.h5md.disk import _were_written, find_seal_problem
 from mdio.testing.blocks import store_piece
 
 
@@ -26,7 +26,7 @@ from mdio.testing.blocks import store_piece
     ],
 )
 def test_what_was_reached(written, expected):
-    assert _reached([(0, 10), (20, 30), (40, 50)], written) == expected
+    assert _were_written([(0, 10), (20, 30), (40, 50)], written) == expected
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ def test_file_systems_without_stripes_to_ask_for(tmp_path, monkeypatch, kind, wo
     monkeypatch.setattr(file_systems, "file_system_type", lambda path: kind)
     found = file_systems.set_stripe(tmp_path / "new", MIB, 4)
     assert words in found["reason"] and not (tmp_path / "new").exists()
-    assert file_systems.get_stripe(tmp_path) is None and not file_systems.stripes(tmp_path)
+    assert file_systems.get_stripe(tmp_path) is None and not file_systems.has_stripes(tmp_path)
 
 
 def test_each_file_system_is_asked_its_own_way(ctl, tmp_path, monkeypatch):

@@ -90,7 +90,7 @@ def test_what_is_refused_is_a_reason_and_leaves_no_file(ceph, tmp_path, monkeypa
 @pytest.mark.parametrize("text", [b"", b"stripe_unit=many stripe_count=1", b"stripe_unit=0"])
 def test_layouts_that_cannot_be_read(ceph, tmp_path, text):
     ceph.layouts[str(tmp_path)] = text
-    assert cephfs._parsed(tmp_path, "ceph.dir.layout") is None
+    assert cephfs._read_layout(tmp_path, "ceph.dir.layout") is None
 
 
 @pytest.mark.parametrize("name", ["a.h5md", "a.zarr", "a.segments", "a.xtc"])

@@ -132,7 +132,7 @@ def test_what_is_no_file_of_data(tree, put, name, monkeypatch):
     monkeypatch.chdir(tree)
     (tree / name).unlink()
     put(tree / name)
-    with pytest.raises(CorruptLayoutError, match=rf"{name}|did not end"):
+    with pytest.raises(CorruptLayoutError, match=rf"{name}|did not finish"):
         open_layout(tree).read(0, 23)
 
 

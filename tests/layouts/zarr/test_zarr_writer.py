@@ -161,7 +161,7 @@ def test_pieces_may_come_in_any_order(tmp_path_factory, data):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(zarr_tree, "SERIES_FRAMES", series_frames)
         writer = write_tree(folder / "a.zarr", block, order=order, chunk_frames=4, piece_chunks=1)
-        assert not any(table._gathered for table in writer._series._tables.values())
+        assert not any(table._incomplete for table in writer._series._tables.values())
         tree = tree_of(folder / "a.zarr")
         read = ZarrLayout(folder / "a.zarr").read(0, 23)
     assert np.array_equal(tree[value()], block.positions)
@@ -177,7 +177,7 @@ def test_numbers_of_frames_are_written_as_soon_as_a_file_is_full(tmp_path, monke
     writer.create()
     for piece in writer.plan.write_tasks():
         writer.commit(store_piece(writer, block, piece))
-        assert all(len(table._gathered) <= 1 for table in writer._series._tables.values())
+        assert all(len(table._incomplete) <= 1 for table in writer._series._tables.values())
     writer.finish()
 
 
@@ -245,7 +245,7 @@ def test_a_missing_piece_is_noticed_and_nothing_looks_finished(tmp_path):
         writer.commit(store_piece(writer, block, piece))
     with pytest.raises(OutputError, match=r"1 of 3 pieces.*frames 0 to 7"):
         writer.finish()
-    with pytest.raises(OSError, match="did not end"):
+    with pytest.raises(OSError, match="did not finish"):
         _ = ZarrLayout(tmp_path / "a.zarr").info
 
 

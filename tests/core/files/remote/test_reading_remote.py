@@ -192,7 +192,7 @@ class TestRefusals:
 
     def test_what_is_not_read_remotely(self, web, served, tmp_path):
         (served / "a.xyz").write_text("1\n\nC 0 0 0\n")
-        with pytest.raises(SourceError, match=r"a\.xyz: generic is not read where it lies"):
+        with pytest.raises(SourceError, match=r"a\.xyz: generic is not read from object stores"):
             mdio.open(f"{web.url}/a.xyz")
         with pytest.raises(PlanError, match="caches of nodes"):
             mdio.open(f"{web.url}/adk.zarr", cache=tmp_path)

@@ -206,7 +206,7 @@ def open_files():
 
 
 def test_many_parts_are_not_all_open(adk, tmp_path, monkeypatch):
-    monkeypatch.setattr("mdio.layouts.h5md.parts.MAX_OPEN", 2)
+    monkeypatch.setattr("mdio.layouts.h5md.parts.MAX_OPEN_PARTS", 2)
     out = tmp_path / "a.h5md"
     write_parts(adk["xtc"], out, 9, chunk_frames=5)
     expected = frames_of(adk["xtc"]).positions

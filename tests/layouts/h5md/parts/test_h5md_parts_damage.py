@@ -58,7 +58,7 @@ def test_a_part_of_another_output(mine, source, tmp_path):
     shutil.copy(other.with_name("a.h5md.parts") / "0001.h5md", mine.with_name("a.h5md.parts"))
     with mdio.open(mine) as layout:
         layout.read(0, 1)
-        with pytest.raises(CorruptLayoutError, match=r"0001\.h5md: not the file that a\.h5md mea"):
+        with pytest.raises(CorruptLayoutError, match=r"0001\.h5md: not the part that a\.h5md ref"):
             layout.read(400, 401)
     result = mdio.verify(mine)
     assert not result.ok and len(result.bad) == 1 and "0001.h5md" in result.bad[0]
@@ -96,7 +96,7 @@ def test_a_time_that_differs_from_its_parts(mine):
         manifest["column_crc32c"]["time"] = crc32c(file["particles/trajectory/position/time"][()])
         del file["mdio/manifest"]
         file["mdio/manifest"] = json.dumps(with_checksum(manifest))
-    assert "not the file that a.h5md means" in mdio.verify(mine).bad[0]
+    assert "not the part that a.h5md refers to" in mdio.verify(mine).bad[0]
     with_manifest(mine, lambda m: m["parts"][1].pop("manifest_crc32c"))
     bad = mdio.verify(mine).bad
     assert len(bad) == 1 and "its times are not those in" in bad[0]
