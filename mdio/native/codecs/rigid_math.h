@@ -165,8 +165,7 @@ struct Plane {
     Floats x, y, z, square, product;
 };
 
-MDIO_INLINE Plane plane(const Ints& axis, const Vector& v, const Floats& square, float other) {
-    const Vector u = turned(axis, v);
+MDIO_INLINE Plane plane(const Vector& u, const Floats& square, float other) {
     Plane p{floats(u.x), floats(u.y), floats(u.z), {}, {}};
     p.square = (p.x * p.x + p.y * p.y) + p.z * p.z;
     p.product = (p.square + (square - other)) * 0.5f;
