@@ -231,8 +231,8 @@ def encode_rigid(
     step; as by `quantise_xtc` if `xtc`, `scale` being the precision. `key_every`: every so many
     frames one needs none before it, up to 255. `least`: so many atoms, up to 4,096, can be decoded
     without the others; both 0: only all. Returns tuple, or None: A description, which another
-    compressor makes small, and (n,) uint8, which none does. None of a single frame, or where
-    there are no such integers.
+    compressor makes small, and (n,) uint8, which none does, and which last until this thread
+    encodes again. None of a single frame, or where there are no such integers.
     """
     positions = checks.native_rows(positions, "positions")
     scale = checks.step_size(scale, "scale")

@@ -34,30 +34,41 @@ void load_vectors(const int32_t* row, const Place* places, int64_t n_slots, Vect
 #endif
 }
 
+namespace {
+
+// By turns into two sets of counts: the same symbol twice does not wait for itself.
+template <class Add>
+MDIO_INLINE void count_by_turns(int64_t n, uint32_t* counts, size_t size, const Add& add) {
+    int64_t i = 0;
+    for (; i + 2 <= n; i += 2) add(i, counts), add(i + 1, counts + size);
+    if (i < n) add(i, counts);
+}
+
+}  // namespace
+
 void count(Kind kind, const uint8_t* const symbols[STREAMS], const uint8_t* const contexts[STREAMS], int64_t n,
            uint32_t* counts) {
     const uint8_t *a = symbols[0], *b = symbols[1], *c = symbols[2];
-    uint32_t *one = counts, *two = counts + 256, *three = counts + 512;
-    // The streams in turn: the same symbol twice does not wait for itself.
-    if (kind < SPHERE) {
-        for (int64_t i = 0; i < n; ++i) ++one[a[i]], ++two[b[i]], ++three[c[i]];
-        return;
-    }
-    two = counts + 256 * USES[kind][1].first, three = counts + 256 * USES[kind][2].first;
     const uint8_t *first = contexts[0], *second = contexts[1], *third = contexts[2];
-    if (kind == SPHERE)
-        for (int64_t i = 0; i < n; ++i) ++one[a[i]], ++two[256 * second[i] + b[i]], ++three[256 * third[i] + c[i]];
+    const size_t size = n_counts(kind) / 2, two = 256 * USES[kind][1].first, three = 256 * USES[kind][2].first;
+    if (kind < SPHERE)
+        count_by_turns(n, counts, size, [=](int64_t i, uint32_t* to) { ++to[a[i]], ++to[256 + b[i]], ++to[512 + c[i]]; });
+    else if (kind == SPHERE)
+        count_by_turns(n, counts, size, [=](int64_t i, uint32_t* to) {
+            ++to[a[i]], ++to[two + 256 * second[i] + b[i]], ++to[three + 256 * third[i] + c[i]];
+        });
     else
-        for (int64_t i = 0; i < n; ++i)
-            ++one[256 * first[i] + a[i]], ++two[256 * second[i] + b[i]], ++three[256 * third[i] + c[i]];
+        count_by_turns(n, counts, size, [=](int64_t i, uint32_t* to) {
+            ++to[256 * first[i] + a[i]], ++to[two + 256 * second[i] + b[i]], ++to[three + 256 * third[i] + c[i]];
+        });
 }
 
 void set_frequencies(Class& c, const uint32_t* counts) {
     std::vector<std::array<uint32_t, 256>> tables(tables_of(c.kind));
-    const uint32_t n = c.kind < SPHERE ? STREAMS : tables_of(c.kind);
-    for (uint32_t from = 0; from < n; ++from) {
+    const size_t size = n_counts(c.kind) / 2, n = size / 256;
+    for (size_t from = 0; from < n; ++from) {
         auto& table = tables[c.kind < SPHERE ? USES[c.kind][from].first : from];
-        for (size_t s = 0; s < 256; ++s) table[s] += counts[256 * from + s];
+        for (size_t s = 0; s < 256; ++s) table[s] += counts[256 * from + s] + counts[size + 256 * from + s];
     }
     for (uint32_t t = 0; t < tables_of(c.kind); ++t)
         c.frequencies.push_back(normalised(tables[t], bits_of(c.kind, t)));

@@ -56,7 +56,7 @@ class Encoder {
         auto& frames = memory_.frames;
         if (int64_t(frames.size()) < n_frames_) frames.resize(size_t(n_frames_));
         for (const Class& c : chunk_.classes)
-            counts_.emplace_back(256 * size_t(c.kind < SPHERE ? STREAMS : tables_of(c.kind)));
+            counts_.emplace_back(n_counts(c.kind));
         for (int64_t f = 0; f < n_frames_; ++f) {
             const int32_t* row = memory_.rows.row(f);
             if (!row) return false;
@@ -191,8 +191,12 @@ class Encoder {
                 const size_t at = to.size();
                 to.resize(at + nbytes + BitWriter::BEHIND);
                 BitWriter writer(to.data() + at);
-                for (int64_t i = 0; i < c.n; ++i) writer.put(uint32_t(*v++) - uint32_t(c.lowest[s]), c.widths[s]);
-                writer.finish();
+                for (int64_t begin = 0; begin < c.n; begin += BLOCK) {
+                    int32_t above[BLOCK];
+                    const int64_t n = std::min(BLOCK, c.n - begin);
+                    for (int64_t i = 0; i < n; ++i) above[i] = int32_t(uint32_t(*v++) - uint32_t(c.lowest[s]));
+                    writer.put_all(above, n, c.widths[s]);
+                }
                 to.resize(at + nbytes);
             }
     }

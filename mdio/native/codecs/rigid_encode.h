@@ -28,12 +28,13 @@ class BitWriter {
         n_bits_ %= 8;
     }
     static constexpr int64_t BEHIND = 16;  // bytes, that may be written behind the last
-    // The low bits of numbers, MOST_RAW at most of each, from a whole byte on.
+    // The low bits of numbers, 32 at most of each, from a whole byte on.
     void put_all(const int32_t* numbers, int64_t n, uint32_t width) {
         if (width == 0) return;
-        const int64_t n_packed = pack_eights(numbers, n, width, to_);
+        const int64_t n_packed = width > MOST_RAW ? 0 : pack_eights(numbers, n, width, to_);
         to_ += n_packed / 8 * width;
-        for (int64_t i = n_packed; i < n; ++i) put(uint32_t(numbers[i]) & ((1u << width) - 1), width);
+        const auto mask = uint32_t((uint64_t(1) << width) - 1);
+        for (int64_t i = n_packed; i < n; ++i) put(uint32_t(numbers[i]) & mask, width);
         finish();
     }
     void finish() {
@@ -104,7 +105,8 @@ struct Place {
 };
 // The vectors of all slots of a frame.
 void load_vectors(const int32_t* row, const Place* places, int64_t n_slots, Vectors& to);
-// Counts symbols: by streams where there is one context of each, else by tables.
+// Counts symbols, in either half: by streams where there is one context of each, else by tables.
+constexpr size_t n_counts(Kind kind) { return 2 * 256 * size_t(kind < SPHERE ? STREAMS : tables_of(kind)); }
 void count(Kind kind, const uint8_t* const symbols[STREAMS], const uint8_t* const contexts[STREAMS], int64_t n,
            uint32_t* counts);
 void set_frequencies(Class& c, const uint32_t* counts);

@@ -51,6 +51,23 @@ MDIO_TARGET("avx2") MDIO_INLINE void store(const Ints& x, uint8_t* to) {
     const auto bytes = _mm_unpacklo_epi32(_mm256_castsi256_si128(lowest), _mm256_extracti128_si256(lowest, 1));
     _mm_storel_epi64(reinterpret_cast<__m128i*>(to), bytes);
 }
+#elif MDIO_X86 && MDIO_LANES == 4
+MDIO_INLINE Ints load(const uint16_t* from) {
+    return Ints(_mm_unpacklo_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)), __m128i{}));
+}
+MDIO_INLINE Ints load(const uint8_t* from) {
+    int32_t four;
+    std::memcpy(&four, from, 4);
+    return Ints(_mm_unpacklo_epi16(_mm_unpacklo_epi8(_mm_cvtsi32_si128(four), __m128i{}), __m128i{}));
+}
+MDIO_INLINE Floats larger(const Floats& x, const Floats& y) { return _mm_max_ps(x, y); }
+MDIO_INLINE Floats smaller(const Floats& x, const Floats& y) { return _mm_min_ps(x, y); }
+MDIO_INLINE void store(const Ints& x, uint8_t* to) {
+    // Cut to bytes before, since packs saturate.
+    const auto halves = _mm_packs_epi32(__m128i(x & 255), __m128i{});
+    const int32_t four = _mm_cvtsi128_si32(_mm_packus_epi16(halves, halves));
+    std::memcpy(to, &four, 4);
+}
 #else
 MDIO_INLINE void store(const Ints& x, uint8_t* to) {
     const Bytes bytes = __builtin_convertvector(__builtin_convertvector(x, Halves), Bytes);
@@ -66,13 +83,8 @@ MDIO_INLINE Ints load(const uint16_t* from) {
     std::memcpy(&x, from, sizeof x);
     return __builtin_convertvector(x, Ints);
 }
-#if MDIO_X86 && MDIO_LANES == 4
-MDIO_INLINE Floats larger(const Floats& x, const Floats& y) { return _mm_max_ps(x, y); }
-MDIO_INLINE Floats smaller(const Floats& x, const Floats& y) { return _mm_min_ps(x, y); }
-#else
 MDIO_INLINE Floats larger(const Floats& x, const Floats& y) { return x > y ? x : y; }
 MDIO_INLINE Floats smaller(const Floats& x, const Floats& y) { return x < y ? x : y; }
-#endif
 #endif
 MDIO_INLINE void store(const Ints& x, int32_t* to) { std::memcpy(to, &x, sizeof x); }
 MDIO_INLINE void store(const Floats& x, float* to) { std::memcpy(to, &x, sizeof x); }
@@ -153,8 +165,7 @@ struct Plane {
     Floats x, y, z, square, product;
 };
 
-MDIO_INLINE Plane plane(const Ints& axis, const Vector& v, const Floats& square, float other) {
-    const Vector u = turned(axis, v);
+MDIO_INLINE Plane plane(const Vector& u, const Floats& square, float other) {
     Plane p{floats(u.x), floats(u.y), floats(u.z), {}, {}};
     p.square = (p.x * p.x + p.y * p.y) + p.z * p.z;
     p.product = (p.square + (square - other)) * 0.5f;

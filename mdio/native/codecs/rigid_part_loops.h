@@ -12,10 +12,6 @@ struct Numbers : Part {
     MDIO_INLINE Ints get(int stream, int64_t i) const {
         return number(symbol(stream, i), load(raw[stream] + i), raw_bits[stream]);
     }
-    MDIO_INLINE Vector second(int64_t i) const { return seconds_at(all, seconds + i, in_row[i / GROUP]); }
-    MDIO_INLINE Plane plane_at(int64_t i) const {
-        return plane(axis_of(symbol(0, i) >> 1), second(i), load(squares + i), other);
-    }
     MDIO_INLINE Vector vector(int64_t i) const { return {load(x + i), load(y + i), load(z + i)}; }
     MDIO_INLINE Vector earlier(int64_t i) const {
         return {load(before[0] + i), load(before[1] + i), load(before[2] + i)};
@@ -30,7 +26,11 @@ struct Numbers : Part {
 MDIO_LANES_TARGET
 void first_contexts(const Part& part, uint8_t* to) {
     const Numbers p(part);
-    for (int64_t i = 0; i < p.n; i += LANES) store(longest(p.second(i)), to + i);
+    for (int64_t i = 0; i < p.n; i += LANES) {
+        const Vector second = seconds_at(p.all, p.seconds + i, p.in_row[i / GROUP]);
+        p.put(i, second);
+        store(longest(second), to + i);
+    }
 }
 
 MDIO_LANES_TARGET
@@ -40,9 +40,9 @@ void second_contexts(const Part& part, uint8_t* to) {
         for (int64_t i = 0; i < p.n; i += LANES) store(sphere_context(load(p.squares + i), p.get(0, i)), to + i);
     else
         for (int64_t i = 0; i < p.n; i += LANES) {
-            const Plane plane = p.plane_at(i);
-            store(centre(plane), p.x + i);
-            store(circle_context(plane), to + i);
+            const Vector second = turned(axis_of(p.symbol(0, i) >> 1), p.vector(i));
+            p.put(i, second);
+            store(circle_context(plane(second, load(p.squares + i), p.other)), to + i);
         }
 }
 
@@ -58,9 +58,10 @@ void third_contexts(const Part& part, uint8_t* to) {
         }
     else
         for (int64_t i = 0; i < p.n; i += LANES) {
-            const Plane plane = p.plane_at(i);
-            const Ints v = plus(load(p.x + i), p.get(1, i));
-            const Two both = two(plane, load(p.squares + i), v, p.symbol(0, i) & 1);
+            const Floats square = load(p.squares + i);
+            const Plane u = plane(p.vector(i), square, p.other);
+            const Ints v = plus(centre(u), p.get(1, i));
+            const Two both = two(u, square, v, p.symbol(0, i) & 1);
             p.put(i, {v, both.y, both.z});
             store(both.context, to + i);
         }

@@ -54,7 +54,7 @@ MDIO_INLINE void tell_circle(const Source& s, int64_t i, const Told& to) {
     const Floats a = magnitude(x), b = magnitude(y), c = magnitude(z), least = b >= c ? b : c;
     const Ints last = b >= c ? Ints{} + 1 : Ints{} + 2, axis = a >= least ? Ints{} : last;
     const Floats square = load(s.squares + i);
-    const Plane u = plane(axis, second, square, s.other);
+    const Plane u = plane(turned(axis, second), square, s.other);
     const Vector now = turned(axis, v);
     // Which of both points of the circle it is: they lie on either side of the second atom's vector.
     const Floats along_last = axis == 1 ? y : z, along = axis == 0 ? x : along_last;
@@ -119,7 +119,7 @@ void contexts_of(const Contexts& from, uint8_t* const to[STREAMS]) {
             const Ints how = load(p.symbols[0] + i);
             const Vector second = seconds_at(p.all, p.seconds + i, p.in_row[i / GROUP]);
             const Floats square = load(p.squares + i);
-            const Plane u = plane(axis_of(how >> 1), second, square, p.other);
+            const Plane u = plane(turned(axis_of(how >> 1), second), square, p.other);
             store(longest(second), to[0] + i);
             store(circle_context(u), to[1] + i);
             store(two(u, square, plus(centre(u), get(1, i)), how & 1).context, to[2] + i);

@@ -32,6 +32,84 @@ void decode_some(const Block& b, const InFrame& frame, int64_t first) {
 
 namespace {
 
+#if MDIO_X86
+
+// For each set of four lanes that take a word: behind the next word, where those of the last three lanes lie, and
+// where the words of the next four begin; a byte each.
+struct Taken {
+    uint32_t by[16];
+};
+constexpr Taken taken() {
+    Taken all{};
+    for (uint32_t set = 0; set < 16; ++set)
+        for (uint32_t lane = 0, n = 0; lane < 4; ++lane) {
+            n += 2 * (set >> lane & 1);
+            all.by[set] |= n << (8 * lane);
+        }
+    return all;
+}
+constexpr Taken TAKEN = taken();
+
+MDIO_INLINE int word_at(const uint8_t* from) {
+    uint16_t word;
+    std::memcpy(&word, from, 2);
+    return word;
+}
+
+// Four lanes, with what all processors of this kind have: the entries of their symbols, and their next states.
+template <uint32_t bits>
+MDIO_INLINE __m128i decode_four(__m128i& x, const uint32_t* tables, const uint8_t* contexts, const uint8_t*& next) {
+    const auto twelve = _mm_set1_epi32(0xFFF);
+    alignas(16) uint32_t at[4];
+    _mm_store_si128(reinterpret_cast<__m128i*>(at), _mm_and_si128(x, _mm_set1_epi32((1 << bits) - 1)));
+    if (bits == CONTEXT_BITS)
+        for (int k = 0; k < 4; ++k) at[k] += uint32_t(contexts[k]) << bits;
+    const auto one = _mm_unpacklo_epi32(_mm_cvtsi32_si128(int32_t(tables[at[0]])),
+                                        _mm_cvtsi32_si128(int32_t(tables[at[1]])));
+    const auto other = _mm_unpacklo_epi32(_mm_cvtsi32_si128(int32_t(tables[at[2]])),
+                                          _mm_cvtsi32_si128(int32_t(tables[at[3]])));
+    const auto entry = _mm_unpacklo_epi64(one, other);
+    // A product of 12 and 22 bits, by halves of the second.
+    const auto frequency = _mm_and_si128(_mm_srli_epi32(entry, 8), twelve), rest = _mm_srli_epi32(x, bits);
+    const auto halves = _mm_mullo_epi16(_mm_or_si128(frequency, _mm_slli_epi32(frequency, 16)), rest);
+    const auto carried = _mm_slli_epi32(_mm_mulhi_epu16(frequency, rest), 16);
+    const auto y = _mm_add_epi32(_mm_add_epi32(halves, carried), _mm_srli_epi32(entry, 20));
+    const auto low = _mm_cmpeq_epi32(_mm_srli_epi32(y, 16), _mm_setzero_si128());
+    const uint32_t by = TAKEN.by[_mm_movemask_ps(_mm_castsi128_ps(low))];
+    auto words = _mm_cvtsi32_si128(word_at(next));
+    words = _mm_insert_epi16(words, word_at(next + (by & 255)), 2);
+    words = _mm_insert_epi16(words, word_at(next + (by >> 8 & 255)), 4);
+    words = _mm_insert_epi16(words, word_at(next + (by >> 16 & 255)), 6);
+    next += by >> 24;
+    const auto filled = _mm_or_si128(_mm_slli_epi32(y, 16), words);
+    x = _mm_or_si128(_mm_andnot_si128(low, y), _mm_and_si128(low, filled));
+    return _mm_and_si128(entry, _mm_set1_epi32(255));
+}
+
+template <int lanes, uint32_t bits>
+void decode_lanes_plain(const Block& b, const InFrame& frame) {
+    const uint32_t* const tables = b.tables;
+    const InFrame in = frame;
+    Words& words = *frame.words;
+    __m128i x[lanes / 4];
+    std::memcpy(x, words.states, sizeof x);
+    const uint8_t* next = words.next;
+    int64_t i = 0;
+    for (; i + lanes <= b.n && words.end - next >= 2 * lanes; i += lanes)
+        for (int lane = 0; lane < lanes; lane += 8) {
+            const uint8_t* contexts = bits == CONTEXT_BITS ? in.contexts + i + lane : in.symbols;
+            const auto one = decode_four<bits>(x[lane / 4], tables, contexts, next);
+            const auto other = decode_four<bits>(x[lane / 4 + 1], tables, contexts + 4, next);
+            const auto symbols = _mm_packs_epi32(one, other);
+            _mm_storel_epi64(reinterpret_cast<__m128i*>(in.symbols + i + lane), _mm_packus_epi16(symbols, symbols));
+        }
+    std::memcpy(words.states, x, sizeof x);
+    words.next = next;
+    decode_some(b, frame, i);
+}
+
+#else
+
 // All lanes at a time, while every one may take a word: without branches, which nobody could foresee.
 template <int lanes, uint32_t bits>
 void decode_lanes_plain(const Block& b, const InFrame& frame) {
@@ -60,6 +138,8 @@ void decode_lanes_plain(const Block& b, const InFrame& frame) {
     words.next = next;
     decode_some(b, frame, i);
 }
+
+#endif
 
 void decode(const Block& block, const InFrame* frames, int n_frames) {
     const bool is_most = block.lanes == MOST_LANES;

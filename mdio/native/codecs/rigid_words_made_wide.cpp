@@ -40,16 +40,15 @@ MDIO_INLINE __m512i encoded(__m512i x, const Stream& s, int64_t first, __mmask16
     // A quotient of less than 2^22 is at most one off, of three roundings in float32. What is divided does
     // not wait for the state.
     const auto inverse = _mm512_div_ps(_mm512_set1_ps(1.0f), _mm512_cvtepi32_ps(frequency));
-    auto quotient = _mm512_cvttps_epi32(_mm512_mul_ps(_mm512_cvtepu32_ps(y), inverse));
-    auto rest = _mm512_sub_epi32(y, _mm512_mullo_epi32(quotient, frequency));
-    const __mmask16 more = _mm512_cmplt_epi32_mask(rest, _mm512_setzero_si512());
-    quotient = _mm512_mask_sub_epi32(quotient, more, quotient, one);
-    rest = _mm512_mask_add_epi32(rest, more, rest, frequency);
-    const __mmask16 less = _mm512_cmpge_epi32_mask(rest, frequency);
-    quotient = _mm512_mask_add_epi32(quotient, less, quotient, one);
-    rest = _mm512_mask_sub_epi32(rest, less, rest, frequency);
+    const auto quotient = _mm512_cvttps_epi32(_mm512_mul_ps(_mm512_cvtepu32_ps(y), inverse));
+    const auto rest = _mm512_sub_epi32(y, _mm512_mullo_epi32(quotient, frequency));
+    // The quotient in the place of the state, and the rest: without waiting for that to be put right.
+    const auto gap = _mm512_sub_epi32(_mm512_sll_epi32(one, by), frequency);
     const auto before = _mm512_and_si512(_mm512_srli_epi32(entry, 12), twelve);
-    return _mm512_mask_add_epi32(x, active, _mm512_sll_epi32(quotient, by), _mm512_add_epi32(rest, before));
+    auto z = _mm512_add_epi32(_mm512_add_epi32(y, before), _mm512_mullo_epi32(quotient, gap));
+    z = _mm512_mask_sub_epi32(z, _mm512_movepi32_mask(rest), z, gap);
+    z = _mm512_mask_add_epi32(z, _mm512_cmpge_epi32_mask(rest, frequency), z, gap);
+    return _mm512_mask_mov_epi32(x, active, z);
 }
 
 }  // namespace

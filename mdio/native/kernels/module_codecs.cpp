@@ -118,8 +118,9 @@ py::object encode_rigid(const Array& positions, double number, bool is_xtc, int 
         check(status);
     }
     if (status == MDIO_NO_INTEGERS) return py::none();
+    // The data stay in this thread's memory, until it makes the next: a copy would take new pages.
     return py::make_tuple(py::bytes(reinterpret_cast<const char*>(made.description), size_t(made.description_nbytes)),
-                          py::array_t<uint8_t>(made.nbytes, made.data));
+                          py::array_t<uint8_t>(made.nbytes, made.data, py::none()));
 }
 
 void decode_rigid(const Array& description, const Array& bytes, int64_t n_frames, int64_t n_atoms, double number,

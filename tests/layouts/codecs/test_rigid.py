@@ -136,7 +136,7 @@ def wild(draw) -> np.ndarray:
 def test_integers_of_any_kind(values, cut):
     made = encode_rigid(values, 1.0, *cut, xtc=False)
     assert made is not None
-    description, data = np.frombuffer(made[0], np.uint8), made[1]
+    description, data = np.frombuffer(made[0], np.uint8), made[1].copy()  # others follow
     for side in SIDES:
         with pytest.MonkeyPatch.context() as patch, kernels_of(side, patch):
             again = encode_rigid(values, 1.0, *cut, xtc=False)
