@@ -34,7 +34,6 @@ from numpy.typing import NDArray
 from mdio.core.boxes import boxes_from_vectors, vectors_from_boxes
 from mdio.core.errors import OutputError, SourceError
 from mdio.core.files.fingerprint import read_head
-from mdio.core.files.in_flight import ByteRange, in_flight
 from mdio.core.files.index import FrameIndex
 from mdio.core.files.reading import OpenFile
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo, field_runs
@@ -276,9 +275,9 @@ class TRRLayout(IndexedLayout):
 
     def _headers(self, frames: Sequence[int]) -> Iterator[FrameHeader]:
         """Yield the headers of ascending frames; in a store, all are in flight."""
-        begins = self._index.offsets[list(frames)].tolist() if self._file.remote else []
-        with in_flight(ByteRange(self._file, begin, FIXED_NBYTES) for begin in begins):
-            yield from map(self._frame_header, frames)
+        heads = self._file.heads(self._index.offsets[list(frames)].tolist(), FIXED_NBYTES)
+        for frame, raw in zip(frames, heads, strict=True):
+            yield header_of(raw, self.path, frame, self._index.n_atoms)
 
     def _positions(self) -> ChunkTable | None:
         """Return the table of positions, if all frames have the same fields."""

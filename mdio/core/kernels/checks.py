@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 Float32s: TypeAlias = NDArray[np.float32]
 Float64s: TypeAlias = NDArray[np.float64]
@@ -72,21 +72,18 @@ def output(out: Float32s, n_frames: int, n_atoms: int) -> Float32s:
 def array(
     values: Array,
     name: str,
-    dtypes: Any,
+    dtype: DTypeLike,
     shape: tuple[int | None, ...] | None = None,
     *,
     filled: bool = False,
 ) -> Array:
     """Check that an array is C-contiguous and of this machine's byte order.
 
-    `dtypes`: of which it may be. `shape`: None for any, and in it for any number. `filled`: whether
-    it is written to.
+    `shape`: None for any, and in it for any number. `filled`: whether it is written to.
     """
-    dtypes = dtypes if isinstance(dtypes, tuple) else (dtypes,)
-    if values.dtype not in dtypes:
-        names = " or ".join(np.dtype(dtype).name for dtype in dtypes)
-        raise TypeError(f"{name} is {values.dtype}; it must be native {names}")
-    if shape is not None and (
+    if values.dtype != dtype:
+        raise TypeError(f"{name} is {values.dtype}; it must be native {np.dtype(dtype)}")
+    if shape not in (None, values.shape) and (
         values.ndim != len(shape)
         or any(n not in (None, size) for n, size in zip(shape, values.shape, strict=True))
     ):

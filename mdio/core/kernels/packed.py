@@ -95,7 +95,7 @@ def fold(integers: Int32s) -> Folded:
 
 def unfold(folded: Folded, out: Int32s) -> None:
     """Undo `fold`: fill `out`, C-contiguous int32 of as many numbers."""
-    checks.array(folded, "folded", (np.uint16, np.uint32))
+    checks.array(folded, "folded", np.uint16 if folded.itemsize == 2 else np.uint32)
     if checks.array(out, "out", np.int32, filled=True).size != folded.size:
         raise ValueError(f"out has {out.size} numbers; it must have {folded.size}")
     backend.module.unfold(folded, out)
