@@ -555,14 +555,28 @@ def scan_part(path: Path, marks: FrameMarks, part: int, n_parts: int) -> Part | 
 
 
 def _scan_frames(file: OpenFile, marks: FrameMarks, begin: int, end: int) -> Part | None:
+    def end_of(offset: int) -> int | None:
+        """Return the end of a frame that another one, or the end of the file, follows.
+
+        Coordinates may look like a header, but hardly like one whose frame ends at another header.
+        """
+        nbytes = marks.size_of(file.peek(offset, marks.head_nbytes))
+        stop = offset + (nbytes or file.nbytes)
+        follows = stop == file.nbytes or (
+            stop < file.nbytes and marks.size_of(file.peek(stop, marks.head_nbytes)) is not None
+        )
+        return stop if nbytes and follows else None
+
+    offset: int | None = (
+        0 if begin == 0 else _find_next(file.peek, end, marks.begins, begin, end_of)
+    )
+    if offset is None or offset >= end:
+        return np.empty(0, np.int64), end
     offsets: list[int] = []
-    offset = 0 if begin == 0 else -1
     edges = [begin, *range((begin // PIECE_NBYTES + 1) * PIECE_NBYTES, end, PIECE_NBYTES), end]
     for first, last in itertools.pairwise(edges):
         data = file.array(first, last - first).data
-        if offset < 0:
-            offset = _find_header(file, data, first, marks)
-        while 0 <= offset < last:
+        while offset < last:
             header = bytes(data[offset - first : offset - first + marks.head_nbytes])
             if len(header) < marks.head_nbytes:
                 header = file.peek(offset, marks.head_nbytes)
@@ -571,27 +585,7 @@ def _scan_frames(file: OpenFile, marks: FrameMarks, begin: int, end: int) -> Par
                 return None
             offsets.append(offset)
             offset += nbytes
-    return np.array(offsets, np.int64), offset if offset >= 0 else end
-
-
-def _find_header(file: OpenFile, data: memoryview, first: int, marks: FrameMarks) -> int:
-    """Return the offset of the first frame in a piece of a file; -1 if none begins there.
-
-    Coordinates may look like a header, but hardly like one whose frame ends at another header.
-    """
-    searched = bytes(data) + file.peek(first + len(data), marks.head_nbytes)
-    place = -1
-    while True:
-        hits = [k for k in (searched.find(begin, place + 1) for begin in marks.begins) if k >= 0]
-        if not hits or min(hits) >= len(data):
-            return -1
-        place = min(hits)
-        nbytes = marks.size_of(searched[place : place + marks.head_nbytes])
-        end = first + place + (nbytes or file.nbytes)
-        if end == file.nbytes and nbytes:
-            return first + place
-        if end < file.nbytes and marks.size_of(file.peek(end, marks.head_nbytes)) is not None:
-            return first + place
+    return np.array(offsets, np.int64), offset
 
 
 def join_parts(parts: Sequence[Part | None], n_atoms: int, nbytes: int) -> FrameIndex | None:

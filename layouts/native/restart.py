@@ -69,18 +69,8 @@ class RestartLayout(Layout):
                 f"({' '.join(str(error).split())[:200]}); it may be truncated"
             ) from error
         self._frame = frame
-        return TrajectoryInfo(
-            layout=self.name,
-            path=str(self.path),
-            n_frames=1,
-            n_atoms=frame.n_atoms,
-            dt_ps=1.0,
-            time_first_ps=float(frame.time[0]),
-            time_last_ps=float(frame.time[0]),
-            has_velocities=frame.velocities is not None,
-            has_box=bool(frame.box.any()),
-            nbytes=self.path.stat().st_size,
-        )
+        nbytes = self.path.stat().st_size
+        return TrajectoryInfo.of_block(frame, self.name, str(self.path), nbytes=nbytes)
 
     def _from_netcdf(self) -> FrameBlock:
         import netCDF4

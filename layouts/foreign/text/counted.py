@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from mdio.core.boxes import boxes_from_vectors
-from mdio.core.errors import AtomCountError
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.foreign.text.format import (
     FrameError,
@@ -272,13 +271,12 @@ TITLE = "one frame\n"
 class MDCRD(TextFormat):
     """A trajectory of AMBER, of coordinates that MDAnalysis does not tell from velocities."""
 
+    needs_n_atoms = True
     _has_box: bool | None = None
 
     def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:
         """Yield the frames."""
-        n_atoms = self.options.get("n_atoms")
-        if n_atoms is None:
-            raise AtomCountError("its format does not hold the number of atoms")
+        n_atoms = int(self.options["n_atoms"])
         n_full, rest = divmod(3 * n_atoms, PER_LINE)
         lines.next()
         if nbytes is not None and nbytes - lines.offset < 3 * n_atoms * WIDTH:

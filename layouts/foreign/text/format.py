@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
@@ -21,11 +20,11 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import AtomCountError, MdioError, SourceError
+from mdio.core.errors import MdioError, SourceError
 from mdio.core.frames import LostBytes
 from mdio.core.words import plural
 from mdio.layouts.foreign.packed import UNPACKED_BY, opened_unpacked, packed_as
-from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot, snapshot_of
+from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot, one_line, snapshot_of
 
 MOST_LINE_NBYTES = 1 << 20
 """A line of more bytes is not text."""
@@ -113,6 +112,8 @@ class TextFormat(ABC):
     """Whether the unit of lengths is known."""
     counts: str = "frames"
     """Where times come from if frames have none."""
+    needs_n_atoms: bool = False
+    """Whether the number of atoms is to be given."""
 
     def __init__(self, kind: str, options: Mapping[str, Any]) -> None:
         self.kind_read = kind
@@ -334,11 +335,12 @@ class TextFrames(ForeignFrames):
     """A file of text whose frames are found by the rules of its format."""
 
     def __init__(self, path: Path, kind: str, options: Mapping[str, Any]) -> None:
-        self.path = path
+        super().__init__(path)
         module, _, name = FORMATS[kind].partition(":")
         home = import_module(f"mdio.layouts.foreign.text.{module}")
         self.format: TextFormat = getattr(home, name)(kind, options)
-        self._file, self._process = opened_unpacked(path), os.getpid()
+        if self.format.needs_n_atoms and "n_atoms" not in options:
+            raise self._lacks_n_atoms()
         try:
             self.division = self._divide()
         except BaseException:
@@ -353,11 +355,14 @@ class TextFrames(ForeignFrames):
         self.counts, self.names_lengths = self.format.counts, self.format.names_lengths
         self.sparse = tuple(name for name in self.fields if n_with[name] < self.n_frames)
 
+    def _open(self) -> BinaryIO:
+        return opened_unpacked(self.path)
+
     def _divide(self) -> Division:
         nbytes = None if packed_as(self.path) in UNPACKED_BY else self.path.stat().st_size
         lines, division = Lines(self._file), Division()
         problem: FrameError | None = None
-        with self._whole():
+        with self._translated("divided"):
             try:
                 for span in self.format.spans(lines, nbytes):
                     self._check_atoms(division, span)
@@ -365,7 +370,7 @@ class TextFrames(ForeignFrames):
             except FrameError as error:
                 problem = error
             except (ValueError, LookupError, ArithmeticError) as error:
-                problem = FrameError(f"what stands there cannot be read ({_words(error)})")
+                problem = FrameError(f"what stands there cannot be read ({one_line(error)})")
             size = self._size() if nbytes is None else nbytes
             if division.stops and division.stops[-1] == size and not self._ends_whole(division):
                 division.drop_last()
@@ -398,7 +403,7 @@ class TextFrames(ForeignFrames):
 
     def _size(self) -> int:
         """Return how large the file is once it is unpacked."""
-        return self._file.seek(0, os.SEEK_END)
+        return int(self._file.seek(0, os.SEEK_END))
 
     def _is_blank(self, start: int) -> bool:
         """Return whether nothing follows."""
@@ -410,12 +415,9 @@ class TextFrames(ForeignFrames):
 
     def _raw(self, start: int, stop: int) -> bytes:
         self._file.seek(start)
-        return self._file.read(stop - start)
+        return bytes(self._file.read(stop - start))
 
     def _frame(self, frame: int) -> bytes:
-        # A forked process has its parent's position in the file: it opens the file for itself.
-        if self._process != os.getpid():
-            self._file, self._process = opened_unpacked(self.path), os.getpid()
         start, stop = self.division.starts[frame], self.division.stops[frame]
         raw = self._raw(start, stop)
         if len(raw) < stop - start:
@@ -427,7 +429,7 @@ class TextFrames(ForeignFrames):
 
     def read(self, frame: int) -> Snapshot:
         """Return a frame; raises SourceError."""
-        with self._whole():
+        with self._translated("read"):
             raw = self._frame(frame)
         try:
             snapshot = self.format.read(raw, self.n_atoms)
@@ -437,36 +439,19 @@ class TextFrames(ForeignFrames):
             raise self._refusal(frame, str(error)) from error
         except Exception as error:  # MDAnalysis' readers raise anything
             line = odd_line(raw) if _ABOUT_NUMBERS.search(str(error)) else ""
-            problem = line or f"MDAnalysis finds: {_words(error)}"
+            problem = line or f"MDAnalysis finds: {one_line(error)}"
             raise self._refusal(frame, problem) from error
         if not self.has_times:
             snapshot.time = None
         return snapshot
 
-    @contextmanager
-    def _whole(self) -> Iterator[None]:
-        """Name the file in errors that do not, and report damaged compressed files."""
-        try:
-            yield
-        except AtomCountError:
-            raise AtomCountError(
-                f"{self.path}: its format does not hold the number of atoms; give a topology with "
-                "-s/--top FILE (in Python: n_atoms=)"
-            ) from None
-        except SourceError as error:
-            text = str(error)
-            raise (
-                error if text.startswith(str(self.path)) else SourceError(f"{self.path}: {text}")
-            ) from None
-        except MdioError:
-            raise
-        except Exception as error:
-            if (suffix := packed_as(self.path)) not in UNPACKED_BY:
-                raise
-            raise SourceError(
-                f"{self.path}: cannot be unpacked ({_words(error)}); it is cut or damaged: "
-                f"{UNPACKED_BY[suffix]} tells more"
-            ) from error
+    def _failure(self, what: str, error: BaseException) -> BaseException:  # noqa: ARG002
+        if (suffix := packed_as(self.path)) not in UNPACKED_BY:
+            return error
+        return SourceError(
+            f"{self.path}: cannot be unpacked ({one_line(error)}); it is cut or damaged: "
+            f"{UNPACKED_BY[suffix]} tells more"
+        )
 
     def _refusal(self, frame: int, problem: str, line: int | None = None) -> SourceError:
         where = "" if line is None else f" (by line {line})"
@@ -492,11 +477,3 @@ class TextFrames(ForeignFrames):
                 yield remark
             elif count:
                 yield f"{remark} (frame {first}; {plural(count, 'frame')} in all)"
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
-def _words(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +224,7 @@ class ClassicFile:
     def _with_stride(self, v: Variable, n_records: int) -> Variable:
         shape = (n_records, *v.shape[1:]) if v.is_record else v.shape
         stride = self.record_nbytes if v.is_record else v.row_nbytes
-        return Variable(v.dtype, shape, v.dimensions, v.attributes, v.begin, stride, v.is_record)
+        return replace(v, shape=shape, stride=stride)
 
     def close(self) -> None:
         """Close the file."""
@@ -270,15 +271,10 @@ CDF5 = 5
 """Version of classic NetCDF that counts in 64 bits."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Header:
-    """The header of a classic NetCDF file: it counts the records."""
-
-    raw: bytes
-
-    def __call__(self, start: int, stop: int) -> bytes:
-        count = struct.pack(">q" if self.raw[3] == CDF5 else ">i", stop - start)
-        return self.raw[:4] + count + self.raw[4 + len(count) :]
+def _header_of(raw: bytes, start: int, stop: int) -> bytes:
+    """Return a header that counts records ``start:stop``."""
+    count = struct.pack(">q" if raw[3] == CDF5 else ">i", stop - start)
+    return raw[:4] + count + raw[4 + len(count) :]
 
 
 def bytes_of(path: Path, data: ClassicFile, n_frames: int) -> FrameTable | None:
@@ -297,4 +293,5 @@ def bytes_of(path: Path, data: ClassicFile, n_frames: int) -> FrameTable | None:
         return None
     if max(fixed, default=0) > begin:
         return None
-    return FrameTable(path, edges, _Header(data.file.peek(0, begin)), byte_order=">")
+    own = partial(_header_of, data.file.peek(0, begin))
+    return FrameTable(path, edges, own, byte_order=">")
