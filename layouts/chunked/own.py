@@ -213,7 +213,8 @@ class OwnOutput(ABC, Generic[Array]):
         if atoms is None:
             return self.group, None
         group, atoms = self.groups.cover(atoms) or (self.group, atoms)
-        if atoms is not None and is_all_atoms(atoms, self._sizes[group]):
+        size = self._sizes[group]
+        if atoms is not None and atoms.size == size and np.array_equal(atoms, np.arange(size)):
             atoms = None
         return group, atoms
 
@@ -284,11 +285,6 @@ class StoredGroups:
                 whole = np.array_equal(indices, np.arange(members.size))
                 return name, None if whole else indices
         return None
-
-
-def is_all_atoms(atoms: AtomIndices, n_atoms: int) -> bool:
-    """Return whether these are all atoms, in order."""
-    return atoms.size == n_atoms and bool(np.array_equal(atoms, np.arange(n_atoms)))
 
 
 class Ensemble(ABC):

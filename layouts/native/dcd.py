@@ -344,7 +344,10 @@ def boxes_from_cells(cells: NDArray[np.float64], charmm_version: int = 0) -> NDA
     angles = lengths_angles[:, 3:]
     by_charmm = np.zeros(len(cells), bool)
     if charmm_version > NEWEST_OF_OTHERS:
-        by_charmm = _are_matrices(cells[:, MATRIX_ORDER])
+        vectors = cells[:, MATRIX_ORDER]  # which span a cell if all their minors are positive
+        with np.errstate(all="ignore"):
+            minors = [np.linalg.det(vectors[:, :size, :size]) > 0 for size in (1, 2, 3)]
+        by_charmm = np.all(minors, axis=0)
     cosines = (np.abs(angles) <= 1).all(axis=1) & ~by_charmm
     matrices = by_charmm | ~cosines & (
         (lengths_angles < 0).any(axis=1) | (angles > 180).any(axis=1)
@@ -356,13 +359,6 @@ def boxes_from_cells(cells: NDArray[np.float64], charmm_version: int = 0) -> NDA
         boxes[matrices] = boxes_from_vectors(cells[matrices][:, MATRIX_ORDER])
     boxes[(boxes[:, :3] == 0).all(axis=1)] = 0
     return boxes
-
-
-def _are_matrices(matrices: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return which symmetric matrices, (F, 3, 3), span a cell: all their minors are positive."""
-    with np.errstate(all="ignore"):
-        minors = [np.linalg.det(matrices[:, :size, :size]) for size in (1, 2, 3)]
-    return np.asarray(np.all([minor > 0 for minor in minors], axis=0))
 
 
 class DCDLayout(NativeLayout):

@@ -154,28 +154,27 @@ def scan(path: Path) -> FrameIndex:
     Raises SourceError if one is damaged, or the first is truncated; the message names it.
     """
     with PositionalFile(path) as file:
+        if not file.nbytes:
+            raise SourceError(f"{path}: the file is empty (0 bytes), so it holds no frames")
         offsets: list[int] = []
-        offset, header = 0, None
+        offset, n_atoms = 0, None
         while offset < file.nbytes:
-            raw = file.read(offset, FIXED_NBYTES)
-            if header is not None and len(raw) < FIXED_NBYTES:
+            raw, n_left = file.read(offset, FIXED_NBYTES), file.nbytes - offset
+            if offsets and n_left < FIXED_NBYTES:
                 break
-            header = header_of(raw, path, len(offsets), header.n_atoms if header else None)
-            n_left = file.nbytes - offset
-            if header.frame_nbytes > n_left and offsets:
+            header = header_of(raw, path, len(offsets), n_atoms)
+            if offsets and n_left < header.frame_nbytes:
                 break
-            if header.frame_nbytes > n_left:
+            if n_left < header.frame_nbytes:
                 raise SourceError(
-                    f"{path}: frame {len(offsets)} is truncated: found {n_left} of its "
-                    f"{header.frame_nbytes} bytes; {len(offsets)} frames are whole. Copy the file "
-                    f"again, or cut it to {offset} bytes"
+                    f"{path}: frame 0 is truncated: found {n_left} of its {header.frame_nbytes} "
+                    "bytes; 0 frames are whole. Copy the file again, or cut it to 0 bytes"
                 )
+            n_atoms = header.n_atoms
             offsets.append(offset)
             offset += header.frame_nbytes
-        if header is None:
-            raise SourceError(f"{path}: the file is empty (0 bytes), so it holds no frames")
         lost_nbytes = file.nbytes - offset
-        return FrameIndex(np.array(offsets, np.int64), offset, header.n_atoms, lost_nbytes)
+        return FrameIndex(np.array(offsets, np.int64), offset, n_atoms or 0, lost_nbytes)
 
 
 def header_of(raw: bytes, path: Path, frame: int, n_atoms: int | None) -> FrameHeader:

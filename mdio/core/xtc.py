@@ -13,15 +13,12 @@ four bytes.
 
 from __future__ import annotations
 
-import math
 import os
 import re
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -86,12 +83,8 @@ HEADER_NBYTES = 96
 UNCOMPRESSED_ATOMS = 9
 """Frames of up to so many atoms hold plain floats."""
 
-COMMON = struct.Struct(">iiif9fi")
-PACKED = struct.Struct(">f3i3ii")
 
-
-@dataclass(frozen=True, slots=True)
-class XTCHeader:
+class XTCHeader(NamedTuple):
     """The header of one frame."""
 
     magic: int
@@ -115,48 +108,7 @@ def parse_header(raw: bytes, frame: int, offset: int, n_atoms: int = 0) -> XTCHe
     Returns XTCHeader.
     Raises ValueError: this cannot be the header of a frame; the message says what was found.
     """
-    try:
-        header = _parse(raw)
-        if n_atoms and header.n_atoms != n_atoms:
-            raise ValueError(f"it has {header.n_atoms} atoms, but the first one has {n_atoms}")
-    except ValueError as error:
-        raise ValueError(f"frame {frame} at byte {offset}: {error}") from None
-    return header
-
-
-def _parse(raw: bytes) -> XTCHeader:
-    if len(raw) < COMMON.size:
-        raise ValueError(f"the file ends after {len(raw)} bytes of the frame's header")
-    magic, n_atoms, step, time_ps, *vectors, n_again = COMMON.unpack_from(raw)
-    if magic not in MAGICS:
-        raise ValueError(f"it begins with {magic}, but an XTC frame begins with 1995 or 2023")
-    if n_atoms < 1:
-        raise ValueError(f"its header claims {n_atoms} atoms")
-    if n_again != n_atoms:
-        raise ValueError(f"its header claims {n_atoms} atoms first and then {n_again}")
-    box = tuple(vectors)
-    if n_atoms <= UNCOMPRESSED_ATOMS:
-        nbytes = COMMON.size + 12 * n_atoms
-        return XTCHeader(magic, n_atoms, step, time_ps, box, None, nbytes)
-    begin = COMMON.size + PACKED.size
-    width = 4 if magic == MAGICS[0] else 8
-    if len(raw) < begin + width:
-        raise ValueError(f"the file ends after {len(raw)} bytes of the frame's header")
-    precision, *edges, small = PACKED.unpack_from(raw, COMMON.size)
-    packed = int.from_bytes(raw[begin : begin + width], "big")
-    if not (math.isfinite(precision) and precision > 0):
-        raise ValueError(f"its precision is {precision}")
-    if any(high < low for low, high in zip(edges[:3], edges[3:], strict=True)):
-        raise ValueError("its highest coordinate is below its lowest")
-    if any(high - low >= 2**31 - 1 for low, high in zip(edges[:3], edges[3:], strict=True)):
-        raise ValueError("its coordinates span more than 31 bits")
-    if not 9 <= small <= 73:
-        raise ValueError(f"its index of the small size is {small}, but it must be from 9 to 73")
-    # An atom takes two bits at least, and 102 (3 x 32 + 6) at most.
-    if not n_atoms <= 4 * packed <= 4 * 13 * n_atoms:
-        raise ValueError(f"its header claims {packed} bytes for {n_atoms} atoms")
-    nbytes = begin + width + (packed + 3) // 4 * 4
-    return XTCHeader(magic, n_atoms, step, time_ps, box, precision, nbytes)
+    return XTCHeader(*kernels.parse_header(raw, frame, offset, n_atoms))
 
 
 def decode(

@@ -164,9 +164,11 @@ class ClassicFile:
             begin = min((v.begin for _, v in described if v.is_record), default=file.nbytes)
             n_records = max(0, file.nbytes - begin) // max(1, self.record_nbytes)
         self.dimensions = {name: size or n_records for name, size in sizes}
-        self.variables = {
-            name: self._with_stride(variable, n_records) for name, variable in described
-        }
+        self.variables = {}
+        for name, v in described:
+            shape = (n_records, *v.shape[1:]) if v.is_record else v.shape
+            stride = self.record_nbytes if v.is_record else v.row_nbytes
+            self.variables[name] = replace(v, shape=shape, stride=stride)
 
     def _describe(self, cursor: _Cursor, sizes: list[tuple[str, int]]) -> tuple[str, Variable]:
         name = cursor.name()
@@ -220,11 +222,6 @@ class ClassicFile:
                 f"{self.file.path}: the header is damaged: {records[-1][2]!r} ends at byte {free}, "
                 f"beyond the record that begins at {records[0][0]} and has {self.record_nbytes}"
             )
-
-    def _with_stride(self, v: Variable, n_records: int) -> Variable:
-        shape = (n_records, *v.shape[1:]) if v.is_record else v.shape
-        stride = self.record_nbytes if v.is_record else v.row_nbytes
-        return replace(v, shape=shape, stride=stride)
 
     def close(self) -> None:
         """Close the file."""
