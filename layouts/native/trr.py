@@ -122,7 +122,9 @@ def parse_header(raw: bytes, path: Path, frame: int) -> FrameHeader:
             f"{path}: frame {frame} is damaged: begins with {raw[:8]!r}, expected {START[:8]!r}"
         )
     ir, e, box, vir, pres, top, sym, *fields, n_atoms = SIZES.unpack_from(raw, len(START))
-    itemsize = _itemsize(box, fields, n_atoms)
+    # As GROMACS finds it: from the box, else from the first array.
+    first_nbytes = next((nbytes for nbytes in fields if nbytes), 0)
+    itemsize = box // 9 if box else first_nbytes // max(1, 3 * n_atoms)
     whole = {0, 3 * n_atoms * itemsize}
     matrix = {0, 9 * itemsize}
     if (
@@ -139,13 +141,6 @@ def parse_header(raw: bytes, path: Path, frame: int) -> FrameHeader:
         )
     present = tuple(name for name, nbytes in zip(FIELDS, fields, strict=True) if nbytes)
     return FrameHeader(n_atoms, itemsize, box, vir + pres, present)
-
-
-def _itemsize(box_nbytes: int, fields: list[int], n_atoms: int) -> int:
-    """Return the bytes of a number, as GROMACS finds them: from the box, else the first array."""
-    if box_nbytes:
-        return box_nbytes // 9
-    return next((nbytes // max(1, 3 * n_atoms) for nbytes in fields if nbytes), 0)
 
 
 def scan(path: Path) -> FrameIndex:
@@ -352,7 +347,14 @@ class TRRLayout(IndexedLayout):
                 raise changed
             part = block.frames(slice(first - start, first - start + n_alike))
             if n_alike:
-                _fill_columns(heads[:n_alike], part)
+                heads = heads[:n_alike]
+                part.step[...] = heads["step"]
+                with np.errstate(over="ignore", invalid="ignore"):
+                    part.time[...] = heads["time"].astype(np.float32)
+                    part.box[...] = 0
+                    if header.box_nbytes:
+                        vectors = heads["box"].astype(np.float32)
+                        part.box[...] = boxes_from_vectors(vectors, NM_TO_ANGSTROM)
             for name, out in part.present().items() if n_alike and part.n_atoms else ():
                 if name not in arrays:
                     out[...] = np.nan
@@ -365,16 +367,6 @@ class TRRLayout(IndexedLayout):
             if n_alike < last - first:
                 return first - start + n_alike
         return stop - start
-
-
-def _fill_columns(heads: NDArray[Any], block: FrameBlock) -> None:
-    """Fill step, time and box of frames that hold the same parts."""
-    block.step[...] = heads["step"]
-    with np.errstate(over="ignore", invalid="ignore"):
-        block.time[...] = heads["time"].astype(np.float32)
-        block.box[...] = 0
-        if "box" in (heads.dtype.names or ()):
-            block.box[...] = boxes_from_vectors(heads["box"].astype(np.float32), NM_TO_ANGSTROM)
 
 
 FACTORS = {"positions": 0.1, "velocities": 0.1, "forces": 10.0}
@@ -445,13 +437,6 @@ class TRREncoder(Encoder):
             np.multiply(getattr(block, name), np.float32(FACTORS[name]), out=rows[name])
         return rows.view(np.uint8)
 
-    def offsets(self, data: Bytes) -> NDArray[np.int64]:
-        """Return the offset of each frame of `data`, and the end of the last one."""
-        if not self.sparse:
-            return super().offsets(data)
-        view, edges = data.data, [0]
-        while edges[-1] < len(view):
-            raw = view[edges[-1] : edges[-1] + FIXED_NBYTES].tobytes()
-            header = parse_header(raw, Path("frame"), len(edges) - 1)
-            edges.append(edges[-1] + header.frame_nbytes)
-        return np.array(edges, np.int64)
+    def size_of(self, head: bytes) -> int:
+        """Return the bytes of a frame that begins so."""
+        return parse_header(head[:FIXED_NBYTES], Path("frame"), 0).frame_nbytes

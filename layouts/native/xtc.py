@@ -62,19 +62,6 @@ def check_frames(data: NDArray[np.uint8], run: range, frames: FrameTable, n_atom
         )
 
 
-def _marks(n_atoms: int) -> FrameMarks:
-    """Return the marks with which frames of `n_atoms` begin."""
-
-    def size_of(raw: bytes) -> int | None:
-        try:
-            return parse_header(raw, 0, 0, n_atoms).nbytes
-        except ValueError:
-            return None
-
-    begins = [struct.pack(">ii", magic, n_atoms) for magic in MAGICS]
-    return FrameMarks(n_atoms, begins, size_of, HEADER_NBYTES)
-
-
 def header_at(file: PositionalFile, index: FrameIndex, frame: int) -> XTCHeader:
     """Return the header of a frame; raises SourceError."""
     offset = int(index.offsets[frame])
@@ -185,7 +172,16 @@ class XTCLayout(IndexedLayout):
     @classmethod
     def marks(cls, path: Path) -> FrameMarks:
         """Return the marks with which frames of a file begin, from its first frame."""
-        return _marks(read_header(path).n_atoms)
+        n_atoms = read_header(path).n_atoms
+
+        def size_of(raw: bytes) -> int | None:
+            try:
+                return parse_header(raw, 0, 0, n_atoms).nbytes
+            except ValueError:
+                return None
+
+        begins = [struct.pack(">ii", magic, n_atoms) for magic in MAGICS]
+        return FrameMarks(n_atoms, begins, size_of, HEADER_NBYTES)
 
     def _open_frames(self) -> TrajectoryInfo:
         self._find_frames(read_header(self.path).n_atoms, scan)
@@ -244,11 +240,6 @@ class XTCEncoder(Encoder):
         )
         return np.frombuffer(data, np.uint8)
 
-    def offsets(self, data: Bytes) -> NDArray[np.int64]:
-        """Return the offset of each frame of `data`, and the end of the last one."""
-        view, edges = data.data, [0]
-        while edges[-1] < len(view):
-            end = edges[-1]
-            header = parse_header(view[end : end + HEADER_NBYTES].tobytes(), len(edges) - 1, end)
-            edges.append(end + header.nbytes)
-        return np.array(edges, np.int64)
+    def size_of(self, head: bytes) -> int:
+        """Return the bytes of a frame that begins so."""
+        return parse_header(head, 0, 0).nbytes

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Self, TypeVar, cast
 
 from mdio.core.errors import BlockError
@@ -265,14 +266,11 @@ class MPIExecutor(Executor):
         if isinstance(self._why, SystemExit | KeyboardInterrupt):  # little time may be left
             self._grace_s = min(ENDING_S, self._grace_s)
         self.close()
-        barrier, nap = self._exit_comm.Ibarrier(), Nap()
         deadline = time.monotonic() + self._grace_s
         if self._theirs is not None:  # whose it is speaks first, and one of the others if he cannot
             deadline += 2 * FORWARD_S * (1 + self.rank)
-        while not barrier.Test():
-            if self._why is not None and time.monotonic() > deadline:
-                abort(self._exit_comm, self._why)
-            nap.take()
+        late = None if self._why is None else partial(abort, self._exit_comm, self._why)
+        Nap().until(self._exit_comm.Ibarrier().Test, deadline, late)
         if self._queue is not None:
             self._queue.close()
             self._queue = None
