@@ -245,7 +245,7 @@ class StoredGroups:
     """
 
     def __init__(self, groups: Mapping[str, AtomIndices]) -> None:
-        self._groups = []
+        self._stored, self._groups = groups, []
         for name in sorted(groups, key=lambda name: groups[name].size):
             order = np.argsort(groups[name], kind="stable")
             self._groups.append((name, groups[name][order], order))
@@ -268,12 +268,7 @@ class StoredGroups:
 
     def members(self, name: str) -> AtomIndices:
         """Return the atoms of a group in the order in which they are stored; raises KeyError."""
-        for other, members, order in self._groups:
-            if other == name:
-                stored = np.empty_like(members)
-                stored[order] = members
-                return stored
-        raise KeyError(name)
+        return self._stored[name]
 
     def _search(self, atoms: AtomIndices) -> Covered | None:
         for name, members, order in self._groups:

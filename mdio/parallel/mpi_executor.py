@@ -198,7 +198,15 @@ class MPIExecutor(Executor):
             run.settle()
             raise
         outcomes = run.settle()
-        self._raise_first(run, outcomes)
+        failed = [(number, error) for number, error, _ in outcomes if error is not None]
+        if failed:
+            number, first = min(failed, key=lambda pair: pair[0])
+            if number == run.number and run.error is not None:
+                raise run.error
+            self._theirs = first
+            raise first
+        if any(has_told for _, _, has_told in outcomes):
+            raise BlockError("rank 0 stopped before the work was done; its message says why")
         if self.to_all:
             every = self._comm.bcast(results if self._comm.rank == 0 else None)
             if self._comm.rank != 0:
@@ -236,19 +244,6 @@ class MPIExecutor(Executor):
                 yield number, other
                 nap = Nap()
             nap.take()
-
-    def _raise_first(
-        self, run: RankRun, outcomes: list[tuple[int, BaseException | None, bool]]
-    ) -> None:
-        failed = [(number, error) for number, error, _ in outcomes if error is not None]
-        if failed:
-            number, first = min(failed, key=lambda pair: pair[0])
-            if number == run.number and run.error is not None:
-                raise run.error
-            self._theirs = first
-            raise first
-        if any(has_told for _, _, has_told in outcomes):
-            raise BlockError("rank 0 stopped before the work was done; its message says why")
 
     def close(self) -> None:
         """End the work of an iterator that was left unfinished (all ranks)."""

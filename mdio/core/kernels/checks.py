@@ -59,6 +59,16 @@ def native_rows(array: Float32s, name: str) -> Float32s:
     return array
 
 
+def planes(planar: Float32s) -> tuple[Float32s, bool]:
+    """Do as `coordinates`, and check that the atoms of (frames, 3, atoms) are contiguous."""
+    planar, swapped = coordinates(planar, "planar")
+    if planar.shape[1] != 3:
+        raise ValueError(f"planar has shape {planar.shape}; it must be (frames, 3, atoms)")
+    if planar.size and planar.shape[2] > 1 and planar.strides[2] != 4:
+        raise ValueError("planar must be contiguous along its atoms; pass a copy")
+    return planar, swapped
+
+
 def output(out: Float32s, n_frames: int, n_atoms: int) -> Float32s:
     """Check that `out` can be filled with (n_frames, n_atoms, 3)."""
     out = native_rows(out, "out")

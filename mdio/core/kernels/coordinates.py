@@ -29,12 +29,8 @@ def planar_to_xyz(planar: Float32s, out: Float32s, atoms: Int64s | None = None) 
     other byte order. `out` ((F, k, 3) float32): filled. `atoms` ((k,) int64, optional): which
     atoms; all by default.
     """
-    planar, swapped = checks.coordinates(planar, "planar")
-    n_frames, n_axes, n_atoms = planar.shape
-    if n_axes != 3:
-        raise ValueError(f"planar has shape {planar.shape}; it must be (frames, 3, atoms)")
-    if planar.size and n_atoms > 1 and planar.strides[2] != 4:
-        raise ValueError("planar must be contiguous along its atoms; pass a copy")
+    planar, swapped = checks.planes(planar)
+    n_frames, _, n_atoms = planar.shape
     atoms, n_out = checks.indices(atoms, n_atoms)
     out = checks.output(out, n_frames, n_out)
     if out.size:
@@ -79,12 +75,10 @@ def xyz_to_planar(src: Float32s, planar: Float32s) -> None:
     need no alignment.
     """
     src = checks.native_rows(src, "src")
-    planar, swapped = checks.coordinates(planar, "planar")
+    planar, swapped = checks.planes(planar)
     n_frames, n_atoms, _ = src.shape
     if planar.shape != (n_frames, 3, n_atoms) or swapped:
         raise ValueError(f"planar has shape {planar.shape}; it must be {(n_frames, 3, n_atoms)}")
-    if planar.size and n_atoms > 1 and planar.strides[2] != 4:
-        raise ValueError("planar must be contiguous along its atoms")
     if not planar.flags.writeable:
         raise ValueError("planar is read-only")
     if planar.size:
