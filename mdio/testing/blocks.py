@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,7 @@ Floats = NDArray[np.float32]
 class Oracle(FrameBlock):
     """All frames of a trajectory, read by something that is not mdio."""
 
-    dt_ps: float | None = field(default=None, kw_only=True)
+    dt_ps: float | None = None
     """Time between frames, ps, if known."""
 
 
