@@ -19,7 +19,8 @@ import numpy as np
 from measuring import run_bench, sizes
 
 from mdio.analysis import report as page
-from mdio.analysis.report import BLOCK_COLOURS, figure, figure_svg, need_matplotlib
+from mdio.analysis.plots import figure, figure_svg
+from mdio.analysis.report import BLOCK_COLOURS, need_matplotlib
 from mdio.analysis.scaling import append_jsonl, make_folder, mpiexec_command, run_for_json
 from mdio.cli.common import add, add_bench_output, positive, positives, print_json
 from mdio.cli.workers import root_speaks, world

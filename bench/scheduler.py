@@ -22,7 +22,8 @@ import numpy as np
 from measuring import run_bench
 
 from mdio.analysis import report as page
-from mdio.analysis.report import BLOCK_COLOURS, figure, figure_svg, need_matplotlib
+from mdio.analysis.plots import figure, figure_svg
+from mdio.analysis.report import BLOCK_COLOURS, need_matplotlib
 from mdio.analysis.scaling import append_jsonl, make_folder
 from mdio.cli.common import add, add_bench_output, names_among, positive, print_json
 from mdio.core.errors import MissingExtraError

@@ -1,7 +1,7 @@
 """Frames of a continuation, added to an output of mdio.
 
-Which frames of a source an output has already: what grows is known by its contents. Then, which
-frames it is to have, and of which source each is, before any is copied.
+First, which frames of a source the output has already: a source that has grown is recognised by
+its contents. Then, which frames the output gets, and from which source, before any is copied.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ COMPARED_NBYTES = 1 << 30
 """Bytes compared of a source that looks unchanged; other sources are compared completely."""
 FOLLOWED_NBYTES = 64 << 20
 """Bytes compared at each look at a followed source that looks unchanged."""
-AT_LEAST = 16
-"""Frames that are compared, however large they are."""
+MIN_COMPARED = 16
+"""Frames that are compared at least, however large they are."""
 RUN_NBYTES = 16 << 20
-ROUNDED_ANGSTROM = 0.02
+MAX_ROUNDING_ANGSTROM = 0.02
 """Largest difference between a frame and the same one in another format, which may round."""
-ROUNDED_BOX = 1e-4
+MAX_ROUNDING_BOX = 1e-4
 """Relative: unit cells are kept as vectors or as lengths and angles."""
 
 Numbers = NDArray[np.int64]
@@ -72,9 +72,9 @@ def is_unchanged_source(path: Path, source: Mapping[str, Any]) -> bool:
     """
     for recorded in source.get("files", [source]):
         if recorded.get("path") == str(path.absolute()):
-            now = file_state(path, recorded["nbytes"])
-            return now["nbytes"] >= recorded["nbytes"] and all(
-                now[end] == recorded[end] for end in ("crc32c_head", "crc32c_tail")
+            current = file_state(path, recorded["nbytes"])
+            return current["nbytes"] >= recorded["nbytes"] and all(
+                current[end] == recorded[end] for end in ("crc32c_head", "crc32c_tail")
             )
     return False
 
@@ -91,7 +91,9 @@ class Comparison:
         bounds = [
             (layout.manifest or {}).get("error_bound_angstrom", 0.0) for layout in (old, source)
         ]
-        self.allowed = {"positions": sum(bounds) + (0.0 if self.is_exact else ROUNDED_ANGSTROM)}
+        self.allowed = {
+            "positions": sum(bounds) + (0.0 if self.is_exact else MAX_ROUNDING_ANGSTROM)
+        }
         for name, step in old.info.field_precisions.items():
             self.allowed[name] = step / 2
 
@@ -113,7 +115,7 @@ class Comparison:
         """
         n_pairs = n_compared = len(old_frames)
         if nbytes is not None:
-            n_compared = min(n_pairs, max(AT_LEAST, nbytes // max(1, source.info.frame_nbytes)))
+            n_compared = min(n_pairs, max(MIN_COMPARED, nbytes // max(1, source.info.frame_nbytes)))
         if n_compared < n_pairs:
             sample = np.unique(np.linspace(0, n_pairs - 1, n_compared).astype(int))
             if self._same(read, follows, source, old_frames[sample], new_frames[sample]).all():
@@ -130,8 +132,8 @@ class Comparison:
     ) -> Bools:
         same = np.ones(len(old_frames), bool)
         max_frames = max(1, RUN_NBYTES // max(1, source.info.frame_nbytes))
-        cuts = np.flatnonzero(~follows(old_frames) | (np.diff(new_frames) != 1)) + 1
-        for begin, end in pairwise([0, *cuts.tolist(), len(old_frames)]):
+        breaks = np.flatnonzero(~follows(old_frames) | (np.diff(new_frames) != 1)) + 1
+        for begin, end in pairwise([0, *breaks.tolist(), len(old_frames)]):
             for first in range(begin, end, max_frames):
                 n_frames = min(max_frames, end - first)
                 old = read(int(old_frames[first]), n_frames)
@@ -151,7 +153,7 @@ class Comparison:
                 setattr(old, name, None)
         rounded = ("positions", "velocities", "forces")
         _, problems = compare_blocks(old, new, self.allowed, tables=False, rounded=rounded)
-        boxes = np.isclose(old.box, new.box, rtol=ROUNDED_BOX, atol=1e-3, equal_nan=True)
+        boxes = np.isclose(old.box, new.box, rtol=MAX_ROUNDING_BOX, atol=1e-3, equal_nan=True)
         return not problems and bool(boxes.all())
 
 
@@ -250,8 +252,8 @@ class Timeline:
     @property
     def parts(self) -> list[tuple[int, int, int]]:
         """Runs of frames: number of the member, first frame, one beyond the last."""
-        turns = np.flatnonzero((np.diff(self.member) != 0) | (np.diff(self.frame) != 1)) + 1
-        edges = pairwise([0, *turns.tolist(), len(self.frame)])
+        breaks = np.flatnonzero((np.diff(self.member) != 0) | (np.diff(self.frame) != 1)) + 1
+        edges = pairwise([0, *breaks.tolist(), len(self.frame)])
         return [
             (int(self.member[a]), int(self.frame[a]), int(self.frame[b - 1]) + 1) for a, b in edges
         ]
@@ -297,22 +299,31 @@ def prepare_append(
     Frames that `out` already has are found by time, compared by coordinates, and left out. Where
     two frames have the same time, the continuation's is taken unless ``overlap`` says otherwise.
 
-    Raises PlanError: `out` is none of mdio's that frames can be added to; an option that follows
-    from it. SourceError: a source does not fit, or adds nothing.
+    Raises PlanError: frames cannot be added to `out`, or an option is given that the output
+    itself determines. SourceError: a source does not fit, or adds nothing.
     """
     for name in options.out_of_place("append"):
         raise PlanError(
             f"{out}: frames are added as the existing ones were written, so leave out {name}; "
             "to change it, convert all sources together again"
         )
+    selection = options.selection
+    for name in ("start", "stop", "step"):  # those that follow a file set them
+        if getattr(selection, name) is not None and not options.running.growing:
+            raise PlanError(
+                f"{out}: all frames that it lacks are added, so leave out --{name}; to choose "
+                "frames, convert all sources together again"
+            )
     out = link_target(out)
     settle(out)
     former = state_at(out)
     old = open_layout(out, verify=options.sources.verify)
     try:
+        if options.storage.to not in (None, old.name):
+            raise PlanError(f"{out}: is {old.name}, and stays it; leave out --to")
         open_continuation(old, 0)
         files = [to_path(file) for file in sources]
-        return _Plan(old, former, files, options).make()
+        return _Plan(old, former, files, options).plan()
     except BaseException:
         old.close()
         raise
@@ -321,14 +332,14 @@ def prepare_append(
 def prepare_continuation(
     out: Path, stop: int, new: Layout, options: ConversionOptions
 ) -> Conversion:
-    """Plan an output of the first `stop` frames of `out`, and of those of `new`, which is no file.
+    """Plan an output of the first `stop` frames of `out`, followed by those of `new`, in memory.
 
     Raises PlanError, SourceError: `out` cannot be continued.
     """
     former = state_at(out)
     old = open_layout(out)
     try:
-        return _Plan(old, former, [], options).behind(stop, new)
+        return _Plan(old, former, [], options).continue_from(stop, new)
     except BaseException:
         old.close()
         raise
@@ -343,7 +354,7 @@ def check_continues(source: Path, out: Path, options: ConversionOptions) -> None
     plan = _Plan(old, None, [source], options.replaced(start=0))
     try:
         with plan.source(source):
-            plan.check_it_is_the_same(source)
+            plan.check_same_source(source)
     finally:
         old.close()
 
@@ -358,25 +369,28 @@ class _Plan:
         self.notes: list[str] = []
         self.frames_of: dict[Layout, tuple[TrajectoryInfo, NDArray[np.int64]]] = {}
         """For each source, which is a view: what its file holds, and the numbers of its frames."""
-        self.whole: dict[Path, tuple[Layout, int]] = {}
+        self.transformed: dict[Path, tuple[Layout, int]] = {}
         """For each file: all its frames, transformed as the output's are, and their number."""
         self.numbered = options.selection.start is not None
         """Whether the frames to add are given by number, as in a file that is followed."""
-        strided = any(step > 1 for *_, step in self.manifest["frames"])
-        self.stride_ps = float(self.manifest["dt_ps"]) if strided else None
+        strides = [step for *_, step in self.manifest["frames"]]
+        dt_ps = float(self.manifest["dt_ps"])
+        if old.info.n_frames == 1:  # then it is that of the source
+            dt_ps *= max(strides)
+        self.stride_ps = dt_ps if max(strides) > 1 else None
         """Time between frames, where the output skips frames of its source."""
 
-    def make(self) -> Conversion:
+    def plan(self) -> Conversion:
         old = self.old
         sources = {self.source(path): path for path in self.files}
         # On disk, the output itself is compared when it is replaced.
-        read = [*self.files, *[old.path] * (self.former is None)]
+        read_paths = [*self.files, *[old.path] * (self.former is None)]
         # A source may still be growing: only its whole frames are taken.
         may_grow = self.options.running.growing or any(source.info.lost for source in sources)
-        states = SourceStates(read, may_grow=may_grow)
+        states = SourceStates(read_paths, may_grow=may_grow)
         if self.numbered:
             ((source, path),) = sources.items()
-            self.check_it_is_the_same(path)
+            self.check_same_source(path)
             chain = ChainLayout([old, source], overlap=KEEP_ALL)
             before = indices_from_runs(self.manifest["frames"])
             numbers = np.concatenate([before, self.frames_of[source][1]])
@@ -387,11 +401,11 @@ class _Plan:
         conversion.states = states
         return conversion
 
-    def behind(self, stop: int, new: Layout) -> Conversion:
-        """Plan the first `stop` frames of the output, and behind them those of `new`."""
+    def continue_from(self, stop: int, new: Layout) -> Conversion:
+        """Plan an output of the first `stop` frames, followed by those of `new`."""
         n_new = new.info.n_frames
         chain = chain_parts([self.old, new], Joining(((0, 0, stop), (1, 0, n_new))))
-        source = self._said((), ())
+        source = self._source_with_flaws((), ())
         before = indices_from_runs(self.manifest["frames"])[:stop]
         first = int(source["n_frames"]) if "path" in source else stop
         frames = np.concatenate([before, first + np.arange(n_new)])
@@ -425,10 +439,10 @@ class _Plan:
             (stripe["stripe_nbytes"], stripe["stripe_count"]) if stripe.get("asked") else ()
         )
         groups = self.manifest["group_atoms"]
-        read = [path for member, path in sources.items() if member in chain.members]
+        read_paths = [path for member, path in sources.items() if member in chain.members]
         job = Job(
             out=old.path,
-            files=read,
+            files=read_paths,
             view=ViewLayout(old.path, source=chain),
             choice=AtomChoice(
                 None, self._atoms, {name: indices_from_runs(runs) for name, runs in groups.items()}
@@ -513,20 +527,23 @@ class _Plan:
                 effect = "NaN in the frames added" if has_field else "left out"
                 lacking = path if has_field else self.old.path
                 self.notes.append(f"{lacking}: has no {name}: {effect}")
-        whole: Layout = source
+        transformed_source: Layout = source
         if transformed := manifest["source"].get("transformed"):
+            self._check_reference(transformed)
             if transformed["pbc"] == "nojump" and not self.numbered:
                 raise PlanError(
                     f"{self.old.path} was made with --pbc nojump, which follows atoms from the "
                     "first frame on; convert all files together again"
                 )
-            onto_frame = "fit" in transformed and not isinstance(transformed["fit_reference"], str)
-            if onto_frame and not self.numbered:
+            fits_frame = "fit" in transformed and not isinstance(transformed["fit_reference"], str)
+            if fits_frame and not self.numbered:
                 raise PlanError(
                     f"{self.old.path} was made with --fit to a frame of its source; convert all "
                     "files together again, or name a file with --fit-reference from the beginning"
                 )
-            whole = TransformedLayout(path, source=source, top=options.sources.top, **transformed)
+            transformed_source = TransformedLayout(
+                path, source=source, top=options.sources.top, **transformed
+            )
         frames: Any = None
         if self.numbered:
             frames = range(
@@ -542,29 +559,42 @@ class _Plan:
                 frames = select_frames(source, begin_ps=begin_ps, dt_ps=dt_ps)
             else:
                 frames = range(0)
-        self.whole[path] = whole, info.n_frames
-        view = ViewLayout(path, source=whole, frames=frames, atoms=atoms)
+        self.transformed[path] = transformed_source, info.n_frames
+        view = ViewLayout(path, source=transformed_source, frames=frames, atoms=atoms)
         self.frames_of[view] = info, np.asarray(view.frames)
         return view
 
-    def check_it_is_the_same(self, path: Path) -> None:
+    def _check_reference(self, transformed: Mapping[str, Any]) -> None:
+        """Raise SourceError if the file that frames were fitted to has changed."""
+        reference = transformed.get("fit_reference")
+        state = fingerprint(reference) if isinstance(reference, str) else {"path": None}
+        for recorded in self.manifest["source"].get("used", ()):
+            keys = ("nbytes", "crc32c_head", "crc32c_tail")
+            same_path = recorded["path"] == state["path"]
+            if same_path and any(recorded[key] != state[key] for key in keys):
+                raise SourceError(
+                    f"{reference}: was changed since the frames of {self.old.path} were fitted to "
+                    "it; put the former file back, or convert all files together again"
+                )
+
+    def check_same_source(self, path: Path) -> None:
         """Compare the frames that the output has of a source with those in the source now."""
         before = indices_from_runs(self.manifest["frames"])
-        whole, n_frames = self.whole[path]
+        transformed_source, n_frames = self.transformed[path]
         if len(before) and int(before.max()) >= n_frames:
             raise SourceError(
                 f"{path}: has {n_frames:,} frames, and {self.old.path} has frames of it up to "
                 f"number {int(before.max()):,}; give the file that it was made from"
             )
-        view = ViewLayout(path, source=whole, frames=before, atoms=self._atoms)
+        view = ViewLayout(path, source=transformed_source, frames=before, atoms=self._atoms)
         is_known = is_unchanged_source(path, self.manifest["source"])
-        places = np.arange(len(before))
+        old_numbers = np.arange(len(before))
         same = Comparison(self.old, view).same(
             lambda first, n: self.old.read(first, first + n),
             lambda frames: np.diff(frames) == 1,
             view,
-            places,
-            places,
+            old_numbers,
+            old_numbers,
             FOLLOWED_NBYTES if is_known else COMPARED_NBYTES,
         )
         check_same_trajectory(path, self.old.path, same, read_times(view))
@@ -587,7 +617,7 @@ class _Plan:
             else None
         )
 
-    def _said(self, lost: Sequence[Any], made_up: Sequence[str]) -> dict[str, Any]:
+    def _source_with_flaws(self, lost: Sequence[Any], made_up: Sequence[str]) -> dict[str, Any]:
         """Return the manifest's ``source`` with the flaws of the frames added."""
         source = dict(self.manifest["source"])
         lost_bytes = [*source.pop("lost", []), *map(asdict, lost)]
@@ -629,9 +659,12 @@ class _Plan:
 
     def _with_files(self, chain: ChainLayout, sources: Mapping[Layout, Path]) -> dict[str, Any]:
         prints = [fingerprint(path) for layout, path in sources.items() if layout in chain.members]
-        source = self._said(chain.info.lost, chain.info.made_up)
-        own = {name: source.pop(name) for name in prints[0] if name in source}
-        return source | {"path": own["path"], "files": [*source.get("files", [own]), *prints]}
+        source = self._source_with_flaws(chain.info.lost, chain.info.made_up)
+        first_file = {name: source.pop(name) for name in prints[0] if name in source}
+        return source | {
+            "path": first_file["path"],
+            "files": [*source.get("files", [first_file]), *prints],
+        }
 
     def _origin_of_all(self, chain: ChainLayout, sources: Mapping[Layout, Path]) -> Origin:
         """Return `_origin` for sources added as given, one after the other."""

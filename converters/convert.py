@@ -144,21 +144,21 @@ def plan_conversion(
     former: State | None = None,
 ) -> Conversion:
     """Plan with the opened source, which stays open."""
-    reading, keep = options.sources, options.selection
-    storage, run = options.storage, options.running
+    reading, selection = options.sources, options.selection
+    storage, running = options.storage, options.running
     writer = writer_class(layout_name)
-    choice = choose_atoms(origin, reading.top, keep.select, keep.groups)
-    whole: Layout = origin
-    transformed, step_notes = keep.transformation(keep.select), []
-    if transformed is not None:
-        whole = moved = TransformedLayout(
-            origin.path, source=origin, top=reading.top, **transformed
+    choice = choose_atoms(origin, reading.top, selection.select, selection.groups)
+    transformed_source: Layout = origin
+    transform_options, step_notes = selection.transformation(selection.select), []
+    if transform_options is not None:
+        transformed_source = transformed_layout = TransformedLayout(
+            origin.path, source=origin, top=reading.top, **transform_options
         )
         if choice.universe is not None:
-            moved.universe = choice.universe
-        step_notes = notes_on_steps(moved, choice.kept, executor.n_workers)
+            transformed_layout.universe = choice.universe
+        step_notes = notes_on_steps(transformed_layout, choice.kept, executor.n_workers)
     if frames is None:
-        frames = select_frames(origin, **keep.frames)
+        frames = select_frames(origin, **selection.frames)
     keeps = storage.topology and layout_class(layout_name).facts.keeps_topology
     topology = choice.topology if keeps else None
     if not storage.topology:
@@ -172,25 +172,30 @@ def plan_conversion(
     if reading.salvage:
         frames, unreadable = readable(origin, frames)
     view = ViewLayout(
-        origin.path, source=whole, frames=frames, atoms=choice.kept, unreadable=unreadable
+        origin.path,
+        source=transformed_source,
+        frames=frames,
+        atoms=choice.kept,
+        unreadable=unreadable,
     )
-    note = None if keep.dt_ps is None else note_on_dt(origin.info, view.info, keep.dt_ps)
+    note = None if selection.dt_ps is None else note_on_dt(origin.info, view.info, selection.dt_ps)
     notes = origin.notes if note is None else (*origin.notes, note)
     notes = (*notes, *step_notes, *choice.notes)
     stretches = tuple(one for one in origin.stretches if unreadable)
     if unreadable:
         left_out = indices_from_runs(unreadable)
-        counted = np.setdiff1d(left_out, [one.frame for one in stretches])
-        others = f"{plural(origin.info.n_frames - len(left_out), 'whole frame')} kept"
-        notes = (*notes, *(f"{one}; left out, {others}" for one in stretches))
-        if len(counted):
-            which = f"number {runs_text(runs_from_indices(counted))}"
-            lost = f"{origin.path}: {plural(len(counted), 'frame')} cannot be read ({which})"
-            notes = (*notes, f"{lost}; left out, {others}")
-    if run.growing:  # what is not complete is to come
+        single_frames = np.setdiff1d(left_out, [one.frame for one in stretches])
+        kept_text = f"{plural(len(frames), 'whole frame')} kept"
+        notes = (*notes, *(f"{one}; left out, {kept_text}" for one in stretches))
+        if len(single_frames):
+            which = f"number {runs_text(runs_from_indices(single_frames))}"
+            name = origin.path if len(source) == 1 else "the joined files"
+            lost = f"{name}: {plural(len(single_frames), 'frame')} cannot be read ({which})"
+            notes = (*notes, f"{lost}; left out, {kept_text}")
+    if running.growing:  # what is not complete is to come
         notes = ()
     elif not reading.salvage:
-        check_whole(origin.info, keep.stop, keep.end_ps)
+        check_whole(origin.info, selection.stop, selection.end_ps)
     striping = StripeRequest(storage.stripe_nbytes, storage.stripe_count, storage.progressive)
     if repairs is None:  # older versions asked for any size
         striping.check()
@@ -210,14 +215,14 @@ def plan_conversion(
         else {},
     )
     plan = note_dropped(writer.plan_for(view.info, write_options), view.info, write_options)
-    meaning = unstriped(target)
-    notes = notes if meaning is None else (*notes, meaning)
+    stripes_note = unstriped(target)
+    notes = notes if stripes_note is None else (*notes, stripes_note)
     plan = plan.replace(notes=(*plan.notes, *notes), source_density=origin.info.density)
     if repairs is not None:
-        plan = plan.replace(**repairs.made)
-    if plan.writing.direct is not None and run.mpio is None:
-        plan = plan.replace(direct=direct_for(run.direct, plan, target))
-    if run.mpio is None and is_written_by_owner(plan, target, executor):
+        plan = plan.replace(**repairs.plan_values)
+    if plan.writing.direct is not None and running.mpio is None:
+        plan = plan.replace(direct=direct_for(running.direct, plan, target))
+    if running.mpio is None and is_written_by_owner(plan, target, executor):
         # Where files are written as a whole, they are the pieces.
         plan = plan.replace(by_owner=True) if writer.facts.writes_files_once else for_owner(plan)
     job = Job(
@@ -230,7 +235,7 @@ def plan_conversion(
         options=options,
         striping=striping,
         nbytes_in=origin.info.nbytes,
-        transformed=transformed,
+        transformed=transform_options,
         joined=getattr(origin, "joined", None),
         topology=topology,
         repairs=repairs,

@@ -88,6 +88,8 @@ def convert_ensemble(
     chosen = choose_executor(executor, None)
     need_disk(out, "ensembles are written to disk; convert each trajectory by itself")
     requested = ConversionOptions.of(**options)
+    if requested.running.append:
+        raise PlanError(f"{out}: nothing is added to an ensemble; append to its trajectories")
     layout = layout_name_for_output(out, requested.storage.to)
     kind = writer_class(layout).facts.ensemble
     if kind is None:
@@ -169,6 +171,7 @@ def _begun(
 ) -> dict[str, Any]:
     """Return plain values that must be equal for an ensemble to be resumed."""
     top = options.sources.top
+    reference = (options.selection.transformation(None) or {}).get("fit_reference")
     values = {
         "version of mdio": __version__,
         "layout": layout,
@@ -176,6 +179,7 @@ def _begun(
             label: [fingerprint(to_path(path)) for path in paths] for label, paths in files.items()
         },
         "topology": fingerprint(Path(top)) if isinstance(top, str | PathLike) else None,
+        "reference": fingerprint(Path(reference)) if isinstance(reference, str) else None,
         "options": options.recipe(),
     }
     plain: dict[str, Any] = json.loads(json.dumps(values))
@@ -271,7 +275,9 @@ def convert_members(
             f"{source} -> {out}: give an ensemble, and names with a place for its labels, such as "
             "'back/{label}.xtc'"
         )
-    rows = [(label, path, Path(out.replace("{label}", label))) for label, path in members.items()]
+    rows = [
+        (label, path, to_path(out.replace("{label}", label))) for label, path in members.items()
+    ]
     options |= {"force": force, "resume": resume}
     results = _convert_each(rows, options, choose_executor(executor, None), progress)
     return {label: results[label] for label in members}

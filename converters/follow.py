@@ -87,16 +87,20 @@ def follow(
         Path(source), out_path, conversion_options, choose_executor(executor, None), force
     )
     if append:
+        given = conversion_options.out_of_place("append")
+        given += [f"--{name}" for name in ("start", "step") if getattr(selection, name) is not None]
+        for name in given:
+            raise PlanError(
+                f"{out}: frames are added as the existing ones were written, so leave out {name}"
+            )
         follower.resume()
     stop_event = threading.Event() if stopped is None else stopped
     last_s = -float("inf")
     while True:
-        idle = (
-            until_idle_s is not None
-            and time.monotonic() - follower.unchanged_since_s >= until_idle_s
-        )
-        end = stop_event.is_set() or idle
+        end = stop_event.is_set()
         n_complete = follower.look()
+        idle_s = time.monotonic() - follower.unchanged_since_s
+        end = end or (until_idle_s is not None and idle_s >= until_idle_s)
         end = end or (n_frames is not None and n_complete >= n_frames)
         n_wanted = n_complete if n_frames is None else min(n_complete, n_frames)
         due = end or time.monotonic() - last_s >= every_s
@@ -172,11 +176,14 @@ class _Follower:
             return self._n_complete
         self._seen, self.unchanged_since_s = seen, time.monotonic()
         try:
-            with open_with_topology(self.source, self.options.sources.top) as layout:
+            reading = self.options.sources
+            with open_with_topology(self.source, reading.top, **reading.source_options) as layout:
                 n_source = layout.info.n_frames
         except UnknownLayoutError:
             raise
         except SourceError as error:  # its first frame is not complete, perhaps
+            if self._n_complete:
+                raise
             self._problem = error
             return self._n_complete
         if not self._known:

@@ -90,8 +90,10 @@ def source_view(layout: Layout, source: Layout, top: str | PathLike[str] | None)
         transformed = transform(source)
         matched = (manifest["source"].get("joined") or {}).get("matched")
         if matched is not None:
-            view = ViewLayout(source.path, source=transformed, atoms=atoms)
-            frames = _matching(layout, view, matched)
+            n_source = source.info.n_frames
+            intact = np.setdiff1d(np.arange(n_source), indices_from_runs(unreadable or []))
+            view = ViewLayout(source.path, source=transformed, frames=intact, atoms=atoms)
+            frames = intact[_matching(layout, view, matched)]
             source = _chosen(source, frames)  # whose bytes can be copied, as they were
             transformed, frames = transform(source), None
     info = source.info

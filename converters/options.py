@@ -300,7 +300,7 @@ def read_recipe(path: str | PathLike[str]) -> dict[str, Any]:
 def _from_plain(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
-    if value.keys() == {"runs"}:
+    if value.keys() == {"runs"} and isinstance(value["runs"], list):  # and no group of that name
         return indices_from_runs(value["runs"])
     return {name: _from_plain(one) for name, one in value.items()}
 

@@ -43,7 +43,8 @@ def check_whole(info: TrajectoryInfo, stop: int | None, end_ps: float | None) ->
         whole = lost.first + lost.frame
         until_frame = stop is not None and 0 <= stop <= whole
         until_time = end_ps is not None and end_ps <= info.time_last_ps
-        if not (until_frame or (until_time and lost.at_end)):
+        at_end = lost.at_end and whole == info.n_frames  # and not of a file that others follow
+        if not (until_frame or (until_time and at_end)):
             raise SourceError(
                 f"{lost}; add --salvage (salvage=True) to take all {info.n_frames} whole frames, "
                 f"or --stop {whole} (stop={whole}) for those before it"
@@ -261,10 +262,10 @@ def choose_atoms(
         )
     universe = load_topology(top, source) if top is not None else None
     notes: list[str] = []
-    lookup = _Known(universe, stored, source, notes)
-    everything = np.arange(source.info.n_atoms, dtype=np.int64)
-    kept = None if select is None else _indices(select, lookup, everything, "--select")
-    atoms = everything if kept is None else kept
+    topologies = _Topologies(universe, stored, source, notes)
+    all_atoms = np.arange(source.info.n_atoms, dtype=np.int64)
+    kept = None if select is None else _indices(select, topologies, all_atoms, "--select")
+    atoms = all_atoms if kept is None else kept
     chosen = {}
     for name, selection in groups.items():
         if name == "trajectory" or not name.replace("_", "").replace("-", "").isalnum():
@@ -272,17 +273,17 @@ def choose_atoms(
                 f"a group cannot be called {name!r}; use letters, digits, - and _ "
                 "('trajectory' is the name of the full system)"
             )
-        members = _indices(selection, lookup, atoms, f"--group {name}")
-        place = np.full(source.info.n_atoms, -1, dtype=np.int64)
-        place[atoms] = np.arange(len(atoms))
-        if np.any(place[members] < 0):
+        members = _indices(selection, topologies, atoms, f"--group {name}")
+        index_in_kept = np.full(source.info.n_atoms, -1, dtype=np.int64)
+        index_in_kept[atoms] = np.arange(len(atoms))
+        if np.any(index_in_kept[members] < 0):
             raise PlanError(f"--group {name}: some of its atoms are not in --select; widen that")
-        chosen[name] = place[members]
+        chosen[name] = index_in_kept[members]
     return AtomChoice(universe, kept, chosen, stored, tuple(notes))
 
 
 @dataclass
-class _Known:
+class _Topologies:
     """The topologies in which selections are evaluated."""
 
     universe: Universe | None
@@ -293,16 +294,16 @@ class _Known:
     def select(self, selection: str, among: NDArray[np.int64], option: str) -> NDArray[np.int64]:
         """Return the atoms of a selection, among some atoms."""
         if self.stored is not None:
-            indices = select_stored(self.stored.take(among), selection)
+            indices = select_stored(self.stored, selection)  # numbers of atoms are those of all
             if indices is not None:
-                return among[indices]
+                return np.intersect1d(indices, among)
             self.universe = self.universe or stored_universe(self.stored, self.source)
         assert self.universe is not None
         return selected(self.universe.atoms[among], selection, option, self.notes)
 
 
 def _indices(
-    selection: Selection, topologies: _Known, among: NDArray[np.int64], option: str
+    selection: Selection, topologies: _Topologies, among: NDArray[np.int64], option: str
 ) -> NDArray[np.int64]:
     if isinstance(selection, str):
         indices = topologies.select(selection, among, option)

@@ -38,8 +38,8 @@ PIECE_FOR_OWNER_NBYTES = 6 << 20
 """Size of a piece for an owner that writes alone: it begins when the first piece arrives."""
 FEW_FRAMES, MANY_FRAMES, SAMPLE_NBYTES = 4, 16, 16 << 20
 """Frames packed to measure the size of bit-packed and rigid chunks; most frames that are read."""
-ENOUGH = 0.9
-"""Share of an XTC's size: where bitpack takes less, no smaller codec is tried."""
+MAX_BITPACK_SHARE = 0.9
+"""Where bitpack takes a smaller share of the XTC's size, no smaller codec is tried."""
 
 
 def file_system_for(target: Path, compression: str | None) -> str | None:
@@ -67,22 +67,22 @@ def packed_shares(
         return {}
     if step is None or not step > 0 or not density or info.n_frames * info.n_atoms == 0:
         return {}
-    form = QuantisedFormat(step, "xtc" if step is info.precision else "step")
-    most = max(FEW_FRAMES, min(MANY_FRAMES, SAMPLE_NBYTES // info.frame_nbytes))
-    begin = max(0, info.n_frames - most) // 2
-    few = view.read(begin, min(begin + FEW_FRAMES, info.n_frames)).positions
+    quantised_format = QuantisedFormat(step, "xtc" if step is info.precision else "step")
+    max_frames = max(FEW_FRAMES, min(MANY_FRAMES, SAMPLE_NBYTES // info.frame_nbytes))
+    begin = max(0, info.n_frames - max_frames) // 2
+    few_frames = view.read(begin, min(begin + FEW_FRAMES, info.n_frames)).positions
     shares = {}
     for name, atoms in {FULL_SYSTEM: None, **groups}.items():
-        frames = few if atoms is None else few.take(atoms, axis=1)
+        frames = few_frames if atoms is None else few_frames.take(atoms, axis=1)
         frame_nbytes = density * frames.shape[1]
         # The first frame of a chunk takes more than those that follow, and is one of many.
-        nbytes = [len(encode_chunk(part, form)) for part in (frames[:1], frames)]
-        more = max(len(frames) - 1, 1)
-        bitpack = (nbytes[-1] - nbytes[0] * (len(frames) > 1)) / more / frame_nbytes
+        nbytes = [len(encode_chunk(part, quantised_format)) for part in (frames[:1], frames)]
+        n_more = max(len(frames) - 1, 1)
+        bitpack = (nbytes[-1] - nbytes[0] * (len(frames) > 1)) / n_more / frame_nbytes
         rigid = None
-        if bitpack > ENOUGH:
-            many = view.read(begin, min(begin + most, info.n_frames), atoms=atoms).positions
-            small = encode_chunk(many, replace(form, compressor="rigid"))
+        if bitpack > MAX_BITPACK_SHARE:
+            many = view.read(begin, min(begin + max_frames, info.n_frames), atoms=atoms).positions
+            small = encode_chunk(many, replace(quantised_format, compressor="rigid"))
             rigid = len(small) / len(many) / frame_nbytes
         shares[name] = PackedShare(bitpack, rigid)
     return shares

@@ -168,7 +168,7 @@ def _chosen(
         raise PlanError(
             f"{source}: the topology says how many atoms the stream has; give it with -s/--top FILE"
         )
-    ahead = _Ahead(Path(top), block=FrameBlock.empty(1, atom_count(top)))
+    ahead = _Ahead(Path(source), block=FrameBlock.empty(1, atom_count(top)))
     ahead.block.box[:] = 1  # there will be a cell
     choice = choose_atoms(ahead, top, selection.select, selection.groups)
     keywords = selection.transformation(selection.select)

@@ -46,7 +46,7 @@ def compare_blocks(
     """Return the largest difference of a coordinate (angstrom), and a list of problems.
 
     `block`, `source_block`: the same frames and atoms, of the output and of its source. `allowed`:
-    by how much each field may differ besides rounding; 0 where it is not named. `tables`: whether
+    by how much each field may differ besides rounding; 0 for those that it lacks. `tables`: whether
     the output keeps box, time and step of each frame. `rounded`: of which arrays its format rounds
     float32. `rounded_source`: whether the source is another file than the output was made of, and
     of a format that rounds to units of its own: then positions and boxes may differ by that.
@@ -100,9 +100,36 @@ def _difference(
     return float(diff.max(initial=0.0)), bool(np.any(diff > allowed + rounding))
 
 
+def compare_native_columns(
+    block: FrameBlock, source_block: FrameBlock, *, has_times: bool, has_steps: bool
+) -> list[str]:
+    """Return by how much boxes, and times and steps if they are stored, differ beyond rounding.
+
+    Native formats keep boxes as float32 vectors, and times as float32; boxes that one of the two
+    lacks, or that are open along an axis, are not compared.
+    """
+    problems = []
+    whole = (block.box[:, :3] > 0).all(axis=1) & (source_block.box[:, :3] > 0).all(axis=1)
+    boxes, source_boxes = block.box[whole], source_block.box[whole]
+    if not np.allclose(boxes, source_boxes, rtol=BOX_ROUNDING, atol=BOX_ROUNDING):
+        worst = np.abs(boxes.astype(np.float64) - source_boxes).max(initial=0.0)
+        problems.append(f"box differs by up to {worst:g}")
+    apart = np.abs(block.time - source_block.time)
+    rounding = TIME_ROUNDING * np.spacing(np.abs(source_block.time).astype(np.float32))
+    if has_times and (apart > rounding).any():
+        problems.append(f"time differs by up to {np.nanmax(apart):g}")
+    if has_steps and not np.array_equal(block.step, source_block.step):
+        problems.append(f"step differs by up to {np.abs(block.step - source_block.step).max():g}")
+    return problems
+
+
+BOX_ROUNDING = 1e-4
+"""Relative, and in angstrom and degrees: lengths and angles go through vectors in nm."""
+TIME_ROUNDING = 4
+"""Neighbouring float32 numbers that a time may be off."""
 UNRECORDED = (
-    "a native file does not record --pbc, --center or --fit: if it was made with them, compare it "
-    "with a source that was treated alike"
+    "a native file does not record --pbc, --center, --fit or --timestep: if it was made with them, "
+    "compare it with a source that was treated alike"
 )
 BLOCK_NBYTES = 16 << 20
 """Decoded bytes compared at a time."""
@@ -135,7 +162,7 @@ class VerifyResult:
         self.ok = False
         self.bad.append(problem)
 
-    def take(self, other: VerifyResult) -> None:
+    def merge(self, other: VerifyResult) -> None:
         """Add the result of another worker."""
         self.ok &= other.ok
         self.chunks_checked += other.chunks_checked
@@ -158,10 +185,10 @@ class Checks:
     ) -> None:
         self.wanted = wanted
         self.progress = progress
-        self.begun = result = VerifyResult()
+        self.of_opening = result = VerifyResult()
         """The result of opening, before units are checked."""
         self.source = view
-        self.rows = self.n_blocks = 0
+        self.block_frames = self.n_blocks = 0
         layout = open_damaged(out)
         self.layouts = [layout]
         self.names = [""]
@@ -192,7 +219,7 @@ class Checks:
 
     def _compare_shapes(self, layout: Layout, source: ViewLayout) -> None:
         """Compare numbers of frames and atoms, and set the allowed difference of coordinates."""
-        info, expected, result = layout.info, source.info, self.begun
+        info, expected, result = layout.info, source.info, self.of_opening
         if (info.n_frames, info.n_atoms) != (expected.n_frames, expected.n_atoms):
             result.add(
                 f"{layout.path} has {info.n_frames} frames of {info.n_atoms} atoms, "
@@ -205,16 +232,16 @@ class Checks:
             )
             return
         same_step = info.xtc_integers and info.precision == expected.precision
-        exact = info.precision is None or has_source_integers(layout.manifest or {}) or same_step
-        result.allowed_diff_angstrom = 0.0 if exact else (info.precision or 0.0) / 2
-        self.rows = max(1, BLOCK_NBYTES // max(1, info.frame_nbytes))
-        self.n_blocks = math.ceil(info.n_frames / self.rows)
+        is_exact = info.precision is None or has_source_integers(layout.manifest or {}) or same_step
+        result.allowed_diff_angstrom = 0.0 if is_exact else (info.precision or 0.0) / 2
+        self.block_frames = max(1, BLOCK_NBYTES // max(1, info.frame_nbytes))
+        self.n_blocks = math.ceil(info.n_frames / self.block_frames)
 
     def items(self, n_pieces: int) -> Iterator[Item]:
         """Yield the work, for each layout and the comparison cut into `n_pieces` at most."""
         for number, n_units in (*enumerate(self.n_units), (-1, self.n_blocks)):
-            n_here = min(n_pieces, n_units)
-            cuts = [n_units * k // n_here for k in range(n_here + 1)] if n_here else []
+            n_cuts = min(n_pieces, n_units)
+            cuts = [n_units * k // n_cuts for k in range(n_cuts + 1)] if n_cuts else []
             yield from ((number, first, last) for first, last in pairwise(cuts))
 
     def __call__(self, item: Item) -> VerifyResult:
@@ -233,10 +260,10 @@ class Checks:
         return result
 
     def _check(self, number: int, units: range, result: VerifyResult) -> None:
-        before = sum(self.n_units[:number])
+        n_before = sum(self.n_units[:number])
         prefix = self.names[number]
         for name, problem in self.layouts[number].check(
-            lambda at: at in units and self.wanted(before + at)
+            lambda unit: unit in units and self.wanted(n_before + unit)
         ):
             result.chunks_checked += 1
             if problem is not None:
@@ -262,29 +289,36 @@ class Checks:
         assert source is not None
         n_frames = layout.info.n_frames
         container = container_format(layout)
-        rounded = (layout if container is None else layout_class(container)).facts.rounds
-        starts = [block * self.rows for block in blocks if self.wanted(block)]
+        native = (layout if container is None else layout_class(container)).facts
+        starts = [block * self.block_frames for block in blocks if self.wanted(block)]
         for opened in (layout, source):
-            opened.prefetch((block, min(block + self.rows, n_frames)) for block in starts)
+            opened.prefetch((block, min(block + self.block_frames, n_frames)) for block in starts)
         for start in starts:
-            stop = min(start + self.rows, n_frames)
+            stop = min(start + self.block_frames, n_frames)
             try:
                 own_block, source_block = layout.read(start, stop), source.read(start, stop)
             except OSError as error:
                 result.add(f"{frames_text(start, stop)}: {error}")
                 continue
             allowed = {name: step / 2 for name, step in layout.info.field_precisions.items()}
-            allowed["positions"] = self.begun.allowed_diff_angstrom or 0.0
+            allowed["positions"] = self.of_opening.allowed_diff_angstrom or 0.0
             tables = layout.facts.keeps_columns
             worst, problems = compare_blocks(
                 own_block,
                 source_block,
                 allowed,
                 tables=tables,
-                rounded=rounded,
+                rounded=native.rounds,
                 rounded_source=self._source_rounds,
             )
             result.max_abs_diff_angstrom = max(result.max_abs_diff_angstrom, worst)
+            if native.is_copied and not tables:
+                problems += compare_native_columns(
+                    own_block,
+                    source_block,
+                    has_times=layout.timing.step_ps is None,
+                    has_steps=not native.counts_steps,
+                )
             if problems and result.ok and layout.manifest is None:
                 problems[0] += f"; {UNRECORDED}"
             for problem in problems:
@@ -360,12 +394,12 @@ def verify(
     against
         The source (or several files): frames and atoms are taken as the manifest of `out` says.
     top
-        Topology, needed only where the conversion went through ``--pbc`` or ``--center``.
+        Topology, needed only where the conversion used ``--pbc``, ``--center`` or ``--fit-select``.
     view
         Instead of `against`: just the frames and atoms that `out` should hold.
     wanted
-        Tells of the number of a unit (a chunk, a segment, a file of numbers; with a source, also a
-        block of frames) whether it is checked: `every_nth` or `sample`. All are by default.
+        Returns for the number of a unit (a chunk, a segment, a file of numbers; with a source, also
+        a block of frames) whether it is checked: `every_nth` or `sample`. All are by default.
     executor
         Shares the work, in runs of units; under MPI every rank calls this and gets the result.
     progress
@@ -397,26 +431,26 @@ def verify(
                 f"{out}: an ensemble; compare its trajectories one by one "
                 f"({next(iter(members.values()))})"
             )
-        return _verify_all(members, wanted, executor, progress)
-    alone = chosen.shares_memory
-    inside = progress if alone else None
-    checks = chosen.from_owner(lambda: Checks(out, against, top, view, wanted, inside))
+        return _verify_members(members, wanted, executor, progress)
+    is_serial = chosen.shares_memory
+    worker_progress = progress if is_serial else None
+    checks = chosen.from_owner(lambda: Checks(out, against, top, view, wanted, worker_progress))
     try:
         parts = {}
-        items = checks.items(1 if alone else PIECES_PER_WORKER * chosen.n_workers)
+        items = checks.items(1 if is_serial else PIECES_PER_WORKER * chosen.n_workers)
         for number, part in chosen.imap(checks, items, describe=_describe):
             parts[number] = part
-            if progress is not None and not alone:
+            if progress is not None and not is_serial:
                 progress(part.frames_compared, part.frames_compared * checks.frame_nbytes)
-        result = checks.begun
+        result = checks.of_opening
         for number in sorted(parts):
-            result.take(parts[number])
+            result.merge(parts[number])
         return chosen.from_owner(lambda: result)
     finally:
         checks.close()
 
 
-def _verify_all(
+def _verify_members(
     outs: dict[str, Path], wanted: UnitFilter, executor: Executor | None, progress: Progress | None
 ) -> VerifyResult:
     result = VerifyResult()
@@ -424,7 +458,7 @@ def _verify_all(
         member_result = verify(out, wanted=wanted, executor=executor, progress=progress)
         member_result.bad = [f"{label}: {problem}" for problem in member_result.bad]
         result.units += member_result.units
-        result.take(member_result)
+        result.merge(member_result)
     return result
 
 

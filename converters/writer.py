@@ -42,13 +42,13 @@ from mdio.layouts.backend import plan_fields
 from mdio.layouts.base import Layout
 from mdio.layouts.registry import layout_class, layout_name_for_output, open_layout
 from mdio.layouts.views.memory import MemoryLayout
-from mdio.layouts.views.view import read_times
+from mdio.layouts.views.view import read_columns, read_times
 from mdio.parallel.executors import Serial
 
 PLANNED_NBYTES = 256 << 20
 """Bytes of frames from which the size of shards is planned."""
 SAME_TIME = 1e-3
-"""Part of the time between frames by which two may differ and be the same."""
+"""Times are equal if they differ by less than this part of the time between frames."""
 
 _unclosed: WeakSet[Writer] = WeakSet()
 
@@ -87,8 +87,8 @@ class _Growing:
         self.result = conversion.run(Serial(), force=self.force and self.uuid is None)
         self.n_frames, self.uuid = conversion.plan.n_frames, conversion.uuid
 
-    def go_on(self, n_atoms: int, time_ps: float) -> TrajectoryInfo:
-        """Go on with what is there, before the frame of a time; return what is in it.
+    def continue_from(self, n_atoms: int, time_ps: float) -> TrajectoryInfo:
+        """Continue the existing output before the frame of a time; return the information on it.
 
         Raises OutputError: it has other atoms, or no frames before that time.
         """
@@ -104,8 +104,8 @@ class _Growing:
                 f"{self.out}: has {info.n_atoms} atoms, but the frames to add have {n_atoms}; give "
                 "the same atoms, or another output"
             )
-        later = np.flatnonzero(times_ps >= time_ps - SAME_TIME * abs(info.dt_ps))
-        self.n_frames = int(later[0]) if len(later) else info.n_frames
+        not_before = np.flatnonzero(times_ps >= time_ps - SAME_TIME * abs(info.dt_ps))
+        self.n_frames = int(not_before[0]) if len(not_before) else info.n_frames
         if not self.n_frames:
             raise OutputError(
                 f"{self.out}: begins at {times_ps[0]:g} ps, and the first frame to add is at "
@@ -125,10 +125,9 @@ class Writer:
     """Writes frames as a program makes them, into a layout that grows by whole shards.
 
     A shard (a segment) is stored in the background as soon as it is full; other programs read the
-    output meanwhile, as far as it goes, and after a crash it is whole. What is lost then is the
-    shard that was being filled, and the one that was being stored, if one was. Memory holds these
-    two. With ``background=False`` no more than one is lost, and who writes waits while it is
-    stored.
+    output meanwhile, as far as it goes, and after a crash it is whole. Lost then are the shard that
+    was being filled and the one that was being stored, if any. Memory holds these two. With
+    ``background=False`` one at most is lost, and writing waits while it is stored.
 
     Zarr trees and segments grow in place. Layouts in one file are made when the writer is closed,
     of a tree ``OUT.zarr`` that grows beside them and is then removed; after a crash that has the
@@ -205,7 +204,7 @@ class Writer:
         self.n_frames = 0
         """Frames that were written, those that are not stored yet among them."""
         self._append, self._every_s = append, every_s
-        self._asked = {"velocities": velocities, "forces": forces}
+        self._requested = {"velocities": velocities, "forces": forces}
         self._stored: dict[str, bool] = {}
         self._dt_ps, self._time_ps, self._step = dt_ps, -dt_ps, -1
         self._topology: Topology | None = None
@@ -223,12 +222,17 @@ class Writer:
         facts = layout_class(layout).facts
         if facts.continuation is not None and facts.is_folder:
             endless = requested.replaced(expected_frames=ENDLESS_FRAMES)
-            self._grows, self._final = _Growing(self.out, endless, force=force), None
+            self._growing, self._final = _Growing(self.out, endless, force=force), None
         else:
             need_disk(self.out, f"{layout} is made of a tree that grows beside it, on a disk")
             endless = ConversionOptions.of(growing=True, expected_frames=ENDLESS_FRAMES)
             beside = self.out.with_name(f"{self.out.name}.zarr")
-            self._grows = _Growing(beside, endless, force=force)
+            self._growing = _Growing(beside, endless, force=force)
+            if append and facts.continuation is None and os.path.lexists(self.out):
+                raise OutputError(
+                    f"{self.out}: exists already, and nothing can be added to {layout}; write to "
+                    "NAME.zarr, NAME.h5md or NAME.segments, or choose another name"
+                )
         for one in self.places():
             if not (append or force):
                 raise OutputError(
@@ -244,11 +248,11 @@ class Writer:
     @property
     def result(self) -> ConvertResult | None:
         """The `ConvertResult` of the last conversion or append; None before that."""
-        return ((self._closed and self._final) or self._grows).result
+        return ((self._closed and self._final) or self._growing).result
 
     def places(self) -> list[Path]:
         """Return the existing paths with frames: the output, or the tree that it is made from."""
-        return [one for one in dict.fromkeys((self._grows.out, self.out)) if os.path.lexists(one)]
+        return [one for one in dict.fromkeys((self._growing.out, self.out)) if os.path.lexists(one)]
 
     def set_atoms(self, atoms: Any) -> None:
         """Say what the atoms are, before the first frame.
@@ -263,8 +267,12 @@ class Writer:
         group = atoms.atoms
         if self.n_atoms is None:
             self.n_atoms = len(group)
-        if len(group) == self.n_atoms:  # otherwise their first frame will be refused
-            self._topology = topology_of(group.universe, group.indices)
+        if len(group) != self.n_atoms:
+            raise ValueError(
+                f"{self.out}: {len(group)} atoms, but frames of {self.n_atoms}; give the atoms "
+                "that are written"
+            )
+        self._topology = topology_of(group.universe, group.indices)
 
     def write(self, atoms: Any) -> None:
         """Write the present frame of atoms.
@@ -293,8 +301,8 @@ class Writer:
             self.set_atoms(group)
         values = {
             name: getattr(group, name)
-            for name, asked in self._asked.items()
-            if getattr(ts, f"has_{name}") and asked is not False
+            for name, is_requested in self._requested.items()
+            if getattr(ts, f"has_{name}") and is_requested is not False
         }
         step = ts.data.get("step", ts.frame)
         self.write_block(group.positions, box=ts.dimensions, time=ts.time, step=step, **values)
@@ -339,13 +347,13 @@ class Writer:
         first = 0
         while first < block.n_frames:
             assert self._block is not None
-            n_frames = min(block.n_frames - first, self._room)
+            n_frames = min(block.n_frames - first, self._n_free)
             rows = self._block.frames(slice(self._n_filled, self._n_filled + n_frames))
             rows.assign(block.frames(slice(first, first + n_frames)))
             first += n_frames
             self._n_filled += n_frames
             self.n_frames += n_frames
-            if self._room == self._grows.shard_frames:
+            if self._n_free == self._growing.shard_frames:
                 self._store()
         self._time_ps, self._step = float(block.time[-1]), int(block.step[-1])
         if self._every_s is not None and monotonic() - self._since_s >= self._every_s:
@@ -413,7 +421,11 @@ class Writer:
         """Return frames as they are stored; begins with the first; raises ValueError."""
         frames: NDArray[np.float32] = np.asarray(positions, np.float32)
         frames = frames[np.newaxis] if frames.ndim == 2 else frames
-        if frames.ndim != 3 or frames.shape[1:] != (self.n_atoms or frames.shape[1], 3):
+        if (
+            frames.ndim != 3
+            or not frames.shape[1]
+            or frames.shape[1:] != (self.n_atoms or frames.shape[1], 3)
+        ):
             expected = "some" if self.n_atoms is None else f"{self.n_atoms}"
             raise ValueError(
                 f"{self.out}: positions of shape {np.shape(positions)}, expected (F, A, 3) or "
@@ -429,9 +441,11 @@ class Writer:
                 raise ValueError(f"{self.out}: {name} of shape {converted.shape}, expected {shape}")
             return np.broadcast_to(converted, shape)
 
-        ahead = np.arange(1, n_frames + 1)
-        time = self._time_ps + self._dt_ps * ahead if time is None else time
-        step = self._step + ahead if step is None else step
+        if self._block is None and self._append:
+            self._continue_steps(None if time is None else float(np.ravel(time)[0]))
+        numbers = np.arange(1, n_frames + 1)
+        time = self._time_ps + self._dt_ps * numbers if time is None else time
+        step = self._step + numbers if step is None else step
         block = FrameBlock(
             frames,
             array("box", np.zeros(6) if box is None else box, (n_frames, 6), np.float32),
@@ -445,7 +459,7 @@ class Writer:
             if is_stored:
                 values = np.full(shape, np.nan, np.float32) if values is None else values
                 setattr(block, name, array(name, values, shape, np.float32))
-            elif values is not None and self._asked[name] is not False:
+            elif values is not None and self._requested[name] is not False:
                 raise ValueError(
                     f"{self.out}: a frame with {name}, which the first one did not have; make the "
                     f"writer with {name}=True, or with {name}=False to leave them out"
@@ -460,39 +474,53 @@ class Writer:
         n_atoms, time_ps = block.n_atoms, float(block.time[0])
         self.n_atoms = n_atoms
         self._stored = {
-            name: name in names if asked is None else asked for name, asked in self._asked.items()
+            name: name in names if is_requested is None else is_requested
+            for name, is_requested in self._requested.items()
         }
-        for one in (self._grows, self._final):
+        for one in (self._growing, self._final):
             if self._append and one is not None and one.out.exists():
-                info = one.go_on(n_atoms, time_ps)
+                info = one.continue_from(n_atoms, time_ps)
                 time_ps = min(time_ps, info.time_first_ps)
                 self._stored = {name: getattr(info, f"has_{name}") for name in self._stored}
-        if self._grows.uuid is None:
+        if self._growing.uuid is None:
             n_frames = 2 + PLANNED_NBYTES // (12 * n_atoms)
-            like = {"positions": block.positions, "box": block.box}
-            like |= {name: block.positions for name in self._stored if self._stored[name]}
+            first_frames = {"positions": block.positions, "box": block.box}
+            first_frames |= {name: block.positions for name in self._stored if self._stored[name]}
             planned_block = FrameBlock(
                 time=np.arange(n_frames, dtype=float),
                 step=np.arange(n_frames),
-                **{k: np.broadcast_to(v[:1], (n_frames, *v.shape[1:])) for k, v in like.items()},
+                **{
+                    k: np.broadcast_to(v[:1], (n_frames, *v.shape[1:]))
+                    for k, v in first_frames.items()
+                },
             )
-            with self._in_memory(planned_block, self._grows.out) as some:
-                plan = self._grows.plan(some).plan
-            self._grows.shard_frames = (*plan.segment_frames, plan.piece_frames)[0]
-        self._n_before = self._grows.n_frames
+            with self._in_memory(planned_block, self._growing.out) as planned:
+                plan = self._growing.plan(planned).plan
+            self._growing.shard_frames = (*plan.segment_frames, plan.piece_frames)[0]
+        self._n_before = self._growing.n_frames
         self._block = self._buffer()
+
+    def _continue_steps(self, first_ps: float | None) -> None:
+        """Count times and steps on from the existing output, of its frames before `first_ps`."""
+        for path in self.places()[:1]:
+            with open_layout(path) as layout:
+                columns = read_columns(layout)
+            limit_ps = np.inf if first_ps is None else first_ps
+            before = np.flatnonzero(columns.time < limit_ps)[-1:]
+            for last in before.tolist():
+                self._time_ps, self._step = float(columns.time[last]), int(columns.step[last])
 
     def _buffer(self) -> FrameBlock:
         assert self.n_atoms is not None
-        return FrameBlock.empty(self._grows.shard_frames, self.n_atoms, **self._stored)
+        return FrameBlock.empty(self._growing.shard_frames, self.n_atoms, **self._stored)
 
     def _in_memory(self, block: FrameBlock, path: Path) -> MemoryLayout:
         return MemoryLayout(path, block=block, atoms=self._topology)
 
     @property
-    def _room(self) -> int:
-        """Frames that the shard that is being filled has room for."""
-        size = self._grows.shard_frames
+    def _n_free(self) -> int:
+        """Frames that still fit into the shard that is being filled."""
+        size = self._growing.shard_frames
         return size - (self._n_before + self.n_frames) % size
 
     def _check(self) -> None:
@@ -515,7 +543,7 @@ class Writer:
                 raise
 
     def _store(self, *, here: bool = False) -> None:
-        """Have stored what was written; `here`: before it returns."""
+        """Store what was written in the background; with `here`, before it returns."""
         self._wait()
         self._since_s = monotonic()
         if self._block is None or not self._n_filled:
@@ -533,15 +561,15 @@ class Writer:
         self._storing = self._pool.submit(self._add, block)
 
     def _add(self, block: FrameBlock) -> None:
-        with self._in_memory(block, self._grows.out) as frames:
-            self._grows.add(frames)
+        with self._in_memory(block, self._growing.out) as frames:
+            self._growing.add(frames)
 
     def _finish(self) -> None:
         """Make an output in one file of the tree beside it."""
-        if self._final is not None and self._grows.uuid is not None:
-            with open_layout(self._grows.out) as tree:
+        if self._final is not None and self._growing.uuid is not None:
+            with open_layout(self._growing.out) as tree:
                 self._final.add(tree)
-            shutil.rmtree(self._grows.out)
+            shutil.rmtree(self._growing.out)
 
 
 def _close_all() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from os import PathLike
@@ -107,7 +108,7 @@ def build_manifest(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str
     Returns dict: frames and atoms that were kept, and the atoms of the groups, are runs of [start,
     stop, step]; ``atoms`` is None where all are kept; the atoms of a group are indices into the
     atoms that are kept. ``error_bound_angstrom`` is how far a stored coordinate may lie from the
-    source's.
+    source's, before it is rounded to float32.
     """
     precision = plan.precision
     lossy = precision is not None and not plan.keeps_integers
@@ -121,7 +122,7 @@ def build_manifest(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str
         "source": dict(meta.source),
         "n_frames": plan.n_frames,
         "n_atoms": plan.n_atoms,
-        "dt_ps": float(meta.dt_ps),
+        "dt_ps": float(meta.dt_ps) if math.isfinite(meta.dt_ps) else 0.0,  # JSON has no NaN
         "has_box": False,
         "compression": plan.compression,
         "precision": precision,

@@ -20,6 +20,7 @@ from mdio.core.files.index import FrameIndex, load_index
 from mdio.core.files.marks import open_regular
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
+from mdio.layouts.base import STEPS_KNOWN, TIMES_MADE_UP
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.native.encoder import PIECE_NBYTES, Bytes, Encoder
 from mdio.layouts.native.file import FoundFrames
@@ -54,7 +55,12 @@ class RecordsLayout(FoundFrames):
         self._index = load_index(self.path, self._scan)
         first = self._snapshot(0)
         more = {f"has_{name}": getattr(first, name) is not None for name in FIELDS[1:]}
-        return self._describe(**more)
+        info = self._describe(**more)
+        if first.time is not None:
+            return info
+        begin = TIMES_MADE_UP if first.step is None else STEPS_KNOWN
+        text = f"{begin}, since {self.name} holds none: frames are 1 ps apart"
+        return info.replace(flaws=info.flaws._replace(made_up=(text,)))
 
     def _scan(self, path: Path) -> FrameIndex:
         with open(open_regular(path), "rb") as file:

@@ -26,7 +26,7 @@ from mdio.core.files.store import to_path
 from mdio.core.files.writing import write_whole
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.topology import Topology
-from mdio.layouts.base import FormatFacts, Layout
+from mdio.layouts.base import FormatFacts, Layout, Timing
 from mdio.layouts.manifest import build_manifest, check_manifest, count_indices, indices_from_runs
 from mdio.layouts.plan import FieldPlan, LayoutPlan, WriteOptions
 from mdio.layouts.registry import open_layout
@@ -152,6 +152,12 @@ class RefsLayout(Layout):
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
         self._source.read(start, stop, atoms=atoms, out=block)
+
+    @property
+    def timing(self) -> Timing:
+        """Whether the source's times and steps are its own."""
+        _ = self.info
+        return self._source.timing
 
     @property
     def _inner_layouts(self) -> tuple[Layout, ...]:

@@ -137,6 +137,10 @@ class OpenMMReporter:
             indices = selection
             if isinstance(selection, str):
                 indices = selected(every_atom, selection, f"{self.writer.out}: atoms")
+            if np.asarray(indices).dtype.kind not in "iu":
+                raise PlanError(
+                    f"{self.writer.out}: atoms={selection!r}: give indices, or a selection"
+                )
             self._atoms = np.asarray(indices, np.int64)
             if not self._atoms.size:
                 raise PlanError(f"{self.writer.out}: atoms={selection!r} selects none")

@@ -311,7 +311,9 @@ def slow_first(log):
         if run is None:
             time.sleep(0.001)
             return None
-        if run.start == 0:
+        if run.start == 0:  # once others have read, it leaves them time to read too much
+            while not log.exists() or len(log.read_text().split()) < 2:
+                time.sleep(0.01)
             time.sleep(0.5)
         with log.open("a") as file:
             file.write(f"{run.start}\n")

@@ -39,9 +39,11 @@ class CopiedBytes(Conversion):
         Raises SourceError: the source is damaged.
         """
         choice, options = job.choice, job.options
-        chosen = choice.kept is not None or choice.groups or job.transformed
-        changed = (chosen and job.appended is None) or options.storage.precision is not None
-        if job.view.first is None or changed:
+        is_selection = choice.kept is not None or choice.groups or job.transformed
+        is_changed = (
+            is_selection and job.appended is None
+        ) or options.storage.precision is not None
+        if job.view.first is None or is_changed:
             return None
         source, first, n_frames = job.view.source, job.view.first, job.view.info.n_frames
         n_taken = 0 if job.appended is None else job.appended.continuation.n_reused
@@ -63,19 +65,19 @@ class CopiedBytes(Conversion):
                 for files, start, stop in parts
                 for one in _cut(list(islice(remaining, len(files))), start, stop)
             ]
-            own = [one for one in _cut(frames, first, first + n_frames - n_taken) if one.n_frames]
+            kept = [one for one in _cut(frames, first, first + n_frames - n_taken) if one.n_frames]
             times_ps = _times_ps(source, first, job.plan)
         finally:
             for layout in layouts:
                 layout.close()
         plan = job.plan.replace(
-            nbytes=sum(one.nbytes for one in own), piece_frames=max(job.plan.segment_frames)
+            nbytes=sum(one.nbytes for one in kept), piece_frames=max(job.plan.segment_frames)
         )
         return cls(
             job,
             plan,
             load_class(copier),
-            frames=own,
+            frames=kept,
             first_times_ps=times_ps,
             info=job.view.info,
             n_taken=n_taken,
@@ -151,31 +153,31 @@ class Pointing(Conversion):
             )
         from mdio.layouts.refs import position_tables
 
-        placed = position_tables(job.view.source)
-        return cls(job, job.plan, placed=_kept_chunks(placed, job))
+        tables = position_tables(job.view.source)
+        return cls(job, job.plan, placed=_kept_chunks(tables, job))
 
     def _worker(self, writer: LayoutWriter) -> Any:
         return _Columns(writer, self.view)
 
 
-def _kept_chunks(placed: list[ChunkTable], job: Job) -> list[ChunkTable]:
+def _kept_chunks(tables: list[ChunkTable], job: Job) -> list[ChunkTable]:
     """Return the chunks of the frames that are kept."""
     frames = np.asarray(job.view.frames, np.int64)
     n_frames = job.view.source.info.n_frames
     is_whole = len(frames) == n_frames and job.view.first == 0
-    if placed[0].chunk[0] > 1 and not (is_whole and len(placed) == 1):
+    if tables[0].chunk[0] > 1 and not (is_whole and len(tables) == 1):
         raise PlanError(
-            f"{job.out}: its frames are stored in chunks of {placed[0].chunk[0]}, which references "
+            f"{job.out}: its frames are stored in chunks of {tables[0].chunk[0]}, which references "
             "take whole: leave out --start, --stop and --step, or write zarr"
         )
     if is_whole:
-        return placed
-    cut, at = [], 0
-    for one in placed:
-        n_here = len(one.offset)
-        inside = frames[(frames >= at) & (frames < at + n_here)] - at
-        cut += [one.frames(inside)] if len(inside) else []
-        at += n_here
+        return tables
+    cut, n_before = [], 0
+    for table in tables:
+        n_here = len(table.offset)
+        inside = frames[(frames >= n_before) & (frames < n_before + n_here)] - n_before
+        cut += [table.frames(inside)] if len(inside) else []
+        n_before += n_here
     return cut
 
 
@@ -197,7 +199,7 @@ class _Columns:
 
 
 def check_options(options: ConversionOptions, layout: str, out: Path) -> None:
-    """Refuse what a layout does not have, or what does not go together; raises PlanError."""
+    """Refuse options that the layout does not have; raises PlanError."""
     own_options = writer_class(layout).facts.own_options
     for one, value in options.given():
         if not one.metadata.get("own") or one.name in own_options:

@@ -75,7 +75,9 @@ class Conversion:
         """Identity of the output after `run`, on its owner."""
         self._journal: Journal | None = None
         early = self.writer.facts.writes_files_once
-        self._upload = store_at(self.out).upload(self.out, follows=self._follows, early=early)
+        self._upload = store_at(self.out).upload(
+            self.out, follows=self._replaces_source, early=early
+        )
 
     def run(
         self,
@@ -87,8 +89,8 @@ class Conversion:
     ) -> ConvertResult:
         """Convert, and publish the output when it is whole.
 
-        With `resume`, go on where an earlier run ended; begin where there is none; do nothing where
-        the output is complete.
+        With `resume`, continue an earlier run; begin where there is none; do nothing where the
+        output is complete.
 
         Raises OutputError: the output exists, the disk is full, ... SourceError: the source turns
         out damaged on the way. PlanError: with `resume`, an output that cannot be continued.
@@ -99,17 +101,17 @@ class Conversion:
                 self.view.close()
                 return complete
         stack = ExitStack()
-        begun = 0.0
+        start_s = 0.0
         receipts: list[PieceRecord] = []
 
         def begin() -> Any:
-            nonlocal begun
+            nonlocal start_s
             meta = self.job.meta()
-            identity = resuming.conversion_identity(meta, self.plan, self.choice.files)
+            identity = self._identity(meta)
             if self.appended is not None:
                 identity["appended to"] = self.appended.continuation.manifest["uuid"]
             temporary = self._publication(stack, identity, force=force, resume=resume)
-            begun = time.perf_counter()
+            start_s = time.perf_counter()
             if not temporary.exists():
                 meta = replace(meta, striping=self.job.striping.apply(temporary, self.plan))
             meta = meta if self.repairs is None else self.repairs.meta
@@ -150,7 +152,7 @@ class Conversion:
             return self.job.result(
                 self.plan,
                 nbytes_out=nbytes,
-                seconds=time.perf_counter() - begun,
+                seconds=time.perf_counter() - start_s,
                 workers=executor.n_workers,
                 copied=self.copies,
                 topologies=tuple(str(path) for path in self.job.beside),
@@ -178,8 +180,8 @@ class Conversion:
         self.view.close()
 
     @property
-    def _follows(self) -> bool:
-        """Whether it takes the place of the output that it is made of."""
+    def _replaces_source(self) -> bool:
+        """Whether the output replaces the one that it is made from."""
         return self.appended is not None or self.repairs is not None
 
     @property
@@ -202,14 +204,20 @@ class Conversion:
             writer.notes.append(f"{self.out}: stripes are not as asked for: {striping['reason']}")
 
     def _check(self, temporary: Path) -> None:
-        """Look at what was written before it gets its name."""
+        """Check what was written before it gets its name."""
         read_back(temporary, self.plan, self.repairs.compare if self.repairs else None)
+
+    def _identity(self, meta: OutputMeta) -> dict[str, Any]:
+        """Return what must be equal for a run to continue an earlier one."""
+        return resuming.conversion_identity(
+            meta, self.plan, self.choice.files, self.job.universe_crc32c
+        )
 
     def _find_complete(self) -> ConvertResult | None:
         """Return the result if the output is complete; unfinished copies of it are removed then."""
         result = find_complete(self.job, self.plan, copies=self.copies)
         if result is not None and store_at(self.out).has_folders:
-            identity = resuming.conversion_identity(self.job.meta(), self.plan, self.choice.files)
+            identity = self._identity(self.job.meta())
             drop_unfinished(link_target(self.out).absolute(), identity)
         return result
 
@@ -217,14 +225,14 @@ class Conversion:
         self, stack: ExitStack, identity: Mapping[str, Any], *, force: bool, resume: bool
     ) -> Path:
         """Enter `publish`, write the topologies, and return the temporary path."""
-        # One that is there may serve several outputs: it stays.
+        # An existing topology may serve several outputs: it stays.
         growing = self.job.options.running.growing
         new = {path: data for path, data in self.job.beside.items() if not file_has(path, data)}
         temporary = stack.enter_context(
             publish(
                 self.out,
-                force=force or self._follows,
-                sources=[*self.job.files, *self.choice.files],
+                force=force or self._replaces_source,
+                sources=[*self.job.files, *self.job.other_files],
                 companions=list(new),
                 parts_at=parts_at,
                 check=self._check,
@@ -234,7 +242,7 @@ class Conversion:
                 anew=force or (self._upload is None and (growing or self.repairs is not None)),
                 upload=self._upload,
                 former=self._former,
-                follows=self._follows,
+                follows=self._replaces_source,
             )
         )
         needed = self._needed_nbytes
@@ -282,31 +290,33 @@ class Conversion:
         return [one for one in pending if one[0] >= self.n_taken]
 
     def _write(self, work: Any, executor: Executor, progress: Progress | None) -> int:
-        """Do this process' share, and store and commit in the owner what others have encoded."""
+        """Make this process' share of the pieces; the owner stores and commits all."""
         nbytes, imap = 0, executor.imap
         if executor.ranks is not None:  # a write may take the system now a little, now long
+            owner_works = not self.plan.writing.by_owner
+            # The owner alone stores and commits what ranks have made.
             imap = partial(
-                executor.ranks.imap, at_own_pace=True, owner_works=not self.plan.writing.by_owner
+                executor.ranks.imap, at_own_pace=True, owner_works=owner_works, to_all=False
             )
         writer: LayoutWriter = work.writer
         work.lends = executor.takes_at_once
         work.lags = bool(self.plan.writing.direct) and executor.shares_memory
         pieces = spread(self._pieces(work), writer.plan.segment_frames, executor.n_workers)
 
-        def tell(record: PieceRecord) -> None:
+        def commit(record: PieceRecord) -> None:
             self._commit(writer, record, progress)
             self._note(writer, record)
 
-        with write_tasks.CommitQueue(writer, tell, lags=work.lags) as stored:
+        with write_tasks.CommitQueue(writer, commit, lags=work.lags) as queue:
             for _, (record, items) in imap(work, pieces, describe=describe_on(executor)):
                 for item in items:
                     writer.store(item)
-                stored.add(record)
+                queue.add(record)
                 nbytes += record.nbytes
         return nbytes
 
     def _note(self, writer: LayoutWriter, record: PieceRecord) -> None:
-        """Tell the journal what is stored, and send it on where the output goes into a store."""
+        """Add a stored piece to the journal, and upload it where the output goes into a store."""
         for one, files in writer.settled(record):
             if self._upload is not None and self._upload.early:
                 self._upload.add(writer.path, files)
@@ -315,7 +325,7 @@ class Conversion:
                     self._journal.add(resuming.journal_record(one), files)
 
     def _commit(self, writer: LayoutWriter, record: PieceRecord, progress: Progress | None) -> None:
-        """Take note of a piece that is stored, and of coordinates in it that are no numbers."""
+        """Commit a stored piece, and count the coordinates in it that are not numbers."""
         writer.commit(record)
         not_finite = None if self.repairs else record.not_finite  # those of repairs are counted
         not_finite = sum_of(writer.meta.not_finite, not_finite, record.start)
@@ -324,17 +334,17 @@ class Conversion:
             progress(n := record.stop - record.start, n * self.view.info.frame_nbytes)
 
 
-Look = Callable[[Mapping[str, Any]], None]
+CheckManifest = Callable[[Mapping[str, Any]], None]
 
-LOOKS = 4
+READ_BACK_CHUNKS = 4
 """Chunks or segments of which a frame is read, the first and the last among them."""
 
 
-def read_back(path: Path, plan: LayoutPlan, look: Look | None = None) -> None:
-    """Have a last look at an output before it gets its name: open it, and read some of it.
+def read_back(path: Path, plan: LayoutPlan, check: CheckManifest | None = None) -> None:
+    """Check an output before it gets its name: open it, and read some of it.
 
     Opening checks the manifest and the tables; reading, the checksums of what is read. `verify`
-    reads all, but would take as long as any other pass over the trajectory. `look` is called with
+    reads all, but would take as long as any other pass over the trajectory. `check` is called with
     the manifest, and may raise.
 
     Raises OutputError: it is not as planned, or cannot be read.
@@ -344,7 +354,7 @@ def read_back(path: Path, plan: LayoutPlan, look: Look | None = None) -> None:
             shape = (layout.info.n_frames, layout.info.n_atoms)
             edges = layout.boundaries()
             if shape == (plan.n_frames, plan.n_atoms):
-                firsts = edges[np.linspace(0, len(edges) - 2, LOOKS).round().astype(int)]
+                firsts = edges[np.linspace(0, len(edges) - 2, READ_BACK_CHUNKS).round().astype(int)]
                 *some, last = np.unique(firsts).tolist()
                 if store_at(path).opening_waits:
                     _read_at_once(path, plan, [*some, plan.n_frames - 1])
@@ -359,8 +369,8 @@ def read_back(path: Path, plan: LayoutPlan, look: Look | None = None) -> None:
             next(index_paths(path)).unlink()  # under the name of the temporary
     if shape != (plan.n_frames, plan.n_atoms):
         raise _failed(path, f"{shape[0]} frames of {shape[1]} atoms in it")
-    if look is not None and manifest is not None:
-        look(manifest)
+    if check is not None and manifest is not None:
+        check(manifest)
 
 
 def _read_at_once(path: Path, plan: LayoutPlan, frames: Sequence[int]) -> None:

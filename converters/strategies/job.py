@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -21,11 +22,14 @@ from mdio.converters.storage import StripeRequest
 from mdio.core.errors import OutputError, SourceError
 from mdio.core.files.fingerprint import fingerprint
 from mdio.core.files.marks import read_regular
+from mdio.core.files.store import to_path
 from mdio.core.files.turns import State
 from mdio.core.frames import AtomIndices, FrameBlock, Stretch, TrajectoryInfo
+from mdio.core.kernels import crc32c
 from mdio.core.topology import Topology
 from mdio.layouts.base import Layout
 from mdio.layouts.continuation import Continuation
+from mdio.layouts.foreign.universe import topology_of
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import output_suffixes
 from mdio.layouts.views.view import ViewLayout
@@ -78,6 +82,7 @@ def output_meta(
     transformed: Mapping[str, Any] | None = None,
     joined: Mapping[str, Any] | None = None,
     opened: Mapping[str, Any] | None = None,
+    used: Sequence[Path] = (),
     topology: Topology | None = None,
     unreadable: Sequence[Sequence[int]] | None = None,
     stretches: Sequence[Stretch] = (),
@@ -87,8 +92,9 @@ def output_meta(
     `paths`: the source's files. `source`: the joined source. `dt_ps`, `frames`, `atoms`, `groups`:
     the kept part; see `OutputMeta`. `transformed`: the ``--pbc`` and ``--center`` applied to
     frames; None = none. `joined`: how the files were joined, if not as given. `opened`: options of
-    opening them. `topology`: of the kept atoms, if the output stores it. `unreadable`: runs of
-    frames left out since they cannot be read. `stretches`: those that may be several frames.
+    opening them. `used`: other files on which coordinates depend. `topology`: of the kept atoms, if
+    the output stores it. `unreadable`: runs of frames left out since they cannot be read.
+    `stretches`: those that may be several frames.
     """
     prints = [fingerprint(path) for path in paths]
     files = {"path": prints[0]["path"], "files": prints} if len(prints) > 1 else {}
@@ -105,6 +111,7 @@ def output_meta(
             **({"lost": [asdict(one) for one in source.lost]} if source.lost else {}),
             **({} if joined is None else {"joined": joined}),
             **({"opened": opened} if opened else {}),
+            **({"used": [fingerprint(path) for path in used]} if used else {}),
             **({"unreadable_frames": unreadable} if unreadable else {}),
             **({"unreadable_stretches": list(map(asdict, stretches))} if stretches else {}),
             **({"made_up": list(source.made_up)} if source.made_up else {}),
@@ -205,8 +212,8 @@ class Repairs:
     meta: OutputMeta
     manifest: Mapping[str, Any]
     """Manifest of the former output."""
-    made: Mapping[str, Any]
-    """Fields that the plan must have; see `Layout.plan_fields`."""
+    plan_values: Mapping[str, Any]
+    """Fields that the plan must have; see `mdio.layouts.backend.plan_fields`."""
 
     def compare(self, manifest: Mapping[str, Any]) -> None:
         """Compare all checksums of the repaired output with those of the former one.
@@ -250,6 +257,20 @@ class Job:
     former: State | None = None
     """State of the output that it replaces, before it was read; None in stores."""
 
+    @property
+    def other_files(self) -> list[Path]:
+        """The topology and the reference of a fit, where they are files."""
+        given = (self.options.sources.top, (self.transformed or {}).get("fit_reference"))
+        return [to_path(one) for one in given if isinstance(one, str | PathLike)]
+
+    @cached_property
+    def universe_crc32c(self) -> int | None:
+        """Checksum of a Universe on which coordinates depend; None where a file was given."""
+        top = self.options.sources.top
+        if not self.transformed or top is None or isinstance(top, str | PathLike):
+            return None
+        return crc32c(topology_of(top, None).to_bytes())
+
     def meta(self) -> OutputMeta:
         """Return the metadata of the output."""
         meta = output_meta(
@@ -262,6 +283,7 @@ class Job:
             transformed=self.transformed,
             joined=self.joined,
             opened=self.options.sources.source_options,
+            used=self.other_files if self.transformed else (),
             topology=self.topology,
             unreadable=self.view.unreadable,
             stretches=self.stretches,

@@ -34,8 +34,8 @@ class MPIOConversion(Conversion):
     """
 
     @classmethod
-    def planned(cls, job: Job, mode: str, through_mpi: str) -> Self:
-        """Plan for the writer at `through_mpi`; `mode` is independent or collective.
+    def planned(cls, job: Job, mode: str, writer_address: str) -> Self:
+        """Plan for the writer at `writer_address`; `mode` is independent or collective.
 
         Raises PlanError: independent writes of compressed chunks, or an encoding that HDF5 does not
         write. MissingExtraError: there is no parallel HDF5.
@@ -43,7 +43,7 @@ class MPIOConversion(Conversion):
         from mdio.layouts.h5md.mpio import require_parallel_hdf5
 
         require_parallel_hdf5("--collective" if mode == "collective" else "--mpio")
-        writer = load_class(through_mpi)
+        writer = load_class(writer_address)
         writer.check(job.plan)
         if mode == "independent" and job.plan.compression is not None:
             raise PlanError(
@@ -64,8 +64,8 @@ class MPIOConversion(Conversion):
     ) -> ConvertResult:
         """Convert; see `Conversion.run`.
 
-        HDF5 (1.10 at least) waits for ever where ranks add compressed chunks to a file that has
-        some: what an earlier run has left is continued by rank 0, which stores what all encode.
+        HDF5 waits for ever where ranks add compressed chunks to a file that has some (1.10; later
+        ones were not tried): rank 0 continues an earlier run, and stores what all ranks encode.
         """
         if resume and self.plan.compression is not None and executor.from_owner(self._has_begun):
             note = "parallel HDF5 cannot go on with compressed chunks: rank 0 stores the others"
@@ -81,22 +81,22 @@ class MPIOConversion(Conversion):
             return True
         return False
 
-    def _write(self, work: Any, executor: Executor, progress: Progress | None) -> int:
+    def _write(self, worker: Any, executor: Executor, progress: Progress | None) -> int:
         ranks = executor.ranks
         if ranks is None:
             raise PlanError(
                 "parallel HDF5 is for ranks of MPI; add --mpi, and start it with mpiexec"
             )
-        writer: H5MDMPIOWriter = work.writer
+        writer: H5MDMPIOWriter = worker.writer
         agreement = Agreement(ranks.comm, self._unfinished(writer.path, executor))
-        _together(agreement, lambda: writer.open_shared(ranks.comm))
+        _collectively(agreement, lambda: writer.open_shared(ranks.comm))
         nbytes = 0
         failure: Exception | None = None
         try:
             if writer.collective:
-                nbytes = self._rounds(work, ranks, agreement, progress)
+                nbytes = self._rounds(worker, ranks, agreement, progress)
             else:
-                nbytes = super()._write(work, executor, progress)
+                nbytes = super()._write(worker, executor, progress)
         except Exception as error:
             executor.close()  # the others leave their loops
             failure = error
@@ -105,16 +105,16 @@ class MPIOConversion(Conversion):
         except MdioError:
             writer.leave_shared()
             raise
-        _together(agreement, writer.close_shared)
+        _collectively(agreement, writer.close_shared)
         agreement.close()
         if executor.is_owner and self.plan.compression is not None:
             return writer.path.stat().st_size  # only HDF5 has seen the compressed bytes
         return nbytes
 
     def _unfinished(self, temporary: Path, executor: Executor) -> Callable[[], list[Path]]:
-        """Return a function for the owner's files, under their temporary names: those to remove.
+        """Return a function that lists the temporary files to remove if the program is ended.
 
-        It returns none where the journal lists what can be resumed.
+        There are none where the journal lists pieces from which the work can be resumed.
         """
         names = executor.from_owner(
             lambda: [
@@ -126,32 +126,32 @@ class MPIOConversion(Conversion):
 
     def _rounds(
         self,
-        work: WriteTaskWorker,
+        worker: WriteTaskWorker,
         executor: MPIExecutor,
         agreement: Agreement,
         progress: Progress | None,
     ) -> int:
-        """Read and write this rank's pieces, one in each round, of which the owner takes note."""
-        writer: H5MDMPIOWriter | Any = work.writer
-        pieces = self._pieces(work)
+        """Read and write this rank's pieces, one a round; the owner journals them."""
+        writer: H5MDMPIOWriter | Any = worker.writer
+        pieces = self._pieces(worker)
         nbytes = 0
-        failed: dict[str, Any] = {}  # as `Agreement.reach` takes it
+        failure: dict[str, Any] = {}  # as `Agreement.reach` takes it
         for first in range(0, len(pieces), executor.n_workers):
             number = first + executor.rank
             record: PieceRecord | None = None
             items: list[EncodedChunk] = []
-            if not failed and number < len(pieces):
+            if not failure and number < len(pieces):
                 try:
-                    record, items = work(pieces[number])
+                    record, items = worker(pieces[number])
                 except Exception as cause:
                     error = item_error(describe_on(executor)(pieces[number]), cause)
-                    failed = {"error": error, "number": number}
-            agreement.reach(**failed)
+                    failure = {"error": error, "number": number}
+            agreement.reach(**failure)
             try:
                 writer.store_together(items)
             except MdioError as error:
-                failed = {"error": error, "number": number, "broken": True}
-            agreement.reach(**failed)
+                failure = {"error": error, "number": number, "broken": True}
+            agreement.reach(**failure)
             # Once all ranks are here, all have written.
             for one in filter(None, executor.comm.gather(record) or ()):
                 try:
@@ -159,12 +159,12 @@ class MPIOConversion(Conversion):
                     self._note(writer, one)
                     nbytes += one.nbytes
                 except MdioError as error:
-                    failed = {"error": error, "number": number}
-        agreement.reach(**failed)
+                    failure = {"error": error, "number": number}
+        agreement.reach(**failure)
         return nbytes
 
 
-def _together(agreement: Agreement, call: Any) -> None:
+def _collectively(agreement: Agreement, call: Any) -> None:
     """Make a collective call; if it fails on any rank, the program has to end."""
     error = None
     try:

@@ -33,7 +33,7 @@ from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import open_layout
 from mdio.layouts.writer import LayoutWriter, NotFinite, OutputMeta, PieceRecord
 
-ANY_WAY = {
+NOT_IN_OUTPUT = {
     "notes",
     "direct",
     "by_owner",
@@ -46,25 +46,30 @@ ANY_WAY = {
 """Fields of a plan that do not change the output, or follow from others."""
 DIVISION = ("segment_frames", "piece_frames", "n_files", "nbytes")
 """Fields of a plan that depend on the workers."""
-LOOKED_AT_NBYTES = 64 << 20
+VERIFIED_NBYTES = 64 << 20
 """Bytes of the last flushed pieces whose checksums are verified all the same."""
 
 
 def conversion_identity(
-    meta: OutputMeta, plan: LayoutPlan, topology: Sequence[Path] = ()
+    meta: OutputMeta,
+    plan: LayoutPlan,
+    topology: Sequence[Path] = (),
+    universe_crc32c: int | None = None,
 ) -> dict[str, Any]:
     """Return plain values that must be equal for a conversion to be continued.
 
-    But for the recipe, which names the options that differ where the others do.
+    Except the recipe, which names the options that differ where other values do.
     """
     chosen = {"kept": meta.atoms}
     chosen |= {f"group {name}": atoms for name, atoms in (meta.groups or {}).items()}
     values = {
         "version of mdio": __version__,
         "source": meta.source,
-        "topology": [fingerprint(path) for path in topology],
-        "atoms": {name: _told(atoms) for name, atoms in chosen.items()},
-        "plan": {name: value for name, value in plan.to_json().items() if name not in ANY_WAY},
+        "topology": universe_crc32c or [fingerprint(path) for path in topology],
+        "atoms": {name: _atoms_text(atoms) for name, atoms in chosen.items()},
+        "plan": {
+            name: value for name, value in plan.to_json().items() if name not in NOT_IN_OUTPUT
+        },
         "frames": meta.frames,
         "recipe": meta.recipe or {},
     }
@@ -72,7 +77,7 @@ def conversion_identity(
     return plain
 
 
-def _told(atoms: NDArray[np.int64] | None) -> str | None:
+def _atoms_text(atoms: NDArray[np.int64] | None) -> str | None:
     """Return a text that identifies chosen atoms."""
     if atoms is None:
         return None
@@ -150,7 +155,7 @@ def _receipt_of(record: Record) -> PieceRecord:
     )
 
 
-def _believed(
+def _intact(
     records: Sequence[Record], holds: Callable[[Record], bool], temporary: Path
 ) -> list[Record]:
     """Return the records of pieces that are stored.
@@ -170,15 +175,15 @@ def _believed(
             if last[record_of_piece.first] is record_of_piece
         ]
     ):
-        if not record.flushed or checked_nbytes < LOOKED_AT_NBYTES:
+        if not record.flushed or checked_nbytes < VERIFIED_NBYTES:
             checked_nbytes += record.values["nbytes"]
             if not holds(record):
                 if not record.flushed:
                     continue
                 name = TEMPORARY.sub(r"\1", str(temporary))
                 raise OutputError(
-                    f"{name}: what an earlier run has left is not "
-                    f"what its journal says (frames {record.first} to "
+                    f"{name}: what an earlier run has left is not what its journal says (frames "
+                    f"{record.first} to "
                     f"{record.first + record.n_frames - 1} are not as they were written); give "
                     "--force to start again"
                 )
@@ -191,13 +196,13 @@ def resume_from(journal: Journal, writer: LayoutWriter) -> list[PieceRecord]:
     with _as_written(journal):
         receipts = {record.first: _receipt_of(record) for record in journal.records}
         if any(moved.start < 0 or moved.stop > writer.plan.n_frames for moved in receipts.values()):
-            raise ValueError("frames that the output has not")
+            raise ValueError("frames that the output does not have")
 
     def believe(
         usable: Sequence[PieceRecord], holds: Callable[[PieceRecord], bool]
     ) -> list[PieceRecord]:
         starts = {receipt.start for receipt in usable}
-        records = _believed(
+        records = _intact(
             [record for record in journal.records if record.first in starts],
             lambda record: holds(receipts[record.first]),
             writer.path,
@@ -217,7 +222,7 @@ def resume_from(journal: Journal, writer: LayoutWriter) -> list[PieceRecord]:
     return list(existing)
 
 
-DIFFERS = ("uuid", "created", "has_box", "not_finite", "manifest_crc32c", "stripe", "recipe")
+NOT_COMPARED = ("uuid", "created", "has_box", "not_finite", "manifest_crc32c", "stripe", "recipe")
 """Keys of manifests that may differ, or are compared separately."""
 STRIPE = ("stripe_nbytes", "stripe_count")
 BY_WORKERS = ("piece_frames", "n_files")
@@ -230,33 +235,38 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
     It is the same if its manifest is the one that the conversion would write (state of all source
     files, frames, atoms, steps, sizes, version), its arrays are cut the same way, and the
     topologies inside and beside it are equal. Outputs without a manifest never count, nor those
-    that depend on the bonds of a topology file or on a reference file, whose state is not stored.
+    that depend on the bonds of a Universe.
 
     `job`, `plan`: the conversion. `copies`: whether frames are copied as bytes.
     """
     begun = time.perf_counter()
-    follows = job.appended or job.repairs or job.options.running.growing
-    transformed = job.transformed or {}
-    onto_file = isinstance(transformed.get("fit_reference"), str)
-    moved = bool(transformed and (job.choice.files or onto_file))
-    if follows or moved or not os.path.lexists(job.out):
+    continues = job.appended or job.repairs or job.options.running.growing
+    if continues or job.universe_crc32c is not None or not os.path.lexists(job.out):
         return None
     try:
         with open_layout(job.out) as layout:
-            manifest, built, topology = layout.manifest, plan_fields(layout), layout.topology()
+            manifest, stored_plan, topology = (
+                layout.manifest,
+                plan_fields(layout),
+                layout.topology(),
+            )
             nbytes = layout.info.nbytes
     except OSError:
         return None
     expected: dict[str, Any] = json.loads(json.dumps(build_manifest(plan, job.meta())))
     same = (
         manifest is not None
-        and all(manifest.get(key) == value for key, value in expected.items() if key not in DIFFERS)
+        and all(
+            manifest.get(key) == value for key, value in expected.items() if key not in NOT_COMPARED
+        )
         and all(manifest["stripe"].get(key) == expected["stripe"][key] for key in STRIPE)
         and "parts" not in manifest
         and manifest.get("container") == plan.container
         and manifest.get("flavour") == plan.flavour
         and all(
-            getattr(plan, key) == value for key, value in built.items() if key not in BY_WORKERS
+            getattr(plan, key) == value
+            for key, value in stored_plan.items()
+            if key not in BY_WORKERS
         )
         and _bytes(topology) == _bytes(job.topology)
         and all(file_has(path, data) for path, data in job.beside.items())

@@ -95,7 +95,8 @@ class StructureConversion(Conversion):
 
     def _written(self, force: bool, progress: Progress | None) -> ConvertResult:
         begun = time.perf_counter()
-        with publish(self.out, force=force, sources=self.job.files) as temporary, self.view:
+        read = [*self.job.files, *self.job.other_files]
+        with publish(self.out, force=force, sources=read) as temporary, self.view:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # fields that the topology lacks are filled in
                 try:

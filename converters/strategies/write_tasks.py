@@ -23,17 +23,17 @@ from mdio.parallel.executors import Executor
 Piece = tuple[int, int]
 
 LAG_S = 0.25
-"""After a kill, pieces of this time are made again, at most, that were stored by one who lags."""
+"""Longest time for which stored pieces wait to be committed: so much a kill may undo."""
 
 FILES_PER_WORKER = 4
-"""Segments that are written at the same time: a worker that is slower than the others should not
-find them in its file."""
+"""Segments that are written at the same time: a worker that is slower than the others should have
+its file to itself."""
 
 
 def spread(pieces: Sequence[Piece], segment_frames: Sequence[int], n_workers: int) -> list[Piece]:
-    """Return pieces in an order in which those that are worked at together lie in different files.
+    """Return pieces in an order in which those made at the same time lie in different files.
 
-    Who writes into a file holds its lock in the kernel, and others who write there wait.
+    A process that writes to a file holds its lock in the kernel, and others that write there wait.
 
     `pieces`: (start, stop) frames, in order. `segment_frames`: frames of each file; none if there
     is but one. `n_workers`: how many write at the same time.
@@ -68,35 +68,35 @@ def describe_on(executor: Executor) -> Callable[[Piece], str]:
     return lambda piece: f"{describe_task(piece)} (rank {ranks.rank})"
 
 
-def _copy(done: Any) -> Any:
-    """Return records and chunks in memory of their own."""
+def _copy(result: Any) -> Any:
+    """Return a copy of records and chunks, in memory of its own."""
     buffers: list[pickle.PickleBuffer] = []
-    head = pickle.dumps(done, protocol=5, buffer_callback=buffers.append)
+    head = pickle.dumps(result, protocol=5, buffer_callback=buffers.append)
     return pickle.loads(head, buffers=[bytearray(one) for one in buffers])
 
 
 class WriteTaskWorker:
     """Reads one piece from the source and hands it to the writer, a batch after the other.
 
-    Keeps the opened source and the memory of its frames from batch to batch. Pieces that are whole
-    in a `former` output, which is being repaired, are taken from there.
+    Keeps the opened source and the memory of its frames from batch to batch. `former`: an output
+    that is being repaired, from which intact pieces are taken.
     """
 
     lends = True
     """Whether the result may lie in memory that the next call overwrites."""
     lags = False
     """Whether chunks may still be in flight to the disk while the next piece is read: only where
-    one process does all the work, and waits (`LayoutWriter.drain`) before it relies on it."""
+    one process does all the work, and waits (`LayoutWriter.drain`) before it commits them."""
 
     def __init__(self, source: Layout, writer: LayoutWriter, former: Layout | None = None) -> None:
         self.source = source
         self.writer = writer
         self.former = former
-        self._room: FrameBlock | None = None
-        self._is_told = False
+        self._buffer: FrameBlock | None = None
+        self._is_prefetched = False
 
     @property
-    def _step(self) -> int | None:
+    def _batch_frames(self) -> int | None:
         """Frames that are read at a time; None: those of a piece."""
         # What is handed over may lie in memory that the next batch overwrites.
         return None if self.writer.plan.writing.by_owner else self.writer.facts.batch_frames
@@ -104,22 +104,24 @@ class WriteTaskWorker:
     def coming(self, pieces: Iterable[Piece]) -> None:
         """Ask for the bytes of pieces while those before them are written."""
         if self.former is None:
-            self._is_told = True
-            self.source.prefetch(batch for piece in pieces for batch in batches(*piece, self._step))
+            self._is_prefetched = True
+            self.source.prefetch(
+                batch for piece in pieces for batch in batches(*piece, self._batch_frames)
+            )
 
     def __call__(self, piece: Piece) -> tuple[PieceRecord, list[EncodedChunk]]:
         """Return the record, and the items that their owner has to store."""
         start, stop = piece
         stores = self.writer.facts.parallel_store and not self.writer.plan.writing.by_owner
-        blocks, left = [], []
+        blocks, unstored = [], []
         crcs: dict[str, Sequence[int]] = {}
         nbytes = 0
         not_finite: NotFinite | None = None
         encoded = self._stored(start, stop)
-        cut = batches(start, stop, self._step)
-        if encoded is None and not self._is_told:
-            self.source.prefetch(cut)
-        for first, end in cut:
+        runs = batches(start, stop, self._batch_frames)
+        if encoded is None and not self._is_prefetched:
+            self.source.prefetch(runs)
+        for first, end in runs:
             if encoded is None:
                 block = self._read(first, end)
                 of_batch = NotFinite.among(block.positions, first - start)
@@ -130,7 +132,7 @@ class WriteTaskWorker:
                 if stores:
                     self.writer.store(item)
                 else:
-                    left.append(item)
+                    unstored.append(item)
                 crcs[item.key] = item.crcs
                 nbytes += item.nbytes
             encoded = None if encoded is None else []
@@ -138,8 +140,8 @@ class WriteTaskWorker:
         if not self.lags:
             self.writer.drain()
         box, time, number = (np.concatenate(column) for column in zip(*blocks, strict=True))
-        done = PieceRecord(start, stop, crcs, nbytes, box, time, number, not_finite), left
-        return done if self.lends else _copy(done)
+        result = PieceRecord(start, stop, crcs, nbytes, box, time, number, not_finite), unstored
+        return result if self.lends else _copy(result)
 
     def _stored(self, start: int, stop: int) -> list[EncodedChunk] | None:
         """Return the encoded piece in the former output, if it is complete there."""
@@ -149,25 +151,25 @@ class WriteTaskWorker:
 
     def _read(self, start: int, stop: int) -> FrameBlock:
         """Return frames of the source, in memory that the next call overwrites."""
-        room = self._room
-        if room is None or room.n_frames < stop - start:
-            room = self._room = self.source.read(start, stop)
-            return room
-        return self.source.read(start, stop, out=room.frames(slice(0, stop - start)))
+        buffer = self._buffer
+        if buffer is None or buffer.n_frames < stop - start:
+            buffer = self._buffer = self.source.read(start, stop)
+            return buffer
+        return self.source.read(start, stop, out=buffer.frames(slice(0, stop - start)))
 
     def close(self) -> None:
         """Close the source."""
         self.source.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_room": None, "_is_told": False, "lags": False}
+        return {**self.__dict__, "_buffer": None, "_is_prefetched": False, "lags": False}
 
 
 class CommitQueue:
     """Stored pieces, which are reported once they are in their files; a context manager.
 
-    `writer`: who stores them. `lags`: whether they are waited for now and then only, rather than
-    each time. `report`: called with each record, in order.
+    `writer`: stores them. `lags`: whether it is drained now and then only, and not for each.
+    `report`: called with each record, in order.
     """
 
     def __init__(
@@ -176,24 +178,26 @@ class CommitQueue:
         self._writer = writer
         self._lags = lags
         self._report = report
-        self._left: list[PieceRecord] = []
-        self._told_s = time.monotonic()
+        self._uncommitted: list[PieceRecord] = []
+        self._reported_s = time.monotonic()
 
     def add(self, record: PieceRecord) -> None:
-        """Take the record of one more; raises OutputError: it, or one before, is not stored."""
-        self._left.append(record)
-        if not self._lags or time.monotonic() >= self._told_s + LAG_S:
-            self._tell_all()
+        """Take the record of a piece; raises OutputError: it or an earlier one is not stored."""
+        self._uncommitted.append(record)
+        if not self._lags or time.monotonic() >= self._reported_s + LAG_S:
+            self._report_all()
 
-    def _tell_all(self) -> None:
+    def _report_all(self) -> None:
         self._writer.drain()
-        while self._left:
-            self._report(self._left.pop(0))
-        self._told_s = time.monotonic()
+        while self._uncommitted:
+            self._report(self._uncommitted.pop(0))
+        self._reported_s = time.monotonic()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with suppress(MdioError) if kind is not None else nullcontext():  # the first counts
-            self._tell_all()
+        with (
+            suppress(MdioError) if kind is not None else nullcontext()
+        ):  # an error that came before counts
+            self._report_all()

@@ -115,6 +115,7 @@ class SegmentsLayout(Layout):
         if self._opened_state is not None:
             return cast(TrajectoryInfo, self._opened_state[0])
         first = self._first().info
+        last_ps = manifest.get("time_last_ps")
         return first.replace(
             layout=self.name,
             path=str(self.path),
@@ -124,7 +125,7 @@ class SegmentsLayout(Layout):
             has_forces="forces" in manifest["fields"],
             sparse=tuple(manifest.get("sparse", ())),
             time_first_ps=self._segments[0].time_first_ps,
-            time_last_ps=float(manifest.get("time_last_ps") or first.time_last_ps),
+            time_last_ps=first.time_last_ps if last_ps is None else float(last_ps),
             compression=manifest.get("compression"),
             precision=manifest.get("precision"),
             nbytes=sum(segment.nbytes for segment in self._segments),

@@ -169,14 +169,15 @@ def advise(
     reading, forecast = build_parts((Reading, ForecastOptions), options)
     shares = [] if replay is not None else _shares(executor, trajectory)
     several = executor is not None and executor.n_workers > 1
-    if ranks is None:
-        ranks = executor.n_workers if executor is not None and several else available_cores()
-    n_ranks = ranks
+    n_workers = executor.n_workers if executor is not None and several else available_cores()
+    n_ranks = n_workers if ranks is None else ranks
     if n_ranks < 1 or passes < 1:
         raise PlanError(f"{n_ranks} ranks, {passes} passes: give 1 or more of each")
 
     def decide() -> Advice:
-        profile = _profile(forecast.machine)
+        profile = forecast.machine if isinstance(forecast.machine, Profile) else None
+        if profile is None and str(forecast.machine) != LOCAL:
+            profile = load_profile(str(forecast.machine))
         calibrations = [read_calibration(str(path)) for path in forecast.calibrate]
         decide_from = partial(
             recommend,
@@ -231,9 +232,3 @@ def _shares(
     files = [to_path(path) for path in path_list(trajectory)]
     read = partial(read_share, files, executor.n_workers)
     return executor.map(read, range(executor.n_workers), describe=lambda n: f"worker {n}")
-
-
-def _profile(machine: str | PathLike[str] | Profile) -> Profile | None:
-    if isinstance(machine, Profile):
-        return machine
-    return None if str(machine) == LOCAL else load_profile(str(machine))

@@ -129,21 +129,39 @@ def predict(
     layout, gather = access_model(layout), check_gather(gather)
     if isinstance(n_ranks, bool) or not isinstance(n_ranks, int) or not 1 <= n_ranks <= MAX_RANKS:
         raise PlanError(f"{n_ranks!r} ranks: expected a whole number from 1 to {MAX_RANKS:,}")
-    cores = profile.cores_per_node
+    cores, storage, noise = profile.cores_per_node, profile.storage, profile.noise
     full = (min(n_ranks, cores) - 1) / (cores - 1) if cores > 1 else 1.0
     slower = 1 + profile.node_slowdown * full
     comp = slower * workload.t_comp_s / n_ranks
     io = slower * _mean_io_s(profile, layout, n_ranks, workload)
-    noise = profile.noise
     spread = math.hypot(noise.compute * comp, noise.io[layout][gather] * io)
     spread *= n_ranks > 1  # a single rank has no others to differ from
     imbalance = expected_max(n_ranks) * spread
     contention = _contention_s(profile, layout, gather, n_ranks, workload)
-    opening = workload.t_open_s + _further_opens_s(profile, layout, n_ranks, workload)
-    gathering = _gathering_s(profile, gather, n_ranks, workload)
+    files = 1
+    if layout == "segments-chainreader":
+        files = max(n_ranks if workload.n_files is None else workload.n_files, 1)
+    opening = workload.t_open_s + (files - 1) * storage.open_file_s
+    opening += (n_ranks * files - 1) / storage.metadata_ops_per_s
+    gathering = 0.0
+    if n_ranks > 1:
+        task, cost = profile.task, profile.gather[gather]
+        share = workload.n_frames * workload.result_nbytes_per_frame
+        share /= task.n_frames * task.result_nbytes_per_frame
+        gathering = cost.base_s * share + cost.per_rank_s * n_ranks
     rest = slower * workload.t_rest_s / n_ranks
     total = opening + comp + io + rest + imbalance + contention + gathering
-    low, high = _quantiles(profile, layout, gather, n_ranks, total, spread, contention)
+    # The 10 and 90% quantiles, about the mean, of independent errors of a lognormal.
+    width_max = max_quantile(n_ranks, 0.9) - max_quantile(n_ranks, 0.1)
+    locks_measured = any(pair.startswith("xtc-shared/") for pair in profile.measured)
+    is_measured = f"{layout}/{gather}" in profile.measured
+    sigma = math.hypot(
+        spread * width_max / (2 * Z90),
+        (noise.straggler if locks_measured else UNSEEN_LOCKS) * contention,
+        (noise.fit if is_measured else noise.carry) * total,
+    )
+    width = Z90 * math.sqrt(math.log1p((sigma / total) ** 2))
+    low = total * math.exp(-width)
     return Prediction(
         n_ranks=n_ranks,
         t_open_s=opening,
@@ -155,7 +173,7 @@ def predict(
         t_gather_s=gathering,
         t_total_s=total,
         low_s=max(low, min(total, workload.t_comp_s / n_ranks)),
-        high_s=high,
+        high_s=total * math.exp(width),
     )
 
 
@@ -169,12 +187,8 @@ def _mean_io_s(profile: Profile, layout: str, n_ranks: int, workload: Workload) 
     rates = [storage.aggregate_bytes_per_s, nodes * storage.node_bytes_per_s]
     if layout in ("xtc-shared", "hdf5"):
         rates.append(storage.file_bytes_per_s)
-    return _smooth_max(unlimited_s, workload.nbytes / min(rates))
-
-
-def _smooth_max(time_s: float, limit_s: float) -> float:
-    """Return the larger of two times, with a smooth change from one to the other (4-norm)."""
-    larger, smaller = max(time_s, limit_s), min(time_s, limit_s)
+    # The larger of two times, with a smooth change from one to the other (4-norm).
+    smaller, larger = sorted((unlimited_s, workload.nbytes / min(rates)))
     return larger * (1 + (smaller / larger) ** 4) ** 0.25 if larger > 0 else 0.0
 
 
@@ -189,44 +203,3 @@ def _contention_s(
     inside = storage.client_lock_s * (on_node - 1) / n_ranks
     between = storage.lock_s + (storage.lock_gather_s if gather == "gather" else 0.0)
     return workload.n_frames * (inside + between * max(0.0, 1 - cores / n_ranks))
-
-
-def _further_opens_s(profile: Profile, layout: str, n_ranks: int, workload: Workload) -> float:
-    """Return the seconds for the opens of other ranks, and of the further files of a chain."""
-    files = 1
-    if layout == "segments-chainreader":
-        files = max(n_ranks if workload.n_files is None else workload.n_files, 1)
-    storage = profile.storage
-    queue = (n_ranks * files - 1) / storage.metadata_ops_per_s
-    return (files - 1) * storage.open_file_s + queue
-
-
-def _gathering_s(profile: Profile, gather: str, n_ranks: int, workload: Workload) -> float:
-    if n_ranks == 1:
-        return 0.0
-    task, cost = profile.task, profile.gather[gather]
-    share = workload.n_frames * workload.result_nbytes_per_frame
-    share /= task.n_frames * task.result_nbytes_per_frame
-    return cost.base_s * share + cost.per_rank_s * n_ranks
-
-
-def _quantiles(
-    profile: Profile,
-    layout: str,
-    gather: str,
-    n_ranks: int,
-    total: float,
-    spread: float,
-    contention: float,
-) -> tuple[float, float]:
-    """Return the 10 and 90% quantiles, about the mean, of independent errors of a lognormal."""
-    noise = profile.noise
-    is_measured = f"{layout}/{gather}" in profile.measured
-    width_max = max_quantile(n_ranks, 0.9) - max_quantile(n_ranks, 0.1)
-    sigma_max = spread * width_max / (2 * Z90)
-    locks_measured = any(pair.startswith("xtc-shared/") for pair in profile.measured)
-    sigma_runs = (noise.straggler if locks_measured else UNSEEN_LOCKS) * contention
-    sigma_model = (noise.fit if is_measured else noise.carry) * total
-    sigma = math.hypot(sigma_max, sigma_runs, sigma_model) / total
-    width = Z90 * math.sqrt(math.log1p(sigma**2))
-    return total * math.exp(-width), total * math.exp(width)

@@ -16,16 +16,16 @@ from __future__ import annotations
 
 import csv
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean, median
-from typing import TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.advisor.closed_form import MAX_RANKS, predict, reference_workload
+from mdio.advisor.closed_form import MAX_RANKS, Prediction, predict, reference_workload
 from mdio.advisor.profile import (
     BEHAVES_LIKE,
     GATHER_NAMES,
@@ -87,20 +87,15 @@ def read_timings(path: str | Path) -> list[TimingRow]:
     """
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
-            return _read_rows(file, str(path))
+            reader = csv.reader(file, strict=True)
+            lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader]
     except UnicodeDecodeError:
         raise SourceError(f"{path}: this is no text file; expected CSV") from None
     except csv.Error as error:
         raise SourceError(f"{path}: this is no CSV ({error})") from None
-    except SourceError:
-        raise
     except OSError as error:
         raise SourceError(f"{path}: cannot be read ({error.strerror})") from None
-
-
-def _read_rows(file: TextIO, path: str) -> list[TimingRow]:
-    lines = csv.reader(file, strict=True)
-    header = [name.strip() for name in next(lines, [])]
+    header = lines[0][1] if lines else []
     if not header:
         raise SourceError(f"{path}: the file is empty; expected a header {','.join(REQUIRED)}")
     if missing := [name for name in REQUIRED if name not in header]:
@@ -111,13 +106,13 @@ def _read_rows(file: TextIO, path: str) -> list[TimingRow]:
         raise SourceError(f"{path}: line 1: column {', '.join(sorted(twice))} is there twice")
     rows: list[TimingRow] = []
     line_numbers: dict[tuple[object, ...], int] = {}
-    for cells in lines:
-        if not any(cell.strip() for cell in cells):
+    for number, cells in lines[1:]:
+        if not any(cells):
             continue
-        place = f"{path}: line {lines.line_num}"
+        place = f"{path}: line {number}"
         if len(cells) != len(header):
             raise SourceError(f"{place}: {len(cells)} columns, expected {len(header)}")
-        row = _parse_row(dict(zip(header, (cell.strip() for cell in cells), strict=True)), place)
+        row = _parse_row(dict(zip(header, cells, strict=True)), place)
         key = (*row.pair, row.workload_x, row.n_ranks)
         if key in line_numbers:
             raise SourceError(
@@ -132,7 +127,7 @@ def _read_rows(file: TextIO, path: str) -> list[TimingRow]:
             )
         if len(rows) == MAX_ROWS:
             raise SourceError(f"{place}: more than {MAX_ROWS:,} rows; give the means of repeats")
-        line_numbers[key] = lines.line_num
+        line_numbers[key] = number
         rows.append(row)
     if not rows:
         raise SourceError(f"{path}: no row after the header; expected at least one measured run")
@@ -148,52 +143,31 @@ def _parse_row(cells: dict[str, str], place: str) -> TimingRow:
             raise SourceError(
                 f"{place}: column {name}: {cells[name]!r}, expected one of {', '.join(names)}"
             )
-    ranks = _number(cells, "n_ranks", place)
-    if not (ranks.is_integer() and 1 <= ranks <= MAX_RANKS):
-        raise SourceError(
-            f"{place}: column n_ranks: {cells['n_ranks']!r}, "
-            f"expected a whole number from 1 to {MAX_RANKS:,}"
-        )
-    seconds: dict[str, float | None] = {}
-    for name in REQUIRED_SECONDS:
-        seconds[name] = _above_zero(cells, name, place)
-    parts_s = (seconds["t_comp_mean_s"] or 0.0) + (seconds["t_io_mean_s"] or 0.0)
-    if parts_s > MOST_PARTS * (seconds["t_total_max_s"] or 0.0):
+    numbers: dict[str, float] = {}
+    optional = [name for name in OPTIONAL_SECONDS if cells.get(name)]
+    for name in ("workload_x", "n_ranks", *REQUIRED_SECONDS, *optional):
+        try:
+            value = float(cells[name])
+        except ValueError:
+            value = math.nan
+        fits, expected = 0 <= value <= MAX_SECONDS, f"a number from 0 to {MAX_SECONDS:.0e}"
+        if name == "n_ranks":
+            fits = value.is_integer() and 1 <= value <= MAX_RANKS
+            expected = f"a whole number from 1 to {MAX_RANKS:,}"
+        if not fits:
+            raise SourceError(f"{place}: column {name}: {cells[name]!r}, expected {expected}")
+        if value == 0 and name not in optional:
+            raise SourceError(f"{place}: column {name}: 0, expected a number above 0")
+        numbers[name] = value
+    parts_s, total_s = numbers["t_comp_mean_s"] + numbers["t_io_mean_s"], numbers["t_total_max_s"]
+    if parts_s > MOST_PARTS * total_s:
         raise SourceError(
             f"{place}: columns t_comp_mean_s and t_io_mean_s are {parts_s:g} together, "
-            f"t_total_max_s is {seconds['t_total_max_s']:g}; expected means over ranks, not sums, "
-            "and seconds"
+            f"t_total_max_s is {total_s:g}; expected means over ranks, not sums, and seconds"
         )
-    for name in OPTIONAL_SECONDS:
-        seconds[name] = _number(cells, name, place) if cells.get(name) else None
-    return TimingRow(
-        layout=cells["layout"],
-        gather=cells["gather"],
-        workload_x=_above_zero(cells, "workload_x", place),
-        n_ranks=int(ranks),
-        machine=cells.get("machine", ""),
-        **seconds,  # type: ignore[arg-type]
-    )
-
-
-def _above_zero(cells: dict[str, str], name: str, place: str) -> float:
-    value = _number(cells, name, place)
-    if value == 0:
-        raise SourceError(f"{place}: column {name}: 0, expected a number above 0")
-    return value
-
-
-def _number(cells: dict[str, str], name: str, place: str) -> float:
-    text = cells[name]
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and 0 <= value <= MAX_SECONDS):
-        raise SourceError(
-            f"{place}: column {name}: {text!r}, expected a number from 0 to {MAX_SECONDS:.0e}"
-        )
-    return value
+    numbers["n_ranks"] = int(numbers["n_ranks"])
+    texts = {name: cells.get(name, "") for name in ("layout", "gather", "machine")}
+    return TimingRow(**texts, **numbers)  # type: ignore[arg-type]
 
 
 KNOWN_CORES: Mapping[str, int] = {"comet": 24, "supermic": 20, "bridges": 28, "stampede": 16}
@@ -324,15 +298,10 @@ def _fit_compute(rows: Sequence[TimingRow], ratio: float) -> tuple[float, float]
 
 def rates_reached(rows: Sequence[TimingRow], task: Task) -> tuple[float, float]:
     """Return the largest mean bytes/s that all ranks and that a shared file gave in these rows."""
-    best, shared = 0.0, 0.0
-    for row in rows:
-        rate = task.nbytes[io_family(row.layout)] / row.t_io_mean_s
-        best = max(best, rate)
-        if row.layout in ("xtc-shared", "hdf5"):
-            shared = max(shared, rate)
-    if not math.isfinite(best):
-        return 0.0, 0.0
-    return best, shared
+    rates = [(row.layout, task.nbytes[io_family(row.layout)] / row.t_io_mean_s) for row in rows]
+    shared = [rate for layout, rate in rates if layout in ("xtc-shared", "hdf5")]
+    best = max((rate for _, rate in rates), default=0.0)
+    return (best, max(shared, default=0.0)) if math.isfinite(best) else (0.0, 0.0)
 
 
 ROW_SCATTER = 0.07
@@ -367,6 +336,8 @@ class Residual:
         return self.t_total_s / self.row.t_total_max_s - 1
 
 
+LOCKS = ("lock_s", "lock_gather_s", "client_lock_s")
+"""Seconds of `StorageModel` that locks cost."""
 WIDTHS: Mapping[str, float] = {
     "node_slowdown": 1.0,
     "compute noise": 0.5,
@@ -396,9 +367,7 @@ def _scale_profile(base: Profile, logs: NDArray[np.float64]) -> Profile:
         node_slowdown=base.node_slowdown * factor["node_slowdown"],
         storage=replace(
             storage,
-            lock_s=storage.lock_s * factor["locks"] * factor["lock_s"],
-            lock_gather_s=storage.lock_gather_s * factor["locks"] * factor["lock_gather_s"],
-            client_lock_s=storage.client_lock_s * factor["locks"] * factor["client_lock_s"],
+            **{n: getattr(storage, n) * factor["locks"] * factor[n] for n in LOCKS},
             open_file_s=storage.open_file_s * factor["open_file_s"],
             metadata_ops_per_s=storage.metadata_ops_per_s / factor["metadata"],
             read_factor={
@@ -483,9 +452,7 @@ def _starting_profile(
     rate = max(task.nbytes[family] / seconds for family, seconds in task.t_io_s.items())
     storage = replace(
         prior.storage,
-        lock_s=prior.storage.lock_s * slowdown,
-        lock_gather_s=prior.storage.lock_gather_s * slowdown,
-        client_lock_s=prior.storage.client_lock_s * slowdown,
+        **{name: getattr(prior.storage, name) * slowdown for name in LOCKS},
         # Opens are assumed to be slower by the square root of the slow-down of reads.
         open_file_s=prior.storage.open_file_s * math.sqrt(slowdown),
         aggregate_bytes_per_s=max(2 * total_rate, prior.storage.aggregate_bytes_per_s / slowdown),
@@ -495,10 +462,6 @@ def _starting_profile(
         # A link is assumed to carry the reads of all its cores, each as fast as if it were alone.
         node_bytes_per_s=max(2 * cores * rate, prior.storage.node_bytes_per_s),
     )
-    counts: dict[str, int] = {}
-    for row in rows:
-        key = f"{row.layout}/{row.gather}"
-        counts[key] = counts.get(key, 0) + (row.n_ranks > 1)
     return replace(
         prior,
         name=name,
@@ -508,7 +471,7 @@ def _starting_profile(
         task=task,
         storage=storage,
         noise=_shrink(prior.noise) if carried else prior.noise,
-        measured={key: count for key, count in counts.items() if count},
+        measured=dict(Counter("/".join(row.pair) for row in rows if row.n_ranks > 1)),
     )
 
 
@@ -528,38 +491,35 @@ def _shrink(noise: Noise) -> Noise:
 def _errors(trial: Profile, rows: Sequence[TimingRow]) -> NDArray[np.float64]:
     """Return the errors of a trial profile, in units of their standard deviations."""
     errors: list[float] = []
+
+    def add(predicted: float, measured: float, scatter: float) -> None:
+        error = math.log(predicted) - math.log(measured)
+        errors.append(error / math.hypot(scatter, repeat_error))
+
     for row in rows:
-        workload = reference_workload(trial, row.layout, row.workload_x)
-        predicted = predict(trial, row.layout, row.gather, row.n_ranks, workload)
+        predicted = _predict_row(trial, row)
         repeat_error = min((row.t_total_std_s or 0.0) / row.t_total_max_s, 1.0)
-        errors.append(_log_error(predicted.t_total_s, row.t_total_max_s, ROW_SCATTER, repeat_error))
+        add(predicted.t_total_s, row.t_total_max_s, ROW_SCATTER)
         if row.n_ranks == 1:
             continue
-        errors.append(
-            _log_error(predicted.t_comp_s, row.t_comp_mean_s, COMPUTE_SCATTER, repeat_error)
-        )
+        add(predicted.t_comp_s, row.t_comp_mean_s, COMPUTE_SCATTER)
         if row.layout != "xtc-shared":
-            errors.append(_log_error(predicted.t_io_s, row.t_io_mean_s, READ_SCATTER, repeat_error))
+            add(predicted.t_io_s, row.t_io_mean_s, READ_SCATTER)
         if row.layout == "segments-chainreader" and row.t_open_mean_s:
             # Files are closed, too, which takes as long (t_end_loop, which the table lacks).
-            errors.append(
-                _log_error(predicted.t_open_s, 2 * row.t_open_mean_s, OPEN_SCATTER, repeat_error)
-            )
+            add(predicted.t_open_s, 2 * row.t_open_mean_s, OPEN_SCATTER)
     return np.array(errors)
-
-
-def _log_error(predicted: float, measured: float, *scatters: float) -> float:
-    return (math.log(predicted) - math.log(measured)) / math.hypot(*scatters)
 
 
 def residuals(profile: Profile, rows: Sequence[TimingRow]) -> list[Residual]:
     """Return the model's totals beside the measured ones."""
-    compared = []
-    for row in rows:
-        workload = reference_workload(profile, row.layout, row.workload_x)
-        predicted = predict(profile, row.layout, row.gather, row.n_ranks, workload)
-        compared.append(Residual(row, predicted.t_total_s, predicted.low_s, predicted.high_s))
-    return compared
+    compared = [(row, _predict_row(profile, row)) for row in rows]
+    return [Residual(row, one.t_total_s, one.low_s, one.high_s) for row, one in compared]
+
+
+def _predict_row(profile: Profile, row: TimingRow) -> Prediction:
+    workload = reference_workload(profile, row.layout, row.workload_x)
+    return predict(profile, row.layout, row.gather, row.n_ranks, workload)
 
 
 def _with_scatter(

@@ -129,25 +129,18 @@ def _fit(forecaster: Forecaster, profile: Profile, calibrations: Sequence[Calibr
 def _task(forecaster: Forecaster) -> Task:
     """Return this analysis as the task of a profile."""
     measurements = forecaster.measurements
-    n_frames = measurements.source.n_frames
-    source = measurements.trial("as-is")
+    source, hdf5 = measurements.trial("as-is"), measurements.trial("h5md")
     assert source is not None
-    hdf5 = measurements.trial("h5md")
-    if hdf5 is None or not hdf5.runs:
-        hdf5 = source
-    trials = {"xtc": source, "hdf5": hdf5}
-    runs = {name: trial.runs[0] for name, trial in trials.items()}
-    comp = runs["xtc"].t_comp_frame_s.quartile * forecaster.comp_factor * n_frames
+    trials = {"xtc": source, "hdf5": hdf5 if hdf5 is not None and hdf5.runs else source}
+    loads = {name: forecaster.workload(trial, trial.runs[0]) for name, trial in trials.items()}
+    comp = loads["xtc"].t_comp_s
     return Task(
-        n_frames=n_frames,
+        n_frames=measurements.source.n_frames,
         result_nbytes_per_frame=max(measurements.question.result_nbytes_frame, 1.0),
-        nbytes={n: max(1.0, trial.read_nbytes_frame * n_frames) for n, trial in trials.items()},
-        t_io_s={
-            n: max(1e-9, run.t_io_frame_s.quartile * forecaster.io_factor * n_frames)
-            for n, run in runs.items()
-        },
-        t_open_s={n: max(1e-6, run.t_open_s.quartile) for n, run in runs.items()},
-        t_rest_s={n: run.t_rest_frame_s.quartile * n_frames for n, run in runs.items()},
+        nbytes={name: load.nbytes for name, load in loads.items()},
+        t_io_s={name: max(1e-9, load.t_io_s) for name, load in loads.items()},
+        t_open_s={name: max(1e-6, load.t_open_s) for name, load in loads.items()},
+        t_rest_s={name: load.t_rest_s for name, load in loads.items()},
         t_comp_fixed_s=1e-3 * max(comp, 1e-9),
         t_comp_repeat_s=max(comp, 1e-9),
     )
@@ -310,21 +303,8 @@ class Forecaster:
         )
 
     def _modelled_pass(self, trial: Trial, n_ranks: int, profile: Profile) -> Forecast:
-        runs = self._runs(trial, "cold")
-        run = runs[0]
-        source = self.measurements.source
-        n_frames = source.n_frames
-        result_nbytes = self.measurements.question.result_nbytes_frame
-        least_s = 1e-12  # the model needs times above 0
-        workload = Workload(
-            n_frames=n_frames,
-            nbytes=max(1.0, trial.read_nbytes_frame * n_frames),
-            t_comp_s=max(least_s, run.t_comp_frame_s.quartile * self.comp_factor * n_frames),
-            t_io_s=max(least_s, run.t_io_frame_s.quartile * self.io_factor * n_frames),
-            t_open_s=run.t_open_s.quartile,
-            t_rest_s=run.t_rest_frame_s.quartile * n_frames,
-            result_nbytes_per_frame=result_nbytes,
-        )
+        run = self._runs(trial, "cold")[0]
+        workload = self.workload(trial, run)
         predictions = {
             gather: predict(profile, trial.behaves_like, gather, n_ranks, workload)
             for gather in GATHER_OF
@@ -340,6 +320,20 @@ class Forecaster:
             "high_s": best.high_s + relative * best.t_total_s + prepare_s,
         }
         return Forecast(**parts, t_startup_s=prepare_s, gather=GATHER_OF[gather])
+
+    def workload(self, trial: Trial, run: SampleRun) -> Workload:
+        """Return one pass over a layout as one rank of a `run` does it alone."""
+        n_frames = self.measurements.source.n_frames
+        least_s = 1e-12  # the model needs times above 0
+        return Workload(
+            n_frames=n_frames,
+            nbytes=max(1.0, self._nbytes(trial)),
+            t_comp_s=max(least_s, run.t_comp_frame_s.quartile * self.comp_factor * n_frames),
+            t_io_s=max(least_s, run.t_io_frame_s.quartile * self.io_factor * n_frames),
+            t_open_s=run.t_open_s.quartile,
+            t_rest_s=run.t_rest_frame_s.quartile * n_frames,
+            result_nbytes_per_frame=self.measurements.question.result_nbytes_frame,
+        )
 
     def _convert(self, trial: Trial, n_ranks: int) -> tuple[float, float]:
         """Return the seconds to convert the whole trajectory, and their relative error."""

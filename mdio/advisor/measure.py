@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,6 @@ from mdio.advisor.measurements import (
     Spread,
     Trial,
     candidates,
-    local_copy,
-    source_candidate,
 )
 from mdio.advisor.probes import (
     REQUESTS,
@@ -46,8 +43,8 @@ from mdio.advisor.probes import (
     local_disk,
     probe,
     read_only,
-    stripe_layout,
 )
+from mdio.advisor.profile import BEHAVES_LIKE
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, make_kernel
 from mdio.analysis.system import System
@@ -62,6 +59,7 @@ from mdio.core.signals import terminations_raised
 from mdio.core.timing import Stopwatch
 from mdio.core.words import duration
 from mdio.layouts.base import Layout, container_format
+from mdio.layouts.striping.file_systems import get_stripe
 from mdio.layouts.views.opening import open_source
 from mdio.parallel.executors import available_cores, pool_or_serial
 
@@ -164,57 +162,6 @@ def fit_conversion(
     return Spread.of([large_s.quartile - slope * n_large]), large_s.scaled(relative / n_large)
 
 
-@dataclass(frozen=True, slots=True)
-class RunTimes:
-    """One run of the analysis; seconds."""
-
-    n_frames: int
-    startup_s: float
-    open_s: float
-    io_frame_s: float
-    comp_frame_s: float
-    rest_frame_s: float
-
-
-def timed_run(
-    trajectory: Sequence[str],
-    prepared: Prepared,
-    workers: int,
-    frames: range,
-    *,
-    overlap: str | None = None,
-    verify: bool = True,
-) -> RunTimes:
-    """Run the analysis over some frames and return the times of its parts.
-
-    Raises MdioError: as `mdio.analyze`.
-    """
-    with pool_or_serial(None, workers) as executor:
-        result = analyze(
-            trajectory if len(trajectory) > 1 else trajectory[0],
-            kernel=PreparedKernel(prepared),
-            executor=executor,
-            start=frames.start,
-            stop=frames.stop,
-            overlap=overlap,
-            verify=verify,
-        )
-    n_frames = result.n_frames
-    io_s = sum(rank.t_io_s for rank in result.ranks)
-    comp_s = sum(rank.t_comp_s for rank in result.ranks)
-    opening_s = [rank.t_open_s for rank in result.ranks]
-    blocks_s = sum(rank.t_block_s for rank in result.ranks)
-    slowest_s = max(rank.t_block_s for rank in result.ranks)
-    return RunTimes(
-        n_frames=n_frames,
-        startup_s=max(0.0, result.seconds - slowest_s),
-        open_s=sum(opening_s) / len(opening_s),
-        io_frame_s=io_s / n_frames,
-        comp_frame_s=comp_s / n_frames,
-        rest_frame_s=max(0.0, blocks_s - io_s - comp_s - sum(opening_s)) / n_frames,
-    )
-
-
 StepProgress = Callable[[str, int, int], None]
 """Called with the next step, the number of steps done, and that of all steps."""
 
@@ -263,12 +210,22 @@ class CandidateRuns:
     """The sample in these files."""
     out: Path | None = None
     """Output of trial conversions."""
-    large_s: list[float] = field(default_factory=list)
-    small_s: list[float] = field(default_factory=list)
+    converting_s: dict[int, list[float]] = field(default_factory=dict)
+    """Seconds of trial conversions, by their number of frames."""
     nbytes_frame: float = 0.0
-    times: dict[tuple[int, str], list[RunTimes]] = field(default_factory=dict)
+    times: dict[tuple[int, str], list[dict[str, float]]] = field(default_factory=dict)
     """Times of repeats, by number of workers and state of the cache."""
     problem: str | None = None
+
+    @contextmanager
+    def problems_noted(self) -> Iterator[None]:
+        """Let an error of the work rule out this candidate; the source's own are raised."""
+        try:
+            yield
+        except (MdioError, OSError) as error:
+            if self.candidate.to is None:
+                raise
+            self.problem = " ".join(str(error).split())
 
 
 class InterleavedRepeats:
@@ -292,7 +249,7 @@ class InterleavedRepeats:
     ) -> None:
         self.paths = paths
         self._overlap = overlap
-        self._timed = partial(timed_run, overlap=overlap, verify=verify)
+        self._verify = verify
         self.frames = frames
         self.small_sample = frames[: max(1, len(frames) // 4)]
         self.limits = limits
@@ -310,13 +267,12 @@ class InterleavedRepeats:
         self._step("the source as it is")
         light = cost.finished and cost.t_comp_frame_s * len(self.frames) <= LIGHT_S
         self._analysis = prepared if light else read_only(prepared)
-        self._run(source, first=True)
-        self._run_cold(source, first=True)
-        self.startup = self._pooled([source], "startup_s")
-        self.comp = (
-            self._pooled([source], "comp_frame_s") if light else self._heavy(source, prepared, cost)
-        )
+        self._run(source, "warm", first=True)
+        self._run(source, "cold", first=True)
         self._light = light
+        self._pool([source])
+        if not light:
+            self.comp = self._heavy(source, prepared, cost)
 
     def limit_time(self, pass_s: float) -> None:
         """Limit the time of all measurements, given that of one pass."""
@@ -337,20 +293,18 @@ class InterleavedRepeats:
         for repeat in self._repeats(RUNNING):
             self._step("the analysis on each")
             for candidate in tried:
-                self._run(candidate, first=repeat == 0)
+                self._run(candidate, "warm", first=repeat == 0)
         self._n_done = 2 * self.limits.most_repeats
         self._step("the analysis from disk")
         for repeat in range(self.limits.repeats):
             for candidate in tried:
-                self._run_cold(candidate, first=repeat == 0)
-        self.startup = self._pooled(tried, "startup_s")
-        if self._light:
-            self.comp = self._pooled(tried, "comp_frame_s")
+                self._run(candidate, "cold", first=repeat == 0)
+        self._pool(tried)
 
     def ratio(self, source: CandidateRuns) -> float | None:
         """Return t_comp/t_IO of one worker; None if reading took no time."""
         repeats = source.times.get((1, "warm"), [])
-        io_s = Spread.of([repeat.io_frame_s for repeat in repeats]).quartile if repeats else 0.0
+        io_s = Spread.of([one["t_io_frame_s"] for one in repeats]).quartile if repeats else 0.0
         return self.comp[1].quartile / io_s if io_s > 0 else None
 
     def trial(self, tried: CandidateRuns, info: TrajectoryInfo, free: int) -> Trial:
@@ -358,39 +312,29 @@ class InterleavedRepeats:
         candidate, group = tried.candidate, tried.candidate.group
         runs: list[SampleRun] = []
         fixed = frame = Spread.of([0.0])
-        if tried.problem is None:
-            runs = [
-                SampleRun(
-                    workers,
-                    cache,
-                    n_frames=repeats[0].n_frames,
-                    # Start-up and computing are measured on all layouts together.
-                    t_startup_s=self.startup[workers],
-                    t_open_s=Spread.of([repeat.open_s for repeat in repeats]),
-                    t_io_frame_s=Spread.of([repeat.io_frame_s for repeat in repeats]),
-                    t_comp_frame_s=self.comp[workers],
-                    t_rest_frame_s=Spread.of([repeat.rest_frame_s for repeat in repeats]),
-                )
-                for (workers, cache), repeats in sorted(tried.times.items())
-            ]
-            if tried.large_s:
-                is_whole = len(self.frames) == info.n_frames
-                lengths = len(self.frames), len(self.small_sample)
-                fixed, frame = fit_conversion(tried.large_s, tried.small_s, *lengths, is_whole)
+        for (workers, cache), repeats in sorted(tried.times.items()) if not tried.problem else ():
+            times = {name: Spread.of([one[name] for one in repeats]) for name in repeats[0]}
+            # Start-up and computing are measured on all layouts together.
+            times |= {"t_startup_s": self.startup[workers], "t_comp_frame_s": self.comp[workers]}
+            runs.append(SampleRun(workers, cache, len(self.frames), **times))
+        if tried.converting_s and not tried.problem:
+            n_small, n_large = len(self.small_sample), len(self.frames)
+            small, large = tried.converting_s[n_small], tried.converting_s[n_large]
+            is_whole = n_large == info.n_frames
+            fixed, frame = fit_conversion(large, small, n_large, n_small, is_whole)
         per_frame = info.nbytes / info.n_frames if candidate.to is None else tried.nbytes_frame
         n_group = info.n_atoms if group is None else len(group.indices)
         read = per_frame
         if group is not None:  # positions alone, in as few bytes as those of all atoms
             read = min(per_frame * n_group / (info.n_atoms + n_group), 12.0 * n_group)
+        options = {f"--{name}": str(value) for name, value in candidate.options.items()}
+        options |= {} if group is None else {"--group": f"{GROUP}={group.selection}"}
+        names = ("name", "layout", "behaves_like", "chunk_frames", "stripe_nbytes")
         return Trial(
-            name=candidate.name,
-            layout=candidate.layout,
-            behaves_like=candidate.behaves_like,
+            **{name: getattr(candidate, name) for name in names},
             nbytes=per_frame * info.n_frames,
             read_nbytes_frame=read,
-            convert_options=candidate.command_options,
-            chunk_frames=candidate.chunk_frames,
-            stripe_nbytes=candidate.stripe_nbytes,
+            convert_options=options,
             groups={} if group is None else {GROUP: group.selection},
             precision=candidate.options.get("precision"),
             one_writer=False,
@@ -429,62 +373,77 @@ class InterleavedRepeats:
             if first:
                 tried.problem = "there was no time left to try it"
             return
-        for part, durations in ((self.small_sample, tried.small_s), (self.frames, tried.large_s)):
+        for part in (self.small_sample, self.frames):
             n_segments = candidate.segments
             if n_segments is not None and n_segments > 1:
                 share = n_segments * len(part) // max(1, len(self.frames))
                 n_segments = min(max(self.workers, share), len(part), MOST_TRIAL_SEGMENTS)
-            try:
+            workers = self._writers(candidate)
+            with tried.problems_noted():
                 seconds, nbytes = convert_trial(
-                    candidate,
-                    self.paths,
-                    part,
-                    tried.out,
-                    self._writers(candidate),
-                    n_segments,
-                    self._overlap,
+                    candidate, self.paths, part, tried.out, workers, n_segments, self._overlap
                 )
-            except (MdioError, OSError) as error:
-                tried.problem = " ".join(str(error).split())
+                tried.converting_s.setdefault(len(part), []).append(seconds)
+                tried.nbytes_frame = nbytes / len(part)
+            if tried.problem:
                 return
-            durations.append(seconds)
-            tried.nbytes_frame = nbytes / len(part)
 
-    def _run(self, tried: CandidateRuns, first: bool) -> None:
+    def _run(self, tried: CandidateRuns, cache: str, *, first: bool) -> None:
+        """Run the analysis once with each number of workers, from memory or from disk."""
+        cold = cache == "cold"
+        needed_s = COLD_REPEATS * self.limits.seconds if cold and not first else 0.0
         for workers in self.counts:
-            if tried.problem or (not first and self._left_s() < 0):
+            is_late = self._left_s() < needed_s and (cold or not first)
+            if cold and not (tried.problem or is_late or self.cold_problem):
+                problems = [drop_cache(to_path(path)) for path in tried.paths]
+                self.cold_problem = next(filter(None, problems), None)
+            if tried.problem or is_late or (cold and self.cold_problem):
                 return
-            try:
-                if first:  # brings the bytes into memory
-                    self._timed(tried.paths, self._analysis, workers, tried.frames)
-                times = self._timed(tried.paths, self._analysis, workers, tried.frames)
-            except (MdioError, OSError) as error:
-                if tried.candidate.to is None:
-                    raise
-                tried.problem = " ".join(str(error).split())
-                return
-            tried.times.setdefault((workers, "warm"), []).append(times)
+            with tried.problems_noted():
+                if first and not cold:  # brings the bytes into memory
+                    self._timed(tried, self._analysis, workers)
+                times = self._timed(tried, self._analysis, workers)
+                tried.times.setdefault((workers, cache), []).append(times)
 
-    def _run_cold(self, tried: CandidateRuns, first: bool) -> None:
-        needed_s = 0.0 if first else COLD_REPEATS * self.limits.seconds
-        for workers in self.counts:
-            if tried.problem or self.cold_problem or self._left_s() < needed_s:
-                return
-            problems = [drop_cache(to_path(path)) for path in tried.paths]
-            problem = next((text for text in problems if text), None)
-            if problem is not None:
-                self.cold_problem = problem
-                return
-            times = self._timed(tried.paths, self._analysis, workers, tried.frames)
-            tried.times.setdefault((workers, "cold"), []).append(times)
+    def _timed(
+        self, tried: CandidateRuns, prepared: Prepared, workers: int, frames: range | None = None
+    ) -> dict[str, float]:
+        """Run the analysis over frames, by default the sample; return times as `SampleRun` has."""
+        frames = tried.frames if frames is None else frames
+        with pool_or_serial(None, workers) as executor:
+            result = analyze(
+                tried.paths if len(tried.paths) > 1 else tried.paths[0],
+                kernel=PreparedKernel(prepared),
+                executor=executor,
+                start=frames.start,
+                stop=frames.stop,
+                overlap=self._overlap,
+                verify=self._verify,
+            )
+        names = ("t_open_s", "t_io_s", "t_comp_s", "t_block_s")
+        open_s, io_s, comp_s, blocks_s = (
+            sum(getattr(rank, name) for rank in result.ranks) for name in names
+        )
+        slowest_s = max(rank.t_block_s for rank in result.ranks)
+        return {
+            "t_startup_s": max(0.0, result.seconds - slowest_s),
+            "t_open_s": open_s / len(result.ranks),
+            "t_io_frame_s": io_s / result.n_frames,
+            "t_comp_frame_s": comp_s / result.n_frames,
+            "t_rest_frame_s": max(0.0, blocks_s - io_s - comp_s - open_s) / result.n_frames,
+        }
 
-    def _pooled(self, tried: list[CandidateRuns], name: str) -> dict[int, Spread]:
-        """Return the spread over all layouts of a time that is the same on each of them."""
-        values: dict[int, list[float]] = {workers: [] for workers in self.counts}
-        for candidate in tried:
-            for (workers, _), repeats in candidate.times.items():
-                values[workers] += [float(getattr(repeat, name)) for repeat in repeats]
-        return {workers: Spread.of(times) for workers, times in values.items()}
+    def _pool(self, tried: list[CandidateRuns]) -> None:
+        """Pool what is the same on all layouts: start-up and, if all of them compute, computing."""
+        pooled: dict[str, dict[int, Spread]] = {}
+        for name in ("t_startup_s", "t_comp_frame_s"):
+            values: dict[int, list[float]] = {workers: [] for workers in self.counts}
+            for candidate in tried:
+                for (workers, _), repeats in candidate.times.items():
+                    values[workers] += [times[name] for times in repeats]
+            pooled[name] = {workers: Spread.of(times) for workers, times in values.items()}
+        self.startup = pooled["t_startup_s"]
+        self.comp = pooled["t_comp_frame_s"] if self._light else self.comp
 
     def _heavy(self, source: CandidateRuns, prepared: Prepared, cost: Probe) -> dict[int, Spread]:
         """Return the time of computing a frame, from few frames, of an analysis that takes long."""
@@ -496,8 +455,8 @@ class InterleavedRepeats:
             frames = source.frames[: workers * max(1, int(LIGHT_S / frame_s))]
             if len(frames) * frame_s / workers > max(2 * LIGHT_S, self._left_s() / 4):
                 continue
-            repeats = [self._timed(source.paths, prepared, workers, frames) for _ in range(2)]
-            spreads[workers] = Spread.of([repeat.comp_frame_s for repeat in repeats])
+            repeats = [self._timed(source, prepared, workers, frames) for _ in range(2)]
+            spreads[workers] = Spread.of([one["t_comp_frame_s"] for one in repeats])
         return spreads
 
 
@@ -603,7 +562,9 @@ def measure(
         )
         frames = range(min(info.n_frames, FEW_FRAMES))
     runs = InterleavedRepeats(paths, frames, ranks, limits, progress, overlap, verify)
-    source = CandidateRuns(source_candidate(info), paths, frames)
+    behaves_like = {**BEHAVES_LIKE, "segments": "segments", "chain": "segments"}
+    as_is = Candidate("as-is", "as-is", behaves_like.get(info.layout, "xtc-shared"))
+    source = CandidateRuns(as_is, paths, frames)
     runs.run_source(source, prepared, cost)
     files = [to_path(path) for path in paths]
     bandwidths_found = (
@@ -635,9 +596,9 @@ def measure(
             cores=available_cores(),
             memory_free_nbytes=memory,
             source_file_system=file_system_type(files[0]),
-            source_stripe=stripe_layout(files[0]),
+            source_stripe=getattr(get_stripe(files[0]), "layout", None),
             target_file_system=file_system_type(folder),
-            target_stripe=stripe_layout(folder),
+            target_stripe=getattr(get_stripe(folder), "layout", None),
             target_free_nbytes=free,
             cold_problem=runs.cold_problem,
             parallel_hdf5=_parallel_hdf5(),
@@ -660,13 +621,15 @@ def measure(
         runs.limit_time(total.run.t_total_s)
     tried = [source]
     with ExitStack() as stack:
-        if chosen:
-            scratch_folder = stack.enter_context(scratch(folder))
-            for number, candidate in enumerate(chosen):
-                tried.append(_start_trials(candidate, scratch_folder, number, frames))
-            if local_folder is not None and info.layout == container:  # one native file
-                scratch_folder = stack.enter_context(scratch(Path(local_folder)))
-                tried.append(_start_trials(local_copy(), scratch_folder, len(tried), frames))
+        places = [(candidate, folder) for candidate in chosen]
+        if chosen and local_folder is not None and info.layout == container:  # one native file
+            # In a trial the sample is copied as one segment: the same file of fewer frames.
+            copy = Candidate("local-copy", "local-copy", "segments", to="segments", segments=1)
+            places.append((copy, Path(local_folder)))
+        folders = {one: stack.enter_context(scratch(one)) for one in {place for _, place in places}}
+        for number, (candidate, place) in enumerate(places):
+            out = folders[place] / f"{number}.{candidate.to}"
+            tried.append(CandidateRuns(candidate, [str(out)], range(len(frames)), out))
         runs.measure(tried)
     return replace(
         measurements,
@@ -676,11 +639,6 @@ def measure(
         seconds=time.monotonic() - begun,
         local=None if local_folder is None else local_disk(Path(local_folder)),
     )
-
-
-def _start_trials(candidate: Candidate, folder: Path, number: int, frames: range) -> CandidateRuns:
-    out = folder / f"{number}.{candidate.to}"
-    return CandidateRuns(candidate, [str(out)], range(len(frames)), out)
 
 
 def _sample(layout: Layout, free: int, limits: Limits) -> range:

@@ -9,6 +9,7 @@ import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.advisor.profile import BEHAVES_LIKE, access_model
+from mdio.advisor.profile import access_model
 from mdio.core.errors import OutputError, PlanError, SourceError
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.typed import from_plain, json_at
@@ -59,28 +60,6 @@ class Candidate:
     segments: int | None = None
     stripe_nbytes: int = DEFAULT_STRIPE_NBYTES
 
-    @property
-    def command_options(self) -> dict[str, str]:
-        """Options of ``mdio convert``."""
-        options = {f"--{name}": str(value) for name, value in self.options.items()}
-        if self.group is not None:
-            options["--group"] = f"{GROUP}={self.group.selection}"
-        return options
-
-
-def source_candidate(info: TrajectoryInfo) -> Candidate:
-    """Return the source as it is, read with mdio's own reader."""
-    models = {**BEHAVES_LIKE, "segments": "segments", "chain": "segments"}
-    return Candidate("as-is", "as-is", models.get(info.layout, "xtc-shared"))
-
-
-def local_copy() -> Candidate:
-    """Return the source, copied to a disk of each node first.
-
-    In a trial the sample is copied as one segment, which is the same file of fewer frames.
-    """
-    return Candidate("local-copy", "local-copy", "segments", to="segments", segments=1)
-
 
 def candidates(
     info: TrajectoryInfo,
@@ -99,14 +78,18 @@ def candidates(
     if group is not None and len(group.indices) > WORTH_A_GROUP * info.n_atoms:
         group = None
     n_segments = segments_for(info.n_frames, info.frame_nbytes, ranks)
-    chosen = []
-    if container is not None:
-        chosen.append(_segments("segments", n_segments, {}))
+    segments = partial(
+        Candidate,
+        layout="segments",
+        behaves_like="segments",
+        to="segments",
+        segments=n_segments,
+    )
+    chosen = [] if container is None else [segments("segments")]
     if container != PLAIN_CONTAINER:
         plain = {"container": PLAIN_CONTAINER}
-        chosen.append(_segments(f"segments of {PLAIN_CONTAINER}", n_segments, plain))
-    chosen.append(_chunked(info, "h5md", "h5md", group, {}))
-    chosen.append(_chunked(info, "zarr", "zarr", group, {}))
+        chosen.append(segments(f"segments of {PLAIN_CONTAINER}", options=plain))
+    chosen += [_chunked(info, name, name, group, {}) for name in ("h5md", "zarr")]
     if info.xtc_integers:
         chosen.append(_chunked(info, "zarr raw floats", "zarr", group, {"precision": "none"}))
     if allow_lossy is not None:
@@ -119,12 +102,6 @@ def segments_for(n_frames: int, frame_nbytes: int, ranks: int) -> int:
     """Return a number of segments: one for each rank, or more if they would be large."""
     n_segments = max(ranks, round(frame_nbytes * n_frames / SEGMENT_NBYTES))
     return max(1, min(n_segments, n_frames))
-
-
-def _segments(name: str, n_segments: int, options: Mapping[str, Any]) -> Candidate:
-    return Candidate(
-        name, "segments", "segments", to="segments", options=options, segments=n_segments
-    )
 
 
 def _chunked(

@@ -38,7 +38,6 @@ from mdio.core.files.page_cache import drop_cache, files_in
 from mdio.core.frames import FrameBlock
 from mdio.core.signals import ending_signals_held, let_ending_signals_in
 from mdio.layouts.base import Layout
-from mdio.layouts.striping.file_systems import get_stripe
 from mdio.parallel.pool import start_method
 
 FilePart = tuple[Path, int, int]
@@ -51,12 +50,6 @@ MOST_NBYTES, MOST_S = 64 << 20, 2.0
 """Limits of each reader of a bandwidth test: bytes, and seconds."""
 PROBE_NBYTES = 64 << 20
 """Bytes that are written to and read from a local disk to measure it."""
-
-
-def stripe_layout(path: Path) -> str | None:
-    """Return the stripes of a file or folder; None where the file system has none."""
-    stripe = get_stripe(path)
-    return None if stripe is None else stripe.layout
 
 
 def check_target(folder: Path) -> int:

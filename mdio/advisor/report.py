@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.util import find_spec
 from os import PathLike
-from typing import Any
 
-from mdio.advisor.forecast import Forecast
-from mdio.advisor.measurements import Source
 from mdio.advisor.recommend import Decision, Option
-from mdio.analysis.report import check_report, figure, figure_svg, save_page, time_axis
+from mdio.analysis.plots import bars, figure, figure_svg, over_ranks
+from mdio.analysis.report import check_report, save_page
 from mdio.core.pages import commands, paragraph, picture, section, table
 from mdio.core.words import aligned, duration, plural
 
@@ -87,20 +84,32 @@ def _commands(decision: Decision) -> str:
     return section("What to run", commands(decision.commands))
 
 
+FIGURES = ("convert", "one pass", "total", "from", "to")
+
+
+def _figures(option: Option) -> list[str]:
+    """Return the times of an option under the heads of `FIGURES`."""
+    total = option.total
+    if total is None:
+        return [duration(None)] * len(FIGURES)
+    times = (total.convert_s, total.run.t_total_s, total.total_s, total.low_s, total.high_s)
+    return [*map(duration, times)]
+
+
 def _options(decision: Decision) -> str:
-    rows = []
-    for option in decision.options:
-        total = option.total
-        times: tuple[float | None, ...] = (None,) * 5
-        if total is not None:
-            run = total.run.t_total_s
-            times = (total.convert_s, run, total.total_s, total.low_s, total.high_s)
-        name = f"→ {option.name}" if option.is_chosen else option.name
-        density = decision.measurements.source.density(option.nbytes)
-        shown = map(duration, times)
-        rows.append((name, option.nbytes / 1e6, density, *shown, option.problem or ""))
+    source = decision.measurements.source
+    rows = [
+        (
+            _marked(option),
+            option.nbytes / 1e6,
+            source.density(option.nbytes),
+            *_figures(option),
+            option.problem or "",
+        )
+        for option in decision.options
+    ]
     ranks = plural(decision.ranks, "rank")
-    heads = ("layout", "MB", "bytes/atom", "convert", "one pass", "total", "from", "to", "")
+    heads = ("layout", "MB", "bytes/atom", *FIGURES, "")
     return section(
         f"{plural(decision.passes, 'pass')} with {ranks}",
         picture(totals(decision), "Time to convert once and run all passes, with its range."),
@@ -124,31 +133,20 @@ def _scaling(decision: Decision) -> str:
 
 def _measurements(decision: Decision) -> str:
     rows = [
-        (
-            trial.name,
-            run.workers,
-            run.cache,
-            run.n_frames,
-            1e6 * run.t_io_frame_s.median,
-            1e6 * run.t_io_frame_s.low,
-            1e6 * run.t_io_frame_s.high,
-            1e6 * run.t_comp_frame_s.median,
-            1e3 * run.t_open_s.median,
-        )
+        {
+            "layout": trial.name,
+            "workers": run.workers,
+            "cache": run.cache,
+            "frames": run.n_frames,
+            "t_IO, µs/frame": 1e6 * run.t_io_frame_s.median,
+            "from": 1e6 * run.t_io_frame_s.low,
+            "to": 1e6 * run.t_io_frame_s.high,
+            "t_comp, µs/frame": 1e6 * run.t_comp_frame_s.median,
+            "t_open, ms": 1e3 * run.t_open_s.median,
+        }
         for trial in decision.measurements.trials
         for run in trial.runs
     ]
-    heads = (
-        "layout",
-        "workers",
-        "cache",
-        "frames",
-        "t_IO, µs/frame",
-        "from",
-        "to",
-        "t_comp, µs/frame",
-        "t_open, ms",
-    )
     host = decision.measurements.host
     place = f"The source is on {host.source_file_system}, outputs go to {host.target_file_system}"
     place += f"; {plural(host.cores, 'core')}."
@@ -161,7 +159,7 @@ def _measurements(decision: Decision) -> str:
     return section(
         "Measurements",
         paragraph(place),
-        table(heads, rows),
+        table(list(rows[0]), [list(row.values()) for row in rows]),
         table(("readers", "cache", "MB/s together"), bands) if bands else "",
     )
 
@@ -223,10 +221,10 @@ def break_even_sentence(decision: Decision) -> str:
 def text_lines(decision: Decision) -> list[str]:
     """Return the report as lines of text."""
     source = decision.measurements.source
-    rows = [
-        ("", "layout", "bytes/atom", "convert", "one pass", "total", "from", "to"),
-        *(_row(option, source) for option in decision.options if option.total is not None),
-    ]
+    rows: list[tuple[str, ...]] = [("", "layout", "bytes/atom", *FIGURES)]
+    for option in _forecast_options(decision):
+        mark, density = "->" * option.is_chosen, f"{source.density(option.nbytes):.2f}"
+        rows.append((mark, option.name, density, *_figures(option)))
     rule = decision.rule
     text = [
         headline(decision),
@@ -243,17 +241,6 @@ def text_lines(decision: Decision) -> list[str]:
     return [*text, "", *(f"  $ {command}" for command in decision.commands)]
 
 
-def _row(option: Option, source: Source) -> tuple[str, ...]:
-    assert option.total is not None
-    total = option.total
-    figures = (total.convert_s, total.run.t_total_s, total.total_s, total.low_s, total.high_s)
-    mark = "->" if option.is_chosen else ""
-    density = f"{source.density(option.nbytes):.2f}"
-    return (mark, option.name, density, *(duration(figure) for figure in figures))
-
-
-COLOURS = ("#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
-MARKERS = "osD^vPX*"
 PARTS = {
     "start": ("t_startup_s", "#999999"),
     "open": ("t_open_s", "#CC79A7"),
@@ -265,6 +252,7 @@ PARTS = {
     "gather": ("t_gather_s", "#009E73"),
 }
 """The colours of the report of `mdio analyze`, and two more."""
+RANKS = "ranks (dotted: asked for)"
 RATIOS = (1.0, 10.0, 100.0)
 """Limits of t_comp/t_IO: I/O-bound, compute-bound, and compute-bound by the papers' rule."""
 
@@ -273,114 +261,64 @@ def _forecast_options(decision: Decision) -> list[Option]:
     return [option for option in decision.options if option.total is not None]
 
 
+def _marked(option: Option) -> str:
+    return f"→ {option.name}" if option.is_chosen else option.name
+
+
 def totals(decision: Decision) -> str:
     """Draw bars of converting and all passes of each option, with the band of their sum."""
     options = _forecast_options(decision)
-    with figure(1.2 + 0.3 * len(options)) as (fig, axes):
-        for place, option in enumerate(options):
-            total = option.total
-            assert total is not None
-            passes = total.total_s - total.convert_s
-            first = place == 0
-            axes.barh(place, total.convert_s, 0.7, color="#009E73", label="convert" * first)
-            axes.barh(
-                place,
-                passes,
-                0.7,
-                left=total.convert_s,
-                color="#0072B2",
-                label=plural(decision.passes, "pass") * first,
-            )
-            error = [[total.total_s - total.low_s], [total.high_s - total.total_s]]
-            axes.errorbar(total.total_s, place, xerr=error, color="black", capsize=3, fmt="none")
-        _names(axes, options)
-        time_axis(axes.xaxis, "time")
-        fig.legend(loc="outside lower center", ncols=2)
-        return figure_svg(fig, "Predicted total of each layout: converting and all passes")
+    all_totals = [option.total for option in options if option.total is not None]
+    parts = {
+        "convert": ([total.convert_s for total in all_totals], "#009E73"),
+        plural(decision.passes, "pass"): (
+            [total.total_s - total.convert_s for total in all_totals],
+            "#0072B2",
+        ),
+    }
+    errors = [
+        [total.total_s - total.low_s for total in all_totals],
+        [total.high_s - total.total_s for total in all_totals],
+    ]
+    return bars([*map(_marked, options)], parts, "Predicted total of each layout", errors=errors)
 
 
 def breakdown(decision: Decision) -> str:
     """Draw stacked bars of the parts of one pass with the requested ranks."""
     options = _forecast_options(decision)
     runs = [option.total.run for option in options if option.total is not None]
-    with figure(1.4 + 0.3 * len(options)) as (fig, axes):
-        starts = [0.0] * len(runs)
-        for name, (field, colour) in PARTS.items():
-            widths = [float(getattr(run, field)) for run in runs]
-            if max(widths) > 0.002 * max(run.t_total_s for run in runs):
-                axes.barh(range(len(runs)), widths, 0.7, left=starts, color=colour, label=name)
-            starts = [a + b for a, b in zip(starts, widths, strict=True)]
-        _names(axes, options)
-        time_axis(axes.xaxis, "time of the slowest rank")
-        fig.legend(loc="outside lower center", ncols=4)
-        return figure_svg(fig, "Parts of one pass on each layout")
-
-
-def _names(axes: Any, options: list[Option]) -> None:
-    axes.set_yticks(range(len(options)), [option.name for option in options])
-    for label, option in zip(axes.get_yticklabels(), options, strict=True):
-        label.set_fontweight("bold" if option.is_chosen else "normal")
-    axes.set_ylim(len(options) - 0.5, -0.5)
-    axes.set_xlim(left=0)
+    least_s = 0.002 * max(run.t_total_s for run in runs)
+    parts = {
+        name: ([float(getattr(run, field)) for run in runs], colour)
+        for name, (field, colour) in PARTS.items()
+        if max(getattr(run, field) for run in runs) > least_s
+    }
+    names = [*map(_marked, options)]
+    return bars(names, parts, "Parts of one pass on each layout", "time of the slowest rank")
 
 
 def times(decision: Decision) -> str:
     """Draw t_total of one pass against the ranks, with bands."""
-    with figure(3.4) as (fig, axes):
-        for number, points in enumerate(decision.curves.values()):
-            axes.fill_between(
-                [point.n_ranks for point in points],
-                [max(point.low_s, 1e-6) for point in points],
-                [point.high_s for point in points],
-                color=COLOURS[number % len(COLOURS)],
-                alpha=0.12,
-                linewidth=0,
-            )
-        _lines(axes, decision, lambda points: [point.t_total_s for point in points])
-        axes.set(yscale="log")
-        time_axis(axes.yaxis, "t_total")
-        fig.legend(loc="outside lower center", ncols=3)
-        return figure_svg(fig, "Predicted t_total of one pass against ranks, for each layout")
+    lines = {
+        name: [(one.n_ranks, one.t_total_s, max(one.low_s, 1e-6), one.high_s) for one in points]
+        for name, points in decision.curves.items()
+    }
+    title, asked = "Predicted t_total of one pass", decision.ranks_asked
+    return over_ranks(lines, title, "t_total", RANKS, in_seconds=True, asked=asked)
 
 
 def efficiencies(decision: Decision) -> str:
     """Draw the parallel efficiency against the ranks."""
-
-    def efficiency(points: tuple[Forecast, ...]) -> list[float]:
+    lines: dict[str, list[tuple[int, float, float, float]]] = {}
+    for name, points in decision.curves.items():
         alone = next((point for point in points if point.n_ranks == 1), points[0])
         work = alone.t_total_s * alone.n_ranks
-        return [work / (point.n_ranks * max(point.t_total_s, 1e-12)) for point in points]
-
-    with figure(3.2) as (fig, axes):
-        _lines(axes, decision, efficiency)
-        axes.set(ylabel="efficiency")
-        axes.set_ylim(bottom=0)
-        fig.legend(loc="outside lower center", ncols=3)
-        return figure_svg(fig, "Predicted parallel efficiency against ranks, for each layout")
-
-
-def _lines(
-    axes: Any, decision: Decision, values: Callable[[tuple[Forecast, ...]], list[float]]
-) -> None:
-    """Draw a curve of each option against the ranks."""
-    for number, (name, points) in enumerate(decision.curves.items()):
-        axes.plot(
-            [point.n_ranks for point in points],
-            values(points),
-            color=COLOURS[number % len(COLOURS)],
-            marker=MARKERS[number % len(MARKERS)],
-            markersize=4,
-            linewidth=2.0 if name == decision.recommended.name else 1.0,
-            label=name,
-        )
-    axes.axvline(decision.ranks_asked, color="black", linewidth=0.8, linestyle=":")
-    counts = [point.n_ranks for point in next(iter(decision.curves.values()))]
-    axes.set_xscale("log", base=2)
-    stride = max(1, -(-len(counts) // 8))
-    ticks = counts[::-1][::stride][::-1]
-    axes.set_xticks(ticks, [f"{count:,}" for count in ticks])
-    axes.minorticks_off()
-    axes.set_xlabel("ranks (dotted: asked for)")
+        lines[name] = []
+        for point in points:
+            share = work / (point.n_ranks * max(point.t_total_s, 1e-12))
+            lines[name].append((point.n_ranks, share, share, share))
+    title, asked = "Predicted parallel efficiency", decision.ranks_asked
+    return over_ranks(lines, title, "efficiency", RANKS, asked=asked)
 
 
 def ratio_line(decision: Decision) -> str:

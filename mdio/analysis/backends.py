@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,18 +22,6 @@ from mdio.core.words import frames_text
 from mdio.parallel.dask_executor import DaskExecutor
 from mdio.parallel.executors import Executor
 from mdio.parallel.mpi_executor import MPIExecutor
-
-
-@dataclass(slots=True)
-class _Part:
-    """The attributes that MDAnalysis takes from an analysis of some frames.
-
-    The analysis itself would bring its whole Universe back, megabytes for a few numbers.
-    """
-
-    frames: NDArray[np.int64]
-    times: NDArray[np.float64]
-    results: Any
 
 
 class _Compute:
@@ -53,9 +41,10 @@ class _Compute:
         except Exception as error:  # pickling raises nearly anything
             raise PlanError(f"the analysis cannot be sent to workers ({error})") from error
 
-    def __call__(self, group: NDArray[np.int64]) -> _Part:
+    def __call__(self, group: NDArray[np.int64]) -> SimpleNamespace:
         done = pickle.loads(self.pickled_func)(group)
-        return _Part(done.frames, done.times, done.results)
+        # What MDAnalysis takes from it; with its Universe it would be megabytes.
+        return SimpleNamespace(frames=done.frames, times=done.times, results=done.results)
 
 
 def _describe(group: NDArray[np.int64]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -21,7 +22,6 @@ from mdio.analysis.work import (
     BlockWork,
     NumberedBlock,
     Progress,
-    RowDestination,
     block_label,
     check_shapes,
 )
@@ -236,22 +236,21 @@ def _analyze(
         items, places = blocks_on_dask(plan, executor.cluster.client, blocks_per_worker)
         executor.cluster.place(places)
         plan.blocks = [block for _, block in sorted(items, key=lambda item: item[0])]
-    if executor.shares_memory:  # progress is reported after each read, not each block
-        work = BlockWork(plan.layout, plan.prepared, plan.opened_s, progress)
-        results = _gather(executor, work, items, None)
-        values = _combine(plan, results, None)
-    elif executor.forks and _keeps_rows(plan):
-        from mdio.parallel.pool import SharedRows
+    with ExitStack() as stack:
+        rows: SharedRows | None = None
+        if executor.shares_memory:  # progress is reported after each read, not each block
+            work = BlockWork(plan.layout, plan.prepared, plan.opened_s, progress)
+            progress = None
+        else:
+            if executor.forks and type(plan.prepared.reducer) is Stack:
+                from mdio.parallel.pool import SharedRows
 
-        with SharedRows(len(plan.frames)) as rows:
-            destination = RowDestination(rows, plan.frames)
-            work = BlockWork(plan.for_workers().layout, plan.prepared, destination=destination)
-            results = _gather(executor, work, items, progress)
-            values = _combine(plan, results, rows)
-    else:
-        work = BlockWork(plan.for_workers().layout, plan.prepared)
+                if SharedRows.available():
+                    rows = stack.enter_context(SharedRows(len(plan.frames)))
+            shared = None if rows is None else (rows, plan.frames)
+            work = BlockWork(plan.for_workers().layout, plan.prepared, shared=shared)
         results = _gather(executor, work, items, progress)
-        values = _combine(plan, results, None)
+        values = _combine(plan, results, rows)
     plan.count(results[0].timing)
     return plan.result(
         executor,
@@ -262,12 +261,6 @@ def _analyze(
         seconds=plan.opened_s + watch.lap(),
         tasks=[task | {"block": items[task["block"]][0]} for task in executor.tasks],
     )
-
-
-def _keeps_rows(plan: Plan) -> bool:
-    from mdio.parallel.pool import SharedRows
-
-    return type(plan.prepared.reducer) is Stack and SharedRows.available()
 
 
 def _gather(

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from mdio.analysis.plan import Plan
 from mdio.analysis.work import NumberedBlock
 from mdio.core.cache import Cache, node_name
-from mdio.layouts.caching import CacheUnits
 from mdio.parallel.assignment import assign, share_together, unit_keys
 
 
@@ -89,10 +88,6 @@ def _host_name() -> str:
     return node_name() or socket.gethostname()
 
 
-def _cached_units(units: CacheUnits, cache: Cache) -> NDArray[np.bool_]:
-    return units.held(cache)
-
-
 def blocks_on_dask(
     plan: Plan, client: Any, blocks_per_worker: int
 ) -> tuple[list[NumberedBlock], list[Sequence[str]]]:
@@ -112,7 +107,7 @@ def blocks_on_dask(
     names = sorted(nodes)
     held = np.zeros((len(names), len(needed.indices)), bool)
     leaders = [nodes[name][0] for name in names]
-    masks = client.run(_cached_units, plan.units, plan.cache, workers=leaders, on_error="ignore")
+    masks = client.run(needed.units.held, plan.cache, workers=leaders, on_error="ignore")
     for row, address in enumerate(leaders):
         with suppress(KeyError):  # the node is lost
             held[row] = masks[address][needed.indices]

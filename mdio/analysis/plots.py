@@ -1,16 +1,19 @@
-"""Pictures of results: curves over time, maps of angles, distributions."""
+"""Pictures: of results, as curves, maps of angles and distributions; bars and curves of times."""
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from html import escape
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.words import axis_label
+from mdio.core.words import axis_label, duration
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +26,167 @@ MOST_LINES_NAMED = 10
 """Lines that get a legend."""
 FITTED_LAGS = (0.1, 0.5)
 """Share of the lags in which the power of a displacement is fitted."""
+
+
+COLOURS = ("#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
+"""Colours that the colour-blind can distinguish (Okabe & Ito), and that differ in grey."""
+MARKERS = "osD^vPX*"
+MAX_ROWS = 40
+"""Bars that get a label and a height of their own."""
+MOST_TICKS = 8
+"""Numbers of ranks that an axis names."""
+MIN_FOR_VIOLIN = 6
+
+WIDTH_IN = 5.2
+"""About the width of a phone; wide screens enlarge pictures."""
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+}
+
+
+@contextmanager
+def figure(height_in: float) -> Iterator[tuple[Any, Any]]:
+    """Yield a matplotlib figure of the common width and style, and its axes.
+
+    It is independent of pyplot, which would keep it.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(STYLE):
+        fig = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+        yield fig, fig.subplots()
+
+
+def figure_svg(fig: Any, label: str) -> str:
+    """Return a figure as an SVG element that scales with the page; `label` is for screen readers.
+
+    Metadata, which refers to other pages and repeats identifiers, is removed.
+    """
+    from matplotlib import rc_context
+
+    buffer = io.StringIO()
+    with rc_context(STYLE):
+        fig.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    attributes = f'role="img" aria-label="{escape(label, quote=True)}"'
+    return re.sub(r'<svg ([^>]*?)width="[^"]*"', rf"<svg {attributes} \1", text, count=1).replace(
+        ' height="', ' data-height="', 1
+    )
+
+
+def time_axis(axis: Any, name: str) -> None:
+    """Give an axis in seconds its name, and ticks with units: ``2 ms``, ``1.5 s``."""
+    axis.set_major_formatter(lambda seconds, _: duration(seconds))
+    if axis.get_scale() == "log":  # which may span less than a decade
+        axis.set_minor_formatter(lambda s, _: duration(s) if f"{s:e}"[0] in "25" else "")
+    axis.set_label_text(name)
+
+
+def name_rows(axes: Any, names: Sequence[str]) -> None:
+    """Name the rows of horizontal bars, from the top, as many as there is room for."""
+    stride = max(1, -(-len(names) // MAX_ROWS))
+    axes.set_yticks(range(0, len(names), stride), names[::stride])
+    axes.set_ylim(len(names) - 0.4, -0.6)
+
+
+def bars(
+    names: Sequence[str],
+    parts: Mapping[str, tuple[Sequence[float], str]],
+    title: str,
+    axis: str = "time",
+    errors: Any = None,
+) -> str:
+    """Draw a bar a name, of its parts one after the other: their seconds, and a colour.
+
+    `errors`: how far the ends may lie below and above, (2, names).
+    """
+    ends = np.zeros(len(names))
+    with figure(1.3 + 0.26 * min(len(names), MAX_ROWS)) as (fig, axes):
+        for name, (seconds, colour) in parts.items():
+            if np.any(seconds):
+                axes.barh(range(len(names)), seconds, 0.8, left=ends, color=colour, label=name)
+            ends += np.asarray(seconds)
+        if errors is not None:
+            axes.errorbar(
+                ends, range(len(names)), xerr=errors, color="black", capsize=3, fmt="none"
+            )
+        name_rows(axes, names)
+        axes.set_xlim(left=0)
+        time_axis(axes.xaxis, axis)
+        fig.suptitle(title, fontsize=10)
+        fig.legend(loc="outside lower center", ncols=4)
+        return figure_svg(fig, f"{title}: {', '.join(parts)}")
+
+
+def over_ranks(
+    lines: Mapping[str, Sequence[tuple[int, float, float, float]]],
+    title: str,
+    axis: str,
+    ranks: str = "workers",
+    *,
+    in_seconds: bool = False,
+    asked: int | None = None,
+) -> str:
+    """Draw curves over numbers of ranks: at each a value, its lower and its upper limit.
+
+    Dotted are one that is called ``ideal``, and the number `asked` for.
+    """
+    counts = sorted({point[0] for line in lines.values() for point in line})
+    with figure(2.7 + 0.1 * len(lines)) as (fig, axes):
+        for number, (name, line) in enumerate(lines.items()):
+            own_counts, values, low, high = zip(*line, strict=True)
+            if name == "ideal":
+                axes.plot(own_counts, values, "k:", linewidth=1, label=name)
+                continue
+            look = {"color": COLOURS[number % len(COLOURS)]}
+            axes.fill_between(own_counts, low, high, alpha=0.12, linewidth=0, **look)
+            look["marker"] = MARKERS[number % len(MARKERS)]
+            axes.plot(own_counts, values, markersize=4, linewidth=1, label=name, **look)
+        if in_seconds:
+            axes.set(yscale="log")
+            time_axis(axes.yaxis, axis)
+        else:
+            axes.set(ylabel=axis, ylim=(0, None))
+        axes.set_xscale("log", base=2)
+        ticks = counts[:: -max(1, -(-len(counts) // MOST_TICKS))]
+        axes.set_xticks(ticks, [f"{count:,}" for count in ticks])
+        axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+        if asked is not None:
+            axes.axvline(asked, color="black", linewidth=0.8, linestyle=":")
+        axes.set_xlabel(ranks)
+        axes.set_title(title)
+        fig.legend(loc="outside lower center", ncols=3)
+        return figure_svg(fig, title)
+
+
+def spreads(groups: Mapping[str, Sequence[float]], title: str) -> str:
+    """Draw all t_comm of each group, with the outline of their distribution if there are enough."""
+    with figure(1.3 + 0.6 * len(groups)) as (fig, axes):
+        for row, values in enumerate(groups.values()):
+            if len(values) >= MIN_FOR_VIOLIN and np.ptp(values) > 0:
+                body = axes.violinplot(
+                    values, [row], orientation="horizontal", widths=0.9, showextrema=False
+                )
+                for part in body["bodies"]:
+                    part.set(facecolor="#009E73", alpha=0.25)
+            height = row + 0.25 * np.sin(2.4 * np.arange(len(values)))  # apart, always the same
+            axes.plot(values, height, "o", color="#009E73", markersize=4, alpha=0.8)
+            axes.plot([np.median(values)] * 2, [row - 0.4, row + 0.4], "k--", linewidth=1)
+        name_rows(axes, list(groups))
+        axes.set(title=title, xlim=(0, None))
+        time_axis(axes.xaxis, "t_comm (dashed: median)")
+        return figure_svg(fig, title)
 
 
 def draw(result: Any, ax: Axes) -> None:

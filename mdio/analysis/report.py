@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from html import escape
+from collections.abc import Sequence
 from importlib.util import find_spec
 from os import PathLike
 from typing import Any
@@ -14,7 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.plots import draw
+from mdio.analysis.plots import (
+    COLOURS,
+    MAX_ROWS,
+    bars,
+    draw,
+    figure,
+    figure_svg,
+    name_rows,
+    spreads,
+    time_axis,
+)
 from mdio.analysis.results import PLOT_SUFFIXES, AnalysisResult, check_output
 from mdio.core.errors import MissingExtraError
 from mdio.core.files.publish import publish
@@ -54,19 +61,6 @@ def save_page(path: str | PathLike[str], title: str, sections: Sequence[str]) ->
         temporary.write_text(page(title, sections), encoding="utf-8", errors="backslashreplace")
 
 
-WIDTH_IN = 5.2
-"""About the width of a phone; wide screens enlarge pictures."""
-STYLE: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-}
 PARTS = {
     "open": ("t_opening_trajectory_s", "#CC79A7"),
     "I/O": ("t_IO_s", "#0072B2"),
@@ -75,13 +69,9 @@ PARTS = {
     "communication": ("", "#009E73"),
     "waiting": ("t_wait_s", "#DDDDDD"),
 }
-"""Colours that the colour-blind can distinguish (Okabe & Ito), and that differ in grey."""
-BLOCK_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
+BLOCK_COLOURS = COLOURS[1:]
 DARK = ("#0072B2", "#009E73", "#D55E00")
-MAX_ROWS = 40
-"""Bars that get a label and a height of their own."""
 MAX_POINTS = 4000
-MIN_FOR_VIOLIN = 6
 
 
 def need_matplotlib(what: str) -> None:
@@ -90,39 +80,6 @@ def need_matplotlib(what: str) -> None:
         raise MissingExtraError(
             f'{what} needs matplotlib, which is not installed; pip install "mdio-layouts[report]"'
         )
-
-
-@contextmanager
-def figure(height_in: float) -> Iterator[tuple[Any, Any]]:
-    """Yield a matplotlib figure of the common width and style, and its axes.
-
-    It is independent of pyplot, which would keep it.
-    """
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context(STYLE):
-        fig = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
-        yield fig, fig.subplots()
-
-
-def figure_svg(fig: Any, label: str) -> str:
-    """Return a figure as an SVG element that scales with the page; `label` is for screen readers.
-
-    Metadata, which refers to other pages and repeats identifiers, is removed.
-    """
-    from matplotlib import rc_context
-
-    buffer = io.StringIO()
-    with rc_context(STYLE):
-        fig.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
-    attributes = f'role="img" aria-label="{escape(label, quote=True)}"'
-    return re.sub(r'<svg ([^>]*?)width="[^"]*"', rf"<svg {attributes} \1", text, count=1).replace(
-        ' height="', ' data-height="', 1
-    )
 
 
 def _parts(rank: dict[str, Any]) -> dict[str, float]:
@@ -143,67 +100,19 @@ def rank_label(rank: dict[str, Any], number: int) -> str:
 def components(ranks: Sequence[dict[str, Any]], title: str = "Time of each rank") -> str:
     """Draw stacked bars of the parts of each rank's time."""
     names = [rank_label(rank, number) for number, rank in enumerate(ranks)]
-    parts = [_parts(rank) for rank in ranks]
-    places = np.arange(len(ranks))
-    height = min(1.3 + 0.24 * len(ranks), 1.3 + 0.24 * MAX_ROWS)
-    with figure(height) as (fig, axes):
-        starts = np.zeros(len(ranks))
-        for name, (_, colour) in PARTS.items():
-            widths = np.array([part[name] for part in parts])
-            if widths.any():
-                axes.barh(places, widths, 0.8, left=starts, color=colour, label=name)
-            starts += widths
-        _rows(axes, places, names)
-        time_axis(axes.xaxis, "time")
-        fig.suptitle(title, fontsize=10)
-        fig.legend(loc="outside lower center", ncols=3)
-        return figure_svg(fig, f"{title}: {', '.join(PARTS)}")
-
-
-def time_axis(axis: Any, name: str) -> None:
-    """Give an axis in seconds its name, and ticks with units: ``2 ms``, ``1.5 s``."""
-    axis.set_major_formatter(lambda seconds, _: duration(seconds))
-    if axis.get_scale() == "log":  # which may span less than a decade
-        axis.set_minor_formatter(lambda s, _: duration(s) if f"{s:e}"[0] in "25" else "")
-    axis.set_label_text(name)
-
-
-def _rows(axes: Any, places: NDArray[Any], names: Sequence[str]) -> None:
-    stride = max(1, -(-len(names) // MAX_ROWS))
-    axes.set_yticks(places[::stride], names[::stride])
-    axes.set_ylim(len(names) - 0.4, -0.6)
+    of_ranks = [_parts(rank) for rank in ranks]
+    colours = {name: colour for name, (_, colour) in PARTS.items()}
+    parts = {name: ([one[name] for one in of_ranks], colours[name]) for name in colours}
+    return bars(names, parts, title)
 
 
 def communication(ranks: Sequence[dict[str, Any]]) -> str:
-    """Draw every rank's t_comm, with the outline of their distribution if there are enough."""
-    values = np.array([rank["t_comm_s"] for rank in ranks])
+    """Draw every rank's t_comm, and name the rank that has most of it."""
+    values = [rank["t_comm_s"] for rank in ranks]
+    slowest = int(np.argmax(values))
     who = "ranks" if ranks[0]["rank"] is not None else "workers"
-    title = f"Distribution of t_comm over {who}"
-    with figure(2.3) as (fig, axes):
-        if len(values) >= MIN_FOR_VIOLIN and np.ptp(values) > 0:
-            body = axes.violinplot(values, orientation="horizontal", widths=0.9, showextrema=False)
-            for part in body["bodies"]:
-                part.set(facecolor="#009E73", alpha=0.25)
-        height = 1 + 0.25 * np.sin(2.4 * np.arange(len(values)))  # apart, and the same every time
-        axes.plot(values, height, "o", color="#009E73", markersize=5, alpha=0.8)
-        axes.axvline(float(np.median(values)), color="black", linewidth=1, linestyle="--")
-        slowest = int(np.argmax(values))
-        axes.annotate(
-            rank_label(ranks[slowest], slowest),
-            (values[slowest], height[slowest]),
-            xytext=(0, 8),
-            textcoords="offset points",
-            ha="center",
-        )
-        axes.set(yticks=[], ylim=(0.3, 1.8), title=title)
-        time_axis(axes.xaxis, "t_comm (dashed: median)")
-        axes.set_xlim(0.0, 1.1 * float(values.max()) or 1.0)
-        return figure_svg(fig, title)
-
-
-def _block_s(timing: dict[str, Any]) -> float:
-    """Return the seconds of a block; older files have the papers' name for it."""
-    return float(timing["t_block_s"] if "t_block_s" in timing else timing["t_RMSD_s"])
+    name = f"most: {rank_label(ranks[slowest], slowest)}"
+    return spreads({name: values}, f"Distribution of t_comm over {who}")
 
 
 def stream(record: dict[str, Any]) -> str:
@@ -213,11 +122,15 @@ def stream(record: dict[str, Any]) -> str:
             "block": timing["block"],
             "worker": timing["worker"],
             "start_unix_s": timing["began_unix_s"],
-            "stop_unix_s": timing["began_unix_s"] + _block_s(timing),
+            # Older files have the papers' name of a block's time.
+            "stop_unix_s": timing["began_unix_s"] + timing.get("t_block_s", timing.get("t_RMSD_s")),
         }
         for timing in record["timings"]
     ]
-    keys = [_lane(task) for task in tasks]
+    keys = []  # rank, worker, thread
+    for task in tasks:
+        match = re.match(r"rank (\d+) ", task["worker"])
+        keys.append((int(match[1]) if match else -1, task["worker"], task.get("thread", 0)))
     lanes = list(dict.fromkeys(sorted(keys)))
     begun = min(task["start_unix_s"] for task in tasks)
     ended = max(task["stop_unix_s"] for task in tasks) - begun
@@ -243,16 +156,10 @@ def stream(record: dict[str, Any]) -> str:
                     color="white" if colour in DARK else "black",
                 )
         names = [f"rank {key[0]}" if key[0] >= 0 else f"worker {i}" for i, key in enumerate(lanes)]
-        _rows(axes, np.arange(len(lanes)), names)
+        name_rows(axes, names)
         axes.set(title=title)
         time_axis(axes.xaxis, "time since the first block began (the numbers are blocks)")
         return figure_svg(fig, title)
-
-
-def _lane(task: dict[str, Any]) -> tuple[int, str, int]:
-    """Return the sort key of a row of the task stream: rank, worker, thread."""
-    match = re.match(r"rank (\d+) ", task["worker"])
-    return int(match[1]) if match else -1, task["worker"], task.get("thread", 0)
 
 
 def series(

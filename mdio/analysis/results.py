@@ -29,31 +29,22 @@ if TYPE_CHECKING:
 Row = tuple[Any, ...]
 
 
-def result_table(result: AnalysisResult) -> tuple[list[str], Iterator[Row]]:
+def result_table(
+    result: AnalysisResult, *, labelled: bool = True
+) -> tuple[list[str], Iterator[Row]]:
     """Return names of columns and the rows: label; frame or lag, time in ps, or a name; values."""
-    names, rows = _table(result)
-    if result.label is None:
-        return names, rows
-    labels = result.label.tolist()
-    return ["label", *names], ((label, *row) for label, row in zip(labels, rows, strict=True))
-
-
-def _table(result: AnalysisResult) -> tuple[list[str], Iterator[Row]]:
-    rows = result.columns
-    names = list(result.labels)
-    if len(names) != rows.shape[1]:
-        names = [f"value{column}" for column in range(rows.shape[1])]
+    columns = result.columns
+    heads: dict[str, Iterable[Any]] = {}
+    if labelled and result.label is not None:
+        heads["label"] = result.label.tolist()
     if result.per_frame:
-        heads = zip(result.frame.tolist(), result.time.tolist(), strict=True)
-        return [result.over, "time_ps", *names], (
-            (*head, *row.tolist()) for head, row in zip(heads, rows, strict=True)
-        )
-    if len(result.row_labels) == len(rows):
-        return ["row", "name", *names], (
-            (number, name, *row.tolist())
-            for number, (name, row) in enumerate(zip(result.row_labels, rows, strict=True))
-        )
-    return ["row", *names], ((number, *row.tolist()) for number, row in enumerate(rows))
+        heads |= {result.over: result.frame.tolist(), "time_ps": result.time.tolist()}
+    else:
+        heads["row"] = range(len(columns))
+        if len(result.row_labels) == len(columns):
+            heads["name"] = result.row_labels
+    rows = zip(*heads.values(), columns, strict=True)
+    return [*heads, *result.column_names], ((*head, *row.tolist()) for *head, row in rows)
 
 
 def dataframe(data: Any, index: Sequence[str], columns: Sequence[str] | None = None) -> Any:
@@ -103,7 +94,7 @@ def _xvg(result: AnalysisResult, file: BinaryIO) -> None:
 
     Each trajectory of an ensemble is a data set.
     """
-    names, rows = _table(result)
+    names, rows = result_table(result, labelled=False)
     first = 1 if result.per_frame else 0
     begin = len(names) - result.columns.shape[1]
     over = {"frame": "Time (ps)", "lag": "Lag (ps)"}.get(result.over, "Row")
@@ -125,18 +116,14 @@ WRITERS: dict[str, Callable[[AnalysisResult, BinaryIO], None]] = {
     ".dat": _dat,
     ".xvg": _xvg,
 }
+"""Functions that write a result to an open file.
+
+Text has a line of names and one line a frame (or a row of values); its numbers read back exactly.
+The archive has the arrays ``frame``, ``time``, ``values``, and ``labels`` and ``row_labels`` where
+there are any.
+"""
 RESULT_SUFFIXES = tuple(WRITERS)
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
-
-
-def write_result(suffix: str, result: AnalysisResult, file: BinaryIO) -> None:
-    """Write a result to an open file, in the format of one of `RESULT_SUFFIXES`.
-
-    Text has a line of names and one line a frame (or a row of values); its numbers read back
-    exactly. The archive has the arrays ``frame``, ``time``, ``values``, and ``labels`` and
-    ``row_labels`` where there are any.
-    """
-    WRITERS[suffix](result, file)
 
 
 MOST_NAMED = 3
@@ -202,6 +189,14 @@ class AnalysisResult:
         return rows.reshape(len(rows), -1)
 
     @property
+    def column_names(self) -> list[str]:
+        """Names of the columns: their labels, or ``value0`` and so on."""
+        n_columns = self.columns.shape[1]
+        if len(self.labels) == n_columns:
+            return list(self.labels)
+        return [f"value{column}" for column in range(n_columns)]
+
+    @property
     def runs(self) -> list[slice]:
         """The rows of each label, one after the other; all of them without labels."""
         n_rows = len(np.atleast_1d(self.values))
@@ -240,7 +235,7 @@ class AnalysisResult:
         from mdio.core.files.publish import publish  # most results are looked at only
 
         with publish(target, force=True) as temporary, temporary.open("wb") as file:
-            write_result(target.suffix.lower(), self, file)
+            WRITERS[target.suffix.lower()](self, file)
 
     def to_dataframe(self) -> DataFrame:
         """Return a pandas table with one row a frame, indexed by number and time (ps).
@@ -374,11 +369,8 @@ def _columns(result: AnalysisResult) -> list[tuple[str, str, str]]:
     """Return name, statistics and course of the first columns."""
     if result.values.dtype.kind not in "biuf" or not result.values.size:
         return []
-    columns = result.columns
-    n = columns.shape[1]
-    names = list(result.labels) if len(result.labels) == n else [f"value{k}" for k in range(n)]
-    rows = []
-    for name, column in zip(names[:MOST_COLUMNS], columns.T, strict=False):
+    names, rows = result.column_names, []
+    for name, column in zip(names[:MOST_COLUMNS], result.columns.T, strict=False):
         finite = column[np.isfinite(column)]
         numbers = "no finite value"
         if finite.size:
@@ -389,8 +381,8 @@ def _columns(result: AnalysisResult) -> list[tuple[str, str, str]]:
                 )
         course = sparkline(column.astype(np.float64)) if len(column) > 1 else ""
         rows.append((name, numbers, course))
-    if n > MOST_COLUMNS:
-        rows.append((f"and {n - MOST_COLUMNS:,} more columns", "", ""))
+    if len(names) > MOST_COLUMNS:
+        rows.append((f"and {len(names) - MOST_COLUMNS:,} more columns", "", ""))
     return rows
 
 

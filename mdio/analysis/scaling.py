@@ -6,7 +6,6 @@ the number of workers. Each repeat runs all cases, so that a drifting machine af
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 import os
@@ -24,13 +23,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from mdio.analysis import results
 from mdio.analysis.driver import analyze
-from mdio.analysis.kernels.dihedrals import Dihedrals
-from mdio.analysis.kernels.geometry import RMSD, ReferenceDistances
-from mdio.analysis.kernels.kernel import Kernel
-from mdio.analysis.report import BLOCK_COLOURS, components, figure, figure_svg, save_page
+from mdio.analysis.kernels.kernel import FORMER_NAMES, find_kernel
+from mdio.analysis.plots import over_ranks, spreads
+from mdio.analysis.report import components, save_page
 from mdio.core.errors import BlockError, MissingExtraError, OutputError
 from mdio.core.pages import picture, section, table
 from mdio.core.timing import timing_record
@@ -168,23 +165,20 @@ class Study:
         """
         if case.executor == "mpi":
             return self._run_mpi(case)
+        arguments: dict[str, Any] = {} if self.select is None else {"select": self.select}
+        arguments |= {"repeat": case.workload_x} if self.kernel == "rmsd" else {}
+        kernel = find_kernel(FORMER_NAMES.get(self.kernel, self.kernel))(**arguments)
         with _executor(case) as executor:
             executor.map(abs, range(2 * executor.n_workers))  # a cluster's start is not scaling
             return timing_record(
                 analyze(
                     case.trajectory,
-                    kernel=self._kernel(case),
+                    kernel=kernel,
                     top=self.top,
                     executor=executor,
                     stop=self.stop,
                 )
             )
-
-    def _kernel(self, case: Case) -> Kernel:
-        chosen: dict[str, Any] = {} if self.select is None else {"select": self.select}
-        if self.kernel == "rmsd":
-            return RMSD(**chosen, repeat=case.workload_x)
-        return Dihedrals(**chosen) if self.kernel == "dihedrals" else ReferenceDistances(**chosen)
 
     def _run_mpi(self, case: Case) -> dict[str, Any]:
         words = ["analyze", self.kernel, case.trajectory, "--executor", "mpi", "--quiet"]
@@ -304,20 +298,18 @@ def _row(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Write the rows of `summarise`, which have the columns that ``mdio model fit`` needs."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    with path.open("wb") as file:
+        results.write_csv(file, rows[0], (tuple(row.values()) for row in rows))
 
 
 LINES = {
-    "t_total (slowest)": ("t_total_max_s", "t_total_std_s", "#000000"),
-    "t_comp": ("t_comp_mean_s", "t_comp_std_s", "#E69F00"),
-    "t_IO": ("t_io_mean_s", "t_io_std_s", "#0072B2"),
-    "t_comm": ("t_comm_mean_s", "t_comm_std_s", "#009E73"),
-    "t_opening": ("t_open_mean_s", "t_open_std_s", "#CC79A7"),
+    "t_total (slowest)": ("t_total_max_s", "t_total_std_s"),
+    "t_IO": ("t_io_mean_s", "t_io_std_s"),
+    "t_comp": ("t_comp_mean_s", "t_comp_std_s"),
+    "t_comm": ("t_comm_mean_s", "t_comm_std_s"),
+    "t_opening": ("t_open_mean_s", "t_open_std_s"),
 }
-MARKERS = "osD^vP*X"
+"""Keys of the means and standard deviations of a curve."""
 COLUMNS = (
     *(("workers", "n_ranks"), ("t_total, s", "t_total_max_s"), ("±", "t_total_std_s")),
     *(("t_comp, s", "t_comp_mean_s"), ("t_IO, s", "t_io_mean_s"), ("t_open, s", "t_open_mean_s")),
@@ -326,6 +318,7 @@ COLUMNS = (
     *(("efficiency", "efficiency"), ("±", "efficiency_std"), ("seconds", "seconds")),
 )
 """Heads of the table, and the keys of their numbers."""
+BANDS = "Bands: standard deviation over repeats."
 
 
 def save_scaling_page(
@@ -342,100 +335,53 @@ def save_scaling_page(
     by_series: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_series.setdefault(row["series"], []).append(row)
-    parts = [
-        section(
-            "All series",
-            picture(
-                _curves(by_series, "speedup", "Speed-up t_total(1) / t_total(N)", True),
-                "Bars: standard deviation over repeats.",
-            ),
-            picture(_curves(by_series, "efficiency", "Efficiency: speed-up / N", False)),
-        )
-    ]
+    counts = sorted({row["n_ranks"] for row in rows})
+    pictures = []
+    for key, heading, exponent in (
+        ("speedup", "Speed-up t_total(1) / t_total(N)", 1),
+        ("efficiency", "Efficiency: speed-up / N", 0),
+    ):
+        lines = {name: _curve(series, key, f"{key}_std") for name, series in by_series.items()}
+        ideal = [float(n**exponent) for n in counts]
+        lines["ideal"] = list(zip(counts, ideal, ideal, ideal, strict=True))
+        pictures.append(picture(over_ranks(lines, heading, key), BANDS))
+    parts = [section("All series", *pictures)]
     for name, series in by_series.items():
         own_runs = [run for run in runs if run["series"] == name]
         largest = series[-1]["n_ranks"]
         last = next(run for run in reversed(own_runs) if run["n_ranks"] == largest)
+        t_comm: dict[str, list[float]] = {}
+        for run in sorted(own_runs, key=lambda run: int(run["n_ranks"])):
+            ranks = t_comm.setdefault(plural(run["n_ranks"], "worker"), [])
+            ranks += [rank["t_comm_s"] for rank in run["run"]["ranks"]]
         parts.append(
             section(
                 name,
                 table(heads, [[row[key] for key in keys] for row in series]),
-                picture(_components(name, series), "Means over ranks and repeats."),
+                picture(
+                    over_ranks(
+                        {
+                            line: _curve(series, key, std)
+                            for line, (key, std) in LINES.items()
+                            if any(row[key] for row in series)
+                        },
+                        "Components over workers",
+                        "time",
+                        in_seconds=True,
+                    ),
+                    "Means over ranks and repeats.",
+                ),
                 picture(
                     components(last["run"]["ranks"], f"Each of {largest} workers"),
                     "The last repeat.",
                 ),
-                picture(_communication(own_runs), "All ranks of all repeats."),
+                picture(spreads(t_comm, "t_comm of all ranks"), "All ranks of all repeats."),
             )
         )
     save_page(path, title, parts)
 
 
-def _axis_of_ranks(axes: Any, counts: Sequence[int]) -> None:
-    from matplotlib.ticker import NullLocator
-
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(sorted(set(counts)), [str(count) for count in sorted(set(counts))])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("workers")
-
-
-def _components(name: str, series: Sequence[dict[str, Any]]) -> str:
-    counts = [row["n_ranks"] for row in series]
-    with figure(3.2) as (fig, axes):
-        for (label, (key, std, colour)), marker in zip(LINES.items(), MARKERS, strict=False):
-            values = np.array([row[key] for row in series])
-            if values.any():
-                errors = [row[std] for row in series]
-                axes.errorbar(
-                    counts, values, errors, fmt=f"{marker}-", color=colour, label=label, capsize=2
-                )
-        axes.set_yscale("log")
-        axes.set(ylabel="seconds", title="Components over workers")
-        _axis_of_ranks(axes, counts)
-        fig.legend(loc="outside lower center", ncols=3)
-        return figure_svg(fig, f"Components of the time over workers: {name}")
-
-
-def _curves(by_series: dict[str, list[dict[str, Any]]], key: str, title: str, ideal: bool) -> str:
-    height = 2.6 + 0.17 * len(by_series)
-    counts = [row["n_ranks"] for series in by_series.values() for row in series]
-    with figure(height) as (fig, axes):
-        for number, (name, series) in enumerate(by_series.items()):
-            axes.errorbar(
-                [row["n_ranks"] for row in series],
-                [row[key] for row in series],
-                [row[f"{key}_std"] for row in series],
-                fmt=f"{MARKERS[number % len(MARKERS)]}-",
-                color=BLOCK_COLOURS[number % len(BLOCK_COLOURS)],
-                label=name,
-                capsize=2,
-            )
-        line = sorted(set(counts))
-        axes.plot(line, line if ideal else [1] * len(line), "k:", linewidth=1, label="ideal")
-        axes.set(ylabel=key, title=title)
-        axes.set_ylim(bottom=0)
-        _axis_of_ranks(axes, counts)
-        fig.legend(loc="outside lower center", fontsize=7)
-        return figure_svg(fig, title)
-
-
-def _communication(runs: Sequence[dict[str, Any]]) -> str:
-    counts = sorted({run["n_ranks"] for run in runs})
-    groups = [
-        [rank["t_comm_s"] for run in runs if run["n_ranks"] == n for rank in run["run"]["ranks"]]
-        for n in counts
-    ]
-    title = "t_comm of all ranks"
-    with figure(2.4) as (fig, axes):
-        for place, values in enumerate(groups):
-            if len(values) > 3 and np.ptp(values) > 0:
-                body = axes.violinplot(values, [place], widths=0.8, showextrema=False)
-                for part in body["bodies"]:
-                    part.set(facecolor="#009E73", alpha=0.25)
-            aside = place + 0.12 * np.sin(2.4 * np.arange(len(values)))
-            axes.plot(aside, values, "o", color="#009E73", markersize=3.5, alpha=0.7)
-        axes.set_xticks(range(len(counts)), [str(n) for n in counts])
-        axes.set(xlabel="workers", ylabel="t_comm, seconds", title=title)
-        axes.set_ylim(bottom=0)
-        return figure_svg(fig, f"{title}: {runs[0]['series']}")
+def _curve(
+    rows: Sequence[dict[str, Any]], key: str, std: str
+) -> list[tuple[int, float, float, float]]:
+    return [(row["n_ranks"], row[key], row[key] - row[std], row[key] + row[std]) for row in rows]

@@ -8,7 +8,6 @@ are added in order, so that the result is too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -132,7 +131,13 @@ def _analyze(
     info, prepared, n_frames = plan.layout.info, plan.prepared, len(plan.frames)
     atoms = np.arange(info.n_atoms) if prepared.atoms is None else prepared.atoms
     batches = cut_into_batches(atoms, info, n_frames, 1 + (kernel.fields != ("positions",)))
-    notes = (*plan.notes, *_batch_notes(batches, info))
+    notes = plan.notes
+    if len(batches) > 1 and (info.chunk_atoms or info.n_atoms) == info.n_atoms:
+        notes += (
+            f"{info.path}: all frames are read {len(batches)} times, since "
+            f"{human_nbytes(WIDE_NBYTES)} of time series are held at a time; what mdio convert "
+            "--for timeseries writes is read once",
+        )
     layout = plan.layout if executor.shares_memory else plan.for_workers().layout
     work = SeriesWork(layout, plan.frames, kernel)
     # Sums are added in the order of batches.
@@ -164,13 +169,4 @@ def _analyze(
         per_frame=True,
         of_frames=n_frames,
         notes=notes,
-    )
-
-
-def _batch_notes(batches: Sequence[AtomIndices], info: TrajectoryInfo) -> tuple[str, ...]:
-    if len(batches) == 1 or (info.chunk_atoms or info.n_atoms) < info.n_atoms:
-        return ()
-    return (
-        f"{info.path}: all frames are read {len(batches)} times, since {human_nbytes(WIDE_NBYTES)} "
-        "of time series are held at a time; what mdio convert --for timeseries writes is read once",
     )

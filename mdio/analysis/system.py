@@ -96,11 +96,6 @@ class System:
         fits = parsed is not None and parsed.n_atoms == self.layout.info.n_atoms
         return parsed if fits else None
 
-    @property
-    def _topology_if_read(self) -> Topology | None:
-        """`topology`, but None if a file would have to be read for it."""
-        return self.topology if self._top is None or self.topology_is_read else None
-
     def select(self, selection: str | None) -> AtomIndices | None:
         """Return the selected atoms, as indices into the layout's atoms.
 
@@ -205,16 +200,28 @@ class System:
             return None
         return [str(value) for value in (values if atoms is None else values[atoms])]
 
+    def _residues(self) -> tuple[Any, Any, Texts | None, Mapping[str, tuple[str, ...]]] | None:
+        """Return what is known of residues; None if no topology was read, or it has none.
+
+        That is, the residue of each atom of the layout, and of residues the segments, the names,
+        and the classes of these.
+        """
+        topology = self.topology if self._top is None or self.topology_is_read else None
+        if topology is not None:
+            atoms, segments = topology.numbers(RESINDEX), topology.numbers(SEGINDEX)
+            return atoms, segments, topology.texts("resnames"), topology.classes
+        if self._universe is None:
+            return None
+        residues, group = self._universe.residues, self._group_atoms
+        names = getattr(residues, "resnames", None)
+        texts = None if names is None else Texts.of(names)
+        atoms = self._universe.atoms.resindices[... if group is None else group]
+        return atoms, residues.segindices, texts, classes_of(texts)
+
     @property
     def waters(self) -> tuple[str, ...]:
         """Names of residues of water, if a topology has been read."""
-        topology = self._topology_if_read
-        if topology is not None:
-            names, classes = topology.texts("resnames"), topology.classes
-        else:
-            resnames = getattr(getattr(self._universe, "residues", None), "resnames", None)
-            names = None if resnames is None else Texts.of(resnames)
-            classes = {} if names is None else classes_of(names)
+        _, _, names, classes = self._residues() or (None, None, None, {})
         waters = {*classes.get("water", ()), *MORE_WATERS}
         return () if names is None else tuple(name for name in names.table if name in waters)
 
@@ -224,33 +231,18 @@ class System:
         That is, in one residue, or in neighbouring residues of a chain of protein or nucleic acid.
         Returns None if no topology was read.
         """
-        topology = self._topology_if_read
-        if topology is None:
-            if self._universe is None:
-                return None
-            universe: Any = self._universe
-            residues, segments = universe.atoms.resindices, universe.residues.segindices
-            names = getattr(universe.residues, "resnames", None)
-            texts = None if names is None else Texts.of(names)
-            classes: Mapping[str, tuple[str, ...]] = {} if texts is None else classes_of(texts)
-            if self._group_atoms is not None:
-                residues = residues[self._group_atoms]
-        else:
-            resindices, segindices = topology.numbers(RESINDEX), topology.numbers(SEGINDEX)
-            if resindices is None:
-                return None
-            residues = resindices
-            segments = np.zeros(len(residues), np.int64) if segindices is None else segindices
-            texts, classes = topology.texts("resnames"), topology.classes
+        residues, segments, texts, classes = self._residues() or (None, None, None, {})
+        if residues is None:
+            return None
         residues = residues if atoms is None else residues[atoms]
         step = np.diff(residues.astype(np.int64))
         is_neighbour = step == 0
         if texts is not None:
             polymers = {*classes.get("protein", ()), *classes.get("nucleic", ())}
             in_chain = np.array([name in polymers for name in texts.table], bool)[texts.codes]
-            ends = residues[:-1], residues[1:]
-            same_segment = segments[ends[0]] == segments[ends[1]]
-            is_neighbour |= (step == 1) & same_segment & in_chain[ends[0]] & in_chain[ends[1]]
+            first, second = residues[:-1], residues[1:]
+            same_segment = True if segments is None else segments[first] == segments[second]
+            is_neighbour |= (step == 1) & same_segment & in_chain[first] & in_chain[second]
         return np.flatnonzero(is_neighbour)
 
     @property

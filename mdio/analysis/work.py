@@ -135,19 +135,10 @@ class BlockResult:
     """The result of one block, as a worker sends it."""
 
     state: State | None
-    """State of the rows; None if they are in a `RowDestination`."""
+    """State of the rows; None if they are in shared memory."""
     time: NDArray[np.float64]
     timing: BlockTiming
     row_shape: RowShape | None
-
-
-@dataclass(frozen=True, slots=True)
-class RowDestination:
-    """Shared memory for the rows of all frames, so that blocks need not send them."""
-
-    rows: SharedRows
-    frames: range
-    """Number of the frame of each row."""
 
 
 def check_shapes(
@@ -175,8 +166,8 @@ class BlockWork:
 
     `layout`: the trajectory. `prepared`: the kernel. `opened_s`: seconds that opening took, if
     `layout` is open already; counted with the first block. `on_read`: called after each read has
-    been computed, in this process. `destination`: for stacked rows. `rank`: of this process, under
-    MPI.
+    been computed, in this process. `shared`: memory for stacked rows, which blocks then need not
+    send, and the number of the frame of each row. `rank`: of this process, under MPI.
     """
 
     def __init__(
@@ -185,13 +176,13 @@ class BlockWork:
         prepared: Prepared,
         opened_s: float = 0.0,
         on_read: Progress | None = None,
-        destination: RowDestination | None = None,
+        shared: tuple[SharedRows, range] | None = None,
         rank: int | None = None,
     ) -> None:
         self.rank = rank
         self.layout = layout
         self.prepared = prepared
-        self.destination = destination
+        self.shared = shared
         self._opened_s = opened_s
         self._on_read = on_read
         self._edges: NDArray[np.int64] | None = None
@@ -199,7 +190,7 @@ class BlockWork:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the arguments that other processes need."""
-        names = ("layout", "prepared", "destination")
+        names = ("layout", "prepared", "shared")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -222,7 +213,9 @@ class BlockWork:
             timing.began_unix_s -= self._opened_s  # as if it had been opened just now
         span = max(1, READ_NBYTES // max(1, 12 * info.n_atoms * len(self.prepared.fields)))
         loop = Stopwatch()
-        collector = self._collector(block)
+        rows, of_frames = self.shared or (None, block)
+        first_row = of_frames.index(block.start)
+        collector = RowCollector(self.prepared.reducer, len(block), rows, first_row)
         times = np.empty(len(block))
         n_done = 0
         runs = list(sub_blocks(self._edges, block, span))
@@ -254,25 +247,16 @@ class BlockWork:
         timing.notes = cache_notes(self.layout)
         if slowest is not None:  # no file of the source is opened for what a node's cache has
             from_source = timing.nbytes_source or not timing.nbytes_cache
-            path = str(self.layout.path)
-            timing.slowest_file = self._first_file(slowest) if from_source else path
+            first, atoms = slowest[0], self.prepared.atoms
+            parts = self.layout.byte_ranges(first, first + 1, atoms) if from_source else ()
+            begins_in = next((part.file.path for part in parts), self.layout.path)
+            timing.slowest_file = str(begins_in)
         timing.t_end_loop_s = watch.lap()
         timing.t_all_frame_s = loop.lap()
         timing.t_block_s = whole.lap()
         if timing.t_open_s:  # opening counts as part of the first block
             timing.t_block_s += self._opened_s
         return BlockResult(collector.state, times, timing, collector.row_shape)
-
-    def _first_file(self, run: range) -> str:
-        """Return the file in which a run of frames begins."""
-        ranges = self.layout.byte_ranges(run[0], run[0] + 1, self.prepared.atoms)
-        return str(next((part.file.path for part in ranges), self.layout.path))
-
-    def _collector(self, block: range) -> RowCollector:
-        reducer, shared = self.prepared.reducer, self.destination
-        if shared is None:
-            return RowCollector(reducer, len(block))
-        return RowCollector(reducer, len(block), shared.rows, shared.frames.index(block.start))
 
     def _compute(
         self, item: NumberedBlock, frames: FrameBlock, run: range, collector: RowCollector

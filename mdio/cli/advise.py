@@ -6,8 +6,9 @@ import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 
-from mdio.advisor.advise import Advice, ForecastOptions, advise
+from mdio.advisor.advise import ForecastOptions, advise
 from mdio.advisor.measure import TRIALS, StepProgress
 from mdio.analysis.kernels.kernel import KERNELS
 from mdio.analysis.report import check_report
@@ -54,17 +55,14 @@ def setup(parser: argparse.ArgumentParser) -> None:
     text = "folder for the output; trial conversions are made and removed there (default: .)"
     add(parser, "--target DIR", text, default=".")
     text = "also consider rounding positions to this step, angstrom"
-    add(parser, "--allow-lossy STEP", text, _parse_step)
+    parse = partial(parse_step, hint="give a step in angstrom, such as 0.01")
+    add(parser, "--allow-lossy STEP", text, parse)
     text = "also consider a copy or a cache in this folder, on a local disk of each node"
     add(parser, "--local-dir DIR", text, dest="local_folder")
     add(parser, "--save-measurements FILE", "save the measurements for --replay", dest="save")
     add(parser, "--replay FILE", "decide from saved measurements, without reading any data")
     add(parser, "--report FILE", "an HTML page with plots and tables")
     add_output_options(parser, "no progress bar")
-
-
-def _parse_step(text: str) -> float:
-    return parse_step(text, "give a step in angstrom, such as 0.01")
 
 
 def _log(text: str, done: int, n_steps: int) -> None:
@@ -110,15 +108,12 @@ def run(args: argparse.Namespace) -> int:
         with _bar(args.quiet or not executor.is_owner) as progress:
             arguments = arguments_for(advise, args) | {"trajectory": args.trajectory or None}
             advice = advise(**arguments, progress=progress, executor=executor)
-        if executor.is_owner:
-            _print_advice(advice, args)
+        if not executor.is_owner:
+            return 0
+        if args.report is not None:
+            advice.save_report(args.report)
+        if args.json:
+            print_json(advice.to_json())
+        else:
+            print(advice)
     return 0
-
-
-def _print_advice(advice: Advice, args: argparse.Namespace) -> None:
-    if args.report is not None:
-        advice.save_report(args.report)
-    if args.json:
-        print_json(advice.to_json())
-    else:
-        print(advice)

@@ -17,10 +17,10 @@ from mdio.analysis.plan import Trajectory
 from mdio.analysis.results import (
     PLOT_SUFFIXES,
     RESULT_SUFFIXES,
+    WRITERS,
     AnalysisResult,
     check_output,
     summary_lines,
-    write_result,
 )
 from mdio.cli.common import (
     add,
@@ -37,7 +37,7 @@ from mdio.cli.common import (
     source_options,
     with_settings,
 )
-from mdio.cli.workers import add_workers, chosen_executor, executor_name
+from mdio.cli.workers import add_workers, executor_name
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.store import is_remote
 from mdio.core.words import duration, human_nbytes, list_text, plural
@@ -183,13 +183,8 @@ def _n_frames(args: argparse.Namespace) -> int:
         return len(range(*slice(args.start, args.stop, args.step).indices(layout.info.n_frames)))
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, executor: Executor) -> int:
     """Analyse, save, print a summary; under MPI, only rank 0 saves and prints."""
-    with chosen_executor(args) as executor:
-        return _run(args, executor)
-
-
-def _run(args: argparse.Namespace, executor: Executor) -> int:
     _check_options(args)
     kernel = _kernel(args)
     trajectory: Trajectory = args.trajectory
@@ -236,7 +231,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
 
 def _output(args: argparse.Namespace, result: AnalysisResult) -> None:
     if args.out == "-":
-        write_result(".dat", result, sys.stdout.buffer)
+        WRITERS[".dat"](result, sys.stdout.buffer)
     elif args.out is not None:
         result.save(args.out)
     if args.timings is not None:

@@ -6,9 +6,9 @@ import argparse
 
 from mdio.cli.common import add, add_options, add_resume, arguments_for
 from mdio.cli.convert import add_run_options, run_conversion
-from mdio.cli.workers import chosen_executor
 from mdio.converters.options import ConversionOptions, Sources
 from mdio.core.options import declared_fields
+from mdio.parallel.executors import Executor
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -24,9 +24,8 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(parser, "--verify", text, dest="compared")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, executor: Executor) -> int:
     """Add the frames and print a summary; under MPI, rank 0 owns the output and prints."""
     options = arguments_for(declared_fields(Sources), args)
     options |= {"append": True, "compare_all": args.compared}
-    with chosen_executor(args) as executor:
-        return run_conversion(ConversionOptions.of(**options), args, executor)
+    return run_conversion(ConversionOptions.of(**options), args, executor)

@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from mdio.cli.common import (
     source_options,
 )
 from mdio.cli.plan_table import plan_table
-from mdio.cli.workers import add_workers, chosen_executor, executor_name
+from mdio.cli.workers import add_workers, executor_name
 from mdio.converters.convert import prepare
 from mdio.converters.ensemble import convert_ensemble, convert_members
 from mdio.converters.follow import follow
@@ -80,16 +81,18 @@ def run_follow(options: ConversionOptions, args: argparse.Namespace, executor: E
     if live and executor.n_workers > 1:
         raise PlanError(f"{name}: a stream is read by one process; leave out -w and --executor")
 
+    def say(message: Warning | str, *_: Any, **_more: Any) -> None:
+        print(f"mdio convert: {message}", file=sys.stderr)
+
     def report(n_frames: int) -> None:
         if not args.quiet:
-            print(f"mdio convert: {args.out}: {plural(n_frames, 'frame')} so far", file=sys.stderr)
+            say(f"{args.out}: {plural(n_frames, 'frame')} so far")
 
     def report_waiting(n_frames: int, unit_frames: int) -> None:
         if not args.quiet:
-            print(
-                f"mdio convert: {args.source[0]}: {plural(n_frames, 'frame')} so far; {args.out} "
-                f"is written once there are {unit_frames:,}, or at the end",
-                file=sys.stderr,
+            say(
+                f"{args.source[0]}: {plural(n_frames, 'frame')} so far; {args.out} is written "
+                f"once there are {unit_frames:,}, or at the end"
             )
 
     arguments = {
@@ -106,7 +109,7 @@ def run_follow(options: ConversionOptions, args: argparse.Namespace, executor: E
             from mdio.converters.stream import record
 
             with warnings.catch_warnings(action="always", category=UserWarning):
-                warnings.showwarning = _print_warning
+                warnings.showwarning = say
                 result = record(args.source[0], args.out, stopped=stopped, **arguments)
         else:
             result = follow(
@@ -124,10 +127,6 @@ def run_follow(options: ConversionOptions, args: argparse.Namespace, executor: E
         for note in result.plan.notes if live else ():
             print(f"  note: {note}")
     return 0
-
-
-def _print_warning(message: Warning | str, *_: Any, **_more: Any) -> None:
-    print(f"mdio convert: {message}", file=sys.stderr)
 
 
 COMMON = (
@@ -207,9 +206,9 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
     return ConversionOptions.of(**read_recipe(args.recipe) | requested)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, executor: Executor) -> int:
     """Convert, or print the plan; under MPI, rank 0 owns the output and prints."""
-    with chosen_executor(args) as executor, salvage_offered(args.salvage):
+    with salvage_offered(args.salvage):
         if args.ensemble:
             return _run_ensemble(args, executor)
         if args.follow or is_stream(args.source[0]):
@@ -245,7 +244,12 @@ def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
     return 0
 
 
-def run_conversion(options: ConversionOptions, args: argparse.Namespace, executor: Executor) -> int:
+def run_conversion(
+    options: ConversionOptions,
+    args: argparse.Namespace,
+    executor: Executor,
+    print_summary: Callable[[ConvertResult], None] | None = None,
+) -> int:
     """Convert with these options; `args` has the files and the options on output."""
     if args.compared and is_structure(Path(args.out), options.storage.to):
         raise PlanError(f"{args.out}: --verify is not for a structure file; leave it out")
@@ -257,7 +261,7 @@ def run_conversion(options: ConversionOptions, args: argparse.Namespace, executo
             _print_plan(args, plan, options.recipe())
         conversion.close()
         return 0
-    with progress_bar(conversion.plan.n_frames, "convert", args, executor) as progress:
+    with progress_bar(conversion.plan.n_frames, args.command, args, executor) as progress:
         result = conversion.run(executor, force=args.force, resume=args.resume, progress=progress)
     verified = _verify(args, conversion, executor) if args.compared else None
     if executor.is_owner:
@@ -267,9 +271,9 @@ def run_conversion(options: ConversionOptions, args: argparse.Namespace, executo
         if args.json:
             print_json(output)
         elif args.quiet:
-            print_notes("convert", result.plan.notes)
+            print_notes(args.command, result.plan.notes)
         else:
-            _print_summary(result)
+            (print_summary or _print_summary)(result)
             if verified is not None and verified.ok:
                 print(
                     f"  verified: {verified.frames_compared:,} frames compared with the source, "

@@ -105,17 +105,20 @@ def _print_files(args: argparse.Namespace, refusal: SourceError) -> int:
         print_json({"layout": None, "files": files, "notes": [str(refusal)]})
         return 0
     for facts in files:
-        rows = {
-            "frames": f"{facts['n_frames']:,}",
-            "atoms": f"{facts['n_atoms']:,}",
-            "time": _times_text(facts),
-            "first step": "" if facts["step_first"] is None else f"{facts['step_first']:,}",
-            "has": _fields_text(facts),
-            "box": box_text(facts["box_angstrom"]),
-        }
-        _print_rows(facts["path"], rows)
+        first_step = "" if facts["step_first"] is None else f"{facts['step_first']:,}"
+        _print_rows(facts["path"], _common_rows(facts) | {"first step": first_step})
     print(f"mdio info: not joined: {refusal}", file=sys.stderr)
     return 0
+
+
+def _common_rows(facts: dict[str, Any]) -> dict[str, str]:
+    return {
+        "frames": f"{facts['n_frames']:,}",
+        "atoms": f"{facts['n_atoms']:,}",
+        "time": _times_text(facts),
+        "has": _fields_text(facts),
+        "box": box_text(facts["box_angstrom"]),
+    }
 
 
 def _print_rows(title: str, rows: dict[str, str]) -> None:
@@ -167,11 +170,7 @@ def run(args: argparse.Namespace) -> int:
     size = facts["nbytes"]
     rows = {
         "layout": facts["layout"],
-        "frames": f"{facts['n_frames']:,}",
-        "atoms": f"{facts['n_atoms']:,}",
-        "time": _times_text(facts),
-        "has": _fields_text(facts),
-        "box": box_text(facts["box_angstrom"]),
+        **_common_rows(facts),
         "each frame": facts["frame_data"],
         "groups": ", ".join(f"{name} ({n:,} atoms)" for name, n in facts["groups"].items()),
         "chunks": f"{facts['chunk_frames']} frames x {facts['chunk_atoms'] or facts['n_atoms']:,}"

@@ -31,7 +31,7 @@ from typing import Any, NoReturn, cast
 
 from mdio._version import __version__
 from mdio.cli.common import add
-from mdio.cli.workers import launched_ranks, parse_once
+from mdio.cli.workers import chosen_executor, launched_ranks, parse_once
 from mdio.core.errors import MdioError, MissingExtensionError, PlanError
 from mdio.core.words import did_you_mean, without_passwords
 
@@ -120,53 +120,25 @@ class FriendlyParser(argparse.ArgumentParser):
             error.message += hint
             raise
 
-    def show_first(self, common: Collection[str]) -> None:
-        """Leave all options but `common` out of ``--help`` and add ``--help-all``."""
+    def show_first(self, common: Collection[str], *, everything: bool) -> None:
+        """Show no options but `common` in help, unless `everything` is wanted."""
         if not common:
             return
+        shown = {*common, "-h"}
+        self.add_argument("--help-all", action="help", help="show all options and exit")
+        if everything:
+            return
         self.epilog = f"{self.prog} --help-all lists all options."
-        hidden = [
-            action
-            for action in self._actions
-            if action.option_strings and not set(action.option_strings) & {*common, "-h"}
-        ]
-        self.add_argument("--help-all", action=_HelpAll, nargs=0, help="show all options and exit")
-        self._hidden = hidden
-
-    _hidden: list[argparse.Action] = []  # noqa: RUF012 - never changed in place
-
-    def format_help(self) -> str:
-        """Return the help with the common options only."""
-        if not self._hidden:
-            return super().format_help()
-        texts = {action: action.help for action in self._hidden}
+        for action in self._actions[:-1]:
+            if action.option_strings and not shown & {*action.option_strings}:
+                action.help = argparse.SUPPRESS
         places = map(_place, self._get_positional_actions())
         self.usage = " ".join([self.prog, *places, "[options]"])
-        for action in self._hidden:
-            action.help = argparse.SUPPRESS
-        try:
-            return super().format_help()
-        finally:
-            self.usage = None
-            for action, text in texts.items():
-                action.help = text
-
-    def format_all(self) -> str:
-        """Return the help with all options."""
-        return super().format_help()
 
 
 def _place(action: argparse.Action) -> str:
     name = str(action.metavar)
     return f"{name} [{name} ...]" if action.nargs == "+" else name
-
-
-class _HelpAll(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        if isinstance(parser, FriendlyParser):
-            parser.epilog = None
-            print(parser.format_all(), end="")
-        parser.exit()
 
 
 FAILED_ALONE_S = 10.0
@@ -280,17 +252,19 @@ COMMANDS = {
     "advise": "measure here which layout is best for an analysis",
     "model": "fit a machine profile to timings; predict how an analysis scales",
 }
-"""Each is a module of `mdio.cli` with ``setup(parser)``, ``run(args)``, and ``COMMON`` where its
-help begins with some options."""
+"""Each is a module of `mdio.cli` with ``setup(parser)``, ``run(args)`` (with the options of
+`add_workers` ``run(args, executor)``), and ``COMMON`` where its help begins with some options."""
 
 ALL = "*"
 """In place of a command: the options of all."""
 
 
-def _parser(command: str | None, *, alone: bool = False) -> FriendlyParser:
+def _parser(
+    command: str | None, *, alone: bool = False, everything: bool = False
+) -> FriendlyParser:
     """Return the parser, with the options of one command, which may be the only one: `alone`.
 
-    To make a parser for each takes time.
+    To make a parser for each takes time. `everything`: help shows all options.
     """
     parser = FriendlyParser(
         prog="mdio",
@@ -315,13 +289,13 @@ def _parser(command: str | None, *, alone: bool = False) -> FriendlyParser:
                 default=STALL_TIMEOUT_S,
             )
             add(chosen, "--stall-abort S", "end the program when one takes longer, s", float)
-            chosen.show_first(getattr(module, "COMMON", ()))
+            chosen.show_first(getattr(module, "COMMON", ()), everything=everything)
     return parser
 
 
 def command_help(name: str) -> str:
     """Return the output of ``mdio NAME --help-all``."""
-    return _command(_parser(name), name).format_all()
+    return _command(_parser(name, everything=True), name).format_help()
 
 
 def _command(parser: FriendlyParser, name: str) -> FriendlyParser:
@@ -381,7 +355,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete
 
-        argcomplete.autocomplete(_parser(ALL))
+        argcomplete.autocomplete(_parser(ALL, everything=True))
     if argv is not None:
         return _run(list(argv))
     if not _runs_code_of_user(sys.argv):  # which may leave files open, to be flushed at the end
@@ -417,7 +391,8 @@ def _run(words: list[str]) -> int:
         _import_numpy(words)
     with parse_once(words):
         try:
-            parser = _parser(command, alone=words[0] == command in COMMANDS)
+            alone, everything = words[0] == command in COMMANDS, "--help-all" in words
+            parser = _parser(command, alone=alone, everything=everything)
         except MissingExtensionError as error:
             print(f"mdio: {error}", file=sys.stderr)
             return 1
@@ -437,7 +412,11 @@ def _run(words: list[str]) -> int:
             )
     try:
         with _stall_watch(args):
-            return int(import_module(f"mdio.cli.{args.command}").run(args))
+            run = import_module(f"mdio.cli.{args.command}").run
+            if "scheduler" not in args:
+                return int(run(args))
+            with chosen_executor(args) as executor:
+                return int(run(args, executor))
     except MdioError as error:
         if args.debug:
             raise

@@ -20,7 +20,7 @@ from mdio.cli.common import (
     progress_bar,
     with_settings,
 )
-from mdio.cli.workers import add_workers, chosen_executor
+from mdio.cli.workers import add_workers
 from mdio.core.errors import PlanError
 from mdio.core.words import human_nbytes, plural
 from mdio.layouts.views.opening import paths_by_label
@@ -81,13 +81,8 @@ def _frames(args: argparse.Namespace) -> FrameSelector | None:
     return slice(*numbers) if by_number else None
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, executor: Executor) -> int:
     """Map, reduce, save, print a summary; exit code 1 if some keys have failed."""
-    with chosen_executor(args) as executor:
-        return _run(args, executor)
-
-
-def _run(args: argparse.Namespace, executor: Executor) -> int:
     trajectory = paths_by_label(args.trajectory) if args.replicas else args.trajectory
     arguments = arguments_for(map_reduce, args) | {
         "trajectory": trajectory,

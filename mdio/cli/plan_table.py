@@ -14,64 +14,57 @@ def _packs(plan: LayoutPlan) -> bool:
     return bool(plan.arrays) and not plan.writing.writes_chunks and plan.precision is not None
 
 
-def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
-    rows = [
-        ("layout", plan.layout),
-        ("content", f"{plural(plan.n_frames, 'frame')} of {plural(plan.n_atoms, 'atom')}"),
-    ]
-    if plan.container is not None:
-        rows.append(("container", plan.container))
-        rows.append(
-            ("arrays", ", ".join(plan.native.fields) + (", box" if plan.native.has_box else ""))
-        )
-    if plan.segment_frames:
-        low, high = min(plan.segment_frames), max(plan.segment_frames)
-        frames = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-        rows.append(("segments", f"{len(plan.segment_frames):,} with {frames} frames"))
-    rows.append(("compression", plan.compression or ("bitpack" if _packs(plan) else "none")))
+def _overview(plan: LayoutPlan) -> dict[str, str]:
+    """Return what there is to say of a plan, by name; nothing is said of what is empty."""
+    fields = ", ".join(plan.native.fields) + (", box" if plan.native.has_box else "")
+    low, high = min(plan.segment_frames, default=0), max(plan.segment_frames, default=0)
+    segment = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    rows = {
+        "layout": plan.layout,
+        "content": f"{plural(plan.n_frames, 'frame')} of {plural(plan.n_atoms, 'atom')}",
+        "container": plan.container or "",
+        "arrays": fields if plan.container else "",
+        "segments": f"{len(plan.segment_frames):,} with {segment} frames" if high else "",
+        "compression": plan.compression or ("bitpack" if _packs(plan) else "none"),
+        "precision": "float32 in full" if plan.arrays else "",
+    }
     if plan.precision is not None:
         exact = ", all that the XTC holds" if plan.keeps_integers else ""
-        rows.append(("precision", f"{plan.precision:g} angstrom{exact}"))
-    elif plan.arrays:
-        rows.append(("precision", "float32 in full"))
+        rows["precision"] = f"{plan.precision:g} angstrom{exact}"
     for name, step in plan.field_precisions.items():
         rounding = f"{step:g} {FIELD_UNITS[name]}, so off by at most {step / 2:g}"
-        rows.append((name, f"rounded to {rounding}"))
-    pieces = len(plan.write_tasks())
+        rows[name] = f"rounded to {rounding}"
     frames = plural(min(plan.piece_frames, plan.n_frames), "frame")
-    rows.append(("work", f"{plural(pieces, 'piece')} of {frames}"))
-    rows.append(("writes", f"{plan.n_writes:,} in {plural(plan.n_files, 'file')}"))
+    rows["work"] = f"{plural(len(plan.write_tasks()), 'piece')} of {frames}"
+    rows["writes"] = f"{plan.n_writes:,} in {plural(plan.n_files, 'file')}"
     if plan.arrays:
-        targets = {None: "the default number of", -1: "all"}.get(
-            plan.stripes.stripe_count, str(plan.stripes.stripe_count)
-        )
-        rows.append(
-            ("stripes", f"{human_nbytes(plan.stripes.stripe_nbytes)} over {targets} targets")
-        )
-        aligned_parts = "arrays" if plan.arrays[0].contiguous else "chunks"
-        if not plan.writing.writes_chunks:
-            shard = plan.arrays[0].n_atom_chunks * plan.arrays[0].chunk_atoms * plan.piece_frames
-            rows.append(
-                (
-                    "shards",
-                    f"one per piece, {human_nbytes(12 * shard)} of the full system before encoding",
-                )
-            )
-        elif plan.stripes.alignment_nbytes > 1:
-            padding = f"{100 * plan.stripes.padding:.1f}% padding"
-            rows.append(("alignment", f"{aligned_parts} begin on stripes, {padding}"))
-        else:
-            rows.append(("alignment", f"none: {aligned_parts} follow each other without padding"))
+        rows |= _placement(plan)
     size = human_nbytes(plan.nbytes)
     estimate = plan.compression is not None or plan.is_rounded
-    rows.append(("size", f"at most {size}" if estimate else size))
-    if plan.source_density is not None:
-        rows.append(("density", _density(plan, estimate)))
-    if plan.writing.by_owner:
-        rows.append(("writing", "rank 0 writes; the other ranks encode"))
-    if plan.writing.direct:
-        condition = " if the disk is fast" if plan.writing.direct == "auto" else ""
-        rows.append(("direct", f"large writes bypass the page cache{condition}"))
+    condition = " if the disk is fast" if plan.writing.direct == "auto" else ""
+    direct = f"large writes bypass the page cache{condition}"
+    return rows | {
+        "size": f"at most {size}" if estimate else size,
+        "density": "" if plan.source_density is None else _density(plan, estimate),
+        "writing": "rank 0 writes; the other ranks encode" if plan.writing.by_owner else "",
+        "direct": direct if plan.writing.direct else "",
+    }
+
+
+def _placement(plan: LayoutPlan) -> dict[str, str]:
+    """Return how arrays lie on stripes."""
+    count, first = plan.stripes.stripe_count, plan.arrays[0]
+    targets = {None: "the default number of", -1: "all"}.get(count, str(count))
+    rows = {"stripes": f"{human_nbytes(plan.stripes.stripe_nbytes)} over {targets} targets"}
+    parts = "arrays" if first.contiguous else "chunks"
+    if not plan.writing.writes_chunks:
+        shard = human_nbytes(12 * first.n_atom_chunks * first.chunk_atoms * plan.piece_frames)
+        rows["shards"] = f"one per piece, {shard} of the full system before encoding"
+    elif plan.stripes.alignment_nbytes > 1:
+        padding = f"{100 * plan.stripes.padding:.1f}% padding"
+        rows["alignment"] = f"{parts} begin on stripes, {padding}"
+    else:
+        rows["alignment"] = f"none: {parts} follow each other without padding"
     return rows
 
 
@@ -105,9 +98,7 @@ def plan_table(plan: LayoutPlan) -> str:
     Two columns of names and values; then, for layouts with chunks, a table of the chunks (frames x
     atoms) of every array; then notes.
     """
-    overview = _overview(plan)
-    width = max(len(name) for name, _ in overview)
-    lines = [f"{name:<{width}}  {value}" for name, value in overview]
+    lines = aligned([(name, value) for name, value in _overview(plan).items() if value], 2)
     if plan.arrays:
         lines += ["", *aligned(_arrays(plan), 2)]
     lines += [f"note: {note}" for note in plan.notes]

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from functools import partial
 
 from mdio.cli.common import add, add_output_options, arguments_for, print_json, progress_bar
-from mdio.cli.workers import add_workers, chosen_executor
+from mdio.cli.workers import add_workers
 from mdio.converters.opening import open_damaged
 from mdio.converters.verify import VerifyResult, every_nth, everything, sample, verify
+from mdio.parallel.executors import Executor
 
 
 def _parse_part(text: str) -> Callable[[int], bool]:
@@ -54,15 +55,14 @@ def _n_frames(args: argparse.Namespace) -> int:
         return layout.info.n_frames
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, executor: Executor) -> int:
     """Check, print the result, and return 1 if anything is bad."""
-    with chosen_executor(args) as executor:
-        n_frames = partial(_n_frames, args) if args.against else 0
-        with progress_bar(n_frames, "verify", args, executor) as progress:
-            arguments = arguments_for(verify, args)
-            result = verify(**arguments | {"executor": executor, "progress": progress})
-        if executor.is_owner:
-            _print_result(args, result)
+    n_frames = partial(_n_frames, args) if args.against else 0
+    with progress_bar(n_frames, "verify", args, executor) as progress:
+        arguments = arguments_for(verify, args)
+        result = verify(**arguments | {"executor": executor, "progress": progress})
+    if executor.is_owner:
+        _print_result(args, result)
     return 0 if result.ok else 1
 
 

@@ -103,15 +103,15 @@ def vectors_from_boxes(boxes: NDArray[Any]) -> NDArray[np.float32]:
 def edges_from_boxes(boxes: NDArray[Any]) -> NDArray[np.float32]:
     """Return the same as `vectors_from_boxes`, and of cells that are open along some axes.
 
-    `boxes`, (F, 6) float32: a length of 0 stands for an axis that is not periodic; the angles are
-    right ones then.
+    `boxes`, (F, 6) float32: a length of 0 stands for an axis that is not periodic.
     Returns (F, 3, 3) float32: the vector of such an axis is zeros, the others are there.
     """
-    edges = vectors_from_boxes(boxes)
-    cells = np.asarray(boxes)
-    some = (cells[:, :3] == 0).any(axis=1) & (cells[:, :3] > 0).any(axis=1)
-    some &= (cells[:, :3] >= 0).all(axis=1) & (cells[:, 3:] == RIGHT_ANGLE).all(axis=1)
-    edges[some] = cells[some, :3, np.newaxis] * np.eye(3, dtype=np.float32)
+    cells = np.array(boxes)
+    is_open = cells[:, :3] == 0
+    is_open &= ~is_open.all(axis=1)[:, np.newaxis]
+    cells[:, :3][is_open] = 1
+    edges = vectors_from_boxes(cells)
+    edges[is_open] = 0
     return edges
 
 

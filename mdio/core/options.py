@@ -49,7 +49,9 @@ def declared_fields(*parts: Any) -> dict[str, Field[Any]]:
 def spell_option(one: Field[Any], value: Any = None) -> str:
     """Return how the command line spells an option, which has some `value`."""
     flags = [word for word in one.metadata["spelled"].split() if word.startswith("--")]
-    return str(one.metadata.get("values", {}).get(value) or (flags or [one.name])[0])
+    values = one.metadata.get("values", {})
+    named = values.get(value) if isinstance(value, str) else None
+    return str(named or (flags or [one.name])[0])
 
 
 def _default(one: Field[Any]) -> Any:

@@ -43,7 +43,6 @@ from mdio.mapreduce.job import (
     concatenate_tables,
     copy_key_range,
     map_label,
-    reduce_label,
     without_pairs,
 )
 from mdio.mapreduce.pairs import (
@@ -197,14 +196,18 @@ def map_reduce(
         for label, member in trajectories.items()
     }
     with terminations_raised(), ExitStack() as stack:
-        if run_in.ranks is not None:
-            return map_reduce_on_ranks(requests, program, shuffle, progress, run_in.ranks, stack)
+        ranks = run_in.ranks
+        if ranks is not None:
+            from mdio.analysis.ranks import plan_on_ranks
         plans = {}
         for label, request in requests.items():
-            plans[label] = plan = request.plan()
+            plan = request.plan() if ranks is None else plan_on_ranks(request, ranks)
+            plans[label] = plan
             if plan.is_ours:
                 stack.callback(plan.layout.close)
-        job = MapReduceJob.of(plans, program, shuffle, progress)
+        job = MapReduceJob(plans, program, shuffle, progress if run_in.is_owner else None)
+        if ranks is not None:
+            return _map_reduce_on_ranks(job, ranks, stack)
         return _map_reduce(job, run_in, stack, blocks_per_worker)
 
 
@@ -258,7 +261,8 @@ def _map_reduce(
             edges = [run.edges(cuts) for run in runs]
             ranges = ((n, [_range_parts(runs, edges, n)]) for n in range(len(cuts) + 1))
         reduce_work = ReduceWork(program.reduce, kind, job.frames, shuffle.keep_going)
-        tables = dict(_run_tasks(executor, reduce_work, ranges, reduce_label))
+        label = "range {0[0]} of the keys".format  # of a `ReduceTask`
+        tables = dict(_run_tasks(executor, reduce_work, ranges, label))
         reduced = concatenate_tables([tables[number] for number in sorted(tables)], kind)
     return job.result(reduced, executor, runs, map_s, watch.lap())
 
@@ -295,38 +299,25 @@ def _run_tasks(
                 raise
 
 
-def map_reduce_on_ranks(
-    requests: Mapping[str, Request],
-    program: Program,
-    shuffle: Shuffle,
-    progress: Progress | None,
-    executor: MPIExecutor,
-    stack: ExitStack,
+def _map_reduce_on_ranks(
+    job: MapReduceJob, executor: MPIExecutor, stack: ExitStack
 ) -> MapReduceResult:
-    """Run a map-reduce on all ranks (collective); see `mdio.mapreduce.driver`."""
-    from mdio.analysis.ranks import plan_on_ranks
+    """Run a map-reduce on all ranks (collective)."""
     from mdio.parallel.ranks import Agreement
 
-    comm = executor.comm
+    comm, opened = executor.comm, list(job.plans.values())
     agreement = Agreement(comm, list)
     stack.callback(agreement.close)
     error: Exception | None = None
     folder = None
     try:
-        folder = stack.enter_context(shuffle.folder())
+        folder = stack.enter_context(job.shuffle.folder())
     except Exception as caught:
         error = caught
     agreement.reach(error)
-    plans = {}
-    for label, request in requests.items():
-        plans[label] = plan = plan_on_ranks(request, executor)
-        if plan.is_ours:
-            stack.callback(plan.layout.close)
     watch = Stopwatch()
-    job = MapReduceJob.of(plans, program, shuffle, progress if comm.rank == 0 else None)
-    spool = shuffle.spool(program, folder, shares=False)
-    opened = list(plans.values())
-    work, own_runs = MapWork(opened, program, spool, comm.rank), list[SortedRun]()
+    spool = job.shuffle.spool(job.program, folder, shares=False)
+    work, own_runs = MapWork(opened, job.program, spool, comm.rank), list[SortedRun]()
 
     def map_block(task: MapTask) -> MappedBlock:
         mapped = work(task)

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ from mdio.mapreduce.pairs import (
     convert_keys,
     convert_values,
 )
-from mdio.mapreduce.program import Combiner, MappedFrames, Program
+from mdio.mapreduce.program import MappedFrames, Program, combine_pairs
 from mdio.mapreduce.results import MapReduceResult
 from mdio.parallel.executors import Executor
 
@@ -175,11 +176,6 @@ RESERVED_NAMES = {"key", "keys", "label", "file"}
 
 ReduceTask = tuple[int, Sequence[Sequence[SortedRun]]]
 """The number of a range of keys and its pairs, grouped in any way."""
-
-
-def reduce_label(task: ReduceTask) -> str:
-    """Return the label of a range, for messages."""
-    return f"range {task[0]} of the keys"
 
 
 @dataclass(slots=True)
@@ -372,7 +368,7 @@ class Shuffle:
 
         Runs go to files if the worker `shares` them with others; without a `folder` none does.
         """
-        combiner = None if program.combine is None else Combiner(program.combine)
+        combiner = None if program.combine is None else partial(combine_pairs, program.combine)
         most = math.inf if folder is None else self.most_nbytes
         return Spool(most, 0 if shares else 2 * most, folder, combiner)
 
@@ -392,17 +388,14 @@ class MapReduceJob:
     program: Program
     shuffle: Shuffle
     progress: Progress | None
-    frames: MappedFrames
+    frames: MappedFrames = field(init=False)
+    """The frames of all plans."""
     mapped: dict[int, MappedBlock] = field(default_factory=dict)
     """Finished blocks by index of their first frame."""
 
-    @classmethod
-    def of(
-        cls, plans: dict[str, Plan], program: Program, shuffle: Shuffle, progress: Progress | None
-    ) -> MapReduceJob:
-        """Return a job over the frames of all plans."""
-        frames = MappedFrames.of({label: plan.chosen for label, plan in plans.items()})
-        return cls(plans, program, shuffle, progress, frames)
+    def __post_init__(self) -> None:
+        chosen = {label: plan.chosen for label, plan in self.plans.items()}
+        self.frames = MappedFrames.of(chosen)
 
     def tasks(self, blocks: Iterable[Iterable[NumberedBlock]]) -> list[MapTask]:
         """Return tasks for the given blocks of each trajectory."""

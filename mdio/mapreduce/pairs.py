@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import BlockError, OutputError, SourceError
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.writing import WrittenFile
+from mdio.core.words import list_text
 
 KEYS = {"i": "whole numbers", "f": "numbers with fractions", "U": "text", "S": "bytes"}
 """Types of keys, by NumPy's letter."""
@@ -52,7 +53,8 @@ class Kind:
                 f"keys are {KEYS[own_letter]} and {KEYS[other_letter]}; give all one type"
             )
         if self.names != other.names:
-            raise ValueError(f"values are {_list(self.names)} and then {_list(other.names)}")
+            own, others = (list_text(names) or "none" for names in (self.names, other.names))
+            raise ValueError(f"values are {own} and then {others}")
         columns = []
         pairs = zip(("", "", *self.names), self.columns, other.columns, strict=True)
         for name, (dtype, shape), (other_dtype, other_shape) in pairs:
@@ -138,10 +140,8 @@ def convert_keys(keys: Any) -> NDArray[Any]:
         keys = list(keys)
         letters = {_letter(key) for key in keys}
         if len(letters) > 1:
-            raise ValueError(
-                f"keys are of mixed types, {_list([KEYS[letter] for letter in sorted(letters)])}; "
-                "give all one type"
-            )
+            names = list_text([KEYS[letter] for letter in sorted(letters)])
+            raise ValueError(f"keys are of mixed types, {names}; give all one type")
         keys = np.array(keys, None if keys else np.int64)
     if keys.ndim != 1:
         raise ValueError(f"keys have the shape {keys.shape}; one number or text a pair is wanted")
@@ -192,10 +192,6 @@ def convert_values(columns: Any, n_pairs: int) -> dict[str, NDArray[Any]]:
             )
         values[str(name)] = array
     return values
-
-
-def _list(words: Sequence[str]) -> str:
-    return " and ".join(words) if words else "none"
 
 
 SAMPLE_EVERY, LEAST_SAMPLES = 4096, 256
@@ -249,14 +245,10 @@ class SortedRun:
             min(self.n_pairs, beyond * self.sample_stride),
         )
         keys = KeyValuePairs.empty(self.kind, stop - first).keys
-        with OpenFile(self._file) as file:
+        assert self.path is not None
+        with OpenFile(self.path) as file:
             file.fill(first * keys.itemsize, keys)
         return first + int(np.searchsorted(keys, key))
-
-    @property
-    def _file(self) -> Path:
-        assert self.path is not None
-        return self.path
 
     def copy_into(self, columns: Sequence[NDArray[Any]], first_row: int) -> None:
         """Copy the pairs into `columns`, from `first_row` on.
@@ -268,8 +260,9 @@ class SortedRun:
             for column, own in zip(columns, self.pairs.columns, strict=True):
                 column[rows] = own
             return
+        assert self.path is not None
         offset = 0
-        with OpenFile(self._file, SourceError) as file:
+        with OpenFile(self.path, SourceError) as file:
             for column, (dtype, shape) in zip(columns, self.kind.columns, strict=True):
                 row_nbytes = np.dtype(dtype).itemsize * math.prod(shape)
                 converts = column.dtype != dtype
@@ -332,10 +325,11 @@ class Spool:
         if self._combine is not None:
             pairs = self._combine(pairs)
         sample_stride = max(1, min(SAMPLE_EVERY, len(pairs) // LEAST_SAMPLES))
+        samples = pairs.keys[::sample_stride].copy()
+        n = len(pairs)
         run = SortedRun(
-            self._block, pairs.kind, len(pairs), 0, len(pairs), pairs, sample_stride=sample_stride
+            self._block, pairs.kind, n, 0, n, pairs, sample_stride=sample_stride, samples=samples
         )
-        run = replace(run, samples=pairs.keys[::sample_stride].copy())
         nbytes = len(pairs) * pairs.kind.nbytes
         if self._folder is not None and self._kept_nbytes + nbytes > self._keep:
             run = replace(run, pairs=None, path=_write_run(pairs, self._folder))

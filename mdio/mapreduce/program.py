@@ -173,23 +173,17 @@ class Program:
         return cls(kernel, reduce, combine, per_frame, frames)
 
 
-@dataclass(frozen=True, slots=True)
-class Combiner:
-    """Makes fewer pairs of sorted ones, before they are sent."""
-
-    combine: Callable[..., Any] | str
-
-    def __call__(self, pairs: KeyValuePairs) -> KeyValuePairs:
-        """Return the combined pairs."""
-        if isinstance(self.combine, str):
-            firsts = pairs.key_edges()[:-1]
-            join = COMBINERS[self.combine]
-            values = {name: join.reduceat(column, firsts) for name, column in pairs.values.items()}
-        else:
-            firsts, combined = self.combine(pairs.keys, pairs.values)
-            firsts = np.asarray(firsts, np.int64)
-            values = convert_values(combined, len(firsts))
-        columns = [pairs.keys[firsts], pairs.frame_index[firsts], *values.values()]
-        if len(firsts) and not (firsts.min() >= 0 and np.all(np.diff(firsts) > 0)):
-            raise ValueError(f"{kernel_name(self.combine)} gave rows that do not ascend")  # type: ignore[arg-type]
-        return KeyValuePairs(tuple(values), columns)
+def combine_pairs(combine: Callable[..., Any] | str, pairs: KeyValuePairs) -> KeyValuePairs:
+    """Make fewer pairs of sorted ones, before they are sent."""
+    if isinstance(combine, str):
+        firsts = pairs.key_edges()[:-1]
+        join = COMBINERS[combine]
+        values = {name: join.reduceat(column, firsts) for name, column in pairs.values.items()}
+    else:
+        firsts, combined = combine(pairs.keys, pairs.values)
+        firsts = np.asarray(firsts, np.int64)
+        values = convert_values(combined, len(firsts))
+    columns = [pairs.keys[firsts], pairs.frame_index[firsts], *values.values()]
+    if len(firsts) and not (firsts.min() >= 0 and np.all(np.diff(firsts) > 0)):
+        raise ValueError(f"{kernel_name(combine)} gave rows that do not ascend")  # type: ignore[arg-type]
+    return KeyValuePairs(tuple(values), columns)

@@ -125,6 +125,7 @@ class MPIExecutor(Executor):
         at_own_pace: bool = False,
         own: bool = False,
         owner_works: bool = True,
+        to_all: bool | None = None,
     ) -> Iterator[tuple[int, Result]]:
         """Yield results as they arrive, on rank 0; see `Executor.imap` and `to_all`.
 
@@ -140,9 +141,12 @@ class MPIExecutor(Executor):
 
         Without `owner_works` rank 0, unless it is alone, leaves all items to the others, and has
         its time for their results.
+
+        `to_all`: whether all ranks get all results; by default as the executor has it.
         """
         pace = at_own_pace and owner_works
-        self._active = iterator = self._imap(func, items, describe, pace, own, owner_works)
+        to_all = self.to_all if to_all is None else to_all
+        self._active = iterator = self._imap(func, items, describe, pace, own, owner_works, to_all)
         return iterator
 
     def _share(
@@ -178,6 +182,7 @@ class MPIExecutor(Executor):
         at_own_pace: bool,
         own: bool,
         owner_works: bool,
+        to_all: bool,
     ) -> Iterator[tuple[int, Result]]:
         small_nbytes = SMALL_NBYTES if at_own_pace else 0
         run = RankRun(self._comm, self._grace_s, small_nbytes, waits=not owner_works)
@@ -189,7 +194,7 @@ class MPIExecutor(Executor):
             else:
                 share = self._share(run, func, items, at_own_pace, owner_works)
             for number, result in self._results(run, func, share, describe):
-                if self.to_all:
+                if to_all:
                     results.append((number, result))
                 yield number, result
         except GeneratorExit:
@@ -207,7 +212,7 @@ class MPIExecutor(Executor):
             raise first
         if any(has_told for _, _, has_told in outcomes):
             raise BlockError("rank 0 stopped before the work was done; its message says why")
-        if self.to_all:
+        if to_all:
             every = self._comm.bcast(results if self._comm.rank == 0 else None)
             if self._comm.rank != 0:
                 yield from every

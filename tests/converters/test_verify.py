@@ -2,7 +2,7 @@
 
 import netCDF4
 import pytest
-from MDAnalysisTests.datafiles import TRR_sub_sol
+from MDAnalysisTests.datafiles import XTC, TRR_sub_sol
 from suites.outputs import as_options
 
 import mdio
@@ -71,3 +71,22 @@ def test_a_damaged_unit_is_named_once(adk, tmp_path, name):
         file.write(bytes([byte[0] ^ 8]))
     for bad in (mdio.verify(out).bad, mdio.repair(out).bad):
         assert len(bad) == 1 and bad[0].count("frames") == 1 and name in bad[0], bad
+
+
+@pytest.mark.parametrize("suffix", ["xtc", "trr", "ncdf", "dcd"])
+def test_boxes_and_times_of_native_files_are_compared(tmp_path, suffix):
+    out = tmp_path / f"a.{suffix}"
+    mdio.convert(XTC, tmp_path / "a.zarr")
+    mdio.convert(XTC, out)
+    assert mdio.verify(out, XTC).ok
+    block = mdio.open(XTC).read(0, 10)
+    boxes, times = block.box.copy(), block.time.copy()
+    boxes[:, :3] *= 1.01
+    for name, changed in (("box", {"box": boxes}), ("time", {"time": times + 7})):
+        with mdio.Writer(tmp_path / f"{name}.zarr") as writer:
+            values = {"box": block.box, "time": times, "step": block.step} | changed
+            writer.write_block(block.positions, **values)
+        result = mdio.verify(out, tmp_path / f"{name}.zarr")
+        counted = suffix == "dcd" and name == "time"  # DCD computes them
+        assert result.ok == counted, result
+        assert counted or f"{name} differs by" in result.bad[0]

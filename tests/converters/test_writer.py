@@ -23,7 +23,7 @@ GROWING = ["zarr", "segments"]
 
 
 def shard_frames_of(writer):
-    return writer._grows.shard_frames
+    return writer._growing.shard_frames
 
 
 @pytest.mark.parametrize("target", ["zarr", "h5md", "segments"])
@@ -127,7 +127,7 @@ first, background, out = int(sys.argv[1]), sys.argv[2] == "True", sys.argv[3]
 writer = mdio.Writer(out, append=True, background=background, {options})
 for n in range(first, 1 << 30):
     writer.write_block(frames_of(n, n + 1), time=n)
-    print(n, writer._grows.shard_frames, flush=True)
+    print(n, writer._growing.shard_frames, flush=True)
 """
 
 
@@ -298,7 +298,7 @@ try:
         writer.write_block(frames_of(n, n + 1), time=n)
 except mdio.core.errors.OutputError as error:
     print(error, n)
-    size = writer._grows.shard_frames
+    size = writer._growing.shard_frames
     writer.close()
     stored = mdio.open(out).info.n_frames
     assert stored % size == 0 and n - stored <= 2 * size, (n, stored, size)
@@ -345,3 +345,38 @@ def test_an_error_in_the_background_comes_with_the_next_frame(tmp_path):
         while time.monotonic() < deadline:
             writer.write_block(frames_of(2, 3), time=2)
     writer.close()
+
+
+def test_times_and_steps_go_on_where_the_output_ends(tmp_path):
+    out = tmp_path / "a.zarr"
+    with mdio.Writer(out, dt_ps=2.0) as writer:
+        writer.write_block(np.zeros((3, 5, 3), "f4"))
+    with mdio.Writer(out, append=True, dt_ps=2.0) as writer:
+        writer.write_block(np.ones((2, 5, 3), "f4"))
+    with (
+        mdio.Writer(out, append=True) as writer,
+        pytest.warns(UserWarning, match="its last 1 frame, from 8 ps on"),
+    ):
+        writer.write_block(np.ones((2, 5, 3), "f4"), time=[8.0, 10.0])
+    with mdio.open(out) as layout:
+        block = layout.read(0, layout.info.n_frames)
+    assert block.time.tolist() == [0, 2, 4, 6, 8, 10]
+    assert block.step.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_native_files_are_not_continued(tmp_path):
+    with mdio.Writer(tmp_path / "a.xtc") as writer:
+        writer.write_block(np.zeros((3, 5, 3), "f4"))
+    with pytest.raises(OutputError, match="nothing can be added to xtc"):
+        mdio.Writer(tmp_path / "a.xtc", append=True)
+
+
+def test_atoms_of_another_number_are_refused(tmp_path):
+    atoms = mda.Universe.empty(7, trajectory=True).atoms
+    with pytest.raises(ValueError, match="7 atoms, but frames of 5"):
+        mdio.Writer(tmp_path / "a.zarr", n_atoms=5, atoms=atoms)
+    with (
+        mdio.Writer(tmp_path / "b.zarr") as writer,
+        pytest.raises(ValueError, match="of some atoms"),
+    ):
+        writer.write_block(np.zeros((3, 0, 3), "f4"))

@@ -141,7 +141,7 @@ def test_open_source(files, tmp_path):
     again = pickle.loads(pickle.dumps(chain))
     assert [one.path for one in again.members] == [one.path for one in chain.members]
     assert again.read(0, 1).velocities is None
-    with pytest.raises(ValueError, match="one trajectory at least"):
+    with pytest.raises(ValueError, match="no trajectory is given"):
         open_source([])
     with pytest.raises(SourceError, match="no such file"):
         open_source([files[0], tmp_path / "none.xtc"])
