@@ -74,10 +74,11 @@ def cases() -> tuple[int, dict[str, Cases]]:
     records = np.zeros((n_frames, 3, n_atoms + 2), np.float32)  # as in DCD, markers at both ends
     planar = records[:, :, 1:-1]
     planar[...] = positions.transpose(0, 2, 1)
-    deltas = kernels.quantise_deltas(positions, STEP)
+    swapped = planar.view(planar.dtype.newbyteorder())
+    deltas = kernels.quantise(positions, STEP)
     integers = np.rint(positions.astype(np.float64) * 100).astype(np.int32)
     from_xtc = integers.astype(np.float32) * np.float32(1 / PRECISION) * np.float32(10)
-    xtc_deltas = kernels.quantise_xtc(from_xtc, PRECISION)
+    xtc_deltas = kernels.quantise(from_xtc, PRECISION, xtc=True)
     assert deltas is not None
     assert xtc_deltas is not None
     edges = np.arange(0, positions.nbytes + 1, positions[0].nbytes)
@@ -97,7 +98,7 @@ def cases() -> tuple[int, dict[str, Cases]]:
             "google_crc32c": lambda: [google_crc32c.value(frame) for frame in frames],
         },
         "planar to xyz": sides(lambda: kernels.planar_to_xyz(planar, out)),
-        "planar to xyz, swapped": sides(lambda: kernels.planar_to_xyz(planar, out, swap=True)),
+        "planar to xyz, swapped": sides(lambda: kernels.planar_to_xyz(swapped, out)),
         "planar to xyz, 214 atoms": sides(lambda: kernels.planar_to_xyz(planar, some, atoms)),
         "swap bytes": {
             **sides(lambda: kernels.swap_to_native(big_endian, out)),
@@ -109,13 +110,13 @@ def cases() -> tuple[int, dict[str, Cases]]:
             **sides(lambda: kernels.gather_atoms(positions, atoms, some)),
             "np.take": lambda: np.take(positions, atoms, axis=1, out=some),
         },
-        "quantise": sides(lambda: kernels.quantise_deltas(positions, STEP)),
-        "dequantise": sides(lambda: kernels.dequantise_deltas(deltas, STEP, out)),
-        "dequantise, 214 atoms": sides(
-            lambda: kernels.dequantise_deltas(deltas, STEP, some, atoms)
+        "quantise": sides(lambda: kernels.quantise(positions, STEP)),
+        "dequantise": sides(lambda: kernels.dequantise(deltas, STEP, out)),
+        "dequantise, 214 atoms": sides(lambda: kernels.dequantise(deltas, STEP, some, atoms)),
+        "quantise as XTC": sides(lambda: kernels.quantise(from_xtc, PRECISION, xtc=True)),
+        "dequantise as XTC": sides(
+            lambda: kernels.dequantise(xtc_deltas, PRECISION, out, xtc=True)
         ),
-        "quantise as XTC": sides(lambda: kernels.quantise_xtc(from_xtc, PRECISION)),
-        "dequantise as XTC": sides(lambda: kernels.dequantise_xtc(xtc_deltas, PRECISION, out)),
         "shuffle": sides(lambda: kernels.shuffle(positions, 4)),
         "unshuffle": sides(lambda: kernels.unshuffle(shuffled, 4, out)),
         "RMSD, 214 atoms": {

@@ -21,7 +21,9 @@ import numpy as np
 from adk import tiled
 from measuring import in_turn, provenance, summary
 
-from mdio.core.xtc import XTCFrames, scan
+from mdio.core.xtc import scan
+from mdio.layouts.native.file import PositionalFile
+from mdio.layouts.native.xtc import read_frames
 
 BLOCK_NBYTES = 2 << 20
 TILES = 10
@@ -44,7 +46,7 @@ def readers(path: Path) -> tuple[dict[str, Callable[[], None]], int, int]:
     positions = np.empty((n_block, n_atoms, 3), np.float32)
     vectors = np.empty((n_block, 3, 3), np.float32)
     times, steps = np.empty(n_block), np.empty(n_block, np.int64)
-    frames = XTCFrames(path, index)
+    file = PositionalFile(path)
     theirs = XTCFile(str(path))
 
     def ours(atoms: np.ndarray | None, n_threads: int = 1) -> Callable[[], None]:
@@ -55,9 +57,8 @@ def readers(path: Path) -> tuple[dict[str, Callable[[], None]], int, int]:
             for start in range(0, n_frames, n_block):
                 stop = min(start + n_block, n_frames)
                 n = stop - start
-                frames.read(
-                    start, stop, out[:n], vectors[:n], times[:n], steps[:n], atoms, n_threads
-                )
+                columns = vectors[:n], times[:n], steps[:n]
+                read_frames(file, index, start, stop, out[:n], *columns, atoms, n_threads)
 
         return read
 

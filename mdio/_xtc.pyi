@@ -5,6 +5,9 @@ from numpy.typing import NDArray
 PADDING: int
 
 def scan(fd: int, nbytes: int) -> tuple[NDArray[np.int64], int]: ...
+def parse_header(
+    raw: bytes, frame: int, offset: int, n_atoms: int
+) -> tuple[int, int, int, float, tuple[float, ...], float | None, int]: ...
 def read_headers(
     fd: int,
     first: int,

@@ -213,7 +213,8 @@ class OwnOutput(ABC, Generic[Array]):
         if atoms is None:
             return self.group, None
         group, atoms = self.groups.cover(atoms) or (self.group, atoms)
-        if atoms is not None and is_all_atoms(atoms, self._sizes[group]):
+        size = self._sizes[group]
+        if atoms is not None and atoms.size == size and np.array_equal(atoms, np.arange(size)):
             atoms = None
         return group, atoms
 
@@ -244,7 +245,7 @@ class StoredGroups:
     """
 
     def __init__(self, groups: Mapping[str, AtomIndices]) -> None:
-        self._groups = []
+        self._stored, self._groups = groups, []
         for name in sorted(groups, key=lambda name: groups[name].size):
             order = np.argsort(groups[name], kind="stable")
             self._groups.append((name, groups[name][order], order))
@@ -267,12 +268,7 @@ class StoredGroups:
 
     def members(self, name: str) -> AtomIndices:
         """Return the atoms of a group in the order in which they are stored; raises KeyError."""
-        for other, members, order in self._groups:
-            if other == name:
-                stored = np.empty_like(members)
-                stored[order] = members
-                return stored
-        raise KeyError(name)
+        return self._stored[name]
 
     def _search(self, atoms: AtomIndices) -> Covered | None:
         for name, members, order in self._groups:
@@ -284,11 +280,6 @@ class StoredGroups:
                 whole = np.array_equal(indices, np.arange(members.size))
                 return name, None if whole else indices
         return None
-
-
-def is_all_atoms(atoms: AtomIndices, n_atoms: int) -> bool:
-    """Return whether these are all atoms, in order."""
-    return atoms.size == n_atoms and bool(np.array_equal(atoms, np.arange(n_atoms)))
 
 
 class Ensemble(ABC):

@@ -38,8 +38,7 @@ class XTCFrame(Codec):  # type: ignore[misc]
         vectors = np.empty((1, 3, 3), np.float32)
         time, step = np.empty(1), np.empty(1, np.int64)
         edges = np.array([0, raw.size], np.int64)
-        arguments = (data, 0, edges, header.n_atoms, positions, vectors, time, step, None, None, 1)
-        xtc_native.kernels.decode(*arguments)
+        xtc_native.decode(data, 0, edges, header.n_atoms, positions, vectors, time, step)
         return ndarray_copy(positions, out)
 
 

@@ -78,7 +78,6 @@ from mdio.core.kernels import (
     packed_limit,
     sum_neighbours,
     sum_packed,
-    sum_packed_neighbours,
 )
 
 MAX_KEPT_NBYTES = 32 << 20
@@ -236,8 +235,7 @@ def encode_chunk(
         rigid = encode_rigid(positions, scale, *RIGID_CUTS[form.compressor], xtc=is_xtc)
     if rigid is None or rigid[1].nbytes > positions.nbytes:
         rigid = None
-        quantise = kernels.quantise_xtc if is_xtc else kernels.quantise_deltas
-        deltas = quantise(positions, scale, _integers(n_frames, n_atoms))
+        deltas = kernels.quantise(positions, scale, _integers(n_frames, n_atoms), xtc=is_xtc)
     if rigid is not None:
         mode += RIGID
         itemsize = -len(rigid[0]) % 8
@@ -332,13 +330,8 @@ def decode_chunk(
         return
     if packed:
         bits = np.frombuffer(rest, np.uint8)
-        if along_atoms:
-            differenced = _decompress(head, 1, n_atoms, "head")
-            sum_packed_neighbours(
-                bits, differenced, n_frames, scale, out, atoms, first, last, xtc=xtc
-            )
-        else:
-            sum_packed(bits, shape, scale, out, atoms, first, last, xtc=xtc)
+        differenced = _decompress(head, 1, n_atoms, "head") if along_atoms else None
+        sum_packed(bits, shape, scale, out, atoms, first, last, xtc=xtc, kept=differenced)
         return
     if along_atoms:
         differenced = _decompress(head, 1, n_atoms, "head")
@@ -354,5 +347,4 @@ def decode_chunk(
         n_numbers = 3 * n_atoms * (n_frames - 1)
         numbers = _decompress(rest, itemsize, n_numbers, "rest").view(f"<u{itemsize}")
         kernels.unfold(numbers[: 3 * n_atoms * (last - 1)], deltas[1:])
-    undo = kernels.dequantise_xtc if xtc else kernels.dequantise_deltas
-    undo(deltas, scale, out, atoms, first, last)
+    kernels.dequantise(deltas, scale, out, atoms, first, last, xtc=xtc)

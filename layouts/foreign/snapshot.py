@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.errors import AtomCountError, MdioError
 from mdio.core.frames import FIELDS, LostBytes
 
 Vectors = NDArray[np.float32]
@@ -70,19 +74,69 @@ def lacking(snapshot: Snapshot) -> tuple[str, ...]:
 class ForeignFrames(ABC):
     """A reader of the frames of a file, by any library."""
 
-    path: Path
     n_frames: int
     n_atoms: int
-    fields: tuple[str, ...]
+    fields: tuple[str, ...] = ()
     """Those of velocities and forces that any frame has."""
     sparse: tuple[str, ...] = ()
     """Those that some frames lack."""
-    has_times: bool
+    has_times: bool = False
     counts: str = "frames"
     """Of what times are made where there are none."""
     lost: tuple[LostBytes, ...] = ()
     names_lengths: bool = True
     """Whether the unit of lengths is known."""
+    _errors: tuple[type[BaseException], ...] = (Exception,)
+    """What the library raises on bad input; most raise anything."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._process = -1
+        self._handle: Any = None
+
+    @property
+    def _file(self) -> Any:
+        """What is open of the file.
+
+        A forked process has its parent's position in the file: it opens the file for itself.
+        """
+        if self._process != os.getpid():
+            self._handle, self._process = self._open(), os.getpid()
+        return self._handle
+
+    @abstractmethod
+    def _open(self) -> Any:
+        """Open the file."""
+
+    @abstractmethod
+    def _failure(self, what: str, error: BaseException) -> BaseException:
+        """Return what is to be raised where a library raised `error`; `what` could not be done."""
+
+    def _lacks_n_atoms(self) -> AtomCountError:
+        return AtomCountError(
+            f"{self.path}: its format does not hold the number of atoms; give a topology with "
+            "-s/--top FILE (in Python: n_atoms=)"
+        )
+
+    @contextmanager
+    def _translated(self, what: str) -> Iterator[None]:
+        """Turn errors of the library into SourceError, and hide its warnings."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                yield
+            except MdioError:
+                raise
+            except self._errors as error:
+                failure = self._failure(what, error)
+                if failure is error:
+                    raise
+                raise failure from error
+
+    def _take_facts(self, first: Snapshot) -> None:
+        """Take from the first frame what all are said to have."""
+        self.has_times = first.time is not None
+        self.fields = tuple(name for name in FIELDS[1:] if getattr(first, name) is not None)
 
     @abstractmethod
     def read(self, frame: int) -> Snapshot:
@@ -96,6 +150,12 @@ class ForeignFrames(ABC):
         """Return what a parser of MDAnalysis reads for the topology."""
         return str(self.path)
 
-    @abstractmethod
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file, if it is open."""
+        if self._handle is not None:
+            self._handle.close()
+
+
+def one_line(error: BaseException) -> str:
+    """Return the text of an error for a message."""
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -101,7 +101,7 @@ class Sampling:
     """
 
     def __init__(self, series: Mapping[str, Series]) -> None:
-        self._series = series
+        self.series = series
         first = next(iter(series.values()))
         self.n_frames = first.n_frames
         self._rows: dict[str, NDArray[np.int64]] = {}
@@ -126,10 +126,6 @@ class Sampling:
             rows[np.searchsorted(self._steps, own)] = np.arange(len(own))
             self._rows[name] = rows
         self._axes = [(one, self._rows[name]) for name, one in series.items()]
-
-    def n_of(self, name: str) -> int:
-        """Return in how many frames an element is."""
-        return self._series[name].n_frames
 
     def rows(self, name: str, start: int, stop: int) -> tuple[int, int, NDArray[np.bool_] | None]:
         """Return which rows of an element are in frames ``start:stop``, and which frames have one.
@@ -261,7 +257,10 @@ class ForeignTrajectory(ABC):
         series = {f: self._series(f) for f in self._values}
         self._cells = Cells.found_in(path, self._group, int(positions.shape[0]))
         if self._cells is not None:
-            self._cells.scale = np.float32(self._edge_factor(self._cells.edges))
+            edges, scale = self._cells.edges, self._factors["positions"]
+            if child(edges.attrs, "unit") is not None:
+                scale = self._factor("positions", edges)
+            self._cells.scale = np.float32(scale)
             self.notes += self._cells.notes
             if self._cells.per_frame:
                 series["box"] = self._series("box", series["positions"])
@@ -324,11 +323,6 @@ class ForeignTrajectory(ABC):
     ) -> None:
         """Fill `out` with the numbers as they are stored."""
 
-    def _edge_factor(self, edges: Any) -> float:
-        """Return the factor of cells; where they name no unit, it is that of positions."""
-        own = child(edges.attrs, "unit") is not None
-        return self._factor("positions", edges) if own else self._factors["positions"]
-
     def _value(self, element: str) -> Any:
         """Open the values of an element."""
         group = self._group[element]
@@ -381,7 +375,7 @@ class ForeignTrajectory(ABC):
             first = self._sampling.times(0, min(2, self.n_frames)).astype(np.float64)
             last = self._sampling.times(self.n_frames - 1, self.n_frames).astype(np.float64)
             has_box = bool(self._boxes(0, 1).any())
-        counts = {field: self._sampling.n_of(field) for field in self._values}
+        counts = {field: self._sampling.series[field].n_frames for field in self._values}
         sparse = {field: n for field, n in counts.items() if n < self.n_frames}
         self.notes += [
             f"{self.path}: {field} are in {n} of {self.n_frames} frames"

@@ -9,17 +9,24 @@ import re
 import struct
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mdio.core.errors import AtomCountError, MdioError, SourceError
+from mdio.core.errors import SourceError
 from mdio.core.files.marks import open_regular
 from mdio.core.frames import LostBytes
 from mdio.layouts.foreign.packed import let_mdanalysis_read, opened_unpacked
-from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot, forget, lacking, snapshot_of
+from mdio.layouts.foreign.snapshot import (
+    ForeignFrames,
+    Snapshot,
+    forget,
+    lacking,
+    one_line,
+    snapshot_of,
+)
 from mdio.layouts.foreign.text.format import has_all_digits
 
 TEXT = ("CRD", "CONFIG", "FHIAIMS", "IN", "DATA", "GMS")
@@ -36,7 +43,8 @@ class WholeFile(ForeignFrames):
     """The frames that MDAnalysis' reader counts."""
 
     def __init__(self, path: Path, kind: str, options: Mapping[str, Any]) -> None:
-        self.path, self.kind, self._options = path, kind, options
+        super().__init__(path)
+        self.kind, self._options = kind, options
         if (kind in TEXT or kind in WIDTHS) and not _ends_whole(path, WIDTHS.get(kind)):
             raise SourceError(
                 f"{path}: the last line has no end, and its last number may be cut; if it is "
@@ -45,9 +53,9 @@ class WholeFile(ForeignFrames):
         with self._translated("opened"):
             with warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")
-                self._reader, self._process = self._open(), os.getpid()
+                reader = self._file
             self._warnings = [str(one.message) for one in warned if one.category is UserWarning]
-            self.n_frames, self.n_atoms = int(self._reader.n_frames), int(self._reader.n_atoms)
+            self.n_frames, self.n_atoms = int(reader.n_frames), int(reader.n_atoms)
         if (n_models := self._n_models()) > 1:
             self.close()
             raise SourceError(
@@ -58,10 +66,7 @@ class WholeFile(ForeignFrames):
         if kind in LAST_LINES and LAST_LINES[kind] not in _end_of(path):
             size = path.stat().st_size
             self.lost = (LostBytes(str(path), self.n_frames, size, 0),)
-        self.fields = tuple(
-            name for name in ("velocities", "forces") if getattr(first, name) is not None
-        )
-        self.has_times = first.time is not None
+        self._take_facts(first)
 
     def _open(self) -> Any:
         from MDAnalysis.coordinates.core import get_reader_for
@@ -79,20 +84,18 @@ class WholeFile(ForeignFrames):
             # Its __del__ would fail on what is not there yet, and print that on stderr.
             with suppress(Exception):
                 reader.close()
-            reader._auxs, reader.close = {}, _nothing
+            reader._auxs, reader.close = {}, lambda: None
             raise
         return reader
 
     def read(self, frame: int) -> Snapshot:
         """Return a frame; raises SourceError."""
         with self._translated(f"read at frame {frame}"):
-            # A forked process has its parent's position in the file: it opens it for itself.
-            if self._process != os.getpid():
-                self._reader, self._process = self._open(), os.getpid()
+            reader = self._file
             if self.n_frames == 1:
-                return snapshot_of(self._reader[frame])
-            forget(self._reader.ts)
-            snapshot = snapshot_of(self._reader[frame])
+                return snapshot_of(reader[frame])
+            forget(reader.ts)
+            snapshot = snapshot_of(reader[frame])
             for name in lacking(snapshot):
                 if name == "positions":
                     raise ValueError("a frame without positions")
@@ -116,30 +119,14 @@ class WholeFile(ForeignFrames):
         for text in dict.fromkeys(self._warnings):
             yield f"MDAnalysis: {' '.join(text.split())[:200]}"
 
-    def close(self) -> None:
-        """Close the reader."""
-        self._reader.close()
-
-    @contextmanager
-    def _translated(self, what: str) -> Iterator[None]:
-        """Turn errors of a reader into SourceError, and hide its warnings."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                yield
-            except MdioError:
-                raise
-            except Exception as error:  # readers raise anything on bad input
-                if "n_atoms" in str(error) and "n_atoms" not in self._options:
-                    raise AtomCountError(
-                        f"{self.path}: its format does not hold the number of atoms; give a "
-                        "topology with -s/--top FILE (in Python: n_atoms=)"
-                    ) from error
-                raise SourceError(
-                    f"{self.path}: cannot be {what} as {self.kind}: MDAnalysis finds "
-                    f"{_one_line(error)}; if it is of another format, name it with --format; else "
-                    "it is damaged, or uses what MDAnalysis does not read"
-                ) from error
+    def _failure(self, what: str, error: BaseException) -> BaseException:
+        if "n_atoms" in str(error) and "n_atoms" not in self._options:
+            return self._lacks_n_atoms()
+        return SourceError(
+            f"{self.path}: cannot be {what} as {self.kind}: MDAnalysis finds {one_line(error)}; if "
+            "it is of another format, name it with --format; else it is damaged, or uses what "
+            "MDAnalysis does not read"
+        )
 
 
 def _ends_whole(path: Path, width: int | None) -> bool:
@@ -157,14 +144,6 @@ def _end_of(path: Path) -> bytes:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - END_NBYTES))
         return file.read()
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
-
-
-def _nothing() -> None:
-    """Do nothing."""
 
 
 FIXED = 40
@@ -210,28 +189,25 @@ class TNGByChemfiles(ForeignFrames):
     """The frames of a TNG file as chemfiles reads them: no forces."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        with self._translated("opened"):
-            self._open()
-        self.n_frames = int(self._trajectory.nsteps)
-        first = self.read(0)
-        self.n_atoms = first.n_atoms
-        self.has_times = first.time is not None
-        self.fields: tuple[str, ...] = ("velocities",) if first.velocities is not None else ()
-
-    def _open(self) -> None:
+        super().__init__(path)
         import chemfiles
 
-        self._process = os.getpid()
-        self._trajectory: Any = chemfiles.Trajectory(str(self.path), "r", "TNG")
+        self._errors = (chemfiles.ChemfilesError,)
+        with self._translated("opened"):
+            self.n_frames = int(self._file.nsteps)
+        first = self.read(0)
+        self.n_atoms = first.n_atoms
+        self._take_facts(first)
+
+    def _open(self) -> Any:
+        import chemfiles
+
+        return chemfiles.Trajectory(str(self.path), "r", "TNG")
 
     def read(self, frame: int) -> Snapshot:
         """Return a frame; raises SourceError."""
         with self._translated(f"read at frame {frame}"):
-            # A forked process has its parent's position in the file: it opens it for itself.
-            if self._process != os.getpid():
-                self._open()
-            whole = self._trajectory.read_step(frame)
+            whole = self._file.read_step(frame)
         box = np.array([*whole.cell.lengths, *whole.cell.angles], np.float32)
         return Snapshot(
             positions=np.array(whole.positions, np.float32),
@@ -241,26 +217,14 @@ class TNGByChemfiles(ForeignFrames):
             step=int(whole.step),
         )
 
-    @contextmanager
-    def _translated(self, what: str) -> Iterator[None]:
-        import chemfiles
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # chemfiles says as a warning, too, what it raises
-            try:
-                yield
-            except chemfiles.ChemfilesError as error:
-                raise SourceError(
-                    f"{self.path}: cannot be {what} by chemfiles ({error}); {way_out(self.path)}"
-                ) from error
+    def _failure(self, what: str, error: BaseException) -> BaseException:
+        return SourceError(
+            f"{self.path}: cannot be {what} by chemfiles ({error}); {way_out(self.path)}"
+        )
 
     def remarks(self) -> Iterator[str]:
         """Yield what is not read."""
         yield BY_CHEMFILES
-
-    def close(self) -> None:
-        """Close the file."""
-        self._trajectory.close()
 
 
 def tng_frames(path: Path, options: Mapping[str, Any]) -> ForeignFrames:

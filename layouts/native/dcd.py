@@ -34,6 +34,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -257,43 +258,37 @@ def read_header(file: PositionalFile) -> DCDHeader:
 INT32_MAX = (1 << 31) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class _FileHeader:
-    """The header of a DCD file, with the number of frames and the step of the first set anew."""
+def _header_of(
+    raw: bytes, offset: int, order: str, istart: int, stride: int, start: int, stop: int
+) -> bytes:
+    """Return the header of a file of frames ``start:stop``: it has their number and first step.
 
-    raw: bytes
-    offset: int
-    order: str
-    istart: int
-    stride: int
-
-    def __call__(self, start: int, stop: int) -> bytes:
-        numbers = struct.pack(f"{self.order}2i", stop - start, self.istart + self.stride * start)
-        return self.raw[: self.offset] + numbers + self.raw[self.offset + len(numbers) :]
+    `raw`: that of the whole file. `offset`: where these numbers are. `order`: theirs of bytes.
+    """
+    numbers = struct.pack(f"{order}2i", stop - start, istart + stride * start)
+    return raw[:offset] + numbers + raw[offset + len(numbers) :]
 
 
-@dataclass(frozen=True, slots=True)
-class _MarkerCheck:
-    """Compares the lengths around records with the expected ones."""
-
-    markers: tuple[tuple[int, bytes], ...]
-    """Offset in the frame, and bytes expected there, of every length."""
-
-    def __call__(
-        self, data: NDArray[np.uint8], run: range, frames: FrameTable, _n_atoms: int
-    ) -> None:
-        stride = int(frames.edges[1] - frames.edges[0])
-        rows = data[: len(run) * stride].reshape(len(run), stride)
-        for offset, marker in self.markers:
-            stored = rows[:, offset : offset + len(marker)]
-            wrong = (stored != np.frombuffer(marker, np.uint8)).any(axis=1)
-            if wrong.any():
-                row = run.start + int(np.argmax(wrong))
-                raise SourceError(
-                    f"{frames.path}: frame {frames.first + row} is damaged: the length of a record "
-                    f"of it, at byte {int(frames.edges[row]) + offset}, is not what it should be; "
-                    "copy the file from where it came from again"
-                )
+def _check_markers(
+    markers: Sequence[tuple[int, bytes]],
+    data: NDArray[np.uint8],
+    run: range,
+    frames: FrameTable,
+    _n_atoms: int,
+) -> None:
+    """Compare the lengths around records, of which `markers` has offsets in the frame and bytes."""
+    stride = int(frames.edges[1] - frames.edges[0])
+    rows = data[: len(run) * stride].reshape(len(run), stride)
+    for offset, marker in markers:
+        stored = rows[:, offset : offset + len(marker)]
+        wrong = (stored != np.frombuffer(marker, np.uint8)).any(axis=1)
+        if wrong.any():
+            row = run.start + int(np.argmax(wrong))
+            raise SourceError(
+                f"{frames.path}: frame {frames.first + row} is damaged: the length of a record of "
+                f"it, at byte {int(frames.edges[row]) + offset}, is not what it should be; copy "
+                "the file from where it came from again"
+            )
 
 
 def bytes_of(path: Path, header: DCDHeader, n_frames: int) -> FrameTable | None:
@@ -306,10 +301,11 @@ def bytes_of(path: Path, header: DCDHeader, n_frames: int) -> FrameTable | None:
         return None
     with OpenFile(path) as file:
         raw = file.peek(0, header.nbytes)
-    own = _FileHeader(raw, header.marker.itemsize + 4, header.order, header.istart, stride)
+    offset = header.marker.itemsize + 4
+    own = partial(_header_of, raw, offset, header.order, header.istart, stride)
     numbers = np.arange(n_frames + 1, dtype=np.int64)
     edges = header.nbytes + header.frame_nbytes(header.n_atoms) * numbers
-    check = _MarkerCheck(tuple(_markers(header)))
+    check = partial(_check_markers, tuple(_markers(header)))
     return FrameTable(path, edges, own, check=check, byte_order=header.order)
 
 
@@ -348,7 +344,10 @@ def boxes_from_cells(cells: NDArray[np.float64], charmm_version: int = 0) -> NDA
     angles = lengths_angles[:, 3:]
     by_charmm = np.zeros(len(cells), bool)
     if charmm_version > NEWEST_OF_OTHERS:
-        by_charmm = _are_matrices(cells[:, MATRIX_ORDER])
+        vectors = cells[:, MATRIX_ORDER]  # which span a cell if all their minors are positive
+        with np.errstate(all="ignore"):
+            minors = [np.linalg.det(vectors[:, :size, :size]) > 0 for size in (1, 2, 3)]
+        by_charmm = np.all(minors, axis=0)
     cosines = (np.abs(angles) <= 1).all(axis=1) & ~by_charmm
     matrices = by_charmm | ~cosines & (
         (lengths_angles < 0).any(axis=1) | (angles > 180).any(axis=1)
@@ -360,13 +359,6 @@ def boxes_from_cells(cells: NDArray[np.float64], charmm_version: int = 0) -> NDA
         boxes[matrices] = boxes_from_vectors(cells[matrices][:, MATRIX_ORDER])
     boxes[(boxes[:, :3] == 0).all(axis=1)] = 0
     return boxes
-
-
-def _are_matrices(matrices: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return which symmetric matrices, (F, 3, 3), span a cell: all their minors are positive."""
-    with np.errstate(all="ignore"):
-        minors = [np.linalg.det(matrices[:, :size, :size]) for size in (1, 2, 3)]
-    return np.asarray(np.all([minor > 0 for minor in minors], axis=0))
 
 
 class DCDLayout(NativeLayout):

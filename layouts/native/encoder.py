@@ -36,6 +36,10 @@ BATCH_NBYTES = 2 << 20
 cache when they are summed and written, and so many that calls cost nothing."""
 
 
+HEAD_NBYTES = 96
+"""As many bytes of a frame tell its size."""
+
+
 @dataclass(frozen=True)
 class Encoder(ABC):
     """Turns frames into the bytes of one file; picklable and without state.
@@ -82,8 +86,17 @@ class Encoder(ABC):
 
     def offsets(self, data: Bytes) -> NDArray[np.int64]:
         """Return the offset of each frame of `data`, and the end of the last one."""
-        assert self.frame_nbytes is not None
-        return np.arange(0, data.nbytes + 1, self.frame_nbytes, dtype=np.int64)
+        if self.frame_nbytes is not None:
+            return np.arange(0, data.nbytes + 1, self.frame_nbytes, dtype=np.int64)
+        edges = [0]
+        while edges[-1] < data.nbytes:
+            head = data[edges[-1] : edges[-1] + HEAD_NBYTES].tobytes()
+            edges.append(edges[-1] + self.size_of(head))
+        return np.array(edges, np.int64)
+
+    def size_of(self, head: bytes) -> int:
+        """Return the bytes of a frame that begins so, where frames differ in size."""
+        raise NotImplementedError
 
     def lost(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> str | None:  # noqa: ARG002
         """Return in a sentence what of these times the format could not keep, if anything."""

@@ -124,11 +124,36 @@ def _read_as_one(fields: Fields) -> list[tuple[int, int, int, list[str]]]:
 
 
 class PositionalFile(OpenFile):
-    """A file of records, opened for reading by position."""
+    """A file of records, opened for reading by position.
+
+    `path`: the file. `sums`: checksums that bytes are compared with whenever they are read, which
+    widens reads to whole pieces; None = not.
+    """
+
+    def __init__(self, path: Path, sums: PieceSums | None = None) -> None:
+        super().__init__(path)
+        self.sums = sums
+        self._run = np.empty(0, np.uint8)
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Return `nbytes` bytes from `offset` on, or fewer at the end of the file."""
-        return self.peek(offset, nbytes)
+        if self.sums is None:
+            return self.peek(offset, nbytes)
+        end = min(offset + nbytes, self.sums.nbytes)
+        return bytes(self._checked(offset, end)) if offset < end else b""
+
+    def heads(self, offsets: Sequence[int], nbytes: int) -> Iterator[bytes]:
+        """Yield `nbytes` bytes from each of ascending offsets on; in a store, all are in flight."""
+        with self._all_in_flight(offsets, nbytes):
+            for offset in offsets:
+                yield self.read(offset, nbytes)
+
+    def run(self, offset: int, nbytes: int, padding: int) -> NDArray[np.uint8]:
+        """Return whole pieces and as many more bytes, in memory that the next run reuses."""
+        if self._run.size < nbytes + padding:
+            self._run = np.zeros(nbytes + padding, np.uint8)
+        self._fill_checked(offset, self._run.data[:nbytes])
+        return self._run[: nbytes + padding]
 
     def rows(self, offset: int, stride: int, n_rows: int, nbytes: int) -> Rows:
         """Read `nbytes` of each of `n_rows` records; gaps between them are skipped if large.
@@ -137,14 +162,39 @@ class PositionalFile(OpenFile):
         `n_rows`: number of records. `nbytes`: wanted bytes of each, at most `stride`.
         Raises SourceError: the file ends before, or cannot be read.
         """
-        if spare_gaps(stride - nbytes, 1):
-            buffer = np.empty(n_rows * nbytes, np.uint8)
-            for begin, row in self._place_rows(offset, stride, buffer.reshape(n_rows, nbytes)):
-                self.fill(begin, row)
-            return Rows(buffer, n_rows, nbytes)
-        buffer = np.empty((n_rows - 1) * stride + nbytes, np.uint8)
-        self.fill(offset, buffer)
-        return Rows(buffer, n_rows, stride)
+        if not spare_gaps(stride - nbytes, 1):
+            return Rows(
+                self._checked(offset, offset + (n_rows - 1) * stride + nbytes), n_rows, stride
+            )
+        first, last = self._widened(offset, offset + nbytes)
+        buffer = np.empty((n_rows, last - first), np.uint8)  # all records are cut alike
+        begins = [first + row * stride for row in range(n_rows)]
+        with self._all_in_flight(begins, last - first):
+            for begin, row in zip(begins, buffer, strict=True):
+                self._fill_checked(begin, row.data)
+        return Rows(buffer.reshape(-1)[offset - first :], n_rows, last - first)
+
+    def _widened(self, begin: int, end: int) -> tuple[int, int]:
+        return (begin, end) if self.sums is None else self.sums.around(begin, end)
+
+    def _fill_checked(self, begin: int, data: memoryview) -> None:
+        self.fill(begin, data)
+        if self.sums is not None:
+            self.sums.check(self.path, begin, data)
+
+    def _checked(self, begin: int, end: int) -> NDArray[np.uint8]:
+        first, last = self._widened(begin, end)
+        buffer = np.empty(last - first, np.uint8)
+        self._fill_checked(first, buffer.data)
+        return buffer[begin - first : end - first]
+
+    @contextmanager
+    def _all_in_flight(self, offsets: Sequence[int], nbytes: int) -> Iterator[None]:
+        """Prefetch parts of an object in a store, if there are several."""
+        several = offsets if self.remote is not None and len(offsets) > 1 else ()
+        ranges = (self._widened(offset, offset + nbytes) for offset in several)
+        with in_flight(ByteRange(self, begin, end - begin) for begin, end in ranges):
+            yield
 
     def fields(self, start: int, stop: int, fields: Fields) -> dict[str, NDArray[Any]]:
         """Read fields of records ``start:stop``: arrays (stop - start, *shape), maybe with gaps.
@@ -168,57 +218,6 @@ class PositionalFile(OpenFile):
         for first, last in batches(start, stop, row_nbytes):
             yield first, last, self.fields(first, last, fields)
 
-    def _place_rows(
-        self, offset: int, stride: int, buffer: NDArray[np.uint8]
-    ) -> Iterator[tuple[int, memoryview]]:
-        """Yield the offset of each row of `buffer`, and the row; in a store, all are in flight."""
-        offsets = [offset + row * stride for row in range(len(buffer))]
-        prefetched = offsets if self.remote is not None and len(offsets) > 1 else []
-        with in_flight(ByteRange(self, begin, buffer.shape[1]) for begin in prefetched):
-            yield from zip(offsets, (row.data for row in buffer), strict=True)
-
-
-class CheckedFile(PositionalFile):
-    """A file whose bytes are compared with checksums whenever they are read.
-
-    Reads are widened to whole pieces; large gaps between wanted bytes are skipped.
-
-    `path`: the file. `sums`: its checksums.
-    """
-
-    def __init__(self, path: Path, sums: PieceSums) -> None:
-        super().__init__(path)
-        self.sums = sums
-
-    def read(self, offset: int, nbytes: int) -> bytes:
-        """Return bytes from `offset` on; see the base class."""
-        end = min(offset + nbytes, self.sums.nbytes)
-        return bytes(self._checked(offset, end)) if offset < end else b""
-
-    def rows(self, offset: int, stride: int, n_rows: int, nbytes: int) -> Rows:
-        """Read `nbytes` of each of `n_rows` records; see the base class."""
-        if spare_gaps(stride - nbytes, 1):
-            first, last = self.sums.around(offset, offset + nbytes)
-            buffer = np.empty((n_rows, last - first), np.uint8)  # all records are cut alike
-            for begin, row in self._place_rows(first, stride, buffer):
-                self.fill(begin, row)
-                self.sums.check(self.path, begin, row)
-            return Rows(buffer.reshape(-1)[offset - first :], n_rows, last - first)
-        return Rows(self._checked(offset, offset + (n_rows - 1) * stride + nbytes), n_rows, stride)
-
-    def _checked(self, begin: int, end: int) -> NDArray[np.uint8]:
-        first, last = self.sums.around(begin, end)
-        buffer = np.empty(last - first, np.uint8)
-        self.fill(first, buffer)
-        self.sums.check(self.path, first, buffer.data)
-        return buffer[begin - first : end - first]
-
-
-def open_positional(path: Path, options: Mapping[str, Any]) -> PositionalFile:
-    """Open a file for a layout with `options`, with checksums where these have some (``sums=``)."""
-    sums = options.get("sums")
-    return PositionalFile(path) if sums is None else CheckedFile(path, sums)
-
 
 NO_ATOMS = np.empty(0, np.int64)
 SMALL_FRAME_NBYTES = 64 * 1024
@@ -233,7 +232,7 @@ class NativeLayout(Layout):
     _file: PositionalFile
 
     def _open(self) -> TrajectoryInfo:
-        self._file = open_positional(self.path, self.options)
+        self._file = PositionalFile(self.path, self.options.get("sums"))
         try:
             return self._open_frames()
         except BaseException:
@@ -556,14 +555,28 @@ def scan_part(path: Path, marks: FrameMarks, part: int, n_parts: int) -> Part | 
 
 
 def _scan_frames(file: OpenFile, marks: FrameMarks, begin: int, end: int) -> Part | None:
+    def end_of(offset: int) -> int | None:
+        """Return the end of a frame that another one, or the end of the file, follows.
+
+        Coordinates may look like a header, but hardly like one whose frame ends at another header.
+        """
+        nbytes = marks.size_of(file.peek(offset, marks.head_nbytes))
+        stop = offset + (nbytes or file.nbytes)
+        follows = stop == file.nbytes or (
+            stop < file.nbytes and marks.size_of(file.peek(stop, marks.head_nbytes)) is not None
+        )
+        return stop if nbytes and follows else None
+
+    offset: int | None = (
+        0 if begin == 0 else _find_next(file.peek, end, marks.begins, begin, end_of)
+    )
+    if offset is None or offset >= end:
+        return np.empty(0, np.int64), end
     offsets: list[int] = []
-    offset = 0 if begin == 0 else -1
     edges = [begin, *range((begin // PIECE_NBYTES + 1) * PIECE_NBYTES, end, PIECE_NBYTES), end]
     for first, last in itertools.pairwise(edges):
         data = file.array(first, last - first).data
-        if offset < 0:
-            offset = _find_header(file, data, first, marks)
-        while 0 <= offset < last:
+        while offset < last:
             header = bytes(data[offset - first : offset - first + marks.head_nbytes])
             if len(header) < marks.head_nbytes:
                 header = file.peek(offset, marks.head_nbytes)
@@ -572,27 +585,7 @@ def _scan_frames(file: OpenFile, marks: FrameMarks, begin: int, end: int) -> Par
                 return None
             offsets.append(offset)
             offset += nbytes
-    return np.array(offsets, np.int64), offset if offset >= 0 else end
-
-
-def _find_header(file: OpenFile, data: memoryview, first: int, marks: FrameMarks) -> int:
-    """Return the offset of the first frame in a piece of a file; -1 if none begins there.
-
-    Coordinates may look like a header, but hardly like one whose frame ends at another header.
-    """
-    searched = bytes(data) + file.peek(first + len(data), marks.head_nbytes)
-    place = -1
-    while True:
-        hits = [k for k in (searched.find(begin, place + 1) for begin in marks.begins) if k >= 0]
-        if not hits or min(hits) >= len(data):
-            return -1
-        place = min(hits)
-        nbytes = marks.size_of(searched[place : place + marks.head_nbytes])
-        end = first + place + (nbytes or file.nbytes)
-        if end == file.nbytes and nbytes:
-            return first + place
-        if end < file.nbytes and marks.size_of(file.peek(end, marks.head_nbytes)) is not None:
-            return first + place
+    return np.array(offsets, np.int64), offset
 
 
 def join_parts(parts: Sequence[Part | None], n_atoms: int, nbytes: int) -> FrameIndex | None:

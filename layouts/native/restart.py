@@ -69,18 +69,8 @@ class RestartLayout(Layout):
                 f"({' '.join(str(error).split())[:200]}); it may be truncated"
             ) from error
         self._frame = frame
-        return TrajectoryInfo(
-            layout=self.name,
-            path=str(self.path),
-            n_frames=1,
-            n_atoms=frame.n_atoms,
-            dt_ps=1.0,
-            time_first_ps=float(frame.time[0]),
-            time_last_ps=float(frame.time[0]),
-            has_velocities=frame.velocities is not None,
-            has_box=bool(frame.box.any()),
-            nbytes=self.path.stat().st_size,
-        )
+        nbytes = self.path.stat().st_size
+        return TrajectoryInfo.of_block(frame, self.name, str(self.path), nbytes=nbytes)
 
     def _from_netcdf(self) -> FrameBlock:
         import netCDF4
@@ -125,9 +115,11 @@ class RestartLayout(Layout):
             raise ValueError(f"{len(lines)} lines of numbers for {n_atoms} atoms")
         numbers = [_numbers(lines[:per_frame], 3 * n_atoms).reshape(-1, 3)]
         # Of two atoms or fewer velocities and a cell have one line each: a cell has right angles.
-        has_velocities = n_left >= per_frame and not (
-            n_left == per_frame == 1 and _is_cell(lines[-1])
-        )
+        has_velocities = n_left >= per_frame
+        if n_left == per_frame == 1:
+            words = lines[-1].split()
+            is_cell = len(words) == PER_LINE and all(0 < float(word) <= 180 for word in words[3:])
+            has_velocities = not is_cell
         if has_velocities:
             numbers.append(_numbers(lines[per_frame : 2 * per_frame], 3 * n_atoms).reshape(-1, 3))
         box = np.zeros(6)
@@ -176,8 +168,3 @@ def _numbers(lines: list[str], count: int) -> NDArray[np.float64]:
     if len(texts[-1]) < WIDTH:
         raise ValueError(f"a last number {texts[-1]!r} of fewer than {WIDTH} characters")
     return np.array([float(number) for number in texts])
-
-
-def _is_cell(line: str) -> bool:
-    words = line.split()
-    return len(words) == PER_LINE and all(0 < float(word) <= 180 for word in words[3:])

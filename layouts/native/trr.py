@@ -34,7 +34,6 @@ from numpy.typing import NDArray
 from mdio.core.boxes import boxes_from_vectors, vectors_from_boxes
 from mdio.core.errors import OutputError, SourceError
 from mdio.core.files.fingerprint import read_head
-from mdio.core.files.in_flight import ByteRange, in_flight
 from mdio.core.files.index import FrameIndex
 from mdio.core.files.reading import OpenFile
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo, field_runs
@@ -123,7 +122,9 @@ def parse_header(raw: bytes, path: Path, frame: int) -> FrameHeader:
             f"{path}: frame {frame} is damaged: begins with {raw[:8]!r}, expected {START[:8]!r}"
         )
     ir, e, box, vir, pres, top, sym, *fields, n_atoms = SIZES.unpack_from(raw, len(START))
-    itemsize = _itemsize(box, fields, n_atoms)
+    # As GROMACS finds it: from the box, else from the first array.
+    first_nbytes = next((nbytes for nbytes in fields if nbytes), 0)
+    itemsize = box // 9 if box else first_nbytes // max(1, 3 * n_atoms)
     whole = {0, 3 * n_atoms * itemsize}
     matrix = {0, 9 * itemsize}
     if (
@@ -142,41 +143,33 @@ def parse_header(raw: bytes, path: Path, frame: int) -> FrameHeader:
     return FrameHeader(n_atoms, itemsize, box, vir + pres, present)
 
 
-def _itemsize(box_nbytes: int, fields: list[int], n_atoms: int) -> int:
-    """Return the bytes of a number, as GROMACS finds them: from the box, else the first array."""
-    if box_nbytes:
-        return box_nbytes // 9
-    return next((nbytes // max(1, 3 * n_atoms) for nbytes in fields if nbytes), 0)
-
-
 def scan(path: Path) -> FrameIndex:
     """Find the frames of a TRR file by reading all their headers; the last may be cut.
 
     Raises SourceError if one is damaged, or the first is truncated; the message names it.
     """
     with PositionalFile(path) as file:
+        if not file.nbytes:
+            raise SourceError(f"{path}: the file is empty (0 bytes), so it holds no frames")
         offsets: list[int] = []
-        offset, header = 0, None
+        offset, n_atoms = 0, None
         while offset < file.nbytes:
-            raw = file.read(offset, FIXED_NBYTES)
-            if header is not None and len(raw) < FIXED_NBYTES:
+            raw, n_left = file.read(offset, FIXED_NBYTES), file.nbytes - offset
+            if offsets and n_left < FIXED_NBYTES:
                 break
-            header = header_of(raw, path, len(offsets), header.n_atoms if header else None)
-            n_left = file.nbytes - offset
-            if header.frame_nbytes > n_left and offsets:
+            header = header_of(raw, path, len(offsets), n_atoms)
+            if offsets and n_left < header.frame_nbytes:
                 break
-            if header.frame_nbytes > n_left:
+            if n_left < header.frame_nbytes:
                 raise SourceError(
-                    f"{path}: frame {len(offsets)} is truncated: found {n_left} of its "
-                    f"{header.frame_nbytes} bytes; {len(offsets)} frames are whole. Copy the file "
-                    f"again, or cut it to {offset} bytes"
+                    f"{path}: frame 0 is truncated: found {n_left} of its {header.frame_nbytes} "
+                    "bytes; 0 frames are whole. Copy the file again, or cut it to 0 bytes"
                 )
+            n_atoms = header.n_atoms
             offsets.append(offset)
             offset += header.frame_nbytes
-        if header is None:
-            raise SourceError(f"{path}: the file is empty (0 bytes), so it holds no frames")
         lost_nbytes = file.nbytes - offset
-        return FrameIndex(np.array(offsets, np.int64), offset, header.n_atoms, lost_nbytes)
+        return FrameIndex(np.array(offsets, np.int64), offset, n_atoms or 0, lost_nbytes)
 
 
 def header_of(raw: bytes, path: Path, frame: int, n_atoms: int | None) -> FrameHeader:
@@ -276,9 +269,9 @@ class TRRLayout(IndexedLayout):
 
     def _headers(self, frames: Sequence[int]) -> Iterator[FrameHeader]:
         """Yield the headers of ascending frames; in a store, all are in flight."""
-        begins = self._index.offsets[list(frames)].tolist() if self._file.remote else []
-        with in_flight(ByteRange(self._file, begin, FIXED_NBYTES) for begin in begins):
-            yield from map(self._frame_header, frames)
+        heads = self._file.heads(self._index.offsets[list(frames)].tolist(), FIXED_NBYTES)
+        for frame, raw in zip(frames, heads, strict=True):
+            yield header_of(raw, self.path, frame, self._index.n_atoms)
 
     def _positions(self) -> ChunkTable | None:
         """Return the table of positions, if all frames have the same fields."""
@@ -354,7 +347,14 @@ class TRRLayout(IndexedLayout):
                 raise changed
             part = block.frames(slice(first - start, first - start + n_alike))
             if n_alike:
-                _fill_columns(heads[:n_alike], part)
+                heads = heads[:n_alike]
+                part.step[...] = heads["step"]
+                with np.errstate(over="ignore", invalid="ignore"):
+                    part.time[...] = heads["time"].astype(np.float32)
+                    part.box[...] = 0
+                    if header.box_nbytes:
+                        vectors = heads["box"].astype(np.float32)
+                        part.box[...] = boxes_from_vectors(vectors, NM_TO_ANGSTROM)
             for name, out in part.present().items() if n_alike and part.n_atoms else ():
                 if name not in arrays:
                     out[...] = np.nan
@@ -367,16 +367,6 @@ class TRRLayout(IndexedLayout):
             if n_alike < last - first:
                 return first - start + n_alike
         return stop - start
-
-
-def _fill_columns(heads: NDArray[Any], block: FrameBlock) -> None:
-    """Fill step, time and box of frames that hold the same parts."""
-    block.step[...] = heads["step"]
-    with np.errstate(over="ignore", invalid="ignore"):
-        block.time[...] = heads["time"].astype(np.float32)
-        block.box[...] = 0
-        if "box" in (heads.dtype.names or ()):
-            block.box[...] = boxes_from_vectors(heads["box"].astype(np.float32), NM_TO_ANGSTROM)
 
 
 FACTORS = {"positions": 0.1, "velocities": 0.1, "forces": 10.0}
@@ -447,13 +437,6 @@ class TRREncoder(Encoder):
             np.multiply(getattr(block, name), np.float32(FACTORS[name]), out=rows[name])
         return rows.view(np.uint8)
 
-    def offsets(self, data: Bytes) -> NDArray[np.int64]:
-        """Return the offset of each frame of `data`, and the end of the last one."""
-        if not self.sparse:
-            return super().offsets(data)
-        view, edges = data.data, [0]
-        while edges[-1] < len(view):
-            raw = view[edges[-1] : edges[-1] + FIXED_NBYTES].tobytes()
-            header = parse_header(raw, Path("frame"), len(edges) - 1)
-            edges.append(edges[-1] + header.frame_nbytes)
-        return np.array(edges, np.int64)
+    def size_of(self, head: bytes) -> int:
+        """Return the bytes of a frame that begins so."""
+        return parse_header(head[:FIXED_NBYTES], Path("frame"), 0).frame_nbytes

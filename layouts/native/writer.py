@@ -24,7 +24,14 @@ from mdio.core.files.publish import output_errors
 from mdio.core.files.writing import WrittenFile, copy_bytes, write_all
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
-from mdio.layouts.native.encoder import Encoder, EncodingBuffer, encoder_of, is_stored, native_plan
+from mdio.layouts.native.encoder import (
+    Bytes,
+    Encoder,
+    EncodingBuffer,
+    encoder_of,
+    is_stored,
+    native_plan,
+)
 from mdio.layouts.native.netcdf.layout import NCDFEncoder
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.writer import (
@@ -102,8 +109,11 @@ class FileWriter(LayoutWriter):
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
         """Return the bytes of these frames; their key is the first of them."""
-        data = self._room.encode(self._encoder, block)
+        data = self._encoded(start, block)
         return [EncodedChunk(str(start), data, [crc32c(data)])]
+
+    def _encoded(self, start: int, block: FrameBlock) -> Bytes:  # noqa: ARG002
+        return self._room.encode(self._encoder, block)
 
     def store(self, item: EncodedChunk) -> None:
         """Write a piece where it belongs."""
@@ -170,13 +180,10 @@ class NCDFFileWriter(FileWriter):
         super().__init__(path, plan, meta)
         self._encoder = self._encoder.with_more(meta.frame_data or {})
 
-    def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
-        """Return the bytes of these frames; see the base class."""
-        if not self._encoder.more:
-            return super().encode(start, block)
-        data = self._room.encode(self._encoder, block)
+    def _encoded(self, start: int, block: FrameBlock) -> Bytes:
+        data = super()._encoded(start, block)
         self._encoder.fill(data, start, self.meta.frame_data or {})
-        return [EncodedChunk(str(start), data, [crc32c(data)])]
+        return data
 
 
 class AppendingFileWriter(FileWriter):

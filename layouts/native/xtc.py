@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +20,14 @@ from numpy.typing import NDArray
 from mdio.core import xtc as xtc_codec
 from mdio.core.boxes import boxes_from_vectors, vectors_from_boxes
 from mdio.core.files.fingerprint import read_head
+from mdio.core.files.index import FrameIndex
 from mdio.core.frames import AtomIndices, FrameBlock, Rounding, TrajectoryInfo
+from mdio.core.kernels import checks
 from mdio.core.units import NM_TO_ANGSTROM
 from mdio.core.xtc import (
     HEADER_NBYTES,
     MAGICS,
-    XTCFrames,
+    XTCHeader,
     parse_header,
     read_header,
     scan,
@@ -31,7 +35,7 @@ from mdio.core.xtc import (
 )
 from mdio.layouts.base import FormatFacts
 from mdio.layouts.native.encoder import Bytes, Encoder
-from mdio.layouts.native.file import FrameMarks, IndexedLayout
+from mdio.layouts.native.file import BATCH_NBYTES, FrameMarks, IndexedLayout, PositionalFile
 from mdio.layouts.tables import ChunkTable, FrameTable
 
 XTC_CODEC = "mdio.xtc"
@@ -44,35 +48,88 @@ def check_frames(data: NDArray[np.uint8], run: range, frames: FrameTable, n_atom
     Raises SourceError: a frame is damaged; the message names it.
     """
     n_frames = len(run)
-    edges = frames.edges[run.start : run.stop + 1]
-    last = np.array([n_atoms - 1])
     with source_errors(frames.path):
-        xtc_codec.kernels.decode(
+        xtc_codec.decode(
             data,
             frames.first + run.start,
-            np.ascontiguousarray(edges),
+            frames.edges[run.start : run.stop + 1],
             n_atoms,
             np.empty((n_frames, 1, 3), np.float32),
             np.empty((n_frames, 3, 3), np.float32),
             np.empty(n_frames, np.float64),
             np.empty(n_frames, np.int64),
-            last,
-            None,
-            1,
+            np.array([n_atoms - 1]),
         )
 
 
-def _marks(n_atoms: int) -> FrameMarks:
-    """Return the marks with which frames of `n_atoms` begin."""
+def header_at(file: PositionalFile, index: FrameIndex, frame: int) -> XTCHeader:
+    """Return the header of a frame; raises SourceError."""
+    offset = int(index.offsets[frame])
+    with source_errors(file.path):
+        return parse_header(file.read(offset, HEADER_NBYTES), frame, offset)
 
-    def size_of(raw: bytes) -> int | None:
-        try:
-            return parse_header(raw, 0, 0, n_atoms).nbytes
-        except ValueError:
-            return None
 
-    begins = [struct.pack(">ii", magic, n_atoms) for magic in MAGICS]
-    return FrameMarks(n_atoms, begins, size_of, HEADER_NBYTES)
+def read_frames(
+    file: PositionalFile,
+    index: FrameIndex,
+    start: int,
+    stop: int,
+    positions: NDArray[np.float32],
+    vectors: NDArray[np.float32],
+    time: NDArray[np.float64],
+    step: NDArray[np.int64],
+    atoms: AtomIndices | None = None,
+    n_threads: int = 1,
+) -> None:
+    """Read frames ``start:stop`` into arrays as `mdio.core.xtc.decode` takes them, MiB by MiB.
+
+    `file`, `index`: where they are. With arrays for no atoms only headers are read.
+    Raises SourceError: the bytes are not what the index says, or do not decode. IndexError,
+    TypeError, ValueError: atoms that are not there, arrays of other shapes or types.
+    """
+    n_frames, n_atoms = stop - start, checks.indices(atoms, index.n_atoms)[1]
+    checks.output(positions, n_frames, n_atoms)
+    checks.array(vectors, "vectors", np.float32, (n_frames, 3, 3), filled=True)
+    checks.array(time, "time", np.float64, (n_frames,), filled=True)
+    checks.array(step, "step", np.int64, (n_frames,), filled=True)
+    edges = index.offsets[start : stop + 1]
+    if stop == index.n_frames:
+        edges = np.append(edges, np.int64(index.nbytes))
+    with source_errors(file.path):
+        if not n_atoms:
+            _read_headers(file, start, edges, index.n_atoms, vectors, time, step)
+            return
+        first = 0
+        while first < n_frames:
+            last = int(np.searchsorted(edges, edges[first] + BATCH_NBYTES, side="right")) - 1
+            last = max(last, first + 1)
+            nbytes, run = int(edges[last] - edges[first]), slice(first, last)
+            data = file.run(int(edges[first]), nbytes, xtc_codec.kernels.PADDING)
+            out = positions[run], vectors[run], time[run], step[run]
+            run_edges = edges[first : last + 1]
+            xtc_codec.decode(data, start + first, run_edges, index.n_atoms, *out, atoms, n_threads)
+            first = last
+
+
+def _read_headers(
+    file: PositionalFile, start: int, edges: NDArray[np.int64], n_atoms: int, *out: NDArray[Any]
+) -> None:
+    """Fill box vectors, times and steps."""
+    if file.remote is None:
+        for _ in file.heads(edges[:-1].tolist(), HEADER_NBYTES) if file.sums is not None else ():
+            pass  # it compares them with their checksums
+        xtc_codec.kernels.read_headers(file.fileno(), start, edges, n_atoms, *out)
+        return
+    heads = file.heads(edges[:-1].tolist(), HEADER_NBYTES)
+    for row, (raw, (begin, end)) in enumerate(zip(heads, pairwise(edges.tolist()), strict=True)):
+        head = parse_header(raw, start + row, begin, n_atoms)
+        if head.nbytes != end - begin:
+            raise ValueError(
+                f"frame {start + row} at byte {begin}: {head.nbytes} bytes, expected {end - begin}"
+            )
+        values = np.reshape(head.vectors_nm, (3, 3)), head.time_ps, head.step
+        for array, value in zip(out, values, strict=True):
+            array[row] = value
 
 
 class XTCLayout(IndexedLayout):
@@ -96,8 +153,6 @@ class XTCLayout(IndexedLayout):
     reads_whole_frames = True
     check_frames = staticmethod(check_frames)
 
-    _frames: XTCFrames
-
     @classmethod
     def sniff(cls, path: Path) -> bool:
         """Return whether it begins with a magic number of XTC."""
@@ -117,18 +172,24 @@ class XTCLayout(IndexedLayout):
     @classmethod
     def marks(cls, path: Path) -> FrameMarks:
         """Return the marks with which frames of a file begin, from its first frame."""
-        return _marks(read_header(path).n_atoms)
+        n_atoms = read_header(path).n_atoms
+
+        def size_of(raw: bytes) -> int | None:
+            try:
+                return parse_header(raw, 0, 0, n_atoms).nbytes
+            except ValueError:
+                return None
+
+        begins = [struct.pack(">ii", magic, n_atoms) for magic in MAGICS]
+        return FrameMarks(n_atoms, begins, size_of, HEADER_NBYTES)
 
     def _open_frames(self) -> TrajectoryInfo:
         self._find_frames(read_header(self.path).n_atoms, scan)
-        sums = self.options.get("sums")
-        self._frames = XTCFrames(self.path, self._index, sums, self._file)
         last = self._index.n_frames - 1
-        if self._index.frame_nbytes[last] != self._frames.header(last).nbytes:
+        if self._index.frame_nbytes[last] != header_at(self._file, self._index, last).nbytes:
             # MDAnalysis stores offsets of files that end within a frame: see for ourselves.
             self._index = scan(self.path)
-            self._frames = XTCFrames(self.path, self._index, sums, self._file)
-        precision = self._frames.header(0).precision
+        precision = header_at(self._file, self._index, 0).precision
         return self._describe(
             compression=None if precision is None else "xtc",
             precision=None if precision is None else NM_TO_ANGSTROM / precision,
@@ -139,7 +200,9 @@ class XTCLayout(IndexedLayout):
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
         vectors_nm = np.empty((stop - start, 3, 3), np.float32)
-        self._frames.read(
+        read_frames(
+            self._file,
+            self._index,
             start,
             stop,
             block.positions,
@@ -177,11 +240,6 @@ class XTCEncoder(Encoder):
         )
         return np.frombuffer(data, np.uint8)
 
-    def offsets(self, data: Bytes) -> NDArray[np.int64]:
-        """Return the offset of each frame of `data`, and the end of the last one."""
-        view, edges = data.data, [0]
-        while edges[-1] < len(view):
-            end = edges[-1]
-            header = parse_header(view[end : end + HEADER_NBYTES].tobytes(), len(edges) - 1, end)
-            edges.append(end + header.nbytes)
-        return np.array(edges, np.int64)
+    def size_of(self, head: bytes) -> int:
+        """Return the bytes of a frame that begins so."""
+        return parse_header(head, 0, 0).nbytes

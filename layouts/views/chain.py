@@ -233,7 +233,8 @@ class ChainLayout(Layout):
         members = tuple(preopened[member] for member in self.members)
         assert self._joining is not None
         joining = replace(self._joining, parts=parts)
-        return _known_chain(members, info, self._infos, joining, edges)
+        state = info, self._infos, joining, edges
+        return _chain(members, {"fields": members[0].fields}, joining, state)
 
     @property
     def member_runs(self) -> list[tuple[Layout, int, int]]:
@@ -330,7 +331,8 @@ class ChainLayout(Layout):
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._opened_state is not None:
-            return (_known_chain, (self.members, *self._opened_state))
+            options: dict[str, Any] = {"fields": self.members[0].fields}
+            return (_chain, (self.members, options, self._joining, self._opened_state))
         options = {**self.options, "overlap": self.overlap, "fields": self.fields}
         return (_chain, (self._given, options, self._joining))
 
@@ -345,10 +347,14 @@ def chain_parts(members: Sequence[Layout], joining: Joining) -> ChainLayout:
 
 
 def _chain(
-    members: tuple[Layout, ...], options: dict[str, Any], joining: Joining | None
+    members: tuple[Layout, ...],
+    options: dict[str, Any],
+    joining: Joining | None,
+    state: tuple[Any, ...] | None = None,
 ) -> ChainLayout:
     chain = ChainLayout(members, **options)
     chain._joining = joining  # decided once, for all processes
+    chain._opened_state = state
     return chain
 
 
@@ -357,9 +363,3 @@ def _preopened(member: Layout) -> Layout:
     if preopened is not member:
         member.close()  # a chain of many leaves few of them open
     return preopened
-
-
-def _known_chain(members: tuple[Layout, ...], *state: Any) -> ChainLayout:
-    chain = ChainLayout(members, fields=members[0].fields)
-    chain._opened_state, chain._joining = state, state[2]
-    return chain

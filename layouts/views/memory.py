@@ -38,25 +38,13 @@ class MemoryLayout(Layout):
         return False
 
     def _open(self) -> TrajectoryInfo:
-        block, fields = self.block, self.block.present()
-        return TrajectoryInfo(
-            layout=self.name,
-            path=str(self.path),
-            n_frames=block.n_frames,
-            n_atoms=block.n_atoms,
-            dt_ps=float(block.time[1] - block.time[0]) if block.n_frames > 1 else 1.0,
-            time_first_ps=float(block.time[0]),
-            time_last_ps=float(block.time[-1]),
-            has_velocities="velocities" in fields,
-            has_forces="forces" in fields,
-            has_box=bool(block.box[0].any()),
-            sparse=tuple(
-                name
-                for name, values in fields.items()
-                if name != "positions" and absent_frames(values).any()
-            ),
-            nbytes=block.nbytes,
+        sparse = tuple(
+            name
+            for name, values in self.block.present().items()
+            if name != "positions" and absent_frames(values).any()
         )
+        size = {"sparse": sparse, "nbytes": self.block.nbytes}
+        return TrajectoryInfo.of_block(self.block, self.name, str(self.path), **size)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock

@@ -286,6 +286,23 @@ class TrajectoryInfo:
     """Fingerprint of what it was converted from; None for native files."""
     flaws: Flaws = NO_FLAWS
 
+    @classmethod
+    def of_block(cls, block: FrameBlock, layout: str, path: str, **more: Any) -> TrajectoryInfo:
+        """Return the information on a trajectory of the frames of a block, one at least."""
+        times = block.time.tolist()
+        facts = {f"has_{name}": getattr(block, name) is not None for name in FIELDS[1:]}
+        return cls(
+            layout=layout,
+            path=path,
+            n_frames=block.n_frames,
+            n_atoms=block.n_atoms,
+            dt_ps=times[1] - times[0] if block.n_frames > 1 else 1.0,
+            time_first_ps=times[0],
+            time_last_ps=times[-1],
+            has_box=bool(block.box[0].any()),
+            **{**facts, **more},
+        )
+
     @property
     def field_precisions(self) -> Mapping[str, float]:
         """Steps of velocities and forces where they were rounded; see `Rounding`."""

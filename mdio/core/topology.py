@@ -147,12 +147,12 @@ class Topology:
             picked = None if segments is None else segments[picked]
         if picked is None:
             return None
-        return column.take(picked) if isinstance(column, Texts) else column[picked]
+        return column.take(picked)
 
     def take(self, atoms: NDArray[np.int64]) -> Topology:
         """Return the topology of some atoms, each once; bonds are those among them."""
         columns: dict[str, NDArray[Any] | Texts] = {
-            name: _take(self.columns[name], atoms) for name in ATOMS if name in self.columns
+            name: self.columns[name].take(atoms) for name in ATOMS if name in self.columns
         }
         picked = np.asarray(atoms)
         for index, names in LEVELS:
@@ -164,7 +164,7 @@ class Topology:
             picked = order
             for name in names:
                 if name in self.columns:
-                    columns[name] = _take(self.columns[name], picked)
+                    columns[name] = self.columns[name].take(picked)
         bonds = self.numbers(BONDS)
         if bonds is not None:
             place = np.full(self.n_atoms, -1, np.int64)
@@ -283,10 +283,6 @@ def _check_range(name: str, values: NDArray[Any], end: int) -> None:
 
 def _most(values: NDArray[Any]) -> int:
     return int(values.max()) if values.size else -1
-
-
-def _take(column: NDArray[Any] | Texts, picked: NDArray[Any]) -> NDArray[Any] | Texts:
-    return column.take(picked) if isinstance(column, Texts) else column[picked]
 
 
 def _nbytes(row: Mapping[str, Any]) -> int:

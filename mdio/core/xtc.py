@@ -13,26 +13,20 @@ four bytes.
 
 from __future__ import annotations
 
-import itertools
-import math
 import os
 import re
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mdio.core.errors import CorruptLayoutError, FrameRangeError, OutputError, SourceError
-from mdio.core.files.in_flight import ByteRange, in_flight
+from mdio.core.errors import CorruptLayoutError, OutputError, SourceError
 from mdio.core.files.index import FrameIndex
 from mdio.core.files.marks import open_regular
-from mdio.core.files.piece_sums import PieceSums
-from mdio.core.files.reading import Closing, OpenFile
+from mdio.core.files.reading import OpenFile
 from mdio.core.files.store import need_disk
 from mdio.core.kernels.backend import compiled
 
@@ -44,8 +38,9 @@ else:
     kernels = compiled("mdio._xtc")
 
 
-def open_file(path: Path) -> int:
-    """Return a descriptor to read from; raises SourceError."""
+@contextmanager
+def open_for_reading(path: Path) -> Iterator[int]:
+    """Open a file for reading; errors within become SourceError."""
     need_disk(
         path,
         "its frames do not follow one another from its beginning to its end; copy it here, and "
@@ -53,15 +48,9 @@ def open_file(path: Path) -> int:
         SourceError,
     )
     try:
-        return open_regular(path)
+        fd = open_regular(path)
     except OSError as error:
         raise SourceError(f"{path}: cannot be opened ({error.strerror})") from error
-
-
-@contextmanager
-def open_for_reading(path: Path) -> Iterator[int]:
-    """Open a file for reading; errors within become SourceError."""
-    fd = open_file(path)
     try:
         with source_errors(path):
             yield fd
@@ -94,12 +83,8 @@ HEADER_NBYTES = 96
 UNCOMPRESSED_ATOMS = 9
 """Frames of up to so many atoms hold plain floats."""
 
-COMMON = struct.Struct(">iiif9fi")
-PACKED = struct.Struct(">f3i3ii")
 
-
-@dataclass(frozen=True, slots=True)
-class XTCHeader:
+class XTCHeader(NamedTuple):
     """The header of one frame."""
 
     magic: int
@@ -123,237 +108,42 @@ def parse_header(raw: bytes, frame: int, offset: int, n_atoms: int = 0) -> XTCHe
     Returns XTCHeader.
     Raises ValueError: this cannot be the header of a frame; the message says what was found.
     """
-    try:
-        header = _parse(raw)
-        if n_atoms and header.n_atoms != n_atoms:
-            raise ValueError(f"it has {header.n_atoms} atoms, but the first one has {n_atoms}")
-    except ValueError as error:
-        raise ValueError(f"frame {frame} at byte {offset}: {error}") from None
-    return header
+    return XTCHeader(*kernels.parse_header(raw, frame, offset, n_atoms))
 
 
-def _parse(raw: bytes) -> XTCHeader:
-    if len(raw) < COMMON.size:
-        raise ValueError(f"the file ends after {len(raw)} bytes of the frame's header")
-    magic, n_atoms, step, time_ps, *vectors, n_again = COMMON.unpack_from(raw)
-    if magic not in MAGICS:
-        raise ValueError(f"it begins with {magic}, but an XTC frame begins with 1995 or 2023")
-    if n_atoms < 1:
-        raise ValueError(f"its header claims {n_atoms} atoms")
-    if n_again != n_atoms:
-        raise ValueError(f"its header claims {n_atoms} atoms first and then {n_again}")
-    box = tuple(vectors)
-    if n_atoms <= UNCOMPRESSED_ATOMS:
-        nbytes = COMMON.size + 12 * n_atoms
-        return XTCHeader(magic, n_atoms, step, time_ps, box, None, nbytes)
-    begin = COMMON.size + PACKED.size
-    width = 4 if magic == MAGICS[0] else 8
-    if len(raw) < begin + width:
-        raise ValueError(f"the file ends after {len(raw)} bytes of the frame's header")
-    precision, *edges, small = PACKED.unpack_from(raw, COMMON.size)
-    packed = int.from_bytes(raw[begin : begin + width], "big")
-    if not (math.isfinite(precision) and precision > 0):
-        raise ValueError(f"its precision is {precision}")
-    if any(high < low for low, high in zip(edges[:3], edges[3:], strict=True)):
-        raise ValueError("its highest coordinate is below its lowest")
-    if any(high - low >= 2**31 - 1 for low, high in zip(edges[:3], edges[3:], strict=True)):
-        raise ValueError("its coordinates span more than 31 bits")
-    if not 9 <= small <= 73:
-        raise ValueError(f"its index of the small size is {small}, but it must be from 9 to 73")
-    # An atom takes two bits at least, and 102 (3 x 32 + 6) at most.
-    if not n_atoms <= 4 * packed <= 4 * 13 * n_atoms:
-        raise ValueError(f"its header claims {packed} bytes for {n_atoms} atoms")
-    nbytes = begin + width + (packed + 3) // 4 * 4
-    return XTCHeader(magic, n_atoms, step, time_ps, box, precision, nbytes)
-
-
-RUN_NBYTES = 4 << 20
-"""Compressed bytes that are read at once: enough for one call to cost nothing, and they stay in
-cache until they are decoded."""
-
-
-class XTCFrames(Closing):
-    """The frames of one open XTC file; not for several threads at once.
-
-    `path`: the file. `index`: its frames, from `scan`. `sums`: checksums that all bytes are
-    compared with when they are read; None = not. `file`: the same, if it is open already.
-    Raises SourceError: the file cannot be opened.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        index: FrameIndex,
-        sums: PieceSums | None = None,
-        file: OpenFile | None = None,
-    ) -> None:
-        self.path = path
-        self.sums = sums
-        self.n_atoms = index.n_atoms
-        self._edges = np.append(index.offsets, np.int64(index.nbytes))
-        self._buffer = np.empty(0, np.uint8)
-        self.file = OpenFile(path) if file is None else file
-        self._fd = self.file.fileno()
-
-    def header(self, frame: int) -> XTCHeader:
-        """Return the header of one frame; raises FrameRangeError or SourceError."""
-        self._check_range(frame, frame + 1)
-        offset = int(self._edges[frame])
-        with source_errors(self.path):
-            (raw,) = self._heads(self._edges[frame : frame + 2])
-            return parse_header(raw, frame, offset)
-
-    def read(
-        self,
-        start: int,
-        stop: int,
-        positions: NDArray[np.float32],
-        vectors: NDArray[np.float32],
-        time: NDArray[np.float64],
-        step: NDArray[np.int64],
-        atoms: NDArray[np.int64] | None = None,
-        n_threads: int = 1,
-    ) -> None:
-        """Read a run of F = ``stop - start`` frames into the caller's arrays.
-
-        `start`, `stop`: first frame, and one beyond the last. `positions`, (F, k, 3) float32:
-        filled with coordinates, angstrom. Frames are contiguous, with any stride between them. With
-        k = 0 only headers are read. `vectors`, (F, 3, 3) float32: filled with box vectors, nm, as
-        they are in the file; C-contiguous, as are the others. `time`, (F,) float64: filled, ps.
-        `step`, (F,) int64: filled. `atoms`, (k,) int64, optional: which atoms, in which order; all
-        by default. Decoding ends after the last of them. `n_threads`: threads that decode, each its
-        own frames.
-        Raises FrameRangeError: frames or atoms that are not there. ValueError: arrays of other
-        shapes. SourceError: the bytes are not what the index says, or do not decode.
-        """
-        self._check_range(start, stop)
-        n_wanted = self.n_atoms if atoms is None else len(atoms)
-        n_frames = stop - start
-        _check_array(positions[:1], (min(n_frames, 1), n_wanted, 3), np.float32)
-        _check_array(positions, (n_frames, n_wanted, 3), np.float32, contiguous=False)
-        _check_array(vectors, (n_frames, 3, 3), np.float32)
-        _check_array(time, (n_frames,), np.float64)
-        _check_array(step, (n_frames,), np.int64)
-        if atoms is not None and n_wanted and not 0 <= atoms.min() <= atoms.max() < self.n_atoms:
-            raise FrameRangeError(
-                f"{self.path}: atoms {atoms.min()} to {atoms.max()} asked for, "
-                f"but there are 0 to {self.n_atoms - 1}"
-            )
-        edges = self._edges[start : stop + 1]
-        with source_errors(self.path):
-            if n_wanted:
-                self._decode(start, edges, (positions, vectors, time, step), atoms, n_threads)
-                return
-            if self.file.remote is not None:
-                self._read_headers(start, edges, vectors, time, step)
-                return
-            if self.sums is not None:
-                _ = list(self._heads(edges))
-            kernels.read_headers(self._fd, start, edges, self.n_atoms, vectors, time, step)
-
-    def _read_headers(self, start: int, edges: NDArray[np.int64], *out: NDArray[Any]) -> None:
-        """Read headers of an object's frames."""
-        spans = itertools.pairwise(edges.tolist())
-        for row, (raw, (begin, end)) in enumerate(zip(self._heads(edges), spans, strict=True)):
-            head = parse_header(raw, start + row, begin, self.n_atoms)
-            if head.nbytes != end - begin:
-                raise ValueError(
-                    f"frame {start + row} at byte {begin}: {head.nbytes} bytes, expected "
-                    f"{end - begin}"
-                )
-            values = np.reshape(head.vectors_nm, (3, 3)), head.time_ps, head.step
-            for array, value in zip(out, values, strict=True):
-                array[row] = value
-
-    def close(self) -> None:
-        """Close the file; harmless if it is closed."""
-        self.file.close()
-
-    def _check_range(self, start: int, stop: int) -> None:
-        n_frames = len(self._edges) - 1
-        if not 0 <= start <= stop <= n_frames:
-            raise FrameRangeError(
-                f"{self.path}: frames {start}:{stop} asked for, but it has {n_frames} frames"
-            )
-
-    def _decode(
-        self,
-        start: int,
-        edges: NDArray[np.int64],
-        out: tuple[NDArray[Any], ...],
-        atoms: NDArray[np.int64] | None,
-        n_threads: int,
-    ) -> None:
-        """Read and decode into the arrays of `out`, some MiB at a time."""
-        targets = None
-        if atoms is not None:
-            atoms = np.ascontiguousarray(atoms, np.int64)
-            if (atoms[1:] < atoms[:-1]).any():
-                targets = np.argsort(atoms, kind="stable")
-                atoms = atoms[targets]
-        first, n_frames = 0, len(edges) - 1
-        while first < n_frames:
-            last = int(np.searchsorted(edges, edges[first] + RUN_NBYTES, side="right")) - 1
-            last = min(max(last, first + 1), n_frames)
-            run = slice(first, last)
-            positions, vectors, time, step = (array[run] for array in out)
-            data = self._read_run(int(edges[first]), int(edges[last] - edges[first]))
-            kernels.decode(
-                data,
-                start + first,
-                np.ascontiguousarray(edges[first : last + 1]),
-                self.n_atoms,
-                positions,
-                vectors,
-                time,
-                step,
-                atoms,
-                targets,
-                n_threads,
-            )
-            first = last
-
-    def _heads(self, edges: NDArray[np.int64]) -> Iterator[bytes]:
-        """Yield how frames begin, compared with checksums if there are any.
-
-        Those of an object are asked for many at a time.
-        """
-        spans = [(begin, begin + HEADER_NBYTES) for begin in edges[:-1].tolist()]
-        if self.sums is not None:
-            spans = [self.sums.around(begin, begin + 1) for begin, _ in spans]
-        ahead = spans if self.file.remote is not None and len(spans) > 1 else []
-        with in_flight(ByteRange(self.file, begin, end - begin) for begin, end in ahead):
-            for begin, end in spans:
-                data = self.file.peek(begin, end - begin)
-                if self.sums is not None:
-                    self.sums.check(self.path, begin, memoryview(data))
-                yield data
-
-    def _read_run(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
-        """Return the buffer with `nbytes` of the file and the padding that the decoder wants."""
-        room = nbytes + kernels.PADDING
-        if self._buffer.size < room:
-            self._buffer = np.zeros(room, np.uint8)
-        view = self._buffer.data[:nbytes]
-        self.file.fill(offset, view)
-        if self.sums is not None:
-            self.sums.check(self.path, offset, view)
-        return self._buffer[:room]
-
-
-def _check_array(
-    array: NDArray[Any], shape: tuple[int, ...], dtype: type, *, contiguous: bool = True
+def decode(
+    data: NDArray[np.uint8],
+    first: int,
+    edges: NDArray[np.int64],
+    n_atoms: int,
+    positions: NDArray[np.float32],
+    vectors: NDArray[np.float32],
+    time: NDArray[np.float64],
+    step: NDArray[np.int64],
+    atoms: NDArray[np.int64] | None = None,
+    n_threads: int = 1,
 ) -> None:
-    if (
-        array.shape != shape
-        or array.dtype != dtype
-        or (contiguous and not array.flags.c_contiguous)
-        or not array.flags.writeable
-    ):
-        raise ValueError(
-            f"an array of {array.shape} {array.dtype} was given; "
-            f"a writable, contiguous one of {shape} {dtype.__name__} is needed"
-        )
+    """Decode a run of F frames into the caller's arrays.
+
+    `data`, (n,) uint8: the frames and `kernels.PADDING` bytes. `first`: number of the first frame,
+    for messages. `edges`, (F + 1,) int64: where each begins in the file, and where the last one
+    ends. `n_atoms`: of each. `positions`, (F, k, 3) float32: filled with coordinates, angstrom;
+    frames are contiguous, with any stride between them. `vectors`, (F, 3, 3) float32: filled with
+    box vectors, nm, as they are in the file; C-contiguous, as are the others. `time`, (F,) float64:
+    filled, ps. `step`, (F,) int64: filled. `atoms`, (k,) int64, optional: which atoms, in which
+    order; all by default. Decoding ends after the last of them. `n_threads`: threads that decode,
+    each its own frames.
+    Raises ValueError: the bytes are not what `edges` say, or do not decode.
+    """
+    targets = None
+    if atoms is not None:
+        atoms = np.ascontiguousarray(atoms, np.int64)
+        if (atoms[1:] < atoms[:-1]).any():
+            targets = np.argsort(atoms, kind="stable")
+            atoms = atoms[targets]
+    edges = np.ascontiguousarray(edges)
+    out = positions, vectors, time, step
+    kernels.decode(data, first, edges, n_atoms, *out, atoms, targets, n_threads)
 
 
 CUT = re.compile(r"frame (\d+) at byte (\d+): .*the file ends after")

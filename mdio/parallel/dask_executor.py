@@ -20,60 +20,46 @@ CLOCKS_S = 600.0
 """How far the clocks of client and workers may be apart."""
 
 
-class TaskStream:
-    """The records of one run by distributed's task-stream plugin in the scheduler.
+def _task_stream(client: Any, **window: Any) -> list[dict[str, Any]]:
+    """Return what distributed's task-stream plugin in the scheduler has seen; it only watches."""
+    try:
+        return list(client.get_task_stream(**window))
+    except Exception:  # a diagnosis must not end what it looks at
+        return []
 
-    It only watches: its failures do not affect the run.
 
-    `client`: a `distributed.Client`; the plugin is put into its scheduler unless it is there.
-    `token`: what the run's tasks have in their keys.
+def _tasks(client: Any, prefix: str, since: float) -> list[dict[str, Any]]:
+    """Return a record for each task whose key is `prefix` and the number of an item, by item.
+
+    Returns list of dict: ``block`` (number of the item), ``worker`` (address), ``thread``,
+    ``start_unix_s`` and ``stop_unix_s`` of the computation, ``transfer_s`` and ``deserialize_s``
+    before it.
     """
-
-    def __init__(self, client: Any, token: str) -> None:
-        self._client = client
-        self.prefix = f"mdio-{token}-"
-        """The keys of the run's tasks: this and the number of the item."""
-        self._since = time.time() - CLOCKS_S
-        self._fetch(count=1)  # the first call starts the plugin
-
-    def _fetch(self, **window: Any) -> list[dict[str, Any]]:
-        try:
-            return list(self._client.get_task_stream(**window))
-        except Exception:  # a diagnosis must not end what it looks at
-            return []
-
-    def tasks(self) -> list[dict[str, Any]]:
-        """Return one record a task, by item.
-
-        Returns list of dict: ``block`` (number of the item), ``worker`` (address), ``thread``,
-        ``start_unix_s`` and ``stop_unix_s`` of the computation, ``transfer_s`` and
-        ``deserialize_s`` before it.
-        """
-        tasks = []
-        for noted in self._fetch(start=self._since):
-            key = str(noted["key"])
-            if not key.startswith(self.prefix):
-                continue
-            spent = {"compute": 0.0, "transfer": 0.0, "deserialize": 0.0}
-            start = stop = None
-            for part in noted["startstops"]:
-                action = part["action"]
-                spent[action] = spent.get(action, 0.0) + part["stop"] - part["start"]
-                if action == "compute":
-                    start, stop = part["start"], part["stop"]
-            if start is not None:
-                tasks.append(
-                    {
-                        "block": int(key.removeprefix(self.prefix)),
-                        "worker": str(noted["worker"]),
-                        "thread": int(noted["thread"]),
-                        "start_unix_s": start,
-                        "stop_unix_s": stop,
-                        "transfer_s": spent["transfer"],
-                        "deserialize_s": spent["deserialize"],
-                    }
-                )
-        return sorted(tasks, key=lambda task: int(task["block"]))
+    tasks = []
+    for noted in _task_stream(client, start=since):
+        key = str(noted["key"])
+        if not key.startswith(prefix):
+            continue
+        spent = {"compute": 0.0, "transfer": 0.0, "deserialize": 0.0}
+        start = stop = None
+        for part in noted["startstops"]:
+            action = part["action"]
+            spent[action] = spent.get(action, 0.0) + part["stop"] - part["start"]
+            if action == "compute":
+                start, stop = part["start"], part["stop"]
+        if start is not None:
+            tasks.append(
+                {
+                    "block": int(key.removeprefix(prefix)),
+                    "worker": str(noted["worker"]),
+                    "thread": int(noted["thread"]),
+                    "start_unix_s": start,
+                    "stop_unix_s": stop,
+                    "transfer_s": spent["transfer"],
+                    "deserialize_s": spent["deserialize"],
+                }
+            )
+    return sorted(tasks, key=lambda task: int(task["block"]))
 
 
 Item = TypeVar("Item")
@@ -206,13 +192,14 @@ class DaskExecutor(Executor):
         source = enumerate(items)
         under_way: dict[Any, tuple[int, Item]] = {}
         left: dict[int, Any] = {}
-        patience = _Patience(client)
+        alone_s = 0.0
         places, self._places = self._places, ()
-        stream = TaskStream(client, token)
+        prefix, since = f"mdio-{token}-", time.time() - CLOCKS_S
+        _task_stream(client, count=1)  # the first call starts the plugin
         try:
             while True:
                 for number, item in source:
-                    key = f"{stream.prefix}{number}"
+                    key = f"{prefix}{number}"
                     where: dict[str, Any] = {}
                     if places and places[number]:
                         where = {"workers": list(places[number]), "allow_other_workers": True}
@@ -226,13 +213,14 @@ class DaskExecutor(Executor):
                     if len(under_way) >= self.n_workers + 2:
                         break
                 if not under_way:
-                    self.tasks = stream.tasks()
+                    self.tasks = _tasks(client, prefix, since)
                     return
                 with contextlib.suppress(TimeoutError):
                     wait(list(under_way), timeout=1.0, return_when="FIRST_COMPLETED")
                 finished = [future for future in under_way if future.done()]
                 if not finished:
-                    patience.check(describe(next(iter(under_way.values()))[1]))
+                    label = describe(next(iter(under_way.values()))[1])
+                    alone_s = self._check_cluster(label, alone_s + 1.0)
                 for future in finished:
                     number, item = under_way.pop(future)
                     result = _result(future, describe(item))
@@ -242,30 +230,24 @@ class DaskExecutor(Executor):
             with contextlib.suppress(Exception):  # the scheduler may be gone, which is no news
                 client.cancel(unfinished, force=True)
 
+    def _check_cluster(self, label: str, alone_s: float) -> float:
+        """Return for how long there may be no workers; raises BlockError if that is too long."""
+        if self.client.status != "running":
+            raise BlockError(f"{label} failed: the connection to the dask scheduler is lost")
+        if self.client.nthreads():
+            return 0.0
+        if alone_s >= NO_WORKERS_S:
+            raise BlockError(
+                f"{label} failed: the dask cluster has had no workers for {NO_WORKERS_S:.0f} s; "
+                "see the workers' logs"
+            )
+        return alone_s
+
     def close(self) -> None:
         """Close the local cluster if it is ours."""
         if self._owns_client and self._client is not None:
             self._client.close()
             self._client = None
-
-
-class _Patience:
-    """Gives up on a cluster that has lost all its workers."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        self._alone_s = 0.0
-
-    def check(self, label: str) -> None:
-        """Count one more second; raises BlockError when there have been too many."""
-        if self._client.status != "running":
-            raise BlockError(f"{label} failed: the connection to the dask scheduler is lost")
-        self._alone_s = 0.0 if self._client.nthreads() else self._alone_s + 1.0
-        if self._alone_s >= NO_WORKERS_S:
-            raise BlockError(
-                f"{label} failed: the dask cluster has had no workers for {NO_WORKERS_S:.0f} s; "
-                "see the workers' logs"
-            )
 
 
 def _distributed(module: str = "distributed") -> Any:

@@ -19,7 +19,7 @@ from mdio.core.errors import BlockError, MdioError, PlanError, WorkerDiedError
 from mdio.core.files.reading import Closing
 
 if TYPE_CHECKING:
-    from mdio.parallel.pool import Failure, WorkerPool
+    from mdio.parallel.pool import WorkerPool
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -320,7 +320,12 @@ class Processes(Executor):
                 worker, number, outcome = pool.next_done()
                 item = under_way.pop(number)
                 if isinstance(outcome, Failure):
-                    self._raise(describe(item), outcome)
+                    label = describe(item)
+                    if outcome.cause is None:
+                        kind = WorkerDiedError if outcome.died else BlockError
+                        raise kind(f"{label} failed: {outcome.text}")
+                    outcome.cause.add_note(f"In a worker process:\n{outcome.text}")
+                    raise item_error(label, outcome.cause)
                 following = next(source, None)
                 if following is not None:
                     under_way[following[0]] = following[1]
@@ -329,14 +334,6 @@ class Processes(Executor):
         finally:
             self._pools.discard(pool)
             pool.close()
-
-    @staticmethod
-    def _raise(label: str, failure: Failure) -> None:
-        if failure.cause is None:
-            kind = WorkerDiedError if failure.died else BlockError
-            raise kind(f"{label} failed: {failure.text}")
-        failure.cause.add_note(f"In a worker process:\n{failure.text}")
-        raise item_error(label, failure.cause)
 
     def close(self) -> None:
         """End the workers of iterators that were left unfinished."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Self, TypeVar, cast
 
 from mdio.core.errors import BlockError
@@ -202,7 +203,15 @@ class MPIExecutor(Executor):
             run.settle()
             raise
         outcomes = run.settle()
-        self._raise_first(run, outcomes)
+        failed = [(number, error) for number, error, _ in outcomes if error is not None]
+        if failed:
+            number, first = min(failed, key=lambda pair: pair[0])
+            if number == run.number and run.error is not None:
+                raise run.error
+            self._theirs = first
+            raise first
+        if any(has_told for _, _, has_told in outcomes):
+            raise BlockError("rank 0 stopped before the work was done; its message says why")
         if to_all:
             every = self._comm.bcast(results if self._comm.rank == 0 else None)
             if self._comm.rank != 0:
@@ -241,19 +250,6 @@ class MPIExecutor(Executor):
                 nap = Nap()
             nap.take()
 
-    def _raise_first(
-        self, run: RankRun, outcomes: list[tuple[int, BaseException | None, bool]]
-    ) -> None:
-        failed = [(number, error) for number, error, _ in outcomes if error is not None]
-        if failed:
-            number, first = min(failed, key=lambda pair: pair[0])
-            if number == run.number and run.error is not None:
-                raise run.error
-            self._theirs = first
-            raise first
-        if any(has_told for _, _, has_told in outcomes):
-            raise BlockError("rank 0 stopped before the work was done; its message says why")
-
     def close(self) -> None:
         """End the work of an iterator that was left unfinished (all ranks)."""
         active, self._active = self._active, None
@@ -270,14 +266,11 @@ class MPIExecutor(Executor):
         if isinstance(self._why, SystemExit | KeyboardInterrupt):  # little time may be left
             self._grace_s = min(ENDING_S, self._grace_s)
         self.close()
-        barrier, nap = self._exit_comm.Ibarrier(), Nap()
         deadline = time.monotonic() + self._grace_s
         if self._theirs is not None:  # whose it is speaks first, and one of the others if he cannot
             deadline += 2 * FORWARD_S * (1 + self.rank)
-        while not barrier.Test():
-            if self._why is not None and time.monotonic() > deadline:
-                abort(self._exit_comm, self._why)
-            nap.take()
+        late = None if self._why is None else partial(abort, self._exit_comm, self._why)
+        Nap().until(self._exit_comm.Ibarrier().Test, deadline, late)
         if self._queue is not None:
             self._queue.close()
             self._queue = None

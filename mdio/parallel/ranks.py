@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -130,11 +131,7 @@ class RankRun:
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
         """Wait; end the program if that takes too long after this rank has failed."""
-        nap = Nap()
-        while not ready():
-            if time.monotonic() > self._deadline:
-                self._abort()
-            nap.take()
+        Nap().until(ready, self._deadline, self._abort)
 
     def _abort(self) -> NoReturn:
         late = BlockError("rank 0 stopped, but others did not in time")
@@ -214,13 +211,11 @@ class Agreement:
         raised. `broken`: whether it has failed within a collective call, so that the program has to
         end.
         """
-        deadline, nap = time.monotonic() + self._grace_s, Nap()
+        deadline = time.monotonic() + self._grace_s
 
         def wait(ready: Callable[[], bool]) -> None:
-            while not ready():
-                if error is not None and time.monotonic() > deadline:
-                    self._end(error, is_ours=True)
-                nap.take()
+            late = None if error is None else partial(self._end, error, is_ours=True)
+            Nap().until(ready, deadline, late)
 
         if not any_of(self._comm, error is not None, wait):
             return

@@ -6,6 +6,7 @@ with a file system's client, that is the time of those that are waited for.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -33,9 +34,16 @@ class Nap:
         time.sleep(self._seconds)
         self._seconds = min(2 * self._seconds, LONGEST_NAP_S)
 
-    def until(self, ready: Callable[[], bool]) -> None:
-        """Sleep until something is ready."""
+    def until(
+        self,
+        ready: Callable[[], bool],
+        deadline: float = math.inf,
+        late: Callable[[], Any] | None = None,
+    ) -> None:
+        """Sleep until something is ready; call `late` if it is not at `deadline` (monotonic, s)."""
         while not ready():
+            if late is not None and time.monotonic() > deadline:
+                late()
             self.take()
 
 

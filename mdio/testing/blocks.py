@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.writer import LayoutWriter, PieceRecord
 
-__all__ = ["dt_of", "info_of", "oracle_of", "random_block", "store_piece"]
+__all__ = ["info_of", "oracle_of", "random_block", "store_piece"]
 
 
 def random_block(n_frames: int = 13, n_atoms: int = 23, **fields: bool) -> FrameBlock:
@@ -27,39 +27,16 @@ def random_block(n_frames: int = 13, n_atoms: int = 23, **fields: bool) -> Frame
     return block
 
 
-def dt_of(block: FrameBlock) -> float:
-    """Return the time between the first two frames."""
-    return float(block.time[1] - block.time[0]) if block.n_frames > 1 else 1.0
-
-
 def info_of(block: FrameBlock, **changes: Any) -> TrajectoryInfo:
     """Return the info of a source that holds `block`."""
-    return TrajectoryInfo(
-        layout="generic",
-        path="source",
-        n_frames=block.n_frames,
-        n_atoms=block.n_atoms,
-        dt_ps=dt_of(block),
-        time_first_ps=float(block.time[0]),
-        time_last_ps=float(block.time[-1]),
-        has_velocities=block.velocities is not None,
-        has_forces=block.forces is not None,
-        has_box=bool(block.box[0].any()),
-    ).replace(**changes)
+    return TrajectoryInfo.of_block(block, "generic", "source").replace(**changes)
 
 
 def oracle_of(block: FrameBlock, atoms: Any = None) -> Oracle:
     """Return the frames that a reader of the output has to return."""
     block = block if atoms is None else block.take(np.asarray(atoms))
-    return Oracle(
-        positions=block.positions,
-        box=block.box,
-        time=block.time,
-        step=block.step,
-        velocities=block.velocities,
-        forces=block.forces,
-        dt_ps=dt_of(block),
-    )
+    arrays = {one.name: getattr(block, one.name) for one in fields(block)}
+    return Oracle(**arrays, dt_ps=info_of(block).dt_ps)
 
 
 def store_piece(
@@ -88,28 +65,12 @@ def store_piece(
 Floats = NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class Oracle:
+@dataclass(slots=True)
+class Oracle(FrameBlock):
     """All frames of a trajectory, read by something that is not mdio."""
 
-    positions: Floats
-    box: Floats
-    time: NDArray[np.float64]
-    step: NDArray[np.int64]
-    velocities: Floats | None = None
-    forces: Floats | None = None
     dt_ps: float | None = None
     """Time between frames, ps, if known."""
-
-    @property
-    def n_frames(self) -> int:
-        """Number of frames."""
-        return len(self.positions)
-
-    @property
-    def n_atoms(self) -> int:
-        """Number of atoms."""
-        return int(self.positions.shape[1])
 
 
 def oracle_from_mdanalysis(top: Any, traj: Any, **kwargs: Any) -> Oracle:

@@ -29,7 +29,7 @@ from mdio.core.frames import FrameBlock
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.writer import LayoutWriter, OutputMeta
-from mdio.testing.blocks import dt_of, info_of, random_block, store_piece
+from mdio.testing.blocks import info_of, random_block, store_piece
 
 __all__ = ["LayoutWriterTests", "WritingCase"]
 
@@ -66,7 +66,7 @@ class WritingCase:
             uuid="0" * 32,
             created="2020-01-01T00:00:00+00:00",
             source=dict.fromkeys(("path", "layout"), "source"),
-            dt_ps=dt_of(block),
+            dt_ps=info_of(block).dt_ps,
             frames=[[0, block.n_frames, 1]],
         )
         writer = self.writer_class(folder / self.name, self.plan(), meta)

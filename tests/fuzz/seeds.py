@@ -61,7 +61,7 @@ def codec_seeds(folder: Path) -> None:
         for target in (2, 3):
             head = bytes([target, n_atoms - 1, 6])
             (folder / f"floats-{target}-{n_atoms}").write_bytes(head + x.tobytes())
-        deltas = kernels.quantise_deltas(x, 0.01)
+        deltas = kernels.quantise(x, 0.01)
         assert deltas is not None
         for target, kind in ((0, np.uint16), (1, np.uint32)):
             folded = kernels.fold(deltas).astype(kind)
@@ -85,7 +85,7 @@ def codec_seeds(folder: Path) -> None:
         (folder / f"integers-{n_atoms}").write_bytes(bytes([7, n_atoms - 1, 0]) + deltas.tobytes())
     for n_atoms, begin in ((1, 0), (41, 0), (399, 20_000)):  # the last of water
         x = np.ascontiguousarray(block.positions[:, begin : begin + n_atoms])
-        deltas = kernels.quantise_deltas(x, 0.01)
+        deltas = kernels.quantise(x, 0.01)
         assert deltas is not None
         for number in range(4):
             cut = (0, 160, 64, 224)[number]

@@ -10,7 +10,9 @@ import numpy as np
 from MDAnalysis.lib.formats.libmdaxdr import XTCFile
 
 from mdio.core import xtc as xtc_native
-from mdio.core.xtc import XTCFrames, scan
+from mdio.core.xtc import scan
+from mdio.layouts.native.file import PositionalFile
+from mdio.layouts.native.xtc import read_frames
 
 SIDES = ["native", "plain"]
 """plain: native code without the instructions of newer processors."""
@@ -49,7 +51,7 @@ def expected(path: Path) -> dict[str, np.ndarray]:
 
 
 def empty_arrays(n_frames: int, n_atoms: int) -> dict[str, np.ndarray]:
-    """Return arrays for `XTCFrames.read` that hold nothing that it could write."""
+    """Return arrays for `read_frames` that hold nothing that it could write."""
     return {
         "positions": np.full((n_frames, n_atoms, 3), np.nan, np.float32),
         "vectors": np.full((n_frames, 3, 3), np.nan, np.float32),
@@ -63,8 +65,8 @@ def read(path: Path, atoms: np.ndarray | None = None, n_threads: int = 1) -> dic
     index = scan(path)
     n_atoms = index.n_atoms if atoms is None else len(atoms)
     arrays = empty_arrays(index.n_frames, n_atoms)
-    with XTCFrames(path, index) as frames:
-        frames.read(0, index.n_frames, **arrays, atoms=atoms, n_threads=n_threads)
+    with PositionalFile(path) as file:
+        read_frames(file, index, 0, index.n_frames, **arrays, atoms=atoms, n_threads=n_threads)
     return arrays
 
 

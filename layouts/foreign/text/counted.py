@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from mdio.core.boxes import boxes_from_vectors
-from mdio.core.errors import AtomCountError
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.foreign.text.format import (
     FrameError,
@@ -272,13 +271,12 @@ TITLE = "one frame\n"
 class MDCRD(TextFormat):
     """A trajectory of AMBER, of coordinates that MDAnalysis does not tell from velocities."""
 
+    needs_n_atoms = True
     _has_box: bool | None = None
 
     def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:
         """Yield the frames."""
-        n_atoms = self.options.get("n_atoms")
-        if n_atoms is None:
-            raise AtomCountError("its format does not hold the number of atoms")
+        n_atoms = int(self.options["n_atoms"])
         n_full, rest = divmod(3 * n_atoms, PER_LINE)
         lines.next()
         if nbytes is not None and nbytes - lines.offset < 3 * n_atoms * WIDTH:
@@ -293,18 +291,14 @@ class MDCRD(TextFormat):
             for count in [PER_LINE] * n_full + [rest] * bool(rest):
                 _expect(lines.next(), count, n_atoms)
             if self._has_box is None:
-                self._check_next(lines.peek())
+                line = lines.peek()
+                if line.strip() and not line.endswith(b"\n") and len(line) <= 3 * WIDTH:
+                    raise FrameError(f"{shown(line)} at the end, perhaps of a box", at_end=True)
                 # A line of three numbers is the next frame only if that has three: of one atom.
-                self._has_box = n_atoms > 1 and _count(lines.peek()) == 3
+                self._has_box = n_atoms > 1 and _count(line) == 3
             if self._has_box:
                 _expect(lines.next(), 3, n_atoms)
             yield Span(start, lines.offset, n_atoms)
-
-    @staticmethod
-    def _check_next(line: bytes) -> None:
-        """Raise FrameError if a line may be a box or the next frame."""
-        if line.strip() and not line.endswith(b"\n") and len(line) <= 3 * WIDTH:
-            raise FrameError(f"{shown(line)} at the end, perhaps of a box", at_end=True)
 
     def is_whole_without_newline(self, raw: bytes) -> bool:  # noqa: ARG002
         """Return True: numbers have a fixed width, which was looked at."""

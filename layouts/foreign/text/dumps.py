@@ -133,7 +133,7 @@ class LAMMPS(TextFormat):
             if item == "UNITS":
                 self._learn_units(plain(lines.next()).strip())
             elif item == "TIME":
-                values[item] = _real(lines.next(), "a time")
+                values[item] = _time(lines.next())
             elif item == "TIMESTEP":
                 values[item] = integer(lines.next(), "a step")
             elif item == "NUMBER OF ATOMS":
@@ -256,11 +256,11 @@ class LAMMPS(TextFormat):
             )
 
 
-def _real(line: bytes, what: str) -> float:
+def _time(line: bytes) -> float:
     try:
         return float(line)
     except ValueError:
-        raise FrameError(f"{shown(line)} in place of {what}", at_end=not line) from None
+        raise FrameError(f"{shown(line)} in place of a time", at_end=not line) from None
 
 
 def _check_bounds(words: str, box: list[bytes]) -> None:

@@ -9,9 +9,7 @@ from abc import ABC, abstractmethod
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from importlib import import_module
 from io import StringIO
 from itertools import islice
@@ -21,11 +19,11 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import AtomCountError, MdioError, SourceError
+from mdio.core.errors import MdioError, SourceError
 from mdio.core.frames import LostBytes
 from mdio.core.words import plural
 from mdio.layouts.foreign.packed import UNPACKED_BY, opened_unpacked, packed_as
-from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot, snapshot_of
+from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot, one_line, snapshot_of
 
 MOST_LINE_NBYTES = 1 << 20
 """A line of more bytes is not text."""
@@ -113,6 +111,8 @@ class TextFormat(ABC):
     """Whether the unit of lengths is known."""
     counts: str = "frames"
     """Where times come from if frames have none."""
+    needs_n_atoms: bool = False
+    """Whether the number of atoms is to be given."""
 
     def __init__(self, kind: str, options: Mapping[str, Any]) -> None:
         self.kind_read = kind
@@ -133,12 +133,6 @@ class TextFormat(ABC):
         """Return a file of one frame for MDAnalysis' readers and parsers."""
         return plain(raw)
 
-    @property
-    def reader_options(self) -> dict[str, Any]:
-        """Arguments for MDAnalysis' reader."""
-        ours = ("format", "length_unit", "dt", "time_offset")
-        return {name: value for name, value in self.options.items() if name not in ours}
-
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
         """Return a frame; raises FrameError, or what MDAnalysis raises."""
         return self._by_mdanalysis(self.text_for_mdanalysis(raw), n_atoms)
@@ -149,7 +143,9 @@ class TextFormat(ABC):
 
         name = f"frame.{self.kind_read.lower()}"
         reader_class = self.reader_class(get_reader_for(name, format=self.kind_read))
-        options = self.reader_options | {"n_atoms": n_atoms}
+        ours = ("format", "length_unit", "dt", "time_offset")
+        options = {key: value for key, value in self.options.items() if key not in ours}
+        options["n_atoms"] = n_atoms
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             reader = reader_class(NamedStream(StringIO(text), name), **options)
@@ -297,108 +293,87 @@ _ABOUT_NUMBERS = re.compile("could not convert|inhomogeneous|invalid literal|out
 """Errors of Python and NumPy for lines that hold something else."""
 
 
-@dataclass(slots=True)
-class Division:
-    """Where frames lie, and what they are seen to hold."""
-
-    starts: array[int] = field(default_factory=partial(array, "q"))
-    stops: array[int] = field(default_factory=partial(array, "q"))
-    n_atoms: int = 0
-    n_with: Counter[str] = field(default_factory=Counter)
-    """By field: in how many frames it is."""
-    remarks: dict[str, list[int]] = field(default_factory=dict)
-    """By remark: the first frame that it is about, and how many."""
-    lost: tuple[LostBytes, ...] = ()
-    _last: Span | None = None
-
-    def add(self, span: Span) -> None:
-        """Take in the next frame."""
-        self.n_atoms, self._last = span.n_atoms, span
-        self.n_with.update(span.fields)
-        for remark in span.remarks:
-            self.remarks.setdefault(remark, [len(self.starts), 0])[1] += 1
-        self.starts.append(span.start)
-        self.stops.append(span.stop)
-
-    def drop_last(self) -> None:
-        """Leave the last frame out."""
-        assert self._last is not None
-        self.n_with.subtract(self._last.fields)
-        for remark in self._last.remarks:
-            self.remarks[remark][1] -= 1
-        self.starts.pop()
-        self.stops.pop()
-
-
 class TextFrames(ForeignFrames):
     """A file of text whose frames are found by the rules of its format."""
 
     def __init__(self, path: Path, kind: str, options: Mapping[str, Any]) -> None:
-        self.path = path
+        super().__init__(path)
         module, _, name = FORMATS[kind].partition(":")
         home = import_module(f"mdio.layouts.foreign.text.{module}")
         self.format: TextFormat = getattr(home, name)(kind, options)
-        self._file, self._process = opened_unpacked(path), os.getpid()
+        if self.format.needs_n_atoms and "n_atoms" not in options:
+            raise self._lacks_n_atoms()
+        self._starts, self._stops = array("q"), array("q")
+        self._n_with = Counter[str]()
+        """By field: in how many frames it is."""
+        self._remarks: dict[str, list[int]] = {}
+        """By remark: the first frame that it is about, and how many."""
         try:
-            self.division = self._divide()
+            self._divide()
         except BaseException:
             self.close()
             raise
-        self.n_frames = len(self.division.starts)
-        self.n_atoms = self.division.n_atoms
-        n_with = self.division.n_with
+        self.n_frames, n_with = len(self._starts), self._n_with
         self.has_times = n_with["time"] == self.n_frames
         self.fields = tuple(name for name in ("velocities", "forces") if n_with[name])
-        self.lost = self.division.lost
         self.counts, self.names_lengths = self.format.counts, self.format.names_lengths
         self.sparse = tuple(name for name in self.fields if n_with[name] < self.n_frames)
 
-    def _divide(self) -> Division:
+    def _open(self) -> BinaryIO:
+        return opened_unpacked(self.path)
+
+    def _divide(self) -> None:
+        """Find the frames; the last is taken in if it is seen to be whole."""
         nbytes = None if packed_as(self.path) in UNPACKED_BY else self.path.stat().st_size
-        lines, division = Lines(self._file), Division()
+        lines, last = Lines(self._file), None
         problem: FrameError | None = None
-        with self._whole():
+        with self._translated("divided"):
             try:
                 for span in self.format.spans(lines, nbytes):
-                    self._check_atoms(division, span)
-                    division.add(span)
+                    if last is not None:
+                        self._take(last)
+                    self._check_atoms(span)
+                    last = span
             except FrameError as error:
                 problem = error
             except (ValueError, LookupError, ArithmeticError) as error:
-                problem = FrameError(f"what stands there cannot be read ({_words(error)})")
-            size = self._size() if nbytes is None else nbytes
-            if division.stops and division.stops[-1] == size and not self._ends_whole(division):
-                division.drop_last()
+                problem = FrameError(f"what stands there cannot be read ({one_line(error)})")
+            size = int(self._file.seek(0, os.SEEK_END)) if nbytes is None else nbytes
+            if last is not None and (last.stop < size or self._ends_whole(last)):
+                self._take(last)
+            elif last is not None:
                 problem = FrameError(
                     "the last line has no end and may be cut; if it is whole, put a newline there",
                     at_end=True,
                 )
-            end = division.stops[-1] if division.stops else 0
-            if not division.stops:
+            if not self._stops:
                 raise self._refusal(0, str(problem or "it holds no frame"), lines.number)
+            n_frames, end = len(self._stops), self._stops[-1]
             if problem is not None and not self._is_blank(end):
-                n_frames = len(division.stops)
-                division.lost = (
-                    LostBytes(str(self.path), n_frames, end, size - end, at_end=problem.at_end),
-                )
-        return division
+                left = LostBytes(str(self.path), n_frames, end, size - end, at_end=problem.at_end)
+                self.lost = (left,)
 
-    def _check_atoms(self, division: Division, span: Span) -> None:
-        if division.starts and span.n_atoms != division.n_atoms:
+    def _check_atoms(self, span: Span) -> None:
+        if not self._starts:
+            self.n_atoms = span.n_atoms
+        elif span.n_atoms != self.n_atoms:
             raise SourceError(
-                f"{self.path}: frame {len(division.starts)} (byte {span.start}) has "
-                f"{plural(span.n_atoms, 'atom')}, the first has {division.n_atoms}; a trajectory "
+                f"{self.path}: frame {len(self._starts)} (byte {span.start}) has "
+                f"{plural(span.n_atoms, 'atom')}, the first has {self.n_atoms}; a trajectory "
                 "has the same atoms throughout: write the others into a file of their own"
             )
 
-    def _ends_whole(self, division: Division) -> bool:
-        """Return whether the last frame is whole, also if its last line has no end."""
-        raw = self._raw(division.starts[-1], division.stops[-1])
-        return raw.endswith(b"\n") or self.format.is_whole_without_newline(raw)
+    def _take(self, span: Span) -> None:
+        self._n_with.update(span.fields)
+        for remark in span.remarks:
+            self._remarks.setdefault(remark, [len(self._starts), 0])[1] += 1
+        self._starts.append(span.start)
+        self._stops.append(span.stop)
 
-    def _size(self) -> int:
-        """Return how large the file is once it is unpacked."""
-        return self._file.seek(0, os.SEEK_END)
+    def _ends_whole(self, span: Span) -> bool:
+        """Return whether the last frame is whole, also if its last line has no end."""
+        raw = self._raw(span.start, span.stop)
+        return raw.endswith(b"\n") or self.format.is_whole_without_newline(raw)
 
     def _is_blank(self, start: int) -> bool:
         """Return whether nothing follows."""
@@ -410,13 +385,10 @@ class TextFrames(ForeignFrames):
 
     def _raw(self, start: int, stop: int) -> bytes:
         self._file.seek(start)
-        return self._file.read(stop - start)
+        return bytes(self._file.read(stop - start))
 
     def _frame(self, frame: int) -> bytes:
-        # A forked process has its parent's position in the file: it opens the file for itself.
-        if self._process != os.getpid():
-            self._file, self._process = opened_unpacked(self.path), os.getpid()
-        start, stop = self.division.starts[frame], self.division.stops[frame]
+        start, stop = self._starts[frame], self._stops[frame]
         raw = self._raw(start, stop)
         if len(raw) < stop - start:
             raise SourceError(
@@ -427,7 +399,7 @@ class TextFrames(ForeignFrames):
 
     def read(self, frame: int) -> Snapshot:
         """Return a frame; raises SourceError."""
-        with self._whole():
+        with self._translated("read"):
             raw = self._frame(frame)
         try:
             snapshot = self.format.read(raw, self.n_atoms)
@@ -437,36 +409,19 @@ class TextFrames(ForeignFrames):
             raise self._refusal(frame, str(error)) from error
         except Exception as error:  # MDAnalysis' readers raise anything
             line = odd_line(raw) if _ABOUT_NUMBERS.search(str(error)) else ""
-            problem = line or f"MDAnalysis finds: {_words(error)}"
+            problem = line or f"MDAnalysis finds: {one_line(error)}"
             raise self._refusal(frame, problem) from error
         if not self.has_times:
             snapshot.time = None
         return snapshot
 
-    @contextmanager
-    def _whole(self) -> Iterator[None]:
-        """Name the file in errors that do not, and report damaged compressed files."""
-        try:
-            yield
-        except AtomCountError:
-            raise AtomCountError(
-                f"{self.path}: its format does not hold the number of atoms; give a topology with "
-                "-s/--top FILE (in Python: n_atoms=)"
-            ) from None
-        except SourceError as error:
-            text = str(error)
-            raise (
-                error if text.startswith(str(self.path)) else SourceError(f"{self.path}: {text}")
-            ) from None
-        except MdioError:
-            raise
-        except Exception as error:
-            if (suffix := packed_as(self.path)) not in UNPACKED_BY:
-                raise
-            raise SourceError(
-                f"{self.path}: cannot be unpacked ({_words(error)}); it is cut or damaged: "
-                f"{UNPACKED_BY[suffix]} tells more"
-            ) from error
+    def _failure(self, what: str, error: BaseException) -> BaseException:  # noqa: ARG002
+        if (suffix := packed_as(self.path)) not in UNPACKED_BY:
+            return error
+        return SourceError(
+            f"{self.path}: cannot be unpacked ({one_line(error)}); it is cut or damaged: "
+            f"{UNPACKED_BY[suffix]} tells more"
+        )
 
     def _refusal(self, frame: int, problem: str, line: int | None = None) -> SourceError:
         where = "" if line is None else f" (by line {line})"
@@ -487,16 +442,8 @@ class TextFrames(ForeignFrames):
     def remarks(self) -> Iterator[str]:
         """Yield what is assumed or not read, in words."""
         yield from self.format.made_up()
-        for remark, (first, count) in self.division.remarks.items():
+        for remark, (first, count) in self._remarks.items():
             if count == self.n_frames:
                 yield remark
-            elif count:
+            else:
                 yield f"{remark} (frame {first}; {plural(count, 'frame')} in all)"
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
-def _words(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -283,7 +283,9 @@ class TRC(TextFormat):
                 f"blocks {', '.join(blocks)}, without the {missing[0]} of the first frame",
                 at_end=True,
             )
-        return Span(start, stop, n_atoms, _fields(blocks), _remarks(blocks))
+        fields = frozenset({"time"} if TIME in blocks else ())
+        remarks = tuple(f"blocks {name} are not read" for name in blocks if name not in READ)
+        return Span(start, stop, n_atoms, fields, remarks)
 
     def is_whole_without_newline(self, raw: bytes) -> bool:
         """Return whether the last block has its END."""
@@ -324,11 +326,3 @@ def _block(lines: Lines) -> tuple[str, int]:
             return name, n_rows
         n_rows += not line.lstrip().startswith(b"#")
     raise BlockError(f"a block {name} without END", at_end=True, name=name)
-
-
-def _fields(blocks: list[str]) -> frozenset[str]:
-    return frozenset({"time"} if TIME in blocks else ())
-
-
-def _remarks(blocks: list[str]) -> tuple[str, ...]:
-    return tuple(f"blocks {name} are not read" for name in blocks if name not in READ)

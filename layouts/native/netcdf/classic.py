@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -163,9 +164,11 @@ class ClassicFile:
             begin = min((v.begin for _, v in described if v.is_record), default=file.nbytes)
             n_records = max(0, file.nbytes - begin) // max(1, self.record_nbytes)
         self.dimensions = {name: size or n_records for name, size in sizes}
-        self.variables = {
-            name: self._with_stride(variable, n_records) for name, variable in described
-        }
+        self.variables = {}
+        for name, v in described:
+            shape = (n_records, *v.shape[1:]) if v.is_record else v.shape
+            stride = self.record_nbytes if v.is_record else v.row_nbytes
+            self.variables[name] = replace(v, shape=shape, stride=stride)
 
     def _describe(self, cursor: _Cursor, sizes: list[tuple[str, int]]) -> tuple[str, Variable]:
         name = cursor.name()
@@ -220,11 +223,6 @@ class ClassicFile:
                 f"beyond the record that begins at {records[0][0]} and has {self.record_nbytes}"
             )
 
-    def _with_stride(self, v: Variable, n_records: int) -> Variable:
-        shape = (n_records, *v.shape[1:]) if v.is_record else v.shape
-        stride = self.record_nbytes if v.is_record else v.row_nbytes
-        return Variable(v.dtype, shape, v.dimensions, v.attributes, v.begin, stride, v.is_record)
-
     def close(self) -> None:
         """Close the file."""
         self.file.close()
@@ -270,15 +268,10 @@ CDF5 = 5
 """Version of classic NetCDF that counts in 64 bits."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Header:
-    """The header of a classic NetCDF file: it counts the records."""
-
-    raw: bytes
-
-    def __call__(self, start: int, stop: int) -> bytes:
-        count = struct.pack(">q" if self.raw[3] == CDF5 else ">i", stop - start)
-        return self.raw[:4] + count + self.raw[4 + len(count) :]
+def _header_of(raw: bytes, start: int, stop: int) -> bytes:
+    """Return a header that counts records ``start:stop``."""
+    count = struct.pack(">q" if raw[3] == CDF5 else ">i", stop - start)
+    return raw[:4] + count + raw[4 + len(count) :]
 
 
 def bytes_of(path: Path, data: ClassicFile, n_frames: int) -> FrameTable | None:
@@ -297,4 +290,5 @@ def bytes_of(path: Path, data: ClassicFile, n_frames: int) -> FrameTable | None:
         return None
     if max(fixed, default=0) > begin:
         return None
-    return FrameTable(path, edges, _Header(data.file.peek(0, begin)), byte_order=">")
+    own = partial(_header_of, data.file.peek(0, begin))
+    return FrameTable(path, edges, own, byte_order=">")

@@ -123,12 +123,13 @@ class HDF5File:
             return self._columns[name][start:stop]
         chunks = self._chunks(name)
         if chunks is None:
-            return self._values(name, self._index(name, start, stop, span))
+            rows = slice(start, stop)
+            return self._values(name, rows if len(variable.shape) < 2 else (rows, slice(*span)))
         low, high = span
         atoms = None if high - low == chunks.n_atoms else np.arange(low, high)
-        rows = np.empty((stop - start, high - low, 3), np.float32)
-        chunks.read(start, stop, atoms, rows)
-        return rows
+        values = np.empty((stop - start, high - low, 3), np.float32)
+        chunks.read(start, stop, atoms, values)
+        return values
 
     def read(
         self, start: int, stop: int, spans: Mapping[str, tuple[int, int]]
@@ -144,10 +145,6 @@ class HDF5File:
                 f"{self.path}: frames {start}:{stop} cannot be read ({error}); "
                 "the file may be damaged"
             ) from error
-
-    def _index(self, name: str, start: int, stop: int, span: tuple[int, int]) -> Any:
-        rows = slice(start, stop)
-        return rows if len(self.variables[name].shape) < 2 else (rows, slice(*span))
 
 
 def is_amber(path: Path) -> bool:

@@ -110,7 +110,8 @@ class NCDFEncoder(Encoder):
     @property
     def header_nbytes(self) -> int:
         """Bytes before the first record."""
-        return len(self._header(0))
+        none = np.empty(0, np.int64)
+        return len(self.header(none.astype(np.float64), none))
 
     @property
     def frame_nbytes(self) -> int:
@@ -129,31 +130,9 @@ class NCDFEncoder(Encoder):
 
     def header(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> bytes:  # noqa: ARG002
         """Return the header of a file with these frames; see the base class."""
-        return self._header(len(time))
-
-    def frames(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
-        """Return the records of all frames; see the base class."""
-        rows = np.empty(block.n_frames, self._dtype) if out is None else out.view(self._dtype)
-        rows["coordinates"] = block.positions
-        rows["time"] = block.time
-        if self.has_box:
-            rows["cell_lengths"] = block.box[:, :3]
-            rows["cell_angles"] = block.box[:, 3:]
-        elif block.box.any():
-            raise OutputError(
-                "ncdf files have unit cells in all frames or in none, but the first frame has none "
-                "and a later one has; write trr, h5md or zarr"
-            )
-        if "velocities" in self.fields and block.velocities is not None:
-            np.divide(block.velocities, np.float32(AMBER_VELOCITY), out=rows["velocities"])
-        if "forces" in self.fields and block.forces is not None:
-            np.multiply(block.forces, np.float32(KCAL), out=rows["forces"])
-        return rows.view(np.uint8)
-
-    def _header(self, n_frames: int) -> bytes:
         sizes = dict(zip(DIMENSIONS, (0, self.n_atoms, 3, 3, 3, 5, len(self.kinds)), strict=True))
         sizes = {name: size for name, size in sizes.items() if size or name == "frame"}
-        head = struct.pack(">4sI", b"CDF\x02", n_frames)
+        head = struct.pack(">4sI", b"CDF\x02", len(time))
         head += struct.pack(">II", NC_DIMENSION, len(sizes))
         for name, size in sizes.items():
             head += _text(name) + struct.pack(">I", size)
@@ -188,6 +167,25 @@ class NCDFEncoder(Encoder):
         for text, (_, column, offset) in zip(described, records, strict=True):
             head += text + struct.pack(">IQ", column.itemsize, begin + offset)
         return head + values
+
+    def frames(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
+        """Return the records of all frames; see the base class."""
+        rows = np.empty(block.n_frames, self._dtype) if out is None else out.view(self._dtype)
+        rows["coordinates"] = block.positions
+        rows["time"] = block.time
+        if self.has_box:
+            rows["cell_lengths"] = block.box[:, :3]
+            rows["cell_angles"] = block.box[:, 3:]
+        elif block.box.any():
+            raise OutputError(
+                "ncdf files have unit cells in all frames or in none, but the first frame has none "
+                "and a later one has; write trr, h5md or zarr"
+            )
+        if "velocities" in self.fields and block.velocities is not None:
+            np.divide(block.velocities, np.float32(AMBER_VELOCITY), out=rows["velocities"])
+        if "forces" in self.fields and block.forces is not None:
+            np.multiply(block.forces, np.float32(KCAL), out=rows["forces"])
+        return rows.view(np.uint8)
 
 
 def _dimensions(name: str) -> tuple[str, ...]:
@@ -384,7 +382,12 @@ class NCDFLayout(NativeLayout):
         shapes |= dict.fromkeys(CELL, (n_frames, 3))
         shapes |= dict.fromkeys(VARIABLES.values(), (n_frames, n_atoms, 3))
         for name in sorted(self._names):
-            self._check_variable(name, shapes[name])
+            variable = data.variables[name]
+            if variable.shape != shapes[name] or variable.dtype.kind != "f":
+                raise self._fail(
+                    f"{name} holds {variable.dtype} of shape {variable.shape}",
+                    f"floats of {shapes[name]}",
+                )
         self._factors = {name: self._factor(name) for name in sorted(self._names)}
         self._scales = {name: self._scale(name) for name in self._names}
         self._fills = {name: self._fill_of(name) for name in self._names}
@@ -393,13 +396,6 @@ class NCDFLayout(NativeLayout):
         self._refuse_needless_options()
         info = self._describe(n_whole, n_atoms)
         return info.replace(flaws=info.flaws._replace(lost=lost))
-
-    def _check_variable(self, name: str, shape: tuple[int, ...]) -> None:
-        variable = self._data.variables[name]
-        if variable.shape != shape or variable.dtype.kind != "f":
-            raise self._fail(
-                f"{name} holds {variable.dtype} of shape {variable.shape}", f"floats of {shape}"
-            )
 
     def _factor(self, name: str) -> float | None:
         """Return the factor from the unit of a variable to that of mdio; None where it is 1."""
@@ -559,7 +555,10 @@ class NCDFLayout(NativeLayout):
             self._fill_frame_values(arrays, first, last, part)
             for name, field in fields.items():
                 out = getattr(part, field)
-                values = _single(self._scaled(arrays, name))
+                values = self._scaled(arrays, name)
+                if values.dtype.itemsize != 4:
+                    with np.errstate(over="ignore", invalid="ignore"):
+                        values = values.astype(np.float32)
                 swap_to_native(values, out, atoms, self._factors[name])
 
     def _fill_frame_values(
@@ -592,11 +591,3 @@ class NCDFLayout(NativeLayout):
             return arrays[name]
         with np.errstate(over="ignore", invalid="ignore"):
             return cast(NDArray[Any], arrays[name] * scale)
-
-
-def _single(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Return values as float32, of either byte order."""
-    if values.dtype.itemsize == 4:
-        return values
-    with np.errstate(over="ignore", invalid="ignore"):
-        return values.astype(np.float32)

@@ -21,26 +21,20 @@ from mdio.core.kernels import backend, checks
 from mdio.core.kernels.checks import Float32s, Float64s, Int64s
 
 
-def planar_to_xyz(
-    planar: Float32s, out: Float32s, atoms: Int64s | None = None, swap: bool = False
-) -> None:
+def planar_to_xyz(planar: Float32s, out: Float32s, atoms: Int64s | None = None) -> None:
     """Interleave coordinates that are stored as all x, all y, all z (DCD).
 
     `planar` ((F, 3, A) float32): contiguous along the atoms; frames and axes may lie anywhere
     (record markers between them) and need no alignment. Bytes are swapped if its dtype is of the
     other byte order. `out` ((F, k, 3) float32): filled. `atoms` ((k,) int64, optional): which
-    atoms; all by default. `swap`: whether the bytes are the other way round than the dtype says.
+    atoms; all by default.
     """
-    planar, swapped = checks.coordinates(planar, "planar")
-    n_frames, n_axes, n_atoms = planar.shape
-    if n_axes != 3:
-        raise ValueError(f"planar has shape {planar.shape}; it must be (frames, 3, atoms)")
-    if planar.size and n_atoms > 1 and planar.strides[2] != 4:
-        raise ValueError("planar must be contiguous along its atoms; pass a copy")
+    planar, swapped = checks.planes(planar)
+    n_frames, _, n_atoms = planar.shape
     atoms, n_out = checks.indices(atoms, n_atoms)
     out = checks.output(out, n_frames, n_out)
     if out.size:
-        backend.module.planar_to_xyz(planar, out, atoms, swap != swapped)
+        backend.module.planar_to_xyz(planar, out, atoms, swapped)
 
 
 def swap_to_native(
@@ -81,12 +75,10 @@ def xyz_to_planar(src: Float32s, planar: Float32s) -> None:
     need no alignment.
     """
     src = checks.native_rows(src, "src")
-    planar, swapped = checks.coordinates(planar, "planar")
+    planar, swapped = checks.planes(planar)
     n_frames, n_atoms, _ = src.shape
     if planar.shape != (n_frames, 3, n_atoms) or swapped:
         raise ValueError(f"planar has shape {planar.shape}; it must be {(n_frames, 3, n_atoms)}")
-    if planar.size and n_atoms > 1 and planar.strides[2] != 4:
-        raise ValueError("planar must be contiguous along its atoms")
     if not planar.flags.writeable:
         raise ValueError("planar is read-only")
     if planar.size:
@@ -113,7 +105,20 @@ def rmsd(
     finite for frames with a number that is not. Raises ValueError: no atoms, a reference that is
     not finite, weights that are negative or sum to zero.
     """
-    reference, weights, out = checks.rmsd_arguments(positions, reference, weights, out)
+    n_frames, n_atoms = checks.native_rows(positions, "positions").shape[:2]
+    reference = np.ascontiguousarray(reference, np.float64)
+    if n_atoms == 0 or reference.shape != (n_atoms, 3):
+        raise ValueError(f"reference has shape {reference.shape} for {n_atoms} atoms")
+    if not np.isfinite(reference).all():
+        raise ValueError("the reference has numbers that are not finite")
+    if weights is not None:
+        weights = np.ascontiguousarray(weights, np.float64)
+        if weights.shape != (n_atoms,):
+            raise ValueError(f"weights have shape {weights.shape} for {n_atoms} atoms")
+        if not (weights.min() >= 0 and 0 < weights.sum() < np.inf):
+            raise ValueError("weights must not be negative, and some must be positive")
+    out = np.empty(n_frames) if out is None else out
+    checks.array(out, "out", np.float64, (n_frames,), filled=True)
     if out.size:
         backend.module.rmsd(positions, reference, weights, superpose, out)
     return out
@@ -130,16 +135,9 @@ def dihedrals(positions: Float32s, quads: Int64s, out: Float64s) -> float:
     are not a number do not count.
     """
     n_frames, n_atoms = checks.native_rows(positions, "positions").shape[:2]
-    if quads.ndim != 2 or quads.shape[1] != 4:
-        raise ValueError(f"quads has shape {quads.shape}; it must be (angles, 4)")
-    if not quads.flags.c_contiguous:
-        raise TypeError("quads must be contiguous")
+    checks.array(quads, "quads", np.int64, (None, 4))
     checks.indices(quads.reshape(-1), n_atoms)
-    shape = n_frames, 2 * len(quads)
-    if out.dtype != np.float64 or out.shape != shape or not out.flags.c_contiguous:
-        raise ValueError(f"out must be a contiguous float64 array of shape {shape}")
-    if not out.flags.writeable:
-        raise ValueError("out is read-only")
+    checks.array(out, "out", np.float64, (n_frames, 2 * len(quads)), filled=True)
     return float(backend.module.dihedrals(positions, quads, out)) if out.size else 0.0
 
 
@@ -258,11 +256,10 @@ def follow(
     those of the first frame. `apply`: whether positions are to be changed. Raises ValueError: a
     frame has no cell.
     """
-    shape = positions.shape[1:]
-    if not (last.shape == shifts.shape == shape and last.dtype == np.float64):
-        raise ValueError(f"last and shifts must have the shape {shape}")
+    checks.array(last, "last", np.float64, positions.shape[1:], filled=True)
+    checks.array(shifts, "shifts", np.int32, positions.shape[1:], filled=True)
     vectors = _checked(positions, boxes, None)
-    backend.module.follow(positions, vectors, last, checks.int32s(shifts, "shifts"), known, apply)
+    backend.module.follow(positions, vectors, last, shifts, known, apply)
 
 
 def best_rotations(sums: Float64s) -> Float64s:

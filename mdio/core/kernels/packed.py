@@ -33,78 +33,55 @@ from numpy.typing import NDArray
 from mdio.core.kernels import backend, checks
 from mdio.core.kernels.checks import Float32s, Folded, Int32s, Int64s
 
-
-def quantise_deltas(positions: Float32s, step: float, out: Int32s | None = None) -> Int32s | None:
-    """Turn coordinates into integers of `step`, differenced along the frames.
-
-    `positions` ((F, A, 3) float32): coordinates. `step`: in the same unit; each integer is ``rint(x
-    / step)`` in float64. `out` ((F, A, 3) int32, optional): filled and returned; C-contiguous.
-    Returns (F, A, 3) int32, or None: the first frame as it is, the others as differences to the
-    frame before. None if a number is not finite or its integer reaches 2**30.
-    """
-    positions = checks.native_rows(positions, "positions")
-    deltas = checks.deltas_output(out, positions.shape)
-    step = checks.step_size(step, "step")
-    return deltas if backend.module.quantise(positions, step, False, deltas) else None
+Bytes = NDArray[np.uint8]
+FRAMES = (None, None, 3)
 
 
-def quantise_xtc(
-    positions: Float32s, precision_per_nm: float, out: Int32s | None = None
+def quantise(
+    positions: Float32s, scale: float, out: Int32s | None = None, *, xtc: bool = False
 ) -> Int32s | None:
-    """Find the integers that an XTC file held, differenced along the frames.
+    """Turn coordinates into integers, differenced along the frames.
 
-    `positions` ((F, A, 3) float32): coordinates in angstrom as MDAnalysis reads them from XTC.
-    `precision_per_nm`: the file's precision (usually 1000). Other arguments and the result are
-    those of `quantise_deltas`; it is None unless `dequantise_xtc` gives back every bit.
+    `positions` ((F, A, 3) float32): coordinates. `scale`: step of the integers, each of which is
+    ``rint(x / step)`` in float64; if `xtc`, the precision per nm (usually 1000) of an XTC file
+    whose integers are to be found, in coordinates in angstrom as MDAnalysis reads them. `out`
+    ((F, A, 3) int32, optional): filled and returned; C-contiguous.
+    Returns (F, A, 3) int32, or None: the first frame as it is, the others as differences to the
+    frame before. None if a number is not finite or its integer reaches 2**30, and if `xtc`, unless
+    `dequantise` gives back every bit.
     """
     positions = checks.native_rows(positions, "positions")
-    precision = checks.step_size(precision_per_nm, "precision_per_nm")
-    deltas = checks.deltas_output(out, positions.shape)
-    return deltas if backend.module.quantise(positions, precision, True, deltas) else None
+    scale = checks.step_size(scale, "scale")
+    if out is None:
+        out = np.empty(positions.shape, np.int32)
+    deltas = checks.array(out, "out", np.int32, positions.shape, filled=True)
+    return deltas if backend.module.quantise(positions, scale, xtc, deltas) else None
 
 
-def dequantise_deltas(
+def dequantise(
     deltas: Int32s,
-    step: float,
+    scale: float,
     out: Float32s,
     atoms: Int64s | None = None,
     first: int = 0,
     last: int | None = None,
+    *,
+    xtc: bool = False,
 ) -> None:
-    """Undo `quantise_deltas`: sum along the frames and multiply by `step`.
+    """Undo `quantise`: sum along the frames and multiply.
 
-    `deltas` ((F, A, 3) int32): C-contiguous. `step`: the step they were made with; numbers are
-    ``float32(integer * step)``, in float64. `out` ((last - first, k, 3) float32): filled. `atoms`
-    ((k,) int64, optional): which atoms; all by default. `first`, `last`: frames that are wanted;
-    those before `first` are summed but not written.
+    `deltas` ((F, A, 3) int32): C-contiguous. `scale`, `xtc`: with which they were made. Numbers are
+    ``float32(integer * step)``, in float64; if `xtc`, they have the float32 arithmetic of xdrfile
+    and MDAnalysis: ``float32(integer) * (float32(1) / float32(precision)) * float32(10)``, each
+    product rounded. `out` ((last - first, k, 3) float32): filled. `atoms` ((k,) int64, optional):
+    which atoms; all by default. `first`, `last`: frames that are wanted; those before `first` are
+    summed but not written.
     """
-    out, atoms, last = checks.read_arguments(
-        checks.integer_frames(deltas, "deltas").shape, out, atoms, first, last
-    )
+    shape = checks.array(deltas, "deltas", np.int32, FRAMES).shape
+    out, atoms, last = checks.read_arguments(shape, out, atoms, first, last)
     if out.size:
-        step = checks.step_size(step, "step")
-        backend.module.dequantise(deltas, step, False, out, atoms, first, last)
-
-
-def dequantise_xtc(
-    deltas: Int32s,
-    precision_per_nm: float,
-    out: Float32s,
-    atoms: Int64s | None = None,
-    first: int = 0,
-    last: int | None = None,
-) -> None:
-    """Undo `quantise_xtc`, with the float32 arithmetic of xdrfile and MDAnalysis.
-
-    An integer becomes ``float32(integer) * (float32(1) / float32(precision)) * float32(10)``, each
-    product rounded to float32; the other arguments are those of `dequantise_deltas`.
-    """
-    out, atoms, last = checks.read_arguments(
-        checks.integer_frames(deltas, "deltas").shape, out, atoms, first, last
-    )
-    if out.size:
-        precision = checks.step_size(precision_per_nm, "precision_per_nm")
-        backend.module.dequantise(deltas, precision, True, out, atoms, first, last)
+        scale = checks.step_size(scale, "scale")
+        backend.module.dequantise(deltas, scale, xtc, out, atoms, first, last)
 
 
 def fold(integers: Int32s) -> Folded:
@@ -112,17 +89,17 @@ def fold(integers: Int32s) -> Folded:
 
     0, -1, 1, -2, ... become 0, 1, 2, 3, ...; `integers` are C-contiguous, of any shape.
     """
-    folded: Folded = backend.module.fold(checks.int32s(integers, "integers"))
+    folded: Folded = backend.module.fold(checks.array(integers, "integers", np.int32))
     return folded
 
 
 def unfold(folded: Folded, out: Int32s) -> None:
     """Undo `fold`: fill `out`, C-contiguous int32 of as many numbers."""
-    checks.unfold_arguments(folded, out)
+    checks.array(folded, "folded", np.uint16 if folded.itemsize == 2 else np.uint32)
+    if checks.array(out, "out", np.int32, filled=True).size != folded.size:
+        raise ValueError(f"out has {out.size} numbers; it must have {folded.size}")
     backend.module.unfold(folded, out)
 
-
-Bytes = NDArray[np.uint8]
 
 GROUP = 32
 BEHIND = 16
@@ -146,15 +123,13 @@ def pack(integers: Int32s, room: Bytes) -> Bytes | None:
     bytes. Returns (n,) uint8, or None: what of `room` is filled; None if it were more than the
     integers as they are.
     """
-    checks.int32s(integers, "integers")
+    checks.array(integers, "integers", np.int32)
     if not integers.size:
         raise ValueError("there are no integers to pack")
     n_rows, n_numbers = len(integers), integers.size // len(integers)
     most = packed_limit(n_rows, n_numbers)
-    if room.dtype != np.uint8 or room.ndim != 1 or not room.flags.c_contiguous:
-        raise TypeError("room must be a contiguous array of uint8")
-    if room.size < most or not room.flags.writeable:
-        raise ValueError(f"room has {room.size} bytes; it must be writable and have {most}")
+    if checks.array(room, "room", np.uint8, (None,), filled=True).size < most:
+        raise ValueError(f"room has {room.size} bytes; it must have {most}")
     nbytes = int(backend.module.pack(integers, room))
     return room[:nbytes] if nbytes - BEHIND <= n_rows * _plain_nbytes(n_numbers) else None
 
@@ -164,7 +139,7 @@ def difference_first(deltas: Int32s) -> None:
 
     These are smaller than coordinates.
     """
-    checks.integer_frames(deltas, "deltas")
+    checks.array(deltas, "deltas", np.int32, FRAMES)
     deltas[0, 1:] -= deltas[0, :-1].copy()
 
 
@@ -178,45 +153,25 @@ def sum_packed(
     last: int | None = None,
     *,
     xtc: bool,
+    kept: Bytes | None = None,
 ) -> None:
-    """Undo `pack` of what `quantise_deltas` or `quantise_xtc` made.
+    """Undo `pack` of what `quantise` made.
 
-    In between, `difference_first` has been applied.
+    In between, `difference_first` has been applied, or, if there is `kept`,
+    `difference_neighbours`.
 
     `packed` ((n,) uint8): C-contiguous. `shape` ((F, A)): frames and atoms, at least one of each.
-    `scale`: step, or precision per nm if `xtc`. `out` ((last - first, k, 3) float32): filled, with
-    the arithmetic of `dequantise_deltas`, or `dequantise_xtc` if `xtc`. `atoms` ((k,) int64,
-    optional): which atoms; all by default. `first`, `last`: frames that are wanted; all by default.
-    `xtc`: what `scale` is. Raises ValueError: the bytes do not fit together, whether those wanted
-    are concerned or not.
+    `scale`, `xtc`: with which integers were made. `out` ((last - first, k, 3) float32): filled,
+    with the arithmetic of `dequantise`. `atoms` ((k,) int64, optional): which atoms; all by
+    default. `first`, `last`: frames that are wanted; all by default. `kept` ((A,) uint8): what is
+    kept of the atoms. Raises ValueError: the bytes do not fit together, whether those wanted are
+    concerned or not.
     """
     out, atoms, last = checks.read_arguments(shape, out, atoms, first, last)
     scale = checks.step_size(scale, "scale")
-    packed = _bytes(packed)
-    backend.module.sum_packed(packed, *shape, None, scale, xtc, out, atoms, first, last)
-
-
-def sum_packed_neighbours(
-    packed: Bytes,
-    kept: Bytes,
-    n_frames: int,
-    scale: float,
-    out: Float32s,
-    atoms: Int64s | None = None,
-    first: int = 0,
-    last: int | None = None,
-    *,
-    xtc: bool,
-) -> None:
-    """Undo `pack` of what `difference_neighbours` made.
-
-    `kept` ((A,) uint8): what is kept of the atoms. The other arguments are those of `sum_packed`.
-    """
-    shape = (n_frames, kept.size)
-    checks.mask_bytes(kept, kept.size)
-    out, atoms, last = checks.read_arguments(shape, out, atoms, first, last)
-    scale = checks.step_size(scale, "scale")
-    packed = _bytes(packed)
+    checks.array(packed, "packed", np.uint8, (None,))
+    if kept is not None:
+        checks.array(kept, "kept", np.uint8, shape[1:])
     backend.module.sum_packed(packed, *shape, kept, scale, xtc, out, atoms, first, last)
 
 
@@ -227,12 +182,11 @@ def encode_rigid(
 
     ``docs/rigid.md`` has the format.
 
-    `positions` ((F, A, 3) float32): become integers as by `quantise_deltas`, `scale` being the
-    step; as by `quantise_xtc` if `xtc`, `scale` being the precision. `key_every`: every so many
-    frames one needs none before it, up to 255. `least`: so many atoms, up to 4,096, can be decoded
-    without the others; both 0: only all. Returns tuple, or None: A description, which another
-    compressor makes small, and (n,) uint8, which none does, and which last until this thread
-    encodes again. None of a single frame, or where there are no such integers.
+    `positions` ((F, A, 3) float32), `scale`, `xtc`: become integers as by `quantise`. `key_every`:
+    every so many frames one needs none before it, up to 255. `least`: so many atoms, up to 4,096,
+    can be decoded without the others; both 0: only all. Returns tuple, or None: A description,
+    which another compressor makes small, and (n,) uint8, which none does, and which last until this
+    thread encodes again. None of a single frame, or where there are no such integers.
     """
     positions = checks.native_rows(positions, "positions")
     scale = checks.step_size(scale, "scale")
@@ -261,24 +215,18 @@ def decode_rigid(
     out, atoms, last = checks.read_arguments(shape, out, atoms, first, last)
     description = np.frombuffer(checks.buffer(description), np.uint8)
     scale = checks.step_size(scale, "scale")
-    data = _bytes(data)
+    checks.array(data, "data", np.uint8, (None,))
     backend.module.decode_rigid(description, data, *shape, scale, xtc, out, atoms, first, last)
-
-
-def _bytes(packed: Bytes) -> Bytes:
-    if packed.dtype != np.uint8 or packed.ndim != 1 or not packed.flags.c_contiguous:
-        raise TypeError("packed must be a contiguous array of uint8")
-    return packed
 
 
 def choose_neighbours(deltas: Int32s) -> Bytes | None:
     """Choose what each atom is differenced against, if that is likely to take fewer bits.
 
-    `deltas` ((F, A, 3) int32): of `quantise_deltas` or `quantise_xtc`; C-contiguous. Returns (A,)
+    `deltas` ((F, A, 3) int32): of `quantise`; C-contiguous. Returns (A,)
     uint8, or None: what is kept of the atoms; None if the differences along the frames are likely
     to be smaller. Both are estimated from two frames, as the bits of the sums over x, y and z.
     """
-    checks.integer_frames(deltas, "deltas")
+    checks.array(deltas, "deltas", np.int32, FRAMES)
     if not deltas.size:
         return None
     kept: Bytes | None = backend.module.choose_neighbours(deltas)
@@ -290,10 +238,8 @@ def difference_neighbours(deltas: Int32s, kept: Bytes) -> None:
 
     `deltas` ((F, A, 3) int32): as for `choose_neighbours`. `kept` ((A,) uint8): what that returned.
     """
-    checks.integer_frames(deltas, "deltas")
-    checks.mask_bytes(kept, deltas.shape[1])
-    if not deltas.flags.writeable:
-        raise ValueError("deltas is read-only")
+    checks.array(deltas, "deltas", np.int32, FRAMES, filled=True)
+    checks.array(kept, "kept", np.uint8, deltas.shape[1:2])
     backend.module.difference_neighbours(deltas, kept)
 
 
@@ -309,13 +255,12 @@ def sum_neighbours(
     """Undo `difference_neighbours` and the making of integers.
 
     `differences` ((F, A, 3) int32): C-contiguous; any frames of what `difference_neighbours` made.
-    `kept` ((A,) uint8): what is kept of the atoms; any bytes give some numbers. `scale`: step, or
-    precision per nm if `xtc`. `out` ((F, k, 3) float32): filled, with the arithmetic of
-    `dequantise_deltas`, or `dequantise_xtc` if `xtc`. `atoms` ((k,) int64, optional): which atoms;
-    all by default. `xtc`: what `scale` is.
+    `kept` ((A,) uint8): what is kept of the atoms; any bytes give some numbers. `scale`, `xtc`:
+    with which integers were made. `out` ((F, k, 3) float32): filled, with the arithmetic of
+    `dequantise`. `atoms` ((k,) int64, optional): which atoms; all by default.
     """
-    checks.integer_frames(differences, "differences")
-    checks.mask_bytes(kept, differences.shape[1])
+    checks.array(differences, "differences", np.int32, FRAMES)
+    checks.array(kept, "kept", np.uint8, differences.shape[1:2])
     atoms, n_out = checks.indices(atoms, differences.shape[1])
     out = checks.output(out, differences.shape[0], n_out)
     if out.size:

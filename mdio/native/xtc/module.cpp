@@ -1,4 +1,4 @@
-// mdio._xtc: arrays in, kernels called without the GIL. mdio/core/xtc_codec.py checks shapes and
+// mdio._xtc: arrays in, kernels called without the GIL. mdio/core/xtc.py checks shapes and
 // documents; nothing else calls this.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "../codecs/cpu.h"
+#include "bits.h"
 #include "file.h"
 #include "run.h"
 
@@ -41,6 +42,22 @@ void headers(int fd, std::int64_t first, const Array<std::int64_t>& offsets, std
     std::int64_t* to_step = step.mutable_data();
     py::gil_scoped_release release;
     read_headers(fd, first, edges, n_frames, n_atoms, to_vectors, to_time, to_step);
+}
+
+// (magic, atoms, step, time, box vectors, precision or None, bytes of the frame)
+py::tuple header(const std::string& raw, std::int64_t frame, std::int64_t offset, std::int64_t n_atoms) {
+    const auto* bytes = reinterpret_cast<const std::uint8_t*>(raw.data());
+    Header parsed;
+    try {
+        parsed = parse_header(bytes, raw.size(), n_atoms);
+    } catch (const std::invalid_argument& error) {
+        throw std::invalid_argument(located(frame, offset, error.what()));
+    }
+    py::tuple vectors(9);
+    for (int i = 0; i < 9; ++i) vectors[i] = double(parsed.vectors_nm[i]);
+    const py::object precision = parsed.precision > 0 ? py::object(py::float_(parsed.precision)) : py::none();
+    return py::make_tuple(load_be32(bytes), parsed.n_atoms, parsed.step, parsed.time_ps, vectors, precision,
+                          parsed.nbytes);
 }
 
 void decode(const Array<std::uint8_t>& data, std::int64_t first,
@@ -101,10 +118,11 @@ void translate(std::exception_ptr pointer) {
 }  // namespace
 
 PYBIND11_MODULE(_xtc, module) {
-    module.doc() = "XTC frames; see mdio.core.xtc_codec.";
+    module.doc() = "XTC frames; see mdio.core.xtc.";
     module.attr("PADDING") = PADDING;
     py::register_exception_translator(translate);
     module.def("scan", scan_file, py::arg("fd"), py::arg("nbytes"));
+    module.def("parse_header", header, py::arg("raw"), py::arg("frame"), py::arg("offset"), py::arg("n_atoms"));
     module.def("read_headers", headers, py::arg("fd"), py::arg("first"),
                py::arg("offsets").noconvert(), py::arg("n_atoms"), py::arg("vectors").noconvert(),
                py::arg("time").noconvert(), py::arg("step").noconvert());

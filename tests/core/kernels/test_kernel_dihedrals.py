@@ -103,12 +103,12 @@ def test_wrong_arguments():
         ((positions[:, :, :2], quads, out), ValueError),
         ((positions, quads.astype("i4"), out), TypeError),
         ((positions, quads[:, :3], out), ValueError),
-        ((positions, np.asfortranarray(np.tile(quads, (3, 1))), np.empty((3, 6))), TypeError),
+        ((positions, np.asfortranarray(np.tile(quads, (3, 1))), np.empty((3, 6))), ValueError),
         ((positions, quads + 2, out), IndexError),
         ((positions, quads - 1, out), IndexError),
         ((positions, quads, out[:2]), ValueError),
         ((positions, quads, np.empty((3, 4))[:, ::2]), ValueError),
-        ((positions, quads, out.astype("f4")), ValueError),
+        ((positions, quads, out.astype("f4")), TypeError),
         ((positions, quads, read_only), ValueError),
     ):
         with pytest.raises(error):

@@ -27,8 +27,10 @@ from suites.xtc_cases import (
     write,
 )
 
-from mdio.core.errors import FrameRangeError, OutputError
-from mdio.core.xtc import XTCFrames, encode, scan
+from mdio.core.errors import OutputError
+from mdio.core.xtc import encode, scan
+from mdio.layouts.native.file import PositionalFile
+from mdio.layouts.native.xtc import header_at, read_frames
 
 KINDS = {
     "chain": chain,
@@ -147,7 +149,7 @@ def test_threads(mixed, n_threads):
 def test_runs_longer_than_the_buffer(mixed, monkeypatch):
     path, wanted, _ = mixed
     for nbytes in (1, 20_000, 31_234):
-        monkeypatch.setattr("mdio.core.xtc.RUN_NBYTES", nbytes)
+        monkeypatch.setattr("mdio.layouts.native.xtc.BATCH_NBYTES", nbytes)
         assert_same(read(path), wanted)
 
 
@@ -155,8 +157,8 @@ def test_frames_may_be_apart_in_memory_and_nothing_else_is_written(mixed, side):
     path, wanted, n_atoms = mixed
     wide = np.full((12, n_atoms + 5, 3), -7, np.float32)
     arrays = empty_arrays(10, n_atoms) | {"positions": wide[1:11, 2:-3]}
-    with XTCFrames(path, scan(path)) as frames:
-        frames.read(20, 30, **arrays)
+    with PositionalFile(path) as file:
+        read_frames(file, scan(path), 20, 30, **arrays)
     assert_same(arrays, {name: array[20:30] for name, array in wanted.items()})
     wide[1:11, 2:-3] = -7
     assert (wide == -7).all()
@@ -174,30 +176,34 @@ def test_a_64_bit_byte_count(tmp_path):
     path.write_bytes(b"".join(frames))
     with use_side("native"):
         assert_same(read(path), wanted)
-        with XTCFrames(path, scan(path)) as opened:
-            assert [opened.header(i).magic for i in range(3)] == [2023, 1995, 2023]
+        with PositionalFile(path) as file:
+            magics = [header_at(file, scan(path), i).magic for i in range(3)]
+        assert magics == [2023, 1995, 2023]
 
 
 def test_wrong_requests(mixed, side):
     path, _, n_atoms = mixed
     index = scan(path)
-    with XTCFrames(path, index) as frames:
-        for start, stop in ((-1, 1), (0, 41), (2, 1)):
-            with pytest.raises(FrameRangeError, match=f"frames {start}:{stop} asked for"):
-                frames.read(start, stop, **empty_arrays(abs(stop - start), n_atoms))
+    with PositionalFile(path) as file:
         for atoms in ([n_atoms], [-1, 3]):
-            with pytest.raises(FrameRangeError, match="asked for"):
-                frames.read(0, 1, **empty_arrays(1, len(atoms)), atoms=np.array(atoms))
-        for wrong in (
-            {"positions": np.empty((1, n_atoms, 3))},
-            {"positions": np.empty((1, n_atoms - 1, 3), np.float32)},
-            {"positions": np.empty((1, n_atoms, 6), np.float32)[:, :, ::2]},
-            {"vectors": np.empty((2, 3, 3), np.float32)},
-            {"time": np.empty(1, np.float32)},
-            {"step": np.empty(1, np.int32)},
+            with pytest.raises(IndexError, match="atom indices must be from 0 to"):
+                arrays = empty_arrays(1, len(atoms))
+                read_frames(file, index, 0, 1, **arrays, atoms=np.array(atoms))
+        for name, wrong, error, message in (
+            ("positions", np.empty((1, n_atoms, 3)), TypeError, "must be float32"),
+            ("positions", np.empty((1, n_atoms - 1, 3), np.float32), ValueError, "must be"),
+            (
+                "positions",
+                np.empty((1, n_atoms, 6), np.float32)[:, :, ::2],
+                ValueError,
+                "contiguous",
+            ),
+            ("vectors", np.empty((2, 3, 3), np.float32), ValueError, "must be"),
+            ("time", np.empty(1, np.float32), TypeError, "must be native float64"),
+            ("step", np.empty(1, np.int32), TypeError, "must be native int64"),
         ):
-            with pytest.raises(ValueError, match="is needed"):
-                frames.read(0, 1, **(empty_arrays(1, n_atoms) | wrong))
+            with pytest.raises(error, match=message):
+                read_frames(file, index, 0, 1, **(empty_arrays(1, n_atoms) | {name: wrong}))
 
 
 def encode_one(angstrom: np.ndarray, precision: float = 1000.0, step: int = 0) -> bytes:

@@ -22,8 +22,9 @@ from suites.xtc_cases import (
 
 from mdio.core.errors import SourceError
 from mdio.core.files.index import FrameIndex
-from mdio.core.xtc import XTCFrames, scan
-from mdio.layouts.native.xtc import XTCLayout
+from mdio.core.xtc import scan
+from mdio.layouts.native.file import PositionalFile
+from mdio.layouts.native.xtc import XTCLayout, read_frames
 
 N_ATOMS = 24
 SIZES = (8, 10, 12, 16, 20, 25, 32, 40, 50, 64, 80, 101, 128, 161, 203, 256)
@@ -93,11 +94,11 @@ def test_lying_headers(small, side, frame, offset, values, message):
             assert re.search(rf"a\.xtc: frame .*({message})", str(error))
         else:  # a length beyond the end of the file is what a cut one looks like
             assert found.lost_nbytes and found.n_frames == frame > 0 and "ends" in message
-        with XTCFrames(path, index) as frames:
+        with PositionalFile(path) as file:
             for n_atoms in (0, N_ATOMS):
                 atoms = np.arange(n_atoms)
                 with pytest.raises(SourceError, match=rf"a\.xtc: frame {frame} at byte "):
-                    frames.read(0, 3, **empty_arrays(3, n_atoms), atoms=atoms)
+                    read_frames(file, index, 0, 3, **empty_arrays(3, n_atoms), atoms=atoms)
 
 
 def test_many_claimed_atoms_cost_no_memory(tmp_path, side):
@@ -264,12 +265,12 @@ def test_random_damage_gives_an_error_or_numbers(tmp_path, native):
         for place in rng.integers(0, len(raw), rng.integers(1, 6)):
             damaged[place] = rng.integers(0, 256)
         path.write_bytes(damaged)
-        with XTCFrames(path, index) as frames:
+        with PositionalFile(path) as file:
             arrays = empty_arrays(1, 700)
             guarded = np.full((1, 720, 3), -7, np.float32)
             arrays["positions"] = guarded[:, 10:710]
             try:
-                frames.read(0, 1, **arrays)
+                read_frames(file, index, 0, 1, **arrays)
             except SourceError as error:
                 assert str(error).startswith(f"{path}: frame 0 at byte 0: ")
                 n_errors += 1
@@ -285,10 +286,11 @@ def test_an_index_that_lies(small, native, offsets):
     n_frames = len(offsets)
     for n_atoms in (0, N_ATOMS):
         with (
-            XTCFrames(path, index) as frames,
+            PositionalFile(path) as file,
             pytest.raises(SourceError, match=r"frame \d at byte"),
         ):
-            frames.read(0, n_frames, **empty_arrays(n_frames, n_atoms), atoms=np.arange(n_atoms))
+            arrays = empty_arrays(n_frames, n_atoms)
+            read_frames(file, index, 0, n_frames, **arrays, atoms=np.arange(n_atoms))
 
 
 def test_the_first_bad_frame_is_named_whatever_the_thread(tmp_path, native):
@@ -300,5 +302,5 @@ def test_the_first_bad_frame_is_named_whatever_the_thread(tmp_path, native):
         raw[index.offsets[frame] + 84 : index.offsets[frame] + 88] = bytes(4)
     path.write_bytes(raw)
     for n_threads in (1, 2, 5):
-        with XTCFrames(path, index) as frames, pytest.raises(SourceError, match="frame 11 at byte"):
-            frames.read(0, 30, **empty_arrays(30, 500), n_threads=n_threads)
+        with PositionalFile(path) as file, pytest.raises(SourceError, match="frame 11 at byte"):
+            read_frames(file, index, 0, 30, **empty_arrays(30, 500), n_threads=n_threads)

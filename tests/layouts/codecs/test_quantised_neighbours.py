@@ -238,7 +238,7 @@ def test_refused():
         choose_neighbours(deltas.astype(np.int64))
     with pytest.raises(ValueError):
         choose_neighbours(deltas[0])
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError):
         difference_neighbours(deltas, kept[:2])
     with pytest.raises(TypeError):
         sum_neighbours(deltas, kept.astype(np.int8), 1.0, out, xtc=False)
