@@ -132,7 +132,8 @@ def topology_files(
     One for the kept atoms if only some are kept, and one for each group, with the coordinates of
     the output's first frame; none where no topology was given. Outputs with one stem (``md.zarr``
     and ``md.h5md``) share a topology if it is the same; if a different file has the name and may
-    belong to another output, the name gets the suffix of `out` too (``md.h5md.top.pdb``).
+    belong to another output, since `out` is new or others have its stem, the name gets the suffix
+    of `out` too (``md.h5md.top.pdb``).
 
     `choice`: the kept atoms. `out`: the output. `sources`: the source's files, which are no outputs
     even if they have the stem. `first`: the first frame, (1, kept atoms), if not the source's.
@@ -147,7 +148,8 @@ def topology_files(
     for group, (suffix, data) in zip(groups, files, strict=True):
         ending = f".{group}.top{suffix}" if group else f".top{suffix}"
         path = out.with_name(out.stem + ending)
-        if os.path.lexists(path) and not file_has(path, data) and _has_namesakes(out, sources):
+        is_of_another = not os.path.lexists(out) or _has_namesakes(out, sources)
+        if os.path.lexists(path) and not file_has(path, data) and is_of_another:
             path = out.with_name(out.name + ending)
         contents[path] = data
     return contents

@@ -37,8 +37,11 @@ def test_a_topology_beside_an_output_is_not_replaced_when_it_is_read(adk, tmp_pa
     mdio.convert(adk["dcd"], tmp_path / "a.zarr", top=adk["psf"], select="protein", stop=5)
     top = tmp_path / "a.top.pdb"
     before = top.read_bytes()
+    options = {"top": top, "select": "name CA", "force": True}
+    done = mdio.convert(tmp_path / "a.zarr", tmp_path / "a.xtc", **options)
+    assert done.topologies == (str(tmp_path / "a.xtc.top.pdb"),)
     with pytest.raises(OutputError, match=r"a\.top\.pdb.*the source"):
-        mdio.convert(tmp_path / "a.zarr", tmp_path / "a.xtc", top=top, select="name CA", force=True)
+        mdio.convert(tmp_path / "a.zarr", top, top=top, force=True, start=0, stop=1)
     assert top.read_bytes() == before
 
 

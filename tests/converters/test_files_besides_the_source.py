@@ -141,3 +141,12 @@ def test_a_cut_file_that_others_follow_is_not_taken_for_whole(tmp_path):
     assert (
         mdio.convert(cut, tmp_path / "o.zarr", selection=mdio.Selection(end_ps=200)).n_frames == 3
     )
+
+
+def test_the_topology_of_another_output_is_not_overwritten(adk, tmp_path):
+    mdio.convert(adk["xtc"], tmp_path / "md.zarr", top=PSF, groups={"x": "name CA"}, stop=2)
+    before = (tmp_path / "md.x.top.pdb").read_bytes()
+    out = tmp_path / "md.x.zarr"
+    done = mdio.convert(adk["xtc"], out, top=PSF, select="name CB", stop=2, force=True)
+    assert done.topologies == (str(tmp_path / "md.x.zarr.top.pdb"),)
+    assert (tmp_path / "md.x.top.pdb").read_bytes() == before
