@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -294,9 +295,13 @@ class _Topologies:
     def select(self, selection: str, among: NDArray[np.int64], option: str) -> NDArray[np.int64]:
         """Return the atoms of a selection, among some atoms."""
         if self.stored is not None:
-            indices = select_stored(self.stored, selection)  # numbers of atoms are those of all
+            is_all = len(among) == self.source.info.n_atoms
+            is_numbered = re.search(r"\b(index|bynum)\b", selection) is not None  # of all atoms
+            indices = None
+            if is_all or not is_numbered:
+                indices = select_stored(self.stored.take(among), selection)
             if indices is not None:
-                return np.intersect1d(indices, among)
+                return np.unique(among[indices])
             self.universe = self.universe or stored_universe(self.stored, self.source)
         assert self.universe is not None
         return selected(self.universe.atoms[among], selection, option, self.notes)

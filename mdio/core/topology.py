@@ -381,7 +381,7 @@ def _values(tokens: deque[str]) -> list[str]:
     values = []
     while tokens and tokens[0] not in (*OPERATIONS, "not", "byres", "(", ")", *WORDS):
         value = tokens.popleft()
-        if value.startswith("\\") or (value.isalpha() and value.islower()):
+        if value.startswith("\\") or value[:1].islower():  # chainID, record_type
             raise _NotSimpleError
         values.append(value)
     if not values:

@@ -106,7 +106,7 @@ def test_indices_in_groups_are_those_of_all_atoms(tmp_path):
     """Of a stored topology as of a file."""
     whole = tmp_path / "whole.zarr"
     mdio.convert(XTC, whole, top=GRO, stop=1)
-    groups = {"few": "index 4:26"}
+    groups = {"few": "(index 4:26)"}
     for name, options in (("stored", {}), ("file", {"top": GRO})):
         out = tmp_path / f"{name}.zarr"
         mdio.convert(whole, out, select="name CA", groups=groups, **options)
@@ -150,3 +150,10 @@ def test_the_topology_of_another_output_is_not_overwritten(adk, tmp_path):
     done = mdio.convert(adk["xtc"], out, top=PSF, select="name CB", stop=2, force=True)
     assert done.topologies == (str(tmp_path / "md.x.zarr.top.pdb"),)
     assert (tmp_path / "md.x.top.pdb").read_bytes() == before
+
+
+@pytest.mark.parametrize("selection", ["name CA chainID A", "name CA record_type ATOM"])
+def test_a_forgotten_and_is_no_name(tmp_path, selection):
+    mdio.convert(XTC, tmp_path / "a.zarr", top=GRO, stop=1)
+    with pytest.raises(PlanError, match="Unexpected token"):
+        mdio.convert(tmp_path / "a.zarr", tmp_path / "b.zarr", select=selection)
