@@ -276,7 +276,7 @@ def convert(
         Replace an existing output, once the new one is complete.
     resume
         Go on with what an earlier run of the same conversion left; begin if it left nothing; do
-        nothing if it made all of `out`.
+        nothing if it made all of `out` (which native files cannot tell: they are refused).
     progress
         Called with (frames, decoded bytes) done since the last call.
     **options
@@ -337,8 +337,8 @@ def append(
         As for `convert`.
     **options
         ``overlap`` (as for `convert`: by default the continuation wins where it has other frames
-        for times that `out` has), ``salvage``, ``verify``; ``top`` for an output that was made with
-        ``pbc`` or ``center``.
+        for times that `out` has), ``salvage`` (of a source that is cut at its end), ``verify``;
+        ``top`` for an output that was made with ``pbc``, ``center`` or ``fit_select``.
 
     Returns
     -------
