@@ -286,7 +286,7 @@ class MDCRD(TextFormat):
                 at_end=True,
             )
         self._has_box = True if self.kind_read == "CRDBOX" else None
-        while lines.peek().strip():
+        while lines.peek():
             start = lines.offset
             for count in [PER_LINE] * n_full + [rest] * bool(rest):
                 _expect(lines.next(), count, n_atoms)
@@ -329,6 +329,11 @@ class MDCRD(TextFormat):
         """Yield what else is assumed."""
         if self._has_box:
             yield f"{self.kind_read} holds no angles of the box: assumed to be 90 degrees"
+        elif int(self.options["n_atoms"]) == 1:
+            yield (
+                f"whether frames of one atom have a box cannot be told in {self.kind_read}: they "
+                "are taken to have none; if they have, name the format with --format CRDBOX"
+            )
 
 
 def _count(line: bytes) -> int:

@@ -98,7 +98,8 @@ class LAMMPS(TextFormat):
         super().__init__(kind, options)
         self._ids = SameAtoms("id")
         self._has_ids: bool | None = None
-        self._style: Units | None = None
+        self._units = ""
+        """Style of the last ``ITEM: UNITS``; empty without one, and for ``lj``, which has none."""
         self._has_time = False
 
     def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:
@@ -120,6 +121,7 @@ class LAMMPS(TextFormat):
                 frame.n_atoms,
                 frozenset(fields),
                 remark_on_axes(frame.periodic, f"BOX BOUNDS {frame.bounds}"),
+                self._units,
             )
 
     def _before_atoms(self, lines: Lines) -> Frame:
@@ -155,6 +157,8 @@ class LAMMPS(TextFormat):
             raise FrameError(f"ITEM: ATOMS without {missing[0]} before it")
         if not line.endswith(b"\n"):
             raise FrameError(f"{shown(line)} at the end", at_end=True)
+        if item == "ATOMS":
+            raise FrameError("ITEM: ATOMS names no columns, expected such as id type x y z")
         return Frame(
             values["TIME"],
             values["TIMESTEP"],
@@ -168,8 +172,8 @@ class LAMMPS(TextFormat):
         """Take what ``ITEM: UNITS`` says."""
         if style not in (*STYLES, "lj"):
             raise FrameError(f"units {style!r}, expected one of {', '.join(STYLES)}, lj")
-        self._style = STYLES.get(style)
-        self.names_lengths = self._style is not None
+        self._units = style if style in STYLES else ""
+        self.names_lengths = style in STYLES
 
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
         """Return a frame; atoms are in the order of their ids."""
@@ -184,8 +188,8 @@ class LAMMPS(TextFormat):
         snapshot.box = without_axes(snapshot.box, frame.periodic)
         snapshot.step = frame.step
         snapshot.time = frame.time
-        if self._style is not None:
-            self._convert(snapshot, self._style)
+        if self._units:
+            self._convert(snapshot, STYLES[self._units])
         return snapshot
 
     def _convention(self, columns: list[str]) -> str:
@@ -248,7 +252,7 @@ class LAMMPS(TextFormat):
 
     def made_up(self) -> Iterator[str]:
         """Yield what else is assumed."""
-        if self._has_time and self._style is None:
+        if self._has_time and not self._units:
             yield "the dump names no unit of its times: assumed to be ps"
         if self._has_ids is False:
             yield (

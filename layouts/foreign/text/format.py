@@ -99,6 +99,8 @@ class Span:
     """Those of velocities, forces and times that frames may have."""
     remarks: tuple[str, ...] = ()
     """Notes on what is not read of the frame, or read in another way."""
+    units: str = ""
+    """Those that the file names for its numbers, if it does."""
 
 
 class TextFormat(ABC):
@@ -355,12 +357,19 @@ class TextFrames(ForeignFrames):
 
     def _check_atoms(self, span: Span) -> None:
         if not self._starts:
-            self.n_atoms = span.n_atoms
+            self.n_atoms, self._units = span.n_atoms, span.units
         elif span.n_atoms != self.n_atoms:
             raise SourceError(
                 f"{self.path}: frame {len(self._starts)} (byte {span.start}) has "
                 f"{plural(span.n_atoms, 'atom')}, the first has {self.n_atoms}; a trajectory "
                 "has the same atoms throughout: write the others into a file of their own"
+            )
+        elif span.units != self._units:
+            raise SourceError(
+                f"{self.path}: frame {len(self._starts)} (byte {span.start}) is in units "
+                f"{span.units or 'lj, or none'}, those before in {self._units or 'lj, or none'}; a "
+                "trajectory has the same units throughout: write the others into a file of their "
+                "own, and join the files"
             )
 
     def _take(self, span: Span) -> None:

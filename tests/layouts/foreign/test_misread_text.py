@@ -360,6 +360,12 @@ def test_axes_that_are_not_periodic_have_no_length(tmp_path, capsys, kinds, box)
         (dump(0) + dump(1, rows=[(1, 1, 0, 0, 0), (3, 1, 0, 0, 0)]), "id 3, which frame 0 has not"),
         (dump(0, "id type q", [(1, 1, 1)]), "without x y z"),
         (dump(0) + dump(1, rows=[(1, 1, 0, 0, 0), (2, 1, 0, "a", 0)]), "frame 1 cannot be read"),
+        (dump(0, "", [("1",)])[:-1], "ATOMS names no columns"),
+        (
+            dump(0, before="ITEM: UNITS\nmetal") + dump(1, before="ITEM: UNITS\nreal"),
+            "in units real",
+        ),
+        (dump(0) + dump(1, before="ITEM: UNITS\nreal"), "frame 1 (byte"),
         ("ITEM: TIMESTEP\n0\nITEM: NUMBER OF ENTRIES\n1\n", "NUMBER OF ENTRIES in place of"),
     ],
 )
@@ -420,6 +426,27 @@ def test_trajectories_of_amber_under_any_name(tmp_path, name):
     path = write(tmp_path / name, "TEST\n" + rows * 2)
     assert positions_of(path, n_atoms=2).tolist() == [[[1, 2, 3], [4, 5, 6]]] * 2
     assert "(are these the file's atoms?)" in refusal(path, n_atoms=3)
+
+
+def test_frames_of_amber_behind_a_blank_line_are_told(tmp_path):
+    """As of two files written into one, of which the second has an empty title."""
+    rows = "TEST\n   1.000   2.000   3.000   4.000   5.000   6.000\n"
+    path = write(tmp_path / "md.mdcrd", rows + rows.replace("TEST", ""))
+    with mdio.open(path, n_atoms=2) as layout:
+        assert layout.info.n_frames == 1
+        (left,) = layout.info.lost
+        assert left.nbytes == len(rows) - 4 and "1 whole frame before it" in str(left)
+    write(path, rows + "\n \n")
+    with mdio.open(path, n_atoms=2) as layout:
+        assert layout.info.lost == ()
+
+
+def test_boxes_of_one_atom_of_amber_cannot_be_told(tmp_path):
+    path = write(tmp_path / "md.mdcrd", "TEST\n" + "   1.000   2.000   3.000\n" * 2)
+    with mdio.open(path, n_atoms=1) as layout:
+        assert layout.info.n_frames == 2 and "--format CRDBOX" in " ".join(layout.notes)
+    with mdio.open(path, n_atoms=1, format="CRDBOX") as layout:
+        assert layout.info.n_frames == 1 and "one atom" not in " ".join(layout.notes)
 
 
 def test_boxes_of_amber_are_told_to_have_no_angles(tmp_path):
