@@ -27,6 +27,7 @@ from mdio.layouts.foreign.text.format import (
     remark_on_axes,
     shown,
     skip_atoms,
+    text_lines,
     without_axes,
 )
 
@@ -289,7 +290,7 @@ def _check_bounds(words: str, box: list[bytes]) -> None:
 def _head_and_rows(raw: bytes) -> tuple[bytes, list[str]]:
     """Return the header, and the lines of the atoms."""
     begin = raw.index(b"\n", raw.index(b"ITEM: ATOMS")) + 1
-    return raw[:begin], plain(raw[begin:]).splitlines()
+    return raw[:begin], text_lines(raw[begin:])
 
 
 def _corner(frame: Frame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -382,7 +383,7 @@ class History(TextFormat):
         """
         _, n_atoms, _, key = _numbers(raw.split(b"\n", 1)[0])
         n_vectors = self._n_vectors(raw)
-        lines = plain(raw).splitlines()
+        lines = text_lines(raw)
         n_words = 2 if self._atom_numbers(raw) else 1
         begin = 4 if _VECTOR.fullmatch(lines[1].encode()) else 1
         for line_number in range(begin, len(lines), 1 + n_vectors):

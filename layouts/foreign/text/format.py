@@ -195,6 +195,11 @@ def plain(raw: bytes) -> str:
     return raw.decode("latin-1").replace("\r\n", "\n")
 
 
+def text_lines(raw: bytes) -> list[str]:
+    """Return lines as text; `str.splitlines` also ends them within some letters of UTF-8."""
+    return plain(raw).removesuffix("\n").split("\n")
+
+
 def shown(line: bytes) -> str:
     """Return how a line begins, for a message."""
     text = plain(line).rstrip("\n")
@@ -422,6 +427,8 @@ class TextFrames(ForeignFrames):
             raise self._refusal(frame, problem) from error
         if not self.has_times:
             snapshot.time = None
+        elif snapshot.time is not None:
+            snapshot.time += float(self.format.options.get("time_offset") or 0.0)
         return snapshot
 
     def _failure(self, what: str, error: BaseException) -> BaseException:  # noqa: ARG002
@@ -451,6 +458,8 @@ class TextFrames(ForeignFrames):
     def remarks(self) -> Iterator[str]:
         """Yield what is assumed or not read, in words."""
         yield from self.format.made_up()
+        if 0 < (n_timed := self._n_with["time"]) < self.n_frames:
+            yield f"times of {plural(n_timed, 'frame')} are left out, since others have none"
         for remark, (first, count) in self._remarks.items():
             if count == self.n_frames:
                 yield remark
