@@ -611,7 +611,7 @@ class DCDEncoder(Encoder):
         """Return a sentence if these times are not equally spaced, with the first that differs."""
         even = time[0] + _dt(time) * np.arange(len(time))  # what `_clock` makes of them
         # Times may come from a format in single precision, and go into one.
-        tolerance = 4e-7 * np.abs(time).max() + 1e-6 * _dt(time)
+        tolerance = min(4e-7 * np.abs(time).max() + 1e-6 * _dt(time), _dt(time) / 4)
         differ = ~(np.abs(time - even) <= tolerance)  # NaN too
         if not differ.any():
             return None
