@@ -121,6 +121,50 @@ def test_a_restart_file_of_amber():
         assert_array_equal(layout.read(0, 1).positions[0], expected)
 
 
+@pytest.mark.parametrize(
+    ("cell", "box"),
+    [
+        ((30, 40, 50), [30, 40, 50, 90, 90, 90]),
+        ((1000, 1000, 1000, 90, 90, 90), [1000, 1000, 1000, 90, 90, 90]),
+        ((0, 0, 0, 90, 90, 90), [0] * 6),
+        ((30, 40), None),
+        ((30, 40, 50, 90), None),
+    ],
+)
+def test_cells_of_restart_files(tmp_path, cell, box):
+    path = tmp_path / "md.rst7"
+    write_restart(path, text=True)
+    *lines, _ = path.read_text().splitlines()
+    path.write_text("\n".join([*lines, "".join(f"{x:12.7f}" for x in cell), ""]))
+    if box is None:
+        with pytest.raises(SourceError, match=rf"md\.rst7: .*a box of {len(cell)} numbers"):
+            _ = mdio.open(path).info
+    else:
+        with mdio.open(path) as layout:
+            assert layout.read(0, 1).box[0].tolist() == box
+            assert layout.info.has_box == any(box)
+
+
+def test_restart_files_in_other_units_or_not_written_whole(tmp_path):
+    path = tmp_path / "md.ncrst"
+    x, *_ = write_restart(path, text=False, velocities=False)
+    with netCDF4.Dataset(path, "a") as file:
+        file.createVariable("velocities", "f8", ("atom", "spatial"))
+        file["coordinates"].units = "nanometer"
+    with mdio.open(path) as layout:
+        assert not layout.info.has_velocities
+        np.testing.assert_allclose(layout.read(0, 1).positions[0], x * 10, rtol=1e-6)
+    with netCDF4.Dataset(path, "a") as file:
+        file["coordinates"].units = "parsec"
+    with pytest.raises(SourceError, match=r"md\.ncrst: coordinates is in units of 'parsec'"):
+        _ = mdio.open(path).info
+    with netCDF4.Dataset(path, "a") as file:
+        file["coordinates"].units = "angstrom"
+        file.renameVariable("cell_angles", "other")
+    with pytest.raises(SourceError, match="cell_lengths without cell_angles"):
+        _ = mdio.open(path).info
+
+
 @pytest.mark.parametrize("name", ["md.ncrst", "md.rst7"])
 def test_restart_files_that_are_cut(tmp_path, name):
     path = tmp_path / name
