@@ -301,10 +301,6 @@ class FoundFrames(NativeLayout):
         )
 
 
-N_SAMPLED = 64
-"""Frames whose headers are read to find out what a file holds."""
-
-
 class IndexedLayout(FoundFrames):
     """A file whose frames are found through an index (`mdio.core.files.index`)."""
 
@@ -348,11 +344,11 @@ class IndexedLayout(FoundFrames):
         else:
             self._index = sums.index(n_atoms)
 
-    def _sampled(self) -> list[int]:
-        """Return the numbers of frames that stand for all: the first ones, some, and the last."""
+    def _sampled(self, count: int) -> list[int]:
+        """Return the numbers of `count` frames at most: the first ones, some, and the last."""
         last = self._index.n_frames - 1
-        frames = {*range(min(N_SAMPLED // 2, last + 1))}
-        frames.update(np.linspace(0, last, N_SAMPLED // 2).astype(int).tolist())
+        frames = {*range(min(count // 2, last + 1))}
+        frames.update(np.linspace(0, last, count // 2).astype(int).tolist())
         return sorted(frames if self._whole is None else frames & set(self._whole))
 
     @property

@@ -42,13 +42,7 @@ from mdio.core.kernels import swap_to_native
 from mdio.core.units import NM_TO_ANGSTROM, PER_NM_TO_PER_ANGSTROM
 from mdio.layouts.base import FormatFacts
 from mdio.layouts.native.encoder import Bytes, Encoder
-from mdio.layouts.native.file import (
-    N_SAMPLED,
-    Field,
-    FrameMarks,
-    IndexedLayout,
-    PositionalFile,
-)
+from mdio.layouts.native.file import Field, FrameMarks, IndexedLayout, PositionalFile
 from mdio.layouts.tables import ChunkTable, FrameTable, frame_chunk_table
 
 MAGIC = 1993
@@ -216,6 +210,8 @@ SCALES = {
     "velocities": NM_TO_ANGSTROM,
     "forces": PER_NM_TO_PER_ANGSTROM,
 }
+N_SAMPLED = 64
+"""Frames that are read to find out which fields a file has."""
 
 
 class TRRLayout(IndexedLayout):
@@ -295,7 +291,7 @@ class TRRLayout(IndexedLayout):
     def _sample_fields(self) -> tuple[set[str], set[str]]:
         """Return the fields that any frame has, and those that some may lack."""
         first_of_size = np.unique(self._sizes, return_index=True)[1][:N_SAMPLED]
-        frames = {*self._sampled(), *first_of_size.tolist()}
+        frames = {*self._sampled(N_SAMPLED), *first_of_size.tolist()}
         if self._whole is not None:
             frames &= set(self._whole)
         kinds = self._kinds(sorted(frames))

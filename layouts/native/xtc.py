@@ -135,6 +135,10 @@ def _read_headers(
             array[row] = value
 
 
+N_SAMPLED = 16
+"""Frames that are read to find out whether all have one precision."""
+
+
 class XTCLayout(IndexedLayout):
     """An XTC file.
 
@@ -201,7 +205,7 @@ class XTCLayout(IndexedLayout):
 
     def _finest_precision(self) -> float | None:
         """Return the finest precision, of all frames if sampled ones differ; None without one."""
-        frames = [0] if self.options.get("sums") is not None else self._sampled()
+        frames = [0] if self.options.get("sums") is not None else self._sampled(N_SAMPLED)
         found = {*self._precisions(frames)}
         if len(found) > 1:
             every = range(self._index.n_frames) if self._whole is None else self._whole
