@@ -180,6 +180,16 @@ def test_dcd_says_what_becomes_of_times_that_do_not_grow(tmp_path: Path, times) 
     np.testing.assert_allclose(found, [7, 8, 9, 10], rtol=1e-6)
 
 
+@pytest.mark.parametrize("times", [[np.nan, 1, 2], [np.inf, 1, 2], [np.nan] * 3, [0, 1, np.inf]])
+def test_dcd_counts_times_that_are_no_numbers(tmp_path: Path, times) -> None:
+    block = random_block(3, 3)
+    block.time[:] = times
+    (note,) = write(tmp_path / "a.dcd", "dcd", block).notes
+    assert "are counted again; the file says 0 to 2 ps, every 1 ps" in note
+    found = [row["time"] for row in frames_of(tmp_path / "a.dcd", 3)]
+    np.testing.assert_allclose(found, [0, 1, 2], rtol=1e-6)
+
+
 @given(first=st.floats(-1e5, 1e5), dt=st.floats(5e-2, 1e3), n_frames=st.integers(2, 40))
 @settings(max_examples=60)
 def test_float32_times_count_as_even(first: float, dt: float, n_frames: int) -> None:
