@@ -282,7 +282,7 @@ class NCDFLayout(NativeLayout):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """How its program rounded."""
+        """Notes, also on how its program rounded, and on what it defined and never wrote."""
         step = getattr(self.data, "rounded_to", None)
         note = f"{self.path}: its program rounded coordinates to {step:g} angstrom" if step else ""
         unwritten = (
@@ -475,7 +475,10 @@ class NCDFLayout(NativeLayout):
 
     def _scale(self, name: str) -> Any:
         """Return the factor of a variable; None where there is none, or it is 1."""
-        factor = self._data.variables[name].attributes.get("scale_factor")
+        attributes = self._data.variables[name].attributes
+        if (offset := attributes.get("add_offset", 0)) != 0:
+            raise self._fail(f"{name} has an add_offset of {offset!r}", "none")
+        factor = attributes.get("scale_factor")
         if factor is None:
             return None
         if not isinstance(factor, float | np.floating):

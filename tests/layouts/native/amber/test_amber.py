@@ -1,5 +1,7 @@
 """What AMBER's programs write besides plain trajectories."""
 
+from pathlib import Path
+
 import MDAnalysis as mda
 import netCDF4
 import numpy as np
@@ -65,8 +67,25 @@ def test_integers_of_cpptraj(tmp_path):
 @pytest.mark.parametrize("factor", [0.0, -1.0, "many"])
 def test_factors_that_are_none(tmp_path, factor):
     write_compressed(tmp_path / "md.nc", icompressfac=factor)
+    n_open = len(list(Path("/dev/fd").iterdir()))
     with pytest.raises(SourceError, match=r"md\.nc: compressedpos .*icompressfac"):
         _ = mdio.open(tmp_path / "md.nc").info
+    assert len(list(Path("/dev/fd").iterdir())) == n_open
+
+
+def test_factors_in_single_precision(tmp_path):
+    values = write_compressed(tmp_path / "md.nc", icompressfac=np.float32(10000))
+    with mdio.open(tmp_path / "md.nc") as layout:
+        assert_array_equal(layout.read(0, 1).positions, values["compressedpos"][:1].astype("f4"))
+
+
+@pytest.mark.parametrize("version", ["NETCDF3_64BIT_OFFSET", "NETCDF4"])
+def test_offsets_of_numbers_are_refused(tmp_path, version):
+    path = write_ncdf(tmp_path / "md.nc", ("coordinates", "time"), version=version)
+    with netCDF4.Dataset(path, "a") as file:
+        file["coordinates"].add_offset = np.float32(5)
+    with pytest.raises(SourceError, match=r"md\.nc: coordinates has an add_offset of"):
+        _ = mdio.open(path).info
 
 
 def write_restart(path, *, text, velocities=True, n_atoms=N_ATOMS):
