@@ -3,7 +3,9 @@
 Frame by frame, as fast as that reader is. The only layout that needs MDAnalysis; it is imported
 when a file is opened. What comes back is what the reader has in its timestep: ``step`` is
 ``ts.data["step"]`` where the reader gives one and the number of the frame otherwise; velocities and
-forces are there if the first frame has them, and NaN in frames that lack them.
+forces are there if any frame of a text has them, or the first of other files, and NaN in frames
+that lack them. Text of many frames is cut into frames here (`mdio.layouts.foreign.text`), GSD is
+read through its own package.
 """
 
 from __future__ import annotations
