@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -200,6 +201,11 @@ class Layout(Closing, ABC):
         self._info: TrajectoryInfo | None = None
 
     def _check_options(self) -> None:
+        dt = self.options.get("dt")
+        if dt is not None and not 0 < float(dt) < math.inf:
+            raise OptionError(
+                f"{self.path}: --timestep is {dt}; give a positive number of ps (in Python: dt=)"
+            )
         if self.facts.options is None:
             return
         if unknown := sorted(self.options.keys() - self.facts.options - {"n_atoms"}):
@@ -484,9 +490,10 @@ class Layout(Closing, ABC):
 
         Variables are ``positions``, ``velocities`` and ``forces`` (frame, atom, axis) and ``box``
         (frame, edge), where the trajectory has them; only selected frames and atoms are read. What
-        `frame_data` returns is in memory. Coordinates are ``time`` (frame), ps, and those of
-        ``name``, ``resid``, ``resname``, ``segid`` (atom) that the trajectory holds. Units are
-        those of `FrameBlock`.
+        `frame_data` returns is in memory, and so are the coordinates: ``time`` (frame), ps, for
+        which the times of all frames are read; ``axis`` and ``edge``; and those of ``name``,
+        ``resid``, ``resname``, ``segid`` (atom) that the trajectory holds. Units are those of
+        `FrameBlock`.
 
         Raises
         ------

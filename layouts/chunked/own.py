@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.blocks import Spans
-from mdio.core.errors import CorruptLayoutError, PlanError
+from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
 from mdio.core.files.in_flight import ByteRange, Opening
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, Rounding, TrajectoryInfo
 from mdio.core.topology import Topology
@@ -180,7 +180,7 @@ class OwnOutput(ABC, Generic[Array]):
         group, atoms = self.stored_group(atoms)
         for field, out in block.present().items():
             if (group, field) not in self.arrays:
-                raise CorruptLayoutError(f"{self.path}: there are no {field} in it; leave them out")
+                raise SourceError(f"{self.path}: there are no {field} in it; leave them out")
             self.arrays[group, field].read(start, stop, atoms, out)
             if field in self._factors:
                 out *= np.float32(self._factors[field])

@@ -133,7 +133,7 @@ class BloscLZ4(Compressor):
 
 
 class Gzip(Compressor):
-    """Codecs that every reader has."""
+    """The codec that every reader has."""
 
     codec = "gzip"
     levels = (0, 9, 6)

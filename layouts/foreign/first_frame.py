@@ -26,6 +26,10 @@ class FirstFrame(SingleFrameReaderBase):  # type: ignore[misc]
         n_atoms, dt_ps = layout.info.n_atoms, layout.info.dt_ps
         super().__init__(str(layout.path), n_atoms=n_atoms, dt=dt_ps, **kwargs)
 
+    def _read_first_frame(self) -> None:
+        """Forget the frame and what was made of it, so that it is read once it is wanted."""
+        self._ts = None
+
     @property
     def ts(self) -> Timestep:
         """The frame; reads it at the first time."""
@@ -48,4 +52,5 @@ class FirstFrame(SingleFrameReaderBase):  # type: ignore[misc]
         other = type(self)(self._layout)
         if self._ts is not None:
             other.ts = self._ts.copy()
+        other.transformations = self.transformations
         return other

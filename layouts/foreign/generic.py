@@ -3,11 +3,14 @@
 Frame by frame, as fast as that reader is. The only layout that needs MDAnalysis; it is imported
 when a file is opened. What comes back is what the reader has in its timestep: ``step`` is
 ``ts.data["step"]`` where the reader gives one and the number of the frame otherwise; velocities and
-forces are there if the first frame has them, and NaN in frames that lack them.
+forces are there if any frame of a text has them, or the first of other files, and NaN in frames
+that lack them. Text of many frames is cut into frames here (`mdio.layouts.foreign.text`), GSD is
+read through its own package.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 import warnings
@@ -16,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mdio.core.errors import SourceError
+from mdio.core.errors import OptionError, SourceError
 from mdio.core.files.fingerprint import read_head
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.topology import Topology
@@ -47,6 +50,10 @@ OF_TWO = ("CRD",)
 """Suffixes that files of two formats have: CHARMM's coordinates and AMBER's trajectories."""
 NAMED = ("names", "types", "elements")
 """A topology that has none of these says nothing."""
+OPTIONS = ("format", "length_unit", "dt", "time_offset", "n_atoms")
+"""Those that any format may have, ..."""
+HIDDEN_OPTIONS = ("lengthunit", "timeunit", "velocityunit", "atom_style")
+"""... and those of MDAnalysis' readers that their signatures do not name."""
 BEGINNINGS = {
     "LAMMPSDUMP": re.compile(rb"ITEM: (TIMESTEP|UNITS|TIME)\b"),
     "HISTORY": re.compile(rb"[^\n]{0,100}\n(\s+\d+){3}[^\n]*\ntimestep\s"),
@@ -148,11 +155,33 @@ class GenericLayout(Layout):
                 f"{self.path}: called {self.path.suffix}, but begins with {head!r}, which is not "
                 f"how a {NATIVE[_format_of(self.path)]} file begins: it is damaged or misnamed"
             )
+        self._refuse_unknown_options(kind)
         if kind in TEXT_FORMATS:
             return TextFrames(self.path, kind, self.options)
         if kind == "TNG":
             return tng_frames(self.path, self.options)
         return WholeFile(self.path, kind, self.options)
+
+    def _refuse_unknown_options(self, kind: str) -> None:
+        """Raise OptionError if MDAnalysis' reader has no such option: it ignores what is left."""
+        if not (more := self.options.keys() - {*OPTIONS, *HIDDEN_OPTIONS}):
+            return
+        import MDAnalysis as mda
+
+        reader = mda._READERS.get(kind)
+        if reader is None or not reader.__module__.startswith("MDAnalysis."):
+            return
+        known = {
+            name
+            for cls in reader.__mro__
+            if "__init__" in vars(cls)
+            for name in inspect.signature(cls.__init__).parameters
+        } - {"self", "args", "kwargs"}
+        if unknown := sorted(more - known):
+            names = ", ".join(sorted(known.union(OPTIONS, HIDDEN_OPTIONS) - {"filename"}))
+            raise OptionError(
+                f"{self.path}: the reader of {kind} has no option {unknown[0]!r}; it has {names}"
+            )
 
     def _snapshot(self, frame: int) -> Snapshot:
         """Return a frame; raises SourceError."""

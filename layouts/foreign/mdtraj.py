@@ -2,8 +2,8 @@
 
 Convention "Pande" 1.1 (https://mdtraj.org/latest/hdf5_format.html): ``coordinates`` (nm), ``time``
 (ps), ``cell_lengths`` (nm), ``cell_angles`` (degrees), ``velocities`` (nm/ps), unless the attribute
-``units`` of an array names others, and the topology as JSON. Numbers may be float16, as mdtraj
-compresses them on request.
+``units`` of an array names others, and the topology as JSON. mdtraj writes float32; numbers of
+other widths are read, too.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class MDTrajLayout(Layout):
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
-        """Return whether it is HDF5 with mdtraj's conventions."""
+        """Return whether it is HDF5 with coordinates where mdtraj has them, and not AMBER's."""
         if not path.is_file() or not read_head(path).startswith(SIGNATURE):
             return False
         try:
@@ -99,6 +99,12 @@ class MDTrajLayout(Layout):
             for name, tail in (("time", ()), ("cell_lengths", (3,)), ("cell_angles", (3,)))
             if name in self._file
         }
+        cell = [name for name in ("cell_lengths", "cell_angles") if name in self._columns]
+        if len(cell) == 1:
+            raise SourceError(
+                f"{self.path}: it has {cell[0]} alone, expected cell_lengths and cell_angles, or "
+                "neither; write the other one, or take this one out"
+            )
         names = {*self._columns, *(ARRAYS[field] for field in self._arrays)}
         self._factors = {name: self._factor(name) for name in sorted(names)}
         if "time" in self._columns and self.options.get("dt") is not None:
@@ -115,7 +121,7 @@ class MDTrajLayout(Layout):
             time_first_ps=float(times[0]),
             time_last_ps=float(self._times(n_frames - 1, n_frames)[0]),
             has_velocities="velocities" in self._arrays,
-            has_box="cell_lengths" in self._columns,
+            has_box=bool(self._boxes(0, 1).any()),
             chunk_frames=int(chunks[0]) if chunks and chunks[0] > 1 else None,
             compression=coordinates.compression,
             nbytes=self.path.stat().st_size,
@@ -146,18 +152,23 @@ class MDTrajLayout(Layout):
         times = np.asarray(self._columns["time"][start:stop], np.float64)
         return times * self._factors["time"]
 
+    def _boxes(self, start: int, stop: int) -> NDArray[np.float32]:
+        """Return the boxes of frames; those without lengths are none, whatever their angles."""
+        boxes = np.zeros((stop - start, 6), np.float32)
+        if "cell_lengths" in self._columns:
+            for name, part in (("cell_lengths", boxes[:, :3]), ("cell_angles", boxes[:, 3:])):
+                part[...] = self._columns[name][start:stop]
+                part *= np.float32(self._factors[name])
+            boxes[~boxes[:, :3].any(axis=1)] = 0
+        return boxes
+
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
         with as_source_error(self.path, f"frames {start} to {stop - 1} cannot be read"):
             block.time[...] = self._times(start, stop)
             block.step[...] = np.arange(start, stop)
-            block.box[...] = 0
-            if "cell_lengths" in self._columns:
-                block.box[:, :3] = self._columns["cell_lengths"][start:stop]
-                block.box[:, :3] *= np.float32(self._factors["cell_lengths"])
-                block.box[:, 3:] = self._columns["cell_angles"][start:stop]
-                block.box[:, 3:] *= np.float32(self._factors["cell_angles"])
+            block.box[...] = self._boxes(start, stop)
             for field, out in block.present().items() if block.n_atoms else ():
                 if field not in self._arrays:
                     raise SourceError(f"{self.path}: there are no {field} in it; leave them out")

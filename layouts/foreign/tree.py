@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import FOREIGN_ERRORS, MdioError, PlanError, SourceError
 from mdio.core.frames import ELEMENTS, FIELDS, AtomIndices, Flaws, FrameBlock, TrajectoryInfo
+from mdio.layouts.base import STEPS_KNOWN, TIMES_MADE_UP
 from mdio.layouts.foreign.units import UNITS_OF_PROGRAMS, factor_of
 
 KEPT_NBYTES = 8 << 20
@@ -107,6 +108,9 @@ class Sampling:
         self._rows: dict[str, NDArray[np.int64]] = {}
         self._steps: NDArray[np.int64] | None = None
         self._axes = [(first, np.empty(0, np.int64))]
+        self.has_times = first.time is not None
+        """Whether all frames have one; else they are counted."""
+        self.has_steps = first.step is not None
         if all(_same(first, one) for one in series.values()):
             return
         steps = {}
@@ -126,6 +130,9 @@ class Sampling:
             rows[np.searchsorted(self._steps, own)] = np.arange(len(own))
             self._rows[name] = rows
         self._axes = [(one, self._rows[name]) for name, one in series.items()]
+        timed = [rows >= 0 for one, rows in self._axes if one.time is not None]
+        self.has_times = bool(timed) and bool(np.any(timed, axis=0).all())
+        self.has_steps = True
 
     def rows(self, name: str, start: int, stop: int) -> tuple[int, int, NDArray[np.bool_] | None]:
         """Return which rows of an element are in frames ``start:stop``, and which frames have one.
@@ -141,6 +148,10 @@ class Sampling:
             return 0, 0, has
         return int(sampled[0]), int(sampled[-1]) + 1, None if has.all() else has
 
+    def rows_of(self, name: str) -> NDArray[np.int64]:
+        """Return by frame the row of an element; -1 in frames without one."""
+        return self._rows[name] if self._rows else np.arange(self.n_frames)
+
     def steps(self, start: int, stop: int) -> NDArray[Any]:
         """Return the steps of frames ``start:stop``."""
         if self._steps is not None:
@@ -149,9 +160,12 @@ class Sampling:
 
     def times(self, start: int, stop: int) -> NDArray[Any]:
         """Return the times (ps) of frames ``start:stop``, of whichever element has them."""
-        if not self._rows:
-            return (self._axes[0][0].time or Axis(None)).read(start, stop)
         times = np.arange(start, stop, dtype=np.float64)
+        if not self.has_times:
+            return times
+        if not self._rows:
+            assert self._axes[0][0].time is not None
+            return self._axes[0][0].time.read(start, stop)
         for series, rows in reversed(self._axes):
             if series.time is not None:
                 here = rows[start:stop]
@@ -267,6 +281,9 @@ class ForeignTrajectory(ABC):
         self._sampling = Sampling(series)
         self.n_frames = self._sampling.n_frames
         self._ids = self._find_ids()
+        if not self._sampling.has_times:
+            begin = STEPS_KNOWN if self._sampling.has_steps else TIMES_MADE_UP
+            self._made_up += (f"{begin}, since not all frames have one: frames are 1 ps apart",)
 
     def _series(self, field: str, positions: Series | None = None) -> Series:
         """Return the frames of an element; one that a program was writing may have another row."""
@@ -307,7 +324,22 @@ class ForeignTrajectory(ABC):
             return None
         require_numbers(values)
         self.notes.append(f"{self.path}: atoms are sorted by {values.name}")
+        self._id_rows = self._rows_of_ids(child(node, "step"), int(values.shape[0]))
         return values
+
+    def _rows_of_ids(self, steps: Any, n_rows: int) -> NDArray[np.int64]:
+        """Return by frame the row of its numbers of atoms, by their own steps; -1 without one."""
+        rows = self._sampling.rows_of("positions")
+        if steps is not None and self._sampling.has_steps:
+            axis = Axis(steps, skip=int(self._creator == "ESPResSo" and _is_seeded(steps)))
+            n_rows = n_rows if axis.n_rows is None else min(n_rows, axis.n_rows)
+            own, every = axis.read(0, n_rows), self._sampling.steps(0, self.n_frames)
+            rows = np.arange(self.n_frames)
+            if not np.array_equal(own, every[:n_rows]):
+                if not (np.diff(own) > 0).all():
+                    raise ValueError(f"{steps.name} do not increase, others have other steps")
+                rows = np.where(np.isin(every, own), np.searchsorted(own, every), -1)
+        return np.where(rows < n_rows, rows, -1)
 
     @abstractmethod
     def close(self) -> None:
@@ -375,11 +407,12 @@ class ForeignTrajectory(ABC):
             first = self._sampling.times(0, min(2, self.n_frames)).astype(np.float64)
             last = self._sampling.times(self.n_frames - 1, self.n_frames).astype(np.float64)
             has_box = bool(self._boxes(0, 1).any())
-        counts = {field: self._sampling.series[field].n_frames for field in self._values}
-        sparse = {field: n for field, n in counts.items() if n < self.n_frames}
+        counts = {name: one.n_frames for name, one in self._sampling.series.items()}
+        sparse = {name: n for name, n in counts.items() if n < self.n_frames}
         self.notes += [
-            f"{self.path}: {field} are in {n} of {self.n_frames} frames"
-            for field, n in sparse.items()
+            f"{self.path}: {'boxes' if name == 'box' else name} are in {n} of {self.n_frames} "
+            "frames"
+            for name, n in sparse.items()
         ]
         positions = self._values["positions"]
         chunks = positions.chunks
@@ -394,7 +427,7 @@ class ForeignTrajectory(ABC):
             has_velocities="velocities" in self._values,
             has_forces="forces" in self._values,
             has_box=has_box,
-            sparse=tuple(sparse),
+            sparse=tuple(name for name in sparse if name != "box"),
             chunk_frames=None if chunks is None or chunks[0] == 1 else int(chunks[0]),
             chunk_atoms=None if chunks is None else min(int(chunks[1]), self.n_atoms),
             compression=self._compression(positions),
@@ -423,12 +456,13 @@ class ForeignTrajectory(ABC):
                     raise SourceError(f"{self.path}: there are no {field} in it; leave them out")
                 first, last, has = self._sampling.rows(field, start, stop)
                 rows = out if has is None else np.empty((last - first, *out.shape[1:]), np.float32)
+                frames = np.arange(start, stop)[slice(None) if has is None else has]
                 if first < last and self._values[field].shape[2] == 2:
                     flat = np.empty((*rows.shape[:2], 2), np.float32)
-                    self._read_rows(field, first, last, atoms, flat)
+                    self._read_rows(field, frames, first, atoms, flat)
                     rows[:, :, :2], rows[:, :, 2] = flat, 0
                 elif first < last:
-                    self._read_rows(field, first, last, atoms, rows)
+                    self._read_rows(field, frames, first, atoms, rows)
                 if has is not None:
                     out[has] = rows
                     out[~has] = np.nan
@@ -436,16 +470,39 @@ class ForeignTrajectory(ABC):
                     out *= np.float32(self._factors[field])
 
     def _read_rows(
-        self, field: str, first: int, last: int, atoms: AtomIndices | None, out: NDArray[np.float32]
+        self,
+        field: str,
+        frames: NDArray[np.int64],
+        first: int,
+        atoms: AtomIndices | None,
+        out: NDArray[np.float32],
     ) -> None:
-        """Fill `out`, with atoms in the order of their numbers where the file has them by frame."""
+        """Fill `out`, with atoms in the order of their numbers where the file has them by frame.
+
+        `frames`: those that have the field. `first`: the row of the first one.
+        """
+        last = first + len(frames)
         if self._ids is None:
             self._read_field(field, first, last, atoms, out)
             return
-        ids = np.asarray(self._ids[first:last])
+        rows = self._id_rows[frames]
+        if (rows < 0).any():
+            raise SourceError(
+                f"{self.path}: frame {frames[rows < 0][0]} has {field}, but no row in "
+                f"{self._ids.name}, so the order of its atoms is open; leave that frame out"
+            )
+        ids = np.asarray(self._ids[int(rows[0]) : int(rows[-1]) + 1])[rows - rows[0]]
         values = np.empty((last - first, self.n_atoms, out.shape[2]), np.float32)
         self._read_field(field, first, last, None, values)
         order = np.argsort(ids, axis=1, kind="stable")
+        same = np.take_along_axis(ids, order, axis=1) == np.sort(self._ids[0])
+        if not same.all():
+            frame = frames[~same.all(axis=1)][0]
+            raise SourceError(
+                f"{self.path}: {self._ids.name} of frame {frame} has other numbers of atoms than "
+                "that of frame 0; a trajectory has the same atoms throughout: write the others "
+                "into a file of their own"
+            )
         order = order if atoms is None else order[:, atoms]
         out[...] = np.take_along_axis(values, order[:, :, np.newaxis], axis=1)
 

@@ -52,13 +52,13 @@ def selected(
 
     attributes = {name for name, word in GUESSED.items() if re.search(rf"\b{word}\b", selection)}
     try:
-        with warnings.catch_warnings(), guessed(atoms.universe, attributes) as names:
+        with warnings.catch_warnings(), guessed(atoms.universe, attributes) as (names, source):
             warnings.simplefilter("ignore")
             indices = atoms.select_atoms(selection).indices
             if names and notes is not None:
                 notes.append(
                     f"the topology has no {' or '.join(names)}: for {selection!r} they are "
-                    f"{_how_guessed(atoms)}"
+                    f"{_how_guessed(atoms, source)}"
                 )
     except (SelectionError, AttributeError, ValueError) as error:
         unknown = _UNKNOWN.search(str(error))
@@ -70,36 +70,44 @@ def selected(
 
 
 @contextmanager
-def guessed(universe: Universe, attributes: set[str]) -> Iterator[list[str]]:
+def guessed(universe: Universe, attributes: set[str]) -> Iterator[tuple[list[str], str]]:
     """Let a Universe have types and masses that it lacks, for as long as that lasts.
 
-    They are not part of its topology, which is stored in outputs.
+    They are not part of its topology, which is stored in outputs. Yields which are guessed, and
+    from what MDAnalysis does that: elements or types where there are some, else names.
     """
     before = [name for name in GUESSED if attributes and hasattr(universe.atoms, name)]
     names = [name for name in GUESSED if name in attributes and name not in before]
+    source = "types" if "types" in before else "names"
+    if "types" not in names and hasattr(universe.atoms, "elements"):
+        source = "elements"
     if not names:
-        yield names
+        yield names, source
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         universe.guess_TopologyAttrs(to_guess=list(GUESSED))
     try:
-        yield names
+        yield names, source
     finally:
         for name in GUESSED:
             if hasattr(universe.atoms, name) and name not in before:
                 universe.del_TopologyAttr(name)
 
 
-def _how_guessed(atoms: AtomGroup) -> str:
-    """Say which names of atoms were taken for which elements, those without one first."""
-    pairs = dict(zip(atoms.names, atoms.types, strict=True))
+def _how_guessed(atoms: AtomGroup, source: str) -> str:
+    """Say from what masses or types were guessed, and which names were taken for which elements."""
+    found = np.asarray(getattr(atoms, source))
+    pairs = dict(zip(found, atoms.types, strict=True))
     masses = getattr(atoms, "masses", None)
-    some = [f"{name} as {kind or 'nothing'}" for name, kind in sorted(pairs.items())]
-    text = "guessed from names (" + ", ".join(some[:MOST_NAMES])
+    some = [
+        f"{name} as {kind or 'nothing'}" if source == "names" else str(name)
+        for name, kind in sorted(pairs.items())
+    ]
+    text = f"guessed from {source} (" + ", ".join(some[:MOST_NAMES])
     text += ", ...)" if len(some) > MOST_NAMES else ")"
     if masses is not None and (unknown := np.asarray(masses) == 0).any():
-        names = sorted(set(np.asarray(atoms.names)[unknown]))
+        names = sorted(set(found[unknown]))
         which = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
         text += f"; {int(unknown.sum())} of {len(masses)} atoms weigh 0 ({which})"
     return text
@@ -113,12 +121,12 @@ def masses_of(
     `atoms`: those that the note is about; None is all. `named`: the topology, for messages.
     Raises ValueError, AttributeError: they cannot be guessed.
     """
-    with guessed(universe, {"masses"}) as names:
+    with guessed(universe, {"masses"}) as (names, source):
         if names:
             some = universe.atoms if atoms is None else universe.atoms[atoms]
             notes.append(
-                f"{named} has no masses: they are {_how_guessed(some)}; --weights none (in Python: "
-                "weights=None) weights all atoms equally"
+                f"{named} has no masses: they are {_how_guessed(some, source)}; --weights none "
+                "(in Python: weights=None) weights all atoms equally"
             )
         return np.array(universe.atoms.masses, np.float64)
 

@@ -166,7 +166,9 @@ class _Records:
         length = self._length()
         room = self.file.nbytes - self.offset - 2 * self.size
         if length is None or not 0 <= length <= room or (nbytes is not None and length != nbytes):
-            expected = f"at most {max(room, 0)}" if nbytes is None else str(nbytes)
+            expected = str(nbytes)
+            if nbytes in (None, length):
+                expected = f"at most {max(room, 0)}, since the file ends there"
             raise SourceError(
                 f"{self.file.path}: the record of {what} at byte {self.offset} has a length of "
                 f"{length}, expected {expected}: the header is truncated or damaged"
@@ -571,7 +573,7 @@ class DCDEncoder(Encoder):
     The time of a frame is not stored: readers compute it from the number of the first step, the
     steps between frames and the time step, in single precision. Where times are not equally
     spaced (see `lost`), they run evenly from the first to the last, or by 1 ps if the last is not
-    after the first.
+    after the first; from 0 if the first is no number.
     """
 
     @property
@@ -609,14 +611,14 @@ class DCDEncoder(Encoder):
 
     def lost(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> str | None:  # noqa: ARG002
         """Return a sentence if these times are not equally spaced, with the first that differs."""
-        even = time[0] + _dt(time) * np.arange(len(time))  # what `_clock` makes of them
+        even = _first(time) + _dt(time) * np.arange(len(time))  # what `_clock` makes of them
         # Times may come from a format in single precision, and go into one.
-        tolerance = 4e-7 * np.abs(time).max() + 1e-6 * _dt(time)
+        tolerance = min(4e-7 * np.abs(even).max() + 1e-6 * _dt(time), _dt(time) / 4)
         differ = ~(np.abs(time - even) <= tolerance)  # NaN too
         if not differ.any():
             return None
         first = int(np.argmax(differ))
-        ascends = time[-1] > time[0]
+        ascends = 0 < time[-1] - _first(time) < np.inf and np.isfinite(time[0])
         remedy = (
             "they are evened out"
             if ascends
@@ -640,9 +642,14 @@ def _cells(box: NDArray[np.float32]) -> NDArray[np.float64]:
 
 def _dt(time: NDArray[np.float64]) -> float:
     """Return the mean time between frames; 1 ps if there is none, as MDAnalysis has it."""
-    if len(time) < 2 or not time[-1] > time[0]:
-        return 1.0
-    return float(time[-1] - time[0]) / (len(time) - 1)
+    with np.errstate(invalid="ignore"):
+        whole = time[-1] - time[0]
+    return float(whole) / (len(time) - 1) if 0 < whole < np.inf else 1.0
+
+
+def _first(time: NDArray[np.float64]) -> float:
+    """Return the first time; 0 if it is no number."""
+    return float(time[0]) if np.isfinite(time[0]) else 0.0
 
 
 def _clock(time: NDArray[np.float64], step: NDArray[np.int64]) -> tuple[int, int, float]:
@@ -652,7 +659,7 @@ def _clock(time: NDArray[np.float64], step: NDArray[np.int64]) -> tuple[int, int
     the first time to dt is written as the nearest simple fraction.
     """
     dt_ps = _dt(time)
-    offset = float(time[0]) / dt_ps
+    offset = _first(time) / dt_ps
     if len(step) > 1:
         stride = int(step[1] - step[0])
         even = bool((np.diff(step) == stride).all())

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,9 @@ class Encoder(ABC):
     `precision`: step of the coordinates in angstrom, for the format that rounds them. `sparse`:
     those of `fields` that some frames lack; they are NaN there.
     """
+
+    keeps_open_boxes: ClassVar[bool] = True
+    """Whether cells whose length is 0 along some axes can be told from none."""
 
     n_atoms: int
     fields: tuple[str, ...] = ("positions",)
@@ -100,7 +103,18 @@ class Encoder(ABC):
 
     def lost(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> str | None:  # noqa: ARG002
         """Return in a sentence what of these times the format could not keep, if anything."""
-        return None
+        with np.errstate(over="ignore", invalid="ignore"):
+            stored = time.astype(np.float32).astype(np.float64)
+            dt = abs(time[-1] - time[0]) / max(1, len(time) - 1) or 1.0
+            differ = np.abs(stored - time) > dt / 4
+        if not differ.any():
+            return None
+        first = int(np.argmax(differ))
+        return (
+            f"times are stored in single precision, too coarse for steps of {dt:g} ps: frame "
+            f"{first} is the first to differ, at {stored[first]:.10g} ps instead of "
+            f"{time[first]:.10g} ps; h5md and zarr hold any times"
+        )
 
 
 def summed(receipt: PieceRecord, frame_nbytes: int | None) -> list[tuple[int, int]]:
@@ -217,6 +231,12 @@ def native_plan(container: str, info: TrajectoryInfo, options: WriteOptions) -> 
         **changes,
     )
     encoder = encoder_of(container, plan)
+    if encoder.sparse and encoder.frame_nbytes is not None:
+        notes.append(
+            f"{container} holds all fields in all frames: {' and '.join(encoder.sparse)} that a "
+            "frame lacks are NaN there; trr, h5md and zarr leave them out"
+        )
+        plan = plan.replace(notes=tuple(notes))
     # An XTC frame has at most its header, and four bytes a number.
     size = replace(encoder, sparse=()).frame_nbytes or 104 + 12 * info.n_atoms
     return plan.replace(nbytes=encoder.header_nbytes + info.n_frames * size)

@@ -344,6 +344,13 @@ class IndexedLayout(FoundFrames):
         else:
             self._index = sums.index(n_atoms)
 
+    def _sampled(self, count: int) -> list[int]:
+        """Return the numbers of `count` frames at most: the first ones, some, and the last."""
+        last = self._index.n_frames - 1
+        frames = {*range(min(count // 2, last + 1))}
+        frames.update(np.linspace(0, last, count // 2).astype(int).tolist())
+        return sorted(frames if self._whole is None else frames & set(self._whole))
+
     @property
     def stretches(self) -> tuple[Stretch, ...]:
         """Damaged bytes between frames with headers; see `Layout.stretches`."""

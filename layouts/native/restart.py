@@ -19,8 +19,10 @@ from mdio.core.files.fingerprint import read_head
 from mdio.core.files.marks import first_bytes, read_regular
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.layouts.base import FormatFacts, Layout
+from mdio.layouts.foreign.units import spelled_factor
 from mdio.layouts.native.file import PositionalFile
 from mdio.layouts.native.netcdf.classic import ClassicFile
+from mdio.layouts.native.netcdf.layout import FILLS, UNITS
 
 CONVENTIONS = b"AMBERRESTART"
 VELOCITY = 20.455
@@ -82,17 +84,37 @@ class RestartLayout(Layout):
 
             check_heaps(self.path)
         with netCDF4.Dataset(str(self.path)) as data:
-            data.set_auto_mask(False)  # scale factors are applied
-            arrays = {
-                name: np.asarray(data[name][...], "f8") for name in data.variables if name in NAMES
-            }
+            data.set_auto_mask(False)
+            found = {name: self._array(data[name]) for name in data.variables if name in NAMES}
+        arrays = {name: values for name, values in found.items() if values is not None}
+        if "coordinates" not in arrays:
+            raise ValueError("there are no coordinates, or they were never written")
         positions = arrays["coordinates"]
         if positions.ndim != 2 or positions.shape[1] != 3:
             raise ValueError(f"coordinates of shape {positions.shape}")
         box = np.zeros(6)
         if "cell_lengths" in arrays:
+            if "cell_angles" not in arrays:
+                raise ValueError("cell_lengths without cell_angles")
             box[:3], box[3:] = arrays["cell_lengths"], arrays["cell_angles"]
         return _block(positions, arrays.get("velocities"), box, float(arrays.get("time", 0.0)))
+
+    def _array(self, variable: Any) -> NDArray[np.float64] | None:
+        """Return the numbers of a variable in mdio's unit; None where they were never written."""
+        variable.set_auto_scale(False)
+        stored = np.asarray(variable[...]).ravel()
+        fill = getattr(variable, "_FillValue", FILLS.get(stored.dtype.itemsize))
+        if stored.size and fill in (stored[0], stored[-1]):
+            return None
+        unit = str(getattr(variable, "units", UNITS[variable.name]))
+        factor = spelled_factor(variable.name, unit)
+        if factor is None:
+            raise SourceError(
+                f"{self.path}: {variable.name} is in units of {unit!r}; expected "
+                f"{UNITS[variable.name]!r}, or the like"
+            )
+        variable.set_auto_scale(True)
+        return np.asarray(variable[...], np.float64) * factor
 
     def _check_size(self) -> None:
         """Raise ValueError for a file that is cut: the library would fill it up with zeros."""
@@ -117,14 +139,15 @@ class RestartLayout(Layout):
         # Of two atoms or fewer velocities and a cell have one line each: a cell has right angles.
         has_velocities = n_left >= per_frame
         if n_left == per_frame == 1:
-            words = lines[-1].split()
-            is_cell = len(words) == PER_LINE and all(0 < float(word) <= 180 for word in words[3:])
-            has_velocities = not is_cell
+            last = _numbers(lines[-1:])
+            has_velocities = len(last) != PER_LINE or not all((last[3:] > 0) & (last[3:] <= 180))
         if has_velocities:
             numbers.append(_numbers(lines[per_frame : 2 * per_frame], 3 * n_atoms).reshape(-1, 3))
         box = np.zeros(6)
         if n_left > per_frame * has_velocities:
-            cell = np.array([float(word) for word in lines[-1].split()])
+            cell = _numbers(lines[-1:])
+            if len(cell) not in (3, 6):
+                raise ValueError(f"a box of {len(cell)} numbers, expected 3 or 6")
             box[:] = np.append(cell, [90.0] * (6 - len(cell)))
         time = float(words[1].replace("D", "E")) if len(words) > 1 else 0.0
         velocities = numbers[1] * VELOCITY if has_velocities else None
@@ -144,26 +167,27 @@ class RestartLayout(Layout):
             out[...] = np.nan if values is None else values
 
 
-NAMES = {"coordinates", "velocities", "cell_lengths", "cell_angles", "time"}
+NAMES = UNITS.keys() - {"forces"}
 
 
 def _block(
     positions: NDArray[Any], velocities: NDArray[Any] | None, box: NDArray[Any], time: float
 ) -> FrameBlock:
     block = FrameBlock.empty(1, len(positions), velocities=velocities is not None)
-    block.positions[0], block.box[0], block.time[0] = positions, box, time
+    block.positions[0], block.time[0] = positions, time
+    block.box[0] = box if box[:3].any() else 0
     if block.velocities is not None:
         block.velocities[0] = velocities
     return block
 
 
-def _numbers(lines: list[str], count: int) -> NDArray[np.float64]:
+def _numbers(lines: list[str], count: int | None = None) -> NDArray[np.float64]:
     texts = [
         line[first : first + WIDTH]
         for line in lines
         for first in range(0, len(line.rstrip()), WIDTH)
     ]
-    if len(texts) != count:
+    if count not in (None, len(texts)):
         raise ValueError(f"{len(texts)} numbers, expected {count}")
     if len(texts[-1]) < WIDTH:
         raise ValueError(f"a last number {texts[-1]!r} of fewer than {WIDTH} characters")

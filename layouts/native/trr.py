@@ -4,9 +4,9 @@ Frames are found through a stored index (`mdio.core.files.index`). Consecutive f
 fields are read together, and of these only the wanted parts where that spares enough bytes. Values
 are those of MDAnalysis' TRRReader, with times in single precision. Frames may differ:
 
-- Reading positions of a frame without positions is an error; its box, time and step can be read.
-- ``has_velocities`` and ``has_forces`` come from the first 64 frames and the first of each size; in
-  frames that lack them, they are NaN.
+- Fields are NaN in frames that lack them, positions too.
+- ``has_velocities`` and ``has_forces`` come from 64 frames, of which half are the first ones, and
+  from the first of each size; if frames of one size differ among these, from all.
 
 A frame is XDR, so all of it is big-endian: the magic number 1993, the string ``GMX_trn_file``, the
 sizes in bytes of ten arrays, the number of atoms, the step, an unused number, and time and lambda
@@ -22,6 +22,7 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -256,11 +257,11 @@ class TRRLayout(IndexedLayout):
             # A stored index of MDAnalysis ends at the first damaged frame: scan the file.
             self._index = scan(self.path)
         self._sizes = self._index.frame_nbytes
-        present = self._sample_fields()
+        present, sparse = self._sample_fields()
         return self._describe(
             has_velocities="velocities" in present,
             has_forces="forces" in present,
-            sparse=tuple(sorted(present)) if (self._sizes != self._sizes[0]).any() else (),
+            sparse=tuple(sorted(sparse)),
         )
 
     def _frame_header(self, frame: int) -> FrameHeader:
@@ -287,17 +288,36 @@ class TRRLayout(IndexedLayout):
         offsets, n_atoms = self._index.offsets, self._index.n_atoms
         return frame_chunk_table(self.path, offsets, planes, n_atoms, **stored)
 
-    def _sample_fields(self) -> set[str]:
+    def _sample_fields(self) -> tuple[set[str], set[str]]:
+        """Return the fields that any frame has, and those that some may lack."""
         first_of_size = np.unique(self._sizes, return_index=True)[1][:N_SAMPLED]
-        frames = {*range(min(N_SAMPLED, self._index.n_frames)), *first_of_size.tolist()}
+        frames = {*self._sampled(N_SAMPLED), *first_of_size.tolist()}
         if self._whole is not None:
             frames &= set(self._whole)
-        present = {name for header in self._headers(sorted(frames)) for name in header.present}
+        kinds = self._kinds(sorted(frames))
+        sizes = {nbytes for nbytes, _ in kinds}
+        if len(sizes) < len(kinds):  # sizes do not tell which fields frames have
+            every = range(self._index.n_frames) if self._whole is None else self._whole
+            kinds = self._kinds(every)
+        sets = [{*present} for _, present in kinds]
+        present = set().union(*sets)
         if not present:
             raise SourceError(
                 f"{self.path}: none of the first frames holds positions, velocities or forces"
             )
-        return present
+        if (self._sizes != self._sizes[0]).any():
+            return present, present
+        return present, present - sets[0].intersection(*sets)
+
+    def _kinds(self, frames: Sequence[int]) -> set[tuple[int, tuple[str, ...]]]:
+        """Return which sizes and fields ascending frames have; a damaged one is told when read."""
+        kinds = set()
+        heads = self._file.heads(self._index.offsets[list(frames)].tolist(), FIXED_NBYTES)
+        for frame, raw in zip(frames, heads, strict=True):
+            with suppress(SourceError):
+                header = header_of(raw, self.path, frame, self._index.n_atoms)
+                kinds.add((header.frame_nbytes, header.present))
+        return kinds
 
     def _runs(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield (first, last) of consecutive frames of equal size."""
@@ -379,6 +399,8 @@ class TRREncoder(Encoder):
 
     A frame that lacks a field says so in its header, and is as much shorter.
     """
+
+    keeps_open_boxes = False
 
     @property
     def frame_nbytes(self) -> int | None:

@@ -24,6 +24,7 @@ from mdio.core.files.publish import output_errors
 from mdio.core.files.writing import WrittenFile, copy_bytes, write_all
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
+from mdio.core.words import plural
 from mdio.layouts.native.encoder import (
     Bytes,
     Encoder,
@@ -66,6 +67,8 @@ class FileWriter(LayoutWriter):
         )
         self._room = EncodingBuffer()
         self._clocks: dict[int, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
+        self._n_open = 0
+        """Frames with a cell that is open along some axes."""
         self._handle_file: WrittenFile | None = None
 
     def _encoder_for(self, plan: LayoutPlan) -> Encoder:
@@ -129,6 +132,8 @@ class FileWriter(LayoutWriter):
     def commit(self, record: PieceRecord) -> None:
         """Keep the times and steps, which headers need."""
         self._clocks[record.start] = (record.time, record.step)
+        is_open = record.box[:, :3] == 0
+        self._n_open += int((is_open.any(axis=1) & ~is_open.all(axis=1)).sum())
 
     def finish(self) -> None:
         """Check that all pieces came, write the header, flush."""
@@ -146,6 +151,12 @@ class FileWriter(LayoutWriter):
         lost = self._encoder.lost(time, step)
         if lost is not None:
             self.notes.append(lost)
+        if self._n_open and not self._encoder.keeps_open_boxes:
+            self.notes.append(
+                f"{self.container} cannot hold boxes that have no length along some axes: "
+                f"{plural(self._n_open, 'frame')} with such a box have none; dcd, ncdf, h5md and "
+                "zarr hold them"
+            )
         self.abort()
 
     def abort(self) -> None:

@@ -9,6 +9,8 @@ Bytes of GROMACS XTC frames: the codec's, with boxes and precision as MDAnalysis
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 
 from mdio.core import xtc as xtc_codec
 from mdio.core.boxes import boxes_from_vectors, vectors_from_boxes
+from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import read_head
 from mdio.core.files.index import FrameIndex
 from mdio.core.frames import AtomIndices, FrameBlock, Rounding, TrajectoryInfo
@@ -132,6 +135,10 @@ def _read_headers(
             array[row] = value
 
 
+N_SAMPLED = 16
+"""Frames that are read to find out whether all have one precision."""
+
+
 class XTCLayout(IndexedLayout):
     """An XTC file.
 
@@ -189,12 +196,29 @@ class XTCLayout(IndexedLayout):
         if self._index.frame_nbytes[last] != header_at(self._file, self._index, last).nbytes:
             # MDAnalysis stores offsets of files that end within a frame: see for ourselves.
             self._index = scan(self.path)
-        precision = header_at(self._file, self._index, 0).precision
+        precision = self._finest_precision()
         return self._describe(
             compression=None if precision is None else "xtc",
             precision=None if precision is None else NM_TO_ANGSTROM / precision,
             rounding=Rounding(xtc_integers=precision is not None),
         )
+
+    def _finest_precision(self) -> float | None:
+        """Return the finest precision, of all frames if sampled ones differ; None without one."""
+        frames = [0] if self.options.get("sums") is not None else self._sampled(N_SAMPLED)
+        found = {*self._precisions(frames)}
+        if len(found) > 1:
+            every = range(self._index.n_frames) if self._whole is None else self._whole
+            found = {*self._precisions(every)}
+        return max((one for one in found if one is not None), default=None)
+
+    def _precisions(self, frames: Sequence[int]) -> Iterator[float | None]:
+        """Yield the precisions of ascending frames; a damaged one is told when it is read."""
+        offsets = self._index.offsets[list(frames)].tolist()
+        heads = self._file.heads(offsets, HEADER_NBYTES)
+        for frame, offset, raw in zip(frames, offsets, heads, strict=True):
+            with suppress(SourceError), source_errors(self.path):
+                yield parse_header(raw, frame, offset).precision
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
@@ -221,6 +245,8 @@ DEFAULT_STEP = 0.01
 @dataclass(frozen=True)
 class XTCEncoder(Encoder):
     """XTC: positions rounded to `precision` (angstrom), box, time in single precision, step."""
+
+    keeps_open_boxes = False
 
     @property
     def frame_nbytes(self) -> None:

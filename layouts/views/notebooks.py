@@ -19,7 +19,7 @@ from mdio.core.pages import html_table
 from mdio.core.units import FIELD_UNITS
 from mdio.core.words import box_text, human_nbytes
 from mdio.layouts.base import Layout
-from mdio.layouts.views.view import read_times
+from mdio.layouts.views.view import read_columns
 
 if TYPE_CHECKING:
     from xarray import Dataset
@@ -128,19 +128,21 @@ def as_dataset(layout: Layout) -> Dataset:
     layouts = LayoutPerThread(layout)
     info = layout.info
     names = {"positions", *(name for name in FIELDS[1:] if getattr(info, f"has_{name}"))}
+    columns = read_columns(layout)
+    has_box = bool(columns.box.any())  # of any frame: the first may have none
     variables: dict[str, Any] = {}
     for name in (*FIELDS, "box"):
-        if name in names or (name == "box" and info.has_box):
+        if name in names or (name == "box" and has_box):
             dims = ("frame", "edge") if name == "box" else ("frame", "atom", "axis")
             units = {"units": FIELD_UNITS[name]} if name in FIELD_UNITS else {}
             variables[name] = (dims, FieldArray(layouts, name).on_dask(), units)
     for name, data in layout.frame_data().items():
         variables.setdefault(name, (("frame", f"{name}_column")[: data.ndim], data, {}))
     coordinates: dict[str, Any] = {
-        "time": ("frame", read_times(layout), {"units": "ps"}),
+        "time": ("frame", columns.time, {"units": "ps"}),
         "axis": ["x", "y", "z"],
     }
-    if info.has_box:
+    if has_box:
         coordinates["edge"] = ["a", "b", "c", "alpha", "beta", "gamma"]
     topology = layout.topology()
     for column in ("names", "resids", "resnames", "segids") if topology is not None else ():

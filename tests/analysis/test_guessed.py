@@ -48,6 +48,22 @@ def test_masses_are_guessed_with_a_note(system, capsys):
     assert not any("guessed" in note for note in plain.notes)
 
 
+def test_what_masses_are_guessed_from_is_named(system):
+    """MDAnalysis takes elements and types of the topology before it takes names."""
+    top, path = system
+    universe = mda.Universe(str(top), to_guess=())
+    universe.add_TopologyAttr("types", [*"CN", *["O"] * (len(NAMES) - 2)])
+    for source, said in (("types", "types (C, N, O)"), ("elements", "elements (H)")):
+        if source == "elements":
+            universe.add_TopologyAttr("elements", ["H"] * len(NAMES))
+        (note,) = [
+            note
+            for note in mdio.analyze(path, top=universe, kernel="rgyr").notes
+            if "masses" in note
+        ]
+        assert f"guessed from {said}" in note
+
+
 def test_masses_of_the_topology_need_no_note(adk):
     result = mdio.analyze(adk["dcd"], top=adk["psf"], kernel="rgyr", select="resid 1:5")
     assert not any("guessed" in note for note in result.notes)

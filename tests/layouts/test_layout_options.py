@@ -5,6 +5,9 @@ import pickle
 import MDAnalysis as mda
 import numpy as np
 import pytest
+from MDAnalysisTests.datafiles import GSD
+from suites.files_of_others import write_mdtraj
+from suites.native_files import made_up, write_dcd, write_ncdf
 
 import mdio
 from mdio.analysis.kernels.geometry import RMSD
@@ -63,6 +66,18 @@ def test_what_is_said_of_sources_is_told_from_options_of_conversions(adk, tmp_pa
 def test_a_number_of_atoms_may_be_given_to_all(make, target):
     with mdio.open([make(target)] * 2, n_atoms=3341) as layout:
         assert layout.info.n_frames == 8
+
+
+@pytest.mark.parametrize("dt", [0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["a.xyz", "a.dcd", "a.h5", "a.nc", "a.gsd"])
+def test_intervals_that_are_none_are_refused(tmp_path, name, dt):
+    write_mdtraj(tmp_path / "a.h5")
+    (tmp_path / "a.xyz").write_text("1\n\nC 1 2 3\n")
+    write_dcd(tmp_path / "a.dcd", made_up(2, 3))
+    write_ncdf(tmp_path / "a.nc", ("coordinates",))
+    path = tmp_path / name if name != "a.gsd" else GSD
+    with pytest.raises(OptionError, match=r"--timestep is .*; give a positive number"):
+        _ = mdio.open(path, dt=dt).info
 
 
 def test_a_generic_layout_passes_options_to_the_reader(tmp_path):

@@ -28,6 +28,7 @@ from mdio.layouts.foreign.text.format import (
     remark_on_axes,
     shown,
     skip_atoms,
+    text_lines,
     without_axes,
 )
 
@@ -60,7 +61,7 @@ class XYZ(TextFormat):
         columns = _columns(_pairs(comment))
         if columns == [0, 1, 2, 3]:
             return text
-        rows = [row.split() for row in text.splitlines()[2:]]
+        rows = [row.split() for row in text_lines(raw)[2:]]
         if short := next((row for row in rows if len(row) <= max(columns)), None):
             raise FrameError(f"an atom of {len(short)} columns, fewer than its Properties name")
         atoms = [" ".join(row[column] for column in columns) for row in rows]
@@ -213,9 +214,16 @@ class GRO(TextFormat):
         decimals = {len(word.partition(b".")[2]) for word in raw.splitlines()[-1].split()}
         return len(decimals) == 1 and decimals.pop() >= 3
 
+    def text_for_mdanalysis(self, raw: bytes) -> str:
+        """Return the frame with spaces in its box, of which MDAnalysis loses signs else."""
+        *lines, box = text_lines(raw)
+        if _CLOSE.sub(b"", box.encode()).strip() == b"":
+            box = b" ".join(_CLOSE.findall(box.encode())).decode()
+        return "\n".join([*lines, box, ""])
+
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
         """Return a frame; velocities are those of all atoms, or none."""
-        title, _, *atoms = plain(raw).splitlines()
+        title, _, *atoms = text_lines(raw)
         atoms = atoms[:n_atoms]
         width = _width(atoms[0].encode())
         n_columns = [(len(line.rstrip()) - NAMES) // width for line in atoms]
@@ -286,7 +294,7 @@ class MDCRD(TextFormat):
                 at_end=True,
             )
         self._has_box = True if self.kind_read == "CRDBOX" else None
-        while lines.peek().strip():
+        while lines.peek():
             start = lines.offset
             for count in [PER_LINE] * n_full + [rest] * bool(rest):
                 _expect(lines.next(), count, n_atoms)
@@ -329,6 +337,11 @@ class MDCRD(TextFormat):
         """Yield what else is assumed."""
         if self._has_box:
             yield f"{self.kind_read} holds no angles of the box: assumed to be 90 degrees"
+        elif int(self.options["n_atoms"]) == 1:
+            yield (
+                f"whether frames of one atom have a box cannot be told in {self.kind_read}: they "
+                "are taken to have none; if they have, name the format with --format CRDBOX"
+            )
 
 
 def _count(line: bytes) -> int:

@@ -27,6 +27,7 @@ from mdio.layouts.foreign.text.format import (
     remark_on_axes,
     shown,
     skip_atoms,
+    text_lines,
     without_axes,
 )
 
@@ -98,7 +99,8 @@ class LAMMPS(TextFormat):
         super().__init__(kind, options)
         self._ids = SameAtoms("id")
         self._has_ids: bool | None = None
-        self._style: Units | None = None
+        self._units = ""
+        """Style of the last ``ITEM: UNITS``; empty without one, and for ``lj``, which has none."""
         self._has_time = False
 
     def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:
@@ -120,6 +122,7 @@ class LAMMPS(TextFormat):
                 frame.n_atoms,
                 frozenset(fields),
                 remark_on_axes(frame.periodic, f"BOX BOUNDS {frame.bounds}"),
+                self._units,
             )
 
     def _before_atoms(self, lines: Lines) -> Frame:
@@ -155,6 +158,8 @@ class LAMMPS(TextFormat):
             raise FrameError(f"ITEM: ATOMS without {missing[0]} before it")
         if not line.endswith(b"\n"):
             raise FrameError(f"{shown(line)} at the end", at_end=True)
+        if item == "ATOMS":
+            raise FrameError("ITEM: ATOMS names no columns, expected such as id type x y z")
         return Frame(
             values["TIME"],
             values["TIMESTEP"],
@@ -168,8 +173,8 @@ class LAMMPS(TextFormat):
         """Take what ``ITEM: UNITS`` says."""
         if style not in (*STYLES, "lj"):
             raise FrameError(f"units {style!r}, expected one of {', '.join(STYLES)}, lj")
-        self._style = STYLES.get(style)
-        self.names_lengths = self._style is not None
+        self._units = style if style in STYLES else ""
+        self.names_lengths = style in STYLES
 
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
         """Return a frame; atoms are in the order of their ids."""
@@ -184,8 +189,8 @@ class LAMMPS(TextFormat):
         snapshot.box = without_axes(snapshot.box, frame.periodic)
         snapshot.step = frame.step
         snapshot.time = frame.time
-        if self._style is not None:
-            self._convert(snapshot, self._style)
+        if self._units:
+            self._convert(snapshot, STYLES[self._units])
         return snapshot
 
     def _convention(self, columns: list[str]) -> str:
@@ -248,7 +253,7 @@ class LAMMPS(TextFormat):
 
     def made_up(self) -> Iterator[str]:
         """Yield what else is assumed."""
-        if self._has_time and self._style is None:
+        if self._has_time and not self._units:
             yield "the dump names no unit of its times: assumed to be ps"
         if self._has_ids is False:
             yield (
@@ -285,7 +290,7 @@ def _check_bounds(words: str, box: list[bytes]) -> None:
 def _head_and_rows(raw: bytes) -> tuple[bytes, list[str]]:
     """Return the header, and the lines of the atoms."""
     begin = raw.index(b"\n", raw.index(b"ITEM: ATOMS")) + 1
-    return raw[:begin], plain(raw[begin:]).splitlines()
+    return raw[:begin], text_lines(raw[begin:])
 
 
 def _corner(frame: Frame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -378,7 +383,7 @@ class History(TextFormat):
         """
         _, n_atoms, _, key = _numbers(raw.split(b"\n", 1)[0])
         n_vectors = self._n_vectors(raw)
-        lines = plain(raw).splitlines()
+        lines = text_lines(raw)
         n_words = 2 if self._atom_numbers(raw) else 1
         begin = 4 if _VECTOR.fullmatch(lines[1].encode()) else 1
         for line_number in range(begin, len(lines), 1 + n_vectors):

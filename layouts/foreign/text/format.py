@@ -99,6 +99,8 @@ class Span:
     """Those of velocities, forces and times that frames may have."""
     remarks: tuple[str, ...] = ()
     """Notes on what is not read of the frame, or read in another way."""
+    units: str = ""
+    """Those that the file names for its numbers, if it does."""
 
 
 class TextFormat(ABC):
@@ -191,6 +193,11 @@ def _n_digits(number: bytes) -> int:
 def plain(raw: bytes) -> str:
     """Return bytes as text, a character each, with line ends of this system."""
     return raw.decode("latin-1").replace("\r\n", "\n")
+
+
+def text_lines(raw: bytes) -> list[str]:
+    """Return lines as text; `str.splitlines` also ends them within some letters of UTF-8."""
+    return plain(raw).removesuffix("\n").split("\n")
 
 
 def shown(line: bytes) -> str:
@@ -355,12 +362,19 @@ class TextFrames(ForeignFrames):
 
     def _check_atoms(self, span: Span) -> None:
         if not self._starts:
-            self.n_atoms = span.n_atoms
+            self.n_atoms, self._units = span.n_atoms, span.units
         elif span.n_atoms != self.n_atoms:
             raise SourceError(
                 f"{self.path}: frame {len(self._starts)} (byte {span.start}) has "
                 f"{plural(span.n_atoms, 'atom')}, the first has {self.n_atoms}; a trajectory "
                 "has the same atoms throughout: write the others into a file of their own"
+            )
+        elif span.units != self._units:
+            raise SourceError(
+                f"{self.path}: frame {len(self._starts)} (byte {span.start}) is in units "
+                f"{span.units or 'lj, or none'}, those before in {self._units or 'lj, or none'}; a "
+                "trajectory has the same units throughout: write the others into a file of their "
+                "own, and join the files"
             )
 
     def _take(self, span: Span) -> None:
@@ -413,6 +427,8 @@ class TextFrames(ForeignFrames):
             raise self._refusal(frame, problem) from error
         if not self.has_times:
             snapshot.time = None
+        elif snapshot.time is not None:
+            snapshot.time += float(self.format.options.get("time_offset") or 0.0)
         return snapshot
 
     def _failure(self, what: str, error: BaseException) -> BaseException:  # noqa: ARG002
@@ -442,6 +458,8 @@ class TextFrames(ForeignFrames):
     def remarks(self) -> Iterator[str]:
         """Yield what is assumed or not read, in words."""
         yield from self.format.made_up()
+        if 0 < (n_timed := self._n_with["time"]) < self.n_frames:
+            yield f"times of {plural(n_timed, 'frame')} are left out, since others have none"
         for remark, (first, count) in self._remarks.items():
             if count == self.n_frames:
                 yield remark

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from mdio.core.words import plural
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.foreign.text.format import FrameError, Lines, Span, TextFormat, plain, shown
 
@@ -45,11 +46,13 @@ class PDB(TextFormat):
     """PDB, also with long numbers of residues (XPDB), AutoDock's (PDBQT), and PQR."""
 
     _header_cell = b""
+    _n_without = 0
+    """Frames without a cell where others have one."""
 
     def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:  # noqa: ARG002
         """Yield the frames."""
         first: Span | None = None
-        n_cells, header_cell, is_behind = 0, b"", False
+        n_cells, n_without, header_cell, is_behind = 0, 0, b"", False
         while model := self._next(lines):
             if first is None:
                 is_behind = not model.cells and lines.peek().startswith(CELL)
@@ -58,6 +61,10 @@ class PDB(TextFormat):
             if len({*model.cells}) > 1:
                 raise FrameError("two cells (CRYST1) that are not the same")
             n_cells += len(model.cells)
+            n_without += not model.cells
+            # One cell before all frames is the header's.
+            self._header_cell = header_cell if n_cells == 1 else b""
+            self._n_without = n_without if n_cells and not self._header_cell else 0
             if is_behind:
                 self._take_cell_behind(lines)
             if not model.is_ended and first is not None and model.n_atoms < first.n_atoms:
@@ -67,8 +74,11 @@ class PDB(TextFormat):
             span = Span(model.start, lines.offset, model.n_atoms, remarks=remarks)
             first = first or span
             yield span
-        # One cell before all frames is the header's.
-        self._header_cell = header_cell if n_cells == 1 else b""
+
+    def made_up(self) -> Iterator[str]:
+        """Yield which frames have no box."""
+        if self._n_without:
+            yield f"{plural(self._n_without, 'frame')} without CRYST1 beside others with it: no box"
 
     @staticmethod
     def _take_cell_behind(lines: Lines) -> None:

@@ -40,22 +40,29 @@ class HDF5File:
         self._datasets = Datasets(path)
         self._found: dict[str, ForeignChunks | None] = {}
         self._columns: dict[str, NDArray[Any]] = {}
+        need_disk(path, "NetCDF-4 is not read where it lies; copy it here", SourceError)
         try:
             self._dataset = netCDF4.Dataset(str(path))
+        except (OSError, RuntimeError) as error:
+            raise self._unreadable(error) from error
+        try:
             self._dataset.set_auto_maskandscale(False)
             self.attributes = _attributes(self._dataset)
             self.dimensions = {name: len(d) for name, d in self._dataset.dimensions.items()}
             self.variables = {
                 name: _Variable(variable) for name, variable in self._dataset.variables.items()
             }
+            self._steps = self._integers()
         except (OSError, RuntimeError, AttributeError, ValueError) as error:
-            raise SourceError(
-                f"{path}: not readable as NetCDF-4 ({error}); the file may be truncated"
-            ) from error
-        self._steps = self._integers()
-        need_disk(path, "NetCDF-4 is not read where it lies; copy it here", SourceError)
+            self.close()
+            raise error if isinstance(error, SourceError) else self._unreadable(error) from error
         nbytes = path.stat().st_size
         self.record_nbytes = min(nbytes, sum(v.row_nbytes for v in self.variables.values()))
+
+    def _unreadable(self, error: Exception) -> SourceError:
+        return SourceError(
+            f"{self.path}: not readable as NetCDF-4 ({error}); the file may be truncated"
+        )
 
     def _integers(self) -> dict[str, tuple[str, float]]:
         """Return the variables that cpptraj stored as integers, by the name of the floats.
@@ -68,7 +75,8 @@ class HDF5File:
             if name in self.variables or variable is None:
                 continue
             per_unit = variable.attributes.get("icompressfac")
-            if not isinstance(per_unit, float) or not per_unit > 0 or variable.dtype.kind != "i":
+            is_integers = variable.dtype.kind == "i"
+            if not isinstance(per_unit, float | np.floating) or not per_unit > 0 or not is_integers:
                 raise SourceError(
                     f"{self.path}: {stored} holds {variable.dtype} with icompressfac {per_unit!r}; "
                     "expected integers and a positive number"

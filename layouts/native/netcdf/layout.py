@@ -282,7 +282,7 @@ class NCDFLayout(NativeLayout):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """How its program rounded."""
+        """Notes, also on how its program rounded, and on what it defined and never wrote."""
         step = getattr(self.data, "rounded_to", None)
         note = f"{self.path}: its program rounded coordinates to {step:g} angstrom" if step else ""
         unwritten = (
@@ -428,9 +428,15 @@ class NCDFLayout(NativeLayout):
         frames = sorted({0, min(1, n_frames - 1), n_frames - 1})
         spans = dict.fromkeys(optional, (0, self._data.dimensions["atom"]))
         spans |= dict.fromkeys(optional & set(CELL), (0, 3))
-        empty = set(optional)
+        empty, self._sparse = set(optional), set()
         for frame in frames:
             arrays = self._data.read(frame, frame + 1, spans)
+            # What another format leaves out of a frame is NaN here.
+            self._sparse |= {
+                field
+                for field, name in VARIABLES.items()
+                if name in arrays and np.isnan(arrays[name]).all()
+            }
             empty = {name for name in empty if self._is_unwritten(name, arrays[name])[0]}
         if empty & set(CELL):
             empty |= set(CELL)
@@ -469,7 +475,10 @@ class NCDFLayout(NativeLayout):
 
     def _scale(self, name: str) -> Any:
         """Return the factor of a variable; None where there is none, or it is 1."""
-        factor = self._data.variables[name].attributes.get("scale_factor")
+        attributes = self._data.variables[name].attributes
+        if (offset := attributes.get("add_offset", 0)) != 0:
+            raise self._fail(f"{name} has an add_offset of {offset!r}", "none")
+        factor = attributes.get("scale_factor")
         if factor is None:
             return None
         if not isinstance(factor, float | np.floating):
@@ -506,6 +515,7 @@ class NCDFLayout(NativeLayout):
             has_velocities="velocities" in self._names,
             has_forces="forces" in self._names,
             has_box=bool(first.box.any()),
+            sparse=tuple(sorted(self._sparse)),
             chunk_frames=chunks[0] if chunks else None,
             chunk_atoms=chunks[1] if chunks else None,
             compression=getattr(coordinates, "compression", None),

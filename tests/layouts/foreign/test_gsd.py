@@ -110,6 +110,14 @@ def test_damage_is_an_error_of_one_line(tmp_path):
     assert n_refused > 50
 
 
+def test_a_schema_that_is_no_text_is_damage(tmp_path):
+    data = bytearray(write(tmp_path / "a.gsd").read_bytes())
+    data[112] = 0xFF  # of the header: behind six numbers and the name of the program
+    (tmp_path / "b.gsd").write_bytes(data)
+    with pytest.raises(SourceError, match=r"b\.gsd: .*is damaged"):
+        _ = mdio.open(tmp_path / "b.gsd").info
+
+
 def test_without_the_package_the_extra_is_named(tmp_path, monkeypatch):
     path = write(tmp_path / "a.gsd")
     for name in ("gsd", "gsd.fl"):

@@ -46,6 +46,7 @@ def test_blocks_of_mdtraj(tmp_path, creation):
             lambda f: (f.pop("velocities"), f.create_dataset("velocities", (F, 2, 3), "f4")),
             "velocities",
         ),
+        (lambda f: f.pop("cell_angles") and None, "cell_lengths alone"),
         (lambda f: big(f), "claims"),
     ],
 )
@@ -55,6 +56,15 @@ def test_files_of_mdtraj_that_are_none(tmp_path, change, says):
         change(file)
     with pytest.raises(SourceError, match=rf"md\.h5: .*{says}"):
         _ = mdio.open(tmp_path / "md.h5").info
+
+
+def test_cells_without_lengths_are_none(tmp_path):
+    write_mdtraj(tmp_path / "md.h5")
+    with h5py.File(tmp_path / "md.h5", "r+") as file:
+        file["cell_lengths"][:2] = 0
+    with mdio.open(tmp_path / "md.h5") as layout:
+        assert not layout.info.has_box
+        assert layout.read(0, 3).box.any(axis=1).tolist() == [False, False, True]
 
 
 def big(file):

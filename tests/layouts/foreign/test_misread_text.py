@@ -83,6 +83,42 @@ def test_all_frames_of_gro_are_read(tmp_path, decimals, velocities):
     assert (block.velocities is not None) == velocities
 
 
+def test_lengths_of_gro_that_touch_keep_their_signs(tmp_path):
+    box = "".join(f"{x:10.5f}" for x in (100, 100, 100, 0, 0, 50, 0, -50, -50))
+    boxes = []
+    for name, text in {"close.gro": box, "wide.gro": box.replace("-", " -")}.items():
+        with mdio.open(write(tmp_path / name, gro(0, box=text))) as layout:
+            boxes.append(layout.read(0, 1).box[0])
+    np.testing.assert_array_equal(*boxes)
+    assert boxes[0][3] > 90
+
+
+def test_letters_of_titles_part_no_lines(tmp_path):
+    """The second byte of an A with a ring is a line end to Python's str, not to other programs."""
+    path = write(tmp_path / "md.gro", gro(0, title="in \u00c5"))
+    assert len(positions_of(path)[0]) == 3
+    path = write(tmp_path / "a.xyz", "1\n\u00c5 Properties=id:I:1:pos:R:3:species:S:1\n7 1 2 3 C\n")
+    assert positions_of(path).tolist() == [[[1, 2, 3]]]
+
+
+def test_times_of_some_frames_are_told_to_be_left_out(tmp_path):
+    path = write(tmp_path / "md.gro", gro(0, title="md t= 5") + gro(1) + gro(2))
+    with mdio.open(path) as layout:
+        assert layout.read(0, 3).time.tolist() == [0, 1, 2]
+        assert "times of 1 frame are left out" in " ".join(layout.notes)
+
+
+def test_times_are_shifted_and_options_known(tmp_path):
+    path = write(tmp_path / "md.gro", gro(0, title="md t= 5") + gro(1, title="md t= 6"))
+    with mdio.open(path, time_offset=100.0) as layout:
+        assert layout.read(0, 2).time.tolist() == [105, 106]
+        assert layout.info.time_first_ps == 105
+    with pytest.raises(
+        OptionError, match=r"md\.gro: .*GRO has no option 'time_ofset'.*time_offset"
+    ):
+        _ = mdio.open(path, time_ofset=100.0).info
+
+
 @pytest.mark.parametrize("option", [{"dt": 2.0}, {"length_unit": "pm"}])
 def test_what_a_gro_says_is_not_assumed(tmp_path, option):
     path = write(tmp_path / "md.gro", gro(0, title="md t= 1.0"))
@@ -212,6 +248,19 @@ def test_cells_of_pdb(tmp_path, text, cells):
             assert layout.info.n_frames == len(cells)
             for frame in order:
                 assert layout.read(frame, frame + 1).box[0, 0] == cells[frame]
+
+
+def test_frames_without_a_cell_are_told(tmp_path):
+    path = write(tmp_path / "md.pdb", CELL.format(30) + model(0) + model(1) + model(2, 40))
+    with mdio.open(path) as layout:
+        assert "1 frame without CRYST1 beside others" in " ".join(layout.notes)
+
+
+def test_a_file_that_is_cut_keeps_the_cell_of_its_header(tmp_path):
+    text = CELL.format(30) + model(0) + model(1) + model(2)[:-10]
+    with mdio.open(write(tmp_path / "md.pdb", text)) as layout:
+        assert layout.info.lost and layout.info.n_frames == 2
+        assert layout.read(0, 2).box[:, 0].tolist() == [30, 30]
 
 
 def test_cells_between_models_are_those_of_either(tmp_path):
@@ -360,6 +409,12 @@ def test_axes_that_are_not_periodic_have_no_length(tmp_path, capsys, kinds, box)
         (dump(0) + dump(1, rows=[(1, 1, 0, 0, 0), (3, 1, 0, 0, 0)]), "id 3, which frame 0 has not"),
         (dump(0, "id type q", [(1, 1, 1)]), "without x y z"),
         (dump(0) + dump(1, rows=[(1, 1, 0, 0, 0), (2, 1, 0, "a", 0)]), "frame 1 cannot be read"),
+        (dump(0, "", [("1",)])[:-1], "ATOMS names no columns"),
+        (
+            dump(0, before="ITEM: UNITS\nmetal") + dump(1, before="ITEM: UNITS\nreal"),
+            "in units real",
+        ),
+        (dump(0) + dump(1, before="ITEM: UNITS\nreal"), "frame 1 (byte"),
         ("ITEM: TIMESTEP\n0\nITEM: NUMBER OF ENTRIES\n1\n", "NUMBER OF ENTRIES in place of"),
     ],
 )
@@ -420,6 +475,27 @@ def test_trajectories_of_amber_under_any_name(tmp_path, name):
     path = write(tmp_path / name, "TEST\n" + rows * 2)
     assert positions_of(path, n_atoms=2).tolist() == [[[1, 2, 3], [4, 5, 6]]] * 2
     assert "(are these the file's atoms?)" in refusal(path, n_atoms=3)
+
+
+def test_frames_of_amber_behind_a_blank_line_are_told(tmp_path):
+    """As of two files written into one, of which the second has an empty title."""
+    rows = "TEST\n   1.000   2.000   3.000   4.000   5.000   6.000\n"
+    path = write(tmp_path / "md.mdcrd", rows + rows.replace("TEST", ""))
+    with mdio.open(path, n_atoms=2) as layout:
+        assert layout.info.n_frames == 1
+        (left,) = layout.info.lost
+        assert left.nbytes == len(rows) - 4 and "1 whole frame before it" in str(left)
+    write(path, rows + "\n \n")
+    with mdio.open(path, n_atoms=2) as layout:
+        assert layout.info.lost == ()
+
+
+def test_boxes_of_one_atom_of_amber_cannot_be_told(tmp_path):
+    path = write(tmp_path / "md.mdcrd", "TEST\n" + "   1.000   2.000   3.000\n" * 2)
+    with mdio.open(path, n_atoms=1) as layout:
+        assert layout.info.n_frames == 2 and "--format CRDBOX" in " ".join(layout.notes)
+    with mdio.open(path, n_atoms=1, format="CRDBOX") as layout:
+        assert layout.info.n_frames == 1 and "one atom" not in " ".join(layout.notes)
 
 
 def test_boxes_of_amber_are_told_to_have_no_angles(tmp_path):

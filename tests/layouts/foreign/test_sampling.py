@@ -58,6 +58,7 @@ def test_every_element_has_its_own_frames(sampled):
     check(path, values)
     notes = " ".join(mdio.open(path).notes)
     assert "velocities are in 4 of 21 frames" in notes
+    assert "boxes are in 20 of 21 frames" in notes
     assert "lengths are taken to be in nm" in notes
 
 
@@ -128,6 +129,65 @@ def test_atoms_in_another_order_each_frame(sampled):
         expected = values["position"] * np.float32(10)
         assert_array_equal(layout.read(0, 20).positions, expected)
         assert_array_equal(layout.read(3, 9, atoms=[4, 1]).positions, expected[3:9, [4, 1]])
+
+
+def write_ids(path, order, steps=range(4)):
+    """Write four frames with velocities in every other, atoms in another order each frame."""
+    values = write_gromacs(path, {"position": range(4), "velocity": range(0, 4, 2)})
+    rows = {"position": slice(None), "velocity": slice(None, None, 2)}
+    with h5py.File(path, "r+") as file:
+        system = file["particles/system"]
+        for name, own in rows.items():
+            system[f"{name}/value"][...] = np.take_along_axis(
+                values[name], order[own][:, :, None], axis=1
+            )
+        system["id/value"], system["id/step"] = order[list(steps)], np.array(steps)
+    return values
+
+
+def test_velocities_of_some_frames_have_the_numbers_of_atoms_of_these_frames(tmp_path):
+    rng = np.random.default_rng(3)
+    order = np.array([rng.permutation(N_ATOMS) for _ in range(4)])
+    values = write_ids(tmp_path / "md.h5md", order)
+    with mdio.open(tmp_path / "md.h5md") as layout:
+        block = layout.read(0, 4)
+        assert_array_equal(block.positions, values["position"] * np.float32(10))
+        assert_array_equal(block.velocities[::2], values["velocity"] * np.float32(10))
+
+
+def test_numbers_of_atoms_that_do_not_tell_the_order_are_refused(tmp_path):
+    order = np.tile(np.arange(N_ATOMS), (4, 1))
+    write_ids(tmp_path / "few.h5md", order, steps=(0, 1, 3))
+    with mdio.open(tmp_path / "few.h5md") as layout:
+        _ = layout.read(0, 2), layout.read(3, 4)
+        with pytest.raises(SourceError, match=r"few\.h5md: frame 2 has positions, but no row"):
+            layout.read(0, 4)
+    order[3, 0] = 99
+    write_ids(tmp_path / "other.h5md", np.argsort(order), steps=range(4))
+    with h5py.File(tmp_path / "other.h5md", "r+") as file:
+        file["particles/system/id/value"][3, 0] = 99
+    with (
+        mdio.open(tmp_path / "other.h5md") as layout,
+        pytest.raises(SourceError, match="of frame 3 has other numbers of atoms"),
+    ):
+        layout.read(0, 4)
+
+
+@pytest.mark.parametrize("has_steps", [True, False])
+def test_times_that_are_counted_are_told_and_drop_no_frame(tmp_path, has_steps):
+    paths = [tmp_path / "a.h5md", tmp_path / "b.h5md"]
+    for number, path in enumerate(paths):
+        write_gromacs(path, {"position": range(10 * number, 10 * number + 5)})
+        with h5py.File(path, "r+") as file:
+            for name in ["time"] + ["step"] * (not has_steps):
+                for element in ("position", "box/edges"):
+                    del file[f"particles/system/{element}/{name}"]
+    with mdio.open(paths) as layout:
+        assert layout.info.n_frames == 10
+    with mdio.open(paths[0]) as layout:
+        assert layout.timing[:2] == (False, has_steps)
+        (note,) = [note for note in layout.notes if "times are made up" in note]
+        assert "frames are 1 ps apart" in note
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,14 @@ def test_other_bytes(tmp_path, raw):
         DCDLayout(path).info  # noqa: B018
 
 
+def test_a_header_that_is_cut_says_how_many_bytes_follow(tmp_path):
+    write_dcd(tmp_path / "a.dcd", made_up(1, 3))
+    size = DCDLayout(tmp_path / "a.dcd").header.nbytes
+    (tmp_path / "b.dcd").write_bytes((tmp_path / "a.dcd").read_bytes()[: size - 6])
+    with pytest.raises(SourceError, match="length of 4, expected at most 0, since the file ends"):
+        _ = DCDLayout(tmp_path / "b.dcd").info
+
+
 def test_no_frames_and_no_file(tmp_path):
     write_dcd(tmp_path / "empty.dcd", made_up(0, 3))
     with pytest.raises(SourceError, match="no frames"):

@@ -180,13 +180,27 @@ def test_dcd_says_what_becomes_of_times_that_do_not_grow(tmp_path: Path, times) 
     np.testing.assert_allclose(found, [7, 8, 9, 10], rtol=1e-6)
 
 
-@given(first=st.floats(-1e5, 1e5), dt=st.floats(1e-3, 1e3), n_frames=st.integers(2, 40))
+@pytest.mark.parametrize("times", [[np.nan, 1, 2], [np.inf, 1, 2], [np.nan] * 3, [0, 1, np.inf]])
+def test_dcd_counts_times_that_are_no_numbers(tmp_path: Path, times) -> None:
+    block = random_block(3, 3)
+    block.time[:] = times
+    (note,) = write(tmp_path / "a.dcd", "dcd", block).notes
+    assert "are counted again; the file says 0 to 2 ps, every 1 ps" in note
+    found = [row["time"] for row in frames_of(tmp_path / "a.dcd", 3)]
+    np.testing.assert_allclose(found, [0, 1, 2], rtol=1e-6)
+
+
+@given(first=st.floats(-1e5, 1e5), dt=st.floats(5e-2, 1e3), n_frames=st.integers(2, 40))
 @settings(max_examples=60)
 def test_float32_times_count_as_even(first: float, dt: float, n_frames: int) -> None:
     time = (first + dt * np.arange(n_frames)).astype(np.float32).astype(np.float64)
-    # Where float32 makes all times the same, DCD's 1 ps between frames is news.
-    told = DCDEncoder(3).lost(time, np.arange(n_frames))
-    assert (told is None) == (time[0] != time[-1])
+    assert DCDEncoder(3).lost(time, np.arange(n_frames)) is None
+
+
+@pytest.mark.parametrize("dt", [1e-3, 2e-3])
+def test_float32_times_that_are_moved_by_much_of_their_interval_are_not_even(dt: float) -> None:
+    time = (1e5 + dt * np.arange(40)).astype(np.float32).astype(np.float64)
+    assert "not equally spaced" in (DCDEncoder(3).lost(time, np.arange(40)) or "")
 
 
 @pytest.mark.parametrize("precision", [0.1, 0.01, 0.003, 1e-4])

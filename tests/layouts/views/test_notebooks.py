@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from MDAnalysis.lib.util import NamedStream
 from MDAnalysisTests.datafiles import DCD, GRO, PSF, TRR, XTC
+from suites.zarr_cases import make_block, write_tree
 
 import mdio
 from mdio.core.errors import MissingExtraError
@@ -53,6 +54,14 @@ def test_velocities_forces_and_cells(tmp_path):
     np.testing.assert_allclose(dataset.box[4], universe.dimensions, rtol=1e-6)
     assert "forces" not in dataset
     assert dataset.edge.values.tolist()[:3] == ["a", "b", "c"]
+
+
+def test_cells_of_later_frames_are_there(tmp_path):
+    block = make_block(4, 3)
+    block.box[0] = 0
+    write_tree(tmp_path / "a.zarr", block)
+    dataset = mdio.open(tmp_path / "a.zarr").to_xarray()
+    assert np.array_equal(dataset.box, block.box) and dataset.box[1].any()
 
 
 def test_only_what_is_picked_is_read(adk_zarr):

@@ -12,9 +12,9 @@ import pytest
 from MDAnalysis.coordinates.XTC import XTCReader
 from suites.zarr_cases import TRICLINIC, make_block, write_tree
 
-from mdio.core.errors import PlanError
+from mdio.core.errors import PlanError, SourceError
 from mdio.core.files import reading
-from mdio.core.frames import Rounding
+from mdio.core.frames import FrameBlock, Rounding
 from mdio.layouts.registry import open_layout
 from mdio.layouts.zarr.layout import ZarrLayout, written_by_mdio
 from mdio.testing.blocks import oracle_of
@@ -319,3 +319,11 @@ def test_a_layout_pickles_as_path_and_options(tmp_path):
         data = pickle.dumps(layout)
     assert len(data) < 1000
     assert pickle.loads(data).read(0, 2).n_atoms == 2
+
+
+def test_a_field_that_is_not_stored_is_no_damage(tmp_path):
+    write_tree(tmp_path / "made.zarr", make_block(3, 4), **SMALL)
+    with open_layout(tmp_path / "made.zarr") as layout:
+        wanted = FrameBlock.empty(1, 4, velocities=True)
+        with pytest.raises(SourceError, match=r"made\.zarr: there are no velocities in it"):
+            layout.read(0, 1, out=wanted)

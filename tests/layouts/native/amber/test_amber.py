@@ -1,5 +1,7 @@
 """What AMBER's programs write besides plain trajectories."""
 
+from pathlib import Path
+
 import MDAnalysis as mda
 import netCDF4
 import numpy as np
@@ -65,8 +67,25 @@ def test_integers_of_cpptraj(tmp_path):
 @pytest.mark.parametrize("factor", [0.0, -1.0, "many"])
 def test_factors_that_are_none(tmp_path, factor):
     write_compressed(tmp_path / "md.nc", icompressfac=factor)
+    n_open = len(list(Path("/dev/fd").iterdir()))
     with pytest.raises(SourceError, match=r"md\.nc: compressedpos .*icompressfac"):
         _ = mdio.open(tmp_path / "md.nc").info
+    assert len(list(Path("/dev/fd").iterdir())) == n_open
+
+
+def test_factors_in_single_precision(tmp_path):
+    values = write_compressed(tmp_path / "md.nc", icompressfac=np.float32(10000))
+    with mdio.open(tmp_path / "md.nc") as layout:
+        assert_array_equal(layout.read(0, 1).positions, values["compressedpos"][:1].astype("f4"))
+
+
+@pytest.mark.parametrize("version", ["NETCDF3_64BIT_OFFSET", "NETCDF4"])
+def test_offsets_of_numbers_are_refused(tmp_path, version):
+    path = write_ncdf(tmp_path / "md.nc", ("coordinates", "time"), version=version)
+    with netCDF4.Dataset(path, "a") as file:
+        file["coordinates"].add_offset = np.float32(5)
+    with pytest.raises(SourceError, match=r"md\.nc: coordinates has an add_offset of"):
+        _ = mdio.open(path).info
 
 
 def write_restart(path, *, text, velocities=True, n_atoms=N_ATOMS):
@@ -119,6 +138,50 @@ def test_a_restart_file_of_amber():
     with mdio.open(INPCRD) as layout:
         expected = mda.coordinates.INPCRD.INPReader(INPCRD).ts.positions
         assert_array_equal(layout.read(0, 1).positions[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("cell", "box"),
+    [
+        ((30, 40, 50), [30, 40, 50, 90, 90, 90]),
+        ((1000, 1000, 1000, 90, 90, 90), [1000, 1000, 1000, 90, 90, 90]),
+        ((0, 0, 0, 90, 90, 90), [0] * 6),
+        ((30, 40), None),
+        ((30, 40, 50, 90), None),
+    ],
+)
+def test_cells_of_restart_files(tmp_path, cell, box):
+    path = tmp_path / "md.rst7"
+    write_restart(path, text=True)
+    *lines, _ = path.read_text().splitlines()
+    path.write_text("\n".join([*lines, "".join(f"{x:12.7f}" for x in cell), ""]))
+    if box is None:
+        with pytest.raises(SourceError, match=rf"md\.rst7: .*a box of {len(cell)} numbers"):
+            _ = mdio.open(path).info
+    else:
+        with mdio.open(path) as layout:
+            assert layout.read(0, 1).box[0].tolist() == box
+            assert layout.info.has_box == any(box)
+
+
+def test_restart_files_in_other_units_or_not_written_whole(tmp_path):
+    path = tmp_path / "md.ncrst"
+    x, *_ = write_restart(path, text=False, velocities=False)
+    with netCDF4.Dataset(path, "a") as file:
+        file.createVariable("velocities", "f8", ("atom", "spatial"))
+        file["coordinates"].units = "nanometer"
+    with mdio.open(path) as layout:
+        assert not layout.info.has_velocities
+        np.testing.assert_allclose(layout.read(0, 1).positions[0], x * 10, rtol=1e-6)
+    with netCDF4.Dataset(path, "a") as file:
+        file["coordinates"].units = "parsec"
+    with pytest.raises(SourceError, match=r"md\.ncrst: coordinates is in units of 'parsec'"):
+        _ = mdio.open(path).info
+    with netCDF4.Dataset(path, "a") as file:
+        file["coordinates"].units = "angstrom"
+        file.renameVariable("cell_angles", "other")
+    with pytest.raises(SourceError, match="cell_lengths without cell_angles"):
+        _ = mdio.open(path).info
 
 
 @pytest.mark.parametrize("name", ["md.ncrst", "md.rst7"])
