@@ -18,7 +18,7 @@ from mdio.core.words import axis_label, duration
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-ANGLE = re.compile(r"(?P<part>cos|sin)?\(?(?P<angle>\w+):(?P<residue>[^)]*)\)?")
+ANGLE = re.compile(r"(?P<part>cos|sin)?\(?(?P<angle>phi|psi|chi1):(?P<residue>[^)]*)\)?")
 """Labels of dihedral angles: ``phi:4AKE:ARG2``, or ``cos(...)`` and ``sin(...)`` of it."""
 RESIDUE = re.compile(r":[A-Za-z0-9+-]*?(-?\d+)[A-Za-z]?(?::|$)")
 """In the name of an atom, ``4AKE:MET1:CA``."""

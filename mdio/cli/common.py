@@ -15,7 +15,7 @@ from inspect import signature
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from mdio.core.errors import PlanError
+from mdio.core.errors import MdioError, PlanError
 from mdio.core.words import without_passwords
 from mdio.layouts.views.options import OLD_PBC_NAMES
 
@@ -121,7 +121,7 @@ def with_settings(
 ) -> Any:
     """Call `make` with `arguments` and those of ``--set``; raises PlanError if it lacks them.
 
-    Values are Python's literals; others are text.
+    Values are Python's literals, ``true``, ``false`` and ``none`` in any case; others are text.
     """
     from ast import literal_eval  # most commands have no use for it
 
@@ -130,12 +130,15 @@ def with_settings(
         if not equals:
             raise PlanError(f"--set {setting}: write it as NAME=VALUE")
         try:
-            arguments[key] = literal_eval(value)
+            words = ("True", "False", "None")
+            arguments[key] = literal_eval(value.title() if value.title() in words else value)
         except (ValueError, SyntaxError):
             arguments[key] = value
     try:
         return make(**arguments)
-    except TypeError as error:
+    except MdioError:
+        raise
+    except (TypeError, ValueError) as error:
         raise PlanError(f"{name}: {error}; arguments are given with --set") from error
 
 

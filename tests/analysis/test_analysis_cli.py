@@ -171,6 +171,22 @@ def test_what_would_be_ignored_is_refused(capsys, words, says):
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("word", ["false", "FALSE", "none", "maybe"])
+def test_settings_that_are_switches(tmp_path, capsys, word):
+    out = tmp_path / "rmsd.npz"
+    words = ["analyze", "rmsd", DCD, "-s", PSF, "--select", CA, "--stop", "4", "--quiet"]
+    code = main([*words, "-o", str(out), "--set", f"superpose={word}"])
+    if word.lower() != "false":
+        assert code == 2
+        assert "superpose is" in capsys.readouterr().err
+        return
+    want = analyze(DCD, top=PSF, kernel=RMSD(CA, superpose=False), stop=4)
+    np.testing.assert_array_equal(np.load(out)["values"], want.values)
+    words = ["analyze", "dihedrals", DCD, "-s", PSF, "--stop", "2", "--set", "degrees=no"]
+    assert main(words) == 2
+    assert "degrees is 'no'; give True or False" in capsys.readouterr().err
+
+
 def test_the_summary_names_every_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = ["-s", PSF, "--select", CA, "-o", "o.csv", "--timings", "t.json", "--report", "r.html"]

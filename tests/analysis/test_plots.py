@@ -63,6 +63,13 @@ def test_other_angles_are_distributions():
     assert heights.max() > 0.005
 
 
+def test_distances_of_named_atoms_are_no_angles():
+    result = mdio.analyze(DCD, top=PSF, kernel=mdio.Pairs("resid 1:3 and name CA"), stop=5)
+    axes = drawn(result)
+    assert axes.get_xlabel() == "time (ps)"
+    assert len(axes.lines) == 3
+
+
 def test_displacements_follow_a_power(tmp_path):
     walk = np.cumsum(np.random.default_rng(3).normal(size=(400, 300, 3)), axis=0)
     with mdio.Writer(tmp_path / "walk.zarr") as writer:

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared
+from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, check_switch
 from mdio.analysis.reducers import StandardDeviation
 from mdio.analysis.system import System
 from mdio.core import kernels
@@ -57,6 +57,7 @@ class RMSD(Kernel):
 
     def prepare(self, system: System) -> Prepared:
         """Read the reference; look up masses if they are the weights."""
+        check_switch("superpose", self.superpose)
         if self.repeat < 1:
             raise PlanError(f"repeat is {self.repeat}; give 1 or more")
         atoms = system.select(self.select)
@@ -298,6 +299,7 @@ class RMSF(Kernel):
 
     def prepare(self, system: System) -> Prepared:
         """Find the atoms."""
+        check_switch("superpose", self.superpose)
         atoms = system.select(self.select)
         reducer = StandardDeviation(norm=True)
         function: BlockFunction = attrgetter("positions")

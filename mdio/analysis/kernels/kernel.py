@@ -216,6 +216,12 @@ def check_rows(
     return array
 
 
+def check_switch(name: str, value: Any) -> None:
+    """Raise PlanError if the option `name` is neither True nor False: any text would be true."""
+    if value not in (True, False):
+        raise PlanError(f"{name} is {value!r}; give True or False")
+
+
 class _Kernels(Mapping[str, Callable[..., Kernel]]):
     """Classes by name, imported when they are needed; iteration yields those of mdio."""
 
