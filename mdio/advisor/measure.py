@@ -50,6 +50,7 @@ from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, make_k
 from mdio.analysis.system import System
 from mdio.converters.convert import convert
 from mdio.converters.options import ConversionOptions
+from mdio.converters.selection import open_with_topology
 from mdio.core.errors import MdioError, OutputError, PlanError
 from mdio.core.files.page_cache import drop_cache
 from mdio.core.files.store import file_system_type, need_disk, to_path
@@ -60,7 +61,6 @@ from mdio.core.timing import Stopwatch
 from mdio.core.words import duration
 from mdio.layouts.base import Layout, container_format
 from mdio.layouts.striping.file_systems import get_stripe
-from mdio.layouts.views.opening import open_source
 from mdio.parallel.executors import available_cores, pool_or_serial
 
 PREFIX = ".mdio-advise-"
@@ -117,6 +117,7 @@ def convert_trial(
     workers: int,
     n_segments: int | None,
     overlap: str | None = None,
+    top: str | PathLike[str] | None = None,
 ) -> tuple[float, int]:
     """Convert some frames; return the seconds and the bytes of the output.
 
@@ -136,6 +137,7 @@ def convert_trial(
         result = convert(
             list(sources),
             out,
+            top=top,
             executor=executor,
             **ConversionOptions.of(
                 to=candidate.to, start=frames.start, stop=frames.stop, overlap=overlap, **options
@@ -234,7 +236,8 @@ class InterleavedRepeats:
     Each repeat runs all candidates, so that disturbances of the machine affect all alike.
 
     `paths`: the source. `frames`: the sample in it. `ranks`: workers of the analysis, limited to
-    the cores of this machine. `overlap`, `verify`: as for `mdio.analyze`.
+    the cores of this machine. `overlap`, `verify`: as for `mdio.analyze`. `top`: a topology, if the
+    source does not say how many atoms it has.
     """
 
     def __init__(
@@ -246,10 +249,12 @@ class InterleavedRepeats:
         progress: StepProgress | None,
         overlap: str | None = None,
         verify: bool = True,
+        top: str | PathLike[str] | None = None,
     ) -> None:
         self.paths = paths
         self._overlap = overlap
         self._verify = verify
+        self._top = top
         self.frames = frames
         self.small_sample = frames[: max(1, len(frames) // 4)]
         self.limits = limits
@@ -381,7 +386,14 @@ class InterleavedRepeats:
             workers = self._writers(candidate)
             with tried.problems_noted():
                 seconds, nbytes = convert_trial(
-                    candidate, self.paths, part, tried.out, workers, n_segments, self._overlap
+                    candidate,
+                    self.paths,
+                    part,
+                    tried.out,
+                    workers,
+                    n_segments,
+                    self._overlap,
+                    self._top,
                 )
                 tried.converting_s.setdefault(len(part), []).append(seconds)
                 tried.nbytes_frame = nbytes / len(part)
@@ -419,6 +431,7 @@ class InterleavedRepeats:
                 stop=frames.stop,
                 overlap=self._overlap,
                 verify=self._verify,
+                top=self._top if tried.candidate.to is None else None,
             )
         names = ("t_open_s", "t_io_s", "t_comp_s", "t_block_s")
         open_s, io_s, comp_s, blocks_s = (
@@ -533,7 +546,10 @@ def measure(
         check_target(Path(local_folder))
     kernel = make_kernel(analysis, select)
     notes: list[str] = []
-    with open_source(paths, overlap=overlap, fields=kernel.fields, verify=verify) as layout:
+    with open_with_topology(
+        paths, top, overlap=overlap, fields=kernel.fields, verify=verify
+    ) as layout:
+        counted_by = top if "n_atoms" in layout.options else None
         info, container = layout.info, container_format(layout)
         if info.n_frames < 1:
             raise PlanError(f"{paths[0]}: it has no frames; there is nothing to advise on")
@@ -561,7 +577,7 @@ def measure(
             "source as it is could be measured"
         )
         frames = range(min(info.n_frames, FEW_FRAMES))
-    runs = InterleavedRepeats(paths, frames, ranks, limits, progress, overlap, verify)
+    runs = InterleavedRepeats(paths, frames, ranks, limits, progress, overlap, verify, counted_by)
     behaves_like = {**BEHAVES_LIKE, "segments": "segments", "chain": "segments"}
     as_is = Candidate("as-is", "as-is", behaves_like.get(info.layout, "xtc-shared"))
     source = CandidateRuns(as_is, paths, frames)

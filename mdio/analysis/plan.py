@@ -283,6 +283,9 @@ class Request:
                 raise PlanError(f"{trajectory.path}: open the layout with group={group!r} instead")
             if trajectory.verify and not self.verify:
                 raise PlanError(f"{trajectory.path}: open the layout with verify=False instead")
+            if self.overlap not in (None, getattr(trajectory, "overlap", None)):
+                overlap = self.overlap
+                raise PlanError(f"{trajectory.path}: open the layout with {overlap=} instead")
             if self.cache not in (None, trajectory.member_runs[0][0].cache):
                 raise PlanError(f"{trajectory.path}: open the layout with the cache instead")
             return trajectory

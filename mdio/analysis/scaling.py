@@ -28,11 +28,11 @@ from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.kernel import FORMER_NAMES, find_kernel
 from mdio.analysis.plots import over_ranks, spreads
 from mdio.analysis.report import components, save_page
+from mdio.converters.selection import open_with_topology
 from mdio.core.errors import BlockError, MissingExtraError, OutputError
 from mdio.core.pages import picture, section, table
 from mdio.core.timing import timing_record
 from mdio.core.words import plural
-from mdio.layouts.views.opening import open_source
 from mdio.parallel.executors import Executor, Processes, Serial, available_cores
 
 PACKAGES = ("mdio-layouts", "MDAnalysis", "numpy", "h5py", "zarr", "mpi4py", "distributed")
@@ -205,6 +205,7 @@ def list_cases(
     gathers: Sequence[str],
     workloads: Sequence[int],
     n_ranks: Sequence[int],
+    top: str | None = None,
 ) -> list[Case]:
     """Return all cases, by series; serial has one number of workers, and only MPI has gathers.
 
@@ -212,7 +213,7 @@ def list_cases(
     """
     cases = []
     for path in trajectories:
-        with open_source(path) as layout:
+        with open_with_topology(path, top) as layout:
             name = layout.info.layout
         for executor, x in itertools.product(executors, workloads):
             counts = sorted(set(n_ranks)) if executor != "serial" else [1]

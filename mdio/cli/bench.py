@@ -65,7 +65,9 @@ def _run_scaling(args: argparse.Namespace) -> int:
     need_matplotlib("mdio bench scaling")
     folder = make_folder(args.out)
     study = Study(args.kernel, args.top, args.select, args.stop, args.mpiexec)
-    cases = list_cases(args.trajectory, args.executor, args.gather, args.repeat, args.workers)
+    cases = list_cases(
+        args.trajectory, args.executor, args.gather, args.repeat, args.workers, args.top
+    )
     silent = args.quiet or args.json
 
     def report(line: str) -> None:

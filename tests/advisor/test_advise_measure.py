@@ -207,6 +207,14 @@ def test_a_function_that_takes_a_minute_a_frame(adk, tmp_path):
     assert next(o for o in advice.options if o.name == "as-is").total.total_s >= 98 * 2.0
 
 
+def test_a_topology_counts_the_atoms(tmp_path):
+    from MDAnalysisTests.datafiles import PRM, TRJ
+
+    found = quickly(None, tmp_path, source=TRJ, select="name CA", top=PRM)
+    assert found.trial("as-is").runs
+    assert found.trial("zarr").problem is None
+
+
 def test_one_frame_is_enough(adk, tmp_path):
     one = tmp_path / "one.dcd"
     with mdio.open(str(adk["dcd"])) as layout:

@@ -9,6 +9,7 @@ import pytest
 from MDAnalysis.analysis import rms
 from MDAnalysisTests.datafiles import DCD, GRO, PSF
 
+import mdio
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.dihedrals import Dihedrals
 from mdio.analysis.kernels.geometry import RMSD
@@ -117,8 +118,34 @@ def test_a_trajectory_whose_topology_counts_its_atoms(tmp_path, capsys):
     for workers in ("1", "2"):
         assert main([*words, "-s", PRM, "-w", workers]) == 0
         np.testing.assert_allclose(np.load(out)["values"], want, atol=1e-5)
+    assert main([*words, "-s", PRM, "--timestep", "2"]) == 0
+    assert np.load(out)["time"][1] == 2
     assert main(["analyze", "rmsd", TRJ]) == 1
     assert "give a topology with -s" in capsys.readouterr().err
+
+
+def test_the_bar_on_a_terminal_counts_the_frames_that_are_chosen(tmp_path, monkeypatch, capsys):
+    from MDAnalysisTests.datafiles import PRM, TRJ
+
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    words = ["rmsd", TRJ, "-s", PRM, "-b", "3", "--timestep", "1", "-o", str(tmp_path / "o.csv")]
+    assert main(["analyze", *words]) == 0
+    n_frames = len((tmp_path / "o.csv").read_text().splitlines()) - 1
+    assert f"/{n_frames:.1f}" in capsys.readouterr().err
+
+
+def test_a_named_format_is_cached(tmp_path):
+    words = ["analyze", "rmsd", DCD, "--format", "dcd", "--cache", str(tmp_path / "kept")]
+    for suffix in ("csv", "dat"):
+        assert main([*words, "--quiet", "-o", str(tmp_path / f"rmsd.{suffix}")]) == 0
+    assert any(path.is_file() for path in (tmp_path / "kept").rglob("*"))
+
+
+def test_an_open_layout_was_joined_before():
+    with pytest.raises(PlanError, match="open the layout with overlap='keep-all' instead"):
+        analyze(mdio.open([DCD, DCD]), kernel=RMSD(), overlap="keep-all")
+    with mdio.open([DCD, DCD], overlap="keep-all") as layout:
+        assert analyze(layout, kernel=RMSD(), overlap="keep-all", stop=2).n_frames == 2
 
 
 def test_several_trajectories_are_joined(tmp_path, want):

@@ -110,6 +110,10 @@ def test_without_one_worker_the_smallest_is_the_base():
 
 
 def test_cases():
+    from MDAnalysisTests.datafiles import PRM, TRJ
+
+    (case,) = list_cases([TRJ], ["serial"], [], [1], [1], PRM)  # PRM counts the atoms
+    assert case.layout == "generic"
     found = list_cases([DCD], ["serial", "mpi"], ["blocking", "one-sided"], [1, 40], [4, 1])
     assert [case.n_ranks for case in found if case.executor == "serial"] == [1, 1]
     assert len([case for case in found if case.executor == "mpi"]) == 2 * 2 * 2

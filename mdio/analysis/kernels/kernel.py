@@ -55,6 +55,8 @@ class Prepared:
     """Whether the function also takes ``out``, rows to fill and return instead of new ones."""
     cut: CutMolecules | None = None
     """Finds frames with wrong results, since the box cuts molecules."""
+    quiet: bool = False
+    """Whether the notes of a `SeriesKernel` are left out, since they would be wrong."""
 
 
 class Kernel(ABC):
