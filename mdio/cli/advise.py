@@ -19,6 +19,7 @@ from mdio.cli.common import (
     add_output_options,
     add_trajectory,
     arguments_for,
+    check_apart,
     parse_step,
     positive,
     print_json,
@@ -104,7 +105,8 @@ def run(args: argparse.Namespace) -> int:
         if args.report is not None:
             check_report(args.report)
         if args.save is not None:
-            check_output(args.save)
+            check_output(args.save, (".json",))
+        check_apart([*args.trajectory, args.top, args.replay], args.save, args.report)
         with _bar(args.quiet or not executor.is_owner) as progress:
             arguments = arguments_for(advise, args) | {"trajectory": args.trajectory or None}
             advice = advise(**arguments, progress=progress, executor=executor)

@@ -30,6 +30,7 @@ from mdio.cli.common import (
     add_source,
     add_trajectory,
     arguments_for,
+    check_apart,
     positive,
     print_json,
     print_notes,
@@ -214,7 +215,9 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
 
 
 def _check_outputs(args: argparse.Namespace) -> None:
-    """Check before the work whether all outputs can be written."""
+    """Check before the work whether all outputs can be written, and replace no input."""
+    inputs = [*args.trajectory, args.top, args.fit_reference]
+    check_apart(inputs, args.out, args.plot, args.timings, args.report)
     if args.out not in (None, "-"):
         if Path(args.out).suffix.lower() in PLOT_SUFFIXES:
             raise PlanError(f"{args.out}: -o saves numbers; give pictures as --plot {args.out}")
@@ -222,7 +225,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
     if args.out == "-" and args.json:
         raise PlanError("-o - and --json both print; choose one")
     if args.timings is not None:
-        check_output(args.timings)
+        check_output(args.timings, (".json",))
     if args.plot is not None:
         from mdio.analysis.report import check_plot
 

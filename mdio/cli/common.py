@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -109,6 +110,20 @@ def add_output_options(parser: Any, quiet: str = "no progress bar, no summary") 
     """Add the options on what is printed."""
     add(parser, "--json", "print one JSON object")
     add(parser, "-q --quiet", quiet)
+
+
+def check_apart(inputs: Sequence[Any], *outputs: Any) -> None:
+    """Raise PlanError if an output is an input, or another output; None is none."""
+    places = {os.path.realpath(path): "reads it" for path in inputs if isinstance(path, str)}
+    for path in outputs:
+        if path not in (None, "-"):
+            place = os.path.realpath(path)
+            if place in places:
+                raise PlanError(
+                    f"{path}: cannot be written, since the same command {places[place]}; give "
+                    "another name"
+                )
+            places[place] = "writes it already"
 
 
 def add_settings(parser: Any, text: str) -> None:

@@ -102,7 +102,8 @@ def test_what_bench_scaling_wrote_can_be_fitted(adk, tmp_path, capsys):
     ("words", "code", "told"),
     [
         (["fit", "none.csv", "-o", "p.toml"], 1, "none.csv: cannot be read"),
-        (["fit", str(CSV), "-o", "no/p.toml"], 1, "the profile cannot be written"),
+        (["fit", str(CSV), "-o", "no/p.toml"], 1, "the folder no does not exist"),
+        (["fit", str(CSV), "-o", str(CSV)], 2, "saved as .toml"),
         (["fit", str(CSV), "-o", "p.toml", "--prior", "x.toml"], 1, "no machine profile can be"),
         (["predict", "none.toml", "--ranks", "1"], 1, "no machine profile can be read"),
         (["predict", "comet", "--ranks", "1", "--layout", "tape"], 2, "'tape' is not in the"),

@@ -190,6 +190,12 @@ def test_errors(capsys, words, code, says):
         (["rmsd", "--angles", "psi"], "--angles psi is for dihedrals"),
         (["math:hypot", "--weights", "mass"], "not for math:hypot"),
         (["rmsd", "--gather", "one-sided"], "add --mpi"),
+        (["rmsd", "--timings", "victim.dcd"], "saved as .json"),
+        (
+            ["rmsd", "-o", "two.csv", "--timings", "two.json", "--plot", "two.csv"],
+            "writes it already",
+        ),
+        (["rmsd", "--report", PSF], "the same command reads it"),
         (["rmsd", "--scheduler", "tcp://h:1", "--executor", "serial"], "for --executor dask"),
     ],
 )
