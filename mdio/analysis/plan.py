@@ -108,6 +108,7 @@ class Plan:
             "per_frame": isinstance(prepared.reducer, Stack),
             "labels": prepared.labels,
             "row_labels": prepared.row_labels,
+            "row_residues": prepared.row_residues,
             "notes": self.notes,
         }
         result = AnalysisResult(**defaults | fields)

@@ -153,6 +153,8 @@ class AnalysisResult:
     """Names of the columns of `values`, where they have any."""
     row_labels: Sequence[str] = field(default_factory=tuple)
     """Names of its rows, where they are not frames but atoms, say."""
+    row_residues: Sequence[int] = field(default_factory=tuple)
+    """Numbers of the residues of its rows, where they are atoms."""
     per_frame: bool = True
     """Whether `values` has one row a frame."""
     label: NDArray[Any] | None = None
@@ -318,6 +320,7 @@ def side_by_side(results: Mapping[str, AnalysisResult]) -> AnalysisResult:
         seconds=sum(member.seconds for member in members),
         prepare_s=sum(member.prepare_s for member in members),
         row_labels=[name for member in members for name in member.row_labels],
+        row_residues=[number for member in members for number in member.row_residues],
         ranks=[],
         label=np.repeat(list(results), [len(rows) for rows in values]),
         of_frames=sum(member.n_frames for member in members) if first.over == "lag" else None,

@@ -185,6 +185,10 @@ class System:
             )
         ]
 
+    def residue_numbers(self, atoms: AtomIndices | None) -> list[int]:
+        """Return the numbers of the residues of atoms of the layout; none without a topology."""
+        return [int(number) for number in self._texts("resids", atoms) or ()]
+
     def _texts(self, name: str, atoms: AtomIndices | None) -> list[str] | None:
         """Return an attribute of atoms of the layout as texts; None if it is not known."""
         if self.topology is not None:

@@ -311,8 +311,14 @@ class RMSF(Kernel):
                 "frames are taken as they are, so the motion of all selected atoms together counts "
                 "too; --superpose (superpose=True) lays each frame on the reference first"
             )
-        names = system.atom_names(atoms) or ()
-        return Prepared(function, atoms, reducer, labels=("rmsf_angstrom",), row_labels=names)
+        return Prepared(
+            function,
+            atoms,
+            reducer,
+            labels=("rmsf_angstrom",),
+            row_labels=system.atom_names(atoms) or (),
+            row_residues=system.residue_numbers(atoms),
+        )
 
 
 def superposed_block(block: FrameBlock, reference: NDArray[np.float64]) -> NDArray[np.float64]:

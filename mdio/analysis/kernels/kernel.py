@@ -51,6 +51,8 @@ class Prepared:
     """Names of the columns of its rows, where they have any."""
     row_labels: Sequence[str] = ()
     """Names of the rows of the result, where these are not frames."""
+    row_residues: Sequence[int] = ()
+    """Numbers of the residues of these rows, where they are atoms."""
     fills: bool = False
     """Whether the function also takes ``out``, rows to fill and return instead of new ones."""
     cut: CutMolecules | None = None
