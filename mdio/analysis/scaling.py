@@ -143,7 +143,11 @@ class Case:
     @property
     def series(self) -> str:
         """Label of its curve in pictures."""
-        words = [self.layout, Path(self.trajectory).name, self.executor]
+        return self.series_of(Path(self.trajectory).name)
+
+    def series_of(self, name: str) -> str:
+        """Return the label if its trajectory is called `name`."""
+        words = [self.layout, name, self.executor]
         words += [self.gather] if self.executor == "mpi" else []
         return ", ".join([*words, f"{self.workload_x}x"])
 
@@ -225,19 +229,25 @@ def list_cases(
 def run_all(
     study: Study, cases: Sequence[Case], repeats: int, report: Callable[[str], None]
 ) -> Iterator[dict[str, Any]]:
-    """Yield a record of each run: the case, the repeat, its timings."""
+    """Yield a record of each run: the case, the repeat, its timings.
+
+    Trajectories with equal names are called by their whole paths.
+    """
+    names = [Path(path).name for path in {case.trajectory for case in cases}]
     for repeat in range(repeats):
         for case in cases:
+            is_one = names.count(Path(case.trajectory).name) == 1
+            series = case.series if is_one else case.series_of(case.trajectory)
             run = study.run(case)
             report(
-                f"{repeat + 1}/{repeats}  {case.series}, {plural(case.n_ranks, 'worker')}: "
+                f"{repeat + 1}/{repeats}  {series}, {plural(case.n_ranks, 'worker')}: "
                 f"{run['t_total_s']:.4f} s"
             )
             yield {
                 "bench": "scaling",
                 "kernel": study.kernel,
                 **asdict(case),
-                "series": case.series,
+                "series": series,
                 "repeat": repeat,
                 "run": run,
             }
