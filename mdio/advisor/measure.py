@@ -8,6 +8,7 @@ import shutil
 import socket
 import tempfile
 import time
+from ast import literal_eval
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -38,6 +39,7 @@ from mdio.advisor.probes import (
     PreparedKernel,
     Probe,
     analysis_name,
+    analysis_settings,
     bandwidths,
     check_target,
     local_disk,
@@ -46,7 +48,8 @@ from mdio.advisor.probes import (
 )
 from mdio.advisor.profile import BEHAVES_LIKE
 from mdio.analysis.driver import analyze
-from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, make_kernel
+from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, SeriesKernel, make_kernel
+from mdio.analysis.reducers import Stack
 from mdio.analysis.system import System
 from mdio.converters.convert import convert
 from mdio.converters.options import ConversionOptions
@@ -545,6 +548,11 @@ def measure(
     if local_folder is not None:
         check_target(Path(local_folder))
     kernel = make_kernel(analysis, select)
+    if isinstance(kernel, SeriesKernel):
+        raise PlanError(
+            f"{analysis_name(analysis)} looks at all frames of an atom together, so trials of a "
+            "few frames tell nothing; mdio convert --for timeseries is made for it"
+        )
     notes: list[str] = []
     with open_with_topology(
         paths, top, overlap=overlap, fields=kernel.fields, verify=verify
@@ -587,7 +595,14 @@ def measure(
         *bandwidths(files, sorted({1, 2, *runs.counts, REQUESTS})),
         *shared_bandwidths,
     )
-    repeat = getattr(kernel, "repeat", 1)
+    options = {}
+    for name, text in analysis_settings(kernel).items():
+        try:
+            options[name] = repr(literal_eval(text))
+        except (ValueError, SyntaxError):  # an array, say
+            notes.append(f"commands leave out {name}=, which only Python can give")
+    options |= {} if overlap is None else {"--overlap": overlap}
+    options |= {} if verify else {"--no-verify": ""}
     measurements = Measurements(
         version=__version__,
         source=Source(
@@ -604,8 +619,9 @@ def measure(
             top=None if top is None else str(to_path(top).absolute()),
             target=str(folder.absolute()),
             n_selected=info.n_atoms if prepared.atoms is None else len(prepared.atoms),
-            result_nbytes_frame=cost.result_nbytes_frame,
-            options={} if repeat == 1 else {"--repeat": str(repeat)},
+            result_nbytes_frame=cost.result_nbytes_frame
+            / (1 if isinstance(prepared.reducer, Stack) else info.n_frames),
+            options=options,
             local_folder=None if local_folder is None else str(Path(local_folder).absolute()),
         ),
         host=Host(

@@ -241,7 +241,7 @@ class Question:
     """Number of atoms that the analysis reads."""
     result_nbytes_frame: float
     options: dict[str, str]
-    """Further options of ``mdio analyze``."""
+    """Further options of ``mdio analyze``; names without dashes are for ``--set``."""
     local_folder: str | None
     """Folder on a disk of each node, for copies of the source."""
 

@@ -38,10 +38,11 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_trajectory(parser, "*")
     add_options(parser, Reading, ForecastOptions)
     add(parser, "-s --top FILE", "topology, for selections")
+    names = ", ".join(name for name in KERNELS if name not in ("msd", "vacf"))
     add(
         parser,
         "--analysis KERNEL",
-        f"{', '.join(KERNELS)}, or module:function of your own (default: rmsd)",
+        f"{names}, or module:function of your own (default: rmsd)",
         default="rmsd",
         offered=KERNELS,
     )
