@@ -255,6 +255,8 @@ COMMANDS = {
 """Each is a module of `mdio.cli` with ``setup(parser)``, ``run(args)`` (with the options of
 `add_workers` ``run(args, executor)``), and ``COMMON`` where its help begins with some options."""
 
+ONLY_LOOK = ("info", "model", "cache")
+"""Those that every rank of MPI may run."""
 ALL = "*"
 """In place of a command: the options of all."""
 
@@ -404,11 +406,12 @@ def _run(words: list[str]) -> int:
             parser.prog = f"mdio {args.command}"  # argparse would name the program alone
             hint = hint_for(unknown[0], _command(parser, args.command))
             parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
-        shares = getattr(args, "executor", "mpi") == "mpi" or getattr(args, "mpi", False)
-        if not shares and (n_ranks := launched_ranks()) > 1:
+        shares = getattr(args, "executor", None) == "mpi" or getattr(args, "mpi", False)
+        alike = shares or args.command in ONLY_LOOK
+        if not alike and (n_ranks := launched_ranks()) > 1:
             parser.error(
-                f"{n_ranks} MPI ranks were started, and each would do all of the work; add "
-                "--mpi, or start mdio without mpiexec"
+                f"{n_ranks} MPI ranks were started, and each would do all of the work; "
+                f"{'add --mpi, or ' if 'mpi' in args else ''}start mdio without mpiexec"
             )
     try:
         with _stall_watch(args):

@@ -116,6 +116,10 @@ def test_ranks_that_would_all_do_the_same_are_refused(capsys, monkeypatch):
     with pytest.raises(SystemExit, match="2"):
         main(["analyze", "rmsd", DCD])
     assert "3 MPI ranks" in capsys.readouterr().err
+    for words in (["advise", DCD], ["repair", "a.zarr"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(words)
+        assert ("add --mpi" in capsys.readouterr().err) == (words[0] == "advise")
     assert main(["info", DCD, "--json"]) == 0
 
 
