@@ -545,8 +545,7 @@ def measure(
     need_disk(target, "trial conversions need a folder on a disk; give it as --target")
     folder = Path(target)
     free, memory = check_target(folder), free_memory()
-    if local_folder is not None:
-        check_target(Path(local_folder))
+    local_free = 0 if local_folder is None else check_target(Path(local_folder))
     kernel = make_kernel(analysis, select)
     if isinstance(kernel, SeriesKernel):
         raise PlanError(
@@ -667,7 +666,10 @@ def measure(
         measurements,
         host=replace(measurements.host, cold_problem=runs.cold_problem),
         ratio_comp_io=runs.ratio(source),
-        trials=tuple(runs.trial(candidate, info, free) for candidate in tried),
+        trials=tuple(
+            runs.trial(one, info, local_free if one.candidate.layout == "local-copy" else free)
+            for one in tried
+        ),
         seconds=time.monotonic() - begun,
         local=None if local_folder is None else local_disk(Path(local_folder)),
     )

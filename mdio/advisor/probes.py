@@ -15,7 +15,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -192,7 +192,7 @@ def analysis_name(analysis: str | Kernel | BlockFunction) -> str:
 
 def analysis_settings(kernel: Kernel) -> dict[str, str]:
     """Return what of a kernel's arguments is not the default, as texts of Python's."""
-    arguments = fields(kernel) if is_dataclass(kernel) else ()
+    arguments: tuple[Field[Any], ...] = fields(kernel) if is_dataclass(kernel) else ()
     given = {one.name: repr(getattr(kernel, one.name)) for one in arguments}
     defaults = {one.name: repr(one.default) for one in arguments}
     return {

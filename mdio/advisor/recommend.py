@@ -337,7 +337,8 @@ class Choice:
         """Return an option and its forecast."""
         problem, total = trial.problem, self.totals.get(trial.name)
         if problem is None and not trial.fits:
-            problem = f"{trial.nbytes:,.0f} bytes do not fit into the target folder"
+            where = "local" if trial.layout == "local-copy" else "target"
+            problem = f"{trial.nbytes:,.0f} bytes do not fit into the {where} folder"
         is_chosen = trial is self.best
         return Option(trial.name, trial.layout, trial.nbytes, total, is_chosen, problem)
 

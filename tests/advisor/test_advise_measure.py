@@ -222,6 +222,21 @@ def test_a_topology_counts_the_atoms(tmp_path):
     assert found.trial("zarr").problem is None
 
 
+def test_a_copy_has_to_fit_into_its_own_folder(adk, tmp_path, monkeypatch):
+    check = measure.check_target
+    monkeypatch.setattr(
+        measure, "check_target", lambda folder: 9 if folder.name == "local" else check(folder)
+    )
+    (tmp_path / "local").mkdir()
+    found = quickly(adk, tmp_path, local_folder=tmp_path / "local")
+    assert found.trial("zarr").fits
+    assert not found.trial("local-copy").fits
+    assert any(
+        option.problem and option.problem.endswith("do not fit into the local folder")
+        for option in recommend(found, 1, 1).options
+    )
+
+
 def test_one_frame_is_enough(adk, tmp_path):
     one = tmp_path / "one.dcd"
     with mdio.open(str(adk["dcd"])) as layout:
