@@ -21,7 +21,7 @@ from mdio.analysis.reducers import Reducer, Stack
 from mdio.analysis.system import System
 from mdio.core.blocks import block_name
 from mdio.core.errors import BlockError, PlanError, error_text
-from mdio.core.frames import AtomIndices, FrameBlock
+from mdio.core.frames import FIELDS, AtomIndices, FrameBlock
 from mdio.core.plug_ins import find_plug_ins
 from mdio.core.words import did_you_mean
 from mdio.layouts.registry import load_class
@@ -123,6 +123,12 @@ class UserKernel(Kernel):
     function: BlockFunction
     select: str | None = None
     fields: tuple[str, ...] = ("positions",)
+
+    def __post_init__(self) -> None:
+        names = (self.fields,) if isinstance(self.fields, str) else tuple(self.fields)
+        if not names or not {*names} <= {*FIELDS}:
+            raise PlanError(f"the fields are {names}; choose from {', '.join(FIELDS)}")
+        object.__setattr__(self, "fields", names)
 
     def prepare(self, system: System) -> Prepared:
         """Find the atoms."""
