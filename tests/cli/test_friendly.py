@@ -54,6 +54,8 @@ def test_alone_it_shows_five_commands_that_parse(capsys):
         (["analyze", "rmsd", DCD, "--executor", "multiprocessing"], "did you mean 'processes'?"),
         (["analyze", "rmsd", DCD, "--executor", "dsk"], "did you mean 'dask'?"),
         (["verify", "a.zarr", "--source", DCD], "did you mean '--against'?"),
+        (["info", "a.zarr", "--output", "b.zarr"], "arguments: --output b.zarr (see"),
+        (["bench", "scaling", DCD, "--worker", "2", "--topology", PSF], "did you mean '--top'?"),
     ],
 )
 def test_near_misses_are_named(capsys, words, says):
