@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.analysis.kernels.kernel import Kernel, Prepared
-from mdio.analysis.reducers import Reducer, Stack
+from mdio.analysis.reducers import Mean, Reducer, Stack
 from mdio.analysis.results import AnalysisResult
 from mdio.analysis.system import MOST_RUNS, CutMolecules, System, cut_note
 from mdio.core.blocks import aligned_blocks
@@ -228,7 +228,9 @@ class Request:
             if self.kernel.needs_whole and source.info.has_box and not is_whole:
                 prepared = replace(prepared, cut=CutMolecules.of(system, prepared.atoms))
             if self.reducer is not None:
-                prepared = replace(prepared, reducer=self.reducer)
+                is_alike = isinstance(self.reducer, Mean | Stack)  # numbers of the same kind
+                labels = prepared.labels if is_alike else ()
+                prepared = replace(prepared, reducer=self.reducer, labels=labels)
             units = None
             if cache is not None and (atoms is None or len(atoms)):
                 from mdio.layouts.caching import cache_units

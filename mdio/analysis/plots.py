@@ -199,7 +199,7 @@ def draw(result: Any, ax: Axes) -> None:
     if angles:
         _draw_angles(angles, ax)
         return
-    x: NDArray[Any] = result.time if result.per_frame else np.arange(len(rows))
+    x: NDArray[Any] = result.time if result.per_frame else result.row_numbers
     ax.set_xlabel({"frame": "time (ps)", "lag": "lag (ps)"}.get(result.over, "row"))
     if len(result.row_residues) == len(rows):
         x = np.array(result.row_residues)

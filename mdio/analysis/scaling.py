@@ -258,7 +258,7 @@ def summarise(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
     Returns list of dict: ``t_total_max_s`` (the slowest rank, mean over repeats) with
     ``t_total_std_s``; ``t_comp_mean_s``, ``t_io_mean_s``, ``t_open_mean_s``, ``t_comm_mean_s``
-    (means over ranks and repeats) and ``t_comm_max_s``, each with ``_std``; ``seconds``;
+    (means over ranks and repeats), with ``t_comp_std_s`` and so on; ``t_comm_max_s``; ``seconds``;
     ``ratio_comp_io``; ``speedup`` = t_total(1) / t_total(N) and ``efficiency`` = speedup / N with
     their standard deviations. A series without a run on one worker is measured against its smallest
     number N0, as if it had scaled perfectly up to there: ``base_ranks``.

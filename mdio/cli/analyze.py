@@ -286,7 +286,7 @@ def _print_summary(args: argparse.Namespace, result: AnalysisResult) -> None:
     if args.out is None:
         print(*summary_lines(result), sep="\n")
     else:
-        rows = plural(len(result.values), result.over if result.per_frame else "row")
+        rows = plural(len(result.columns), result.over if result.per_frame else "row")
         each = plural(math.prod(result.values.shape[1:]), "value")
         print(f"  {args.out}: {rows} of {each}")
     for path, what in (

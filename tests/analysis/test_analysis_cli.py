@@ -1,5 +1,6 @@
 """``mdio analyze`` and the driver on real layouts, stored groups among them."""
 
+import dataclasses
 import json
 import re
 
@@ -108,6 +109,17 @@ def test_own_function(tmp_path, monkeypatch, capsys):
     assert np.load("o.npz")["values"].shape == (98, 3)
     assert main(["analyze", "own_kernel_31:wrong", DCD, *words]) == 1
     assert "one row per frame" in capsys.readouterr().err
+
+
+def test_a_number_alone_is_saved(tmp_path, capsys, monkeypatch):
+    import mdio.cli.analyze as command
+
+    number = dataclasses.replace(
+        analyze(DCD, kernel=RMSD(), stop=2), values=np.float64(3), per_frame=False, labels=()
+    )
+    monkeypatch.setattr(command, "analyze", lambda **_: number)
+    assert main(["analyze", "rmsd", DCD, "-o", str(tmp_path / "o.csv")]) == 0
+    assert "o.csv: 1 row of 1 value" in capsys.readouterr().out
 
 
 def test_a_trajectory_whose_topology_counts_its_atoms(tmp_path, capsys):

@@ -7,6 +7,7 @@ from MDAnalysisTests.datafiles import DCD, PSF
 
 import mdio
 from mdio.analysis.plots import draw
+from mdio.analysis.reducers import Histogram, Mean
 from mdio.analysis.report import figure
 from mdio.cli.main import main
 
@@ -84,6 +85,13 @@ def test_distances_of_named_atoms_are_no_angles():
     axes = drawn(result)
     assert axes.get_xlabel() == "time (ps)"
     assert len(axes.lines) == 3
+
+
+def test_counts_are_not_called_angstrom():
+    arguments = {"top": PSF, "kernel": mdio.RMSD(CA), "stop": 9}
+    counts = mdio.analyze(DCD, reducer=Histogram([0, 1, 2]), **arguments)
+    assert list(counts.labels) == []
+    assert list(mdio.analyze(DCD, reducer=Mean(), **arguments).labels) == ["rmsd_angstrom"]
 
 
 def test_displacements_follow_a_power(tmp_path):

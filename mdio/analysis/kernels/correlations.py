@@ -59,7 +59,7 @@ class Lags:
                 f"{time[frame]:g} ps, not {time[0] + frame * dt_ps:g} ps; choose frames that are "
                 "(--start, --step, --dt)"
             )
-        if max_lag_ps is None:
+        if max_lag_ps is None or max_lag_ps >= dt_ps * n_frames:
             return cls(n_frames, dt_ps, n_frames)
         return cls(n_frames, dt_ps, min(n_frames, int(max_lag_ps / dt_ps + 1e-6) + 1))
 

@@ -118,6 +118,11 @@ def test_msd_after_nojump(tmp_path, solvated_like):
     np.testing.assert_allclose(result.values, einstein(universe, "all"), rtol=1e-4, atol=1e-6)
 
 
+def test_the_longest_lag_may_be_infinite(folder):
+    result = mdio.analyze(folder / "adk.zarr", kernel=mdio.MSD(max_lag_ps=np.inf), select=None)
+    assert len(result.values) == 98
+
+
 def jumps_noted(path, **options):
     notes = mdio.analyze(path, kernel="msd", **options).notes
     return any("--pbc nojump" in note for note in notes)
