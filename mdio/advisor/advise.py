@@ -139,7 +139,7 @@ def advise(
         Called with (the next step, steps done, all steps).
     executor
         Whose workers ask the source's storage all at once, before one process measures the rest:
-        `mdio.MPI()`, on which all ranks call this, or Dask.
+        `mdio.MPIExecutor(comm)`, on which all ranks call this, or Dask.
     **options
         <options>
 
@@ -167,6 +167,16 @@ def advise(
     1000
     """
     reading, forecast = build_parts((Reading, ForecastOptions), options)
+    if replay is not None:
+        asked = {"trajectory": trajectory, "top": top, "select": select, **vars(reading)}
+        asked |= {"allow_lossy": allow_lossy, "local_folder": local_folder}
+        asked |= {"analysis": analysis, "target": str(target)}
+        usual = {"analysis": "rmsd", "target": ".", **vars(Reading())}
+        if given := [name for name, value in asked.items() if value != usual.get(name)]:
+            raise PlanError(
+                f"{replay}: decides from what was measured then; leave out {', '.join(given)}, or "
+                "measure again"
+            )
     shares = [] if replay is not None else _shares(executor, trajectory)
     several = executor is not None and executor.n_workers > 1
     n_workers = executor.n_workers if executor is not None and several else available_cores()

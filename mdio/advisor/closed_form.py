@@ -130,7 +130,7 @@ def predict(
     if isinstance(n_ranks, bool) or not isinstance(n_ranks, int) or not 1 <= n_ranks <= MAX_RANKS:
         raise PlanError(f"{n_ranks!r} ranks: expected a whole number from 1 to {MAX_RANKS:,}")
     cores, storage, noise = profile.cores_per_node, profile.storage, profile.noise
-    full = (min(n_ranks, cores) - 1) / (cores - 1) if cores > 1 else 1.0
+    full = (min(n_ranks, cores) - 1) / (cores - 1) if cores > 1 else 0.0
     slower = 1 + profile.node_slowdown * full
     comp = slower * workload.t_comp_s / n_ranks
     io = slower * _mean_io_s(profile, layout, n_ranks, workload)

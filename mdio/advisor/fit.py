@@ -105,19 +105,26 @@ def read_timings(path: str | Path) -> list[TimingRow]:
     if twice := {name for name in header if name and header.count(name) > 1}:
         raise SourceError(f"{path}: line 1: column {', '.join(sorted(twice))} is there twice")
     rows: list[TimingRow] = []
-    line_numbers: dict[tuple[object, ...], int] = {}
+    lines_of: dict[tuple[object, ...], tuple[int, str]] = {}
     for number, cells in lines[1:]:
         if not any(cells):
             continue
         place = f"{path}: line {number}"
         if len(cells) != len(header):
             raise SourceError(f"{place}: {len(cells)} columns, expected {len(header)}")
-        row = _parse_row(dict(zip(header, cells, strict=True)), place)
+        named = dict(zip(header, cells, strict=True))
+        row, executor = _parse_row(named, place), named.get("executor", "")
         key = (*row.pair, row.workload_x, row.n_ranks)
-        if key in line_numbers:
+        before, other = lines_of.get(key, (0, executor))
+        if executor != other:
+            raise SourceError(
+                f"{place}: column executor: {executor} after {other} in line {before}, with the "
+                "same layout and ranks; fit one executor at a time"
+            )
+        if before:
             raise SourceError(
                 f"{place}: column n_ranks: {row.layout}, {row.gather}, workload {row.workload_x:g} "
-                f"at {row.n_ranks} ranks is in line {line_numbers[key]} already; give the mean of "
+                f"at {row.n_ranks} ranks is in line {before} already; give the mean of "
                 "repeats"
             )
         if rows and row.machine != rows[0].machine:
@@ -127,7 +134,7 @@ def read_timings(path: str | Path) -> list[TimingRow]:
             )
         if len(rows) == MAX_ROWS:
             raise SourceError(f"{place}: more than {MAX_ROWS:,} rows; give the means of repeats")
-        line_numbers[key] = number
+        lines_of[key] = number, executor
         rows.append(row)
     if not rows:
         raise SourceError(f"{path}: no row after the header; expected at least one measured run")
@@ -244,7 +251,7 @@ def _read_factor(row: TimingRow, base: Profile) -> float:
     if row.n_ranks == 1:
         return 1.0
     cores = base.cores_per_node
-    full = (min(row.n_ranks, cores) - 1) / (cores - 1) if cores > 1 else 1.0
+    full = (min(row.n_ranks, cores) - 1) / (cores - 1) if cores > 1 else 0.0
     return base.storage.read_factor[row.layout] * (1 + base.node_slowdown * full)
 
 

@@ -265,9 +265,9 @@ class Forecaster:
         above = next((run for run in runs if run.workers >= n_workers), runs[-1])
         span = above.workers - below.workers
         weight = (n_workers - below.workers) / span if span > 0 else 0.0
-        slowdown = max(
-            1.0, n_workers / runs[-1].workers
-        )  # workers beyond those measured wait for cores
+        # Workers beyond those measured wait for cores, where there are no more of these.
+        cores = max(runs[-1].workers, self.measurements.host.cores)
+        slowdown = max(1.0, n_workers / cores)
 
         def interpolate(name: str) -> float:
             low, high = getattr(below, name).quartile, getattr(above, name).quartile

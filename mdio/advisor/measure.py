@@ -8,6 +8,7 @@ import shutil
 import socket
 import tempfile
 import time
+from ast import literal_eval
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -38,6 +39,7 @@ from mdio.advisor.probes import (
     PreparedKernel,
     Probe,
     analysis_name,
+    analysis_settings,
     bandwidths,
     check_target,
     local_disk,
@@ -46,10 +48,12 @@ from mdio.advisor.probes import (
 )
 from mdio.advisor.profile import BEHAVES_LIKE
 from mdio.analysis.driver import analyze
-from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, make_kernel
+from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, SeriesKernel, make_kernel
+from mdio.analysis.reducers import Stack
 from mdio.analysis.system import System
 from mdio.converters.convert import convert
 from mdio.converters.options import ConversionOptions
+from mdio.converters.selection import open_with_topology
 from mdio.core.errors import MdioError, OutputError, PlanError
 from mdio.core.files.page_cache import drop_cache
 from mdio.core.files.store import file_system_type, need_disk, to_path
@@ -60,7 +64,6 @@ from mdio.core.timing import Stopwatch
 from mdio.core.words import duration
 from mdio.layouts.base import Layout, container_format
 from mdio.layouts.striping.file_systems import get_stripe
-from mdio.layouts.views.opening import open_source
 from mdio.parallel.executors import available_cores, pool_or_serial
 
 PREFIX = ".mdio-advise-"
@@ -117,6 +120,7 @@ def convert_trial(
     workers: int,
     n_segments: int | None,
     overlap: str | None = None,
+    top: str | PathLike[str] | None = None,
 ) -> tuple[float, int]:
     """Convert some frames; return the seconds and the bytes of the output.
 
@@ -136,6 +140,7 @@ def convert_trial(
         result = convert(
             list(sources),
             out,
+            top=top,
             executor=executor,
             **ConversionOptions.of(
                 to=candidate.to, start=frames.start, stop=frames.stop, overlap=overlap, **options
@@ -234,7 +239,8 @@ class InterleavedRepeats:
     Each repeat runs all candidates, so that disturbances of the machine affect all alike.
 
     `paths`: the source. `frames`: the sample in it. `ranks`: workers of the analysis, limited to
-    the cores of this machine. `overlap`, `verify`: as for `mdio.analyze`.
+    the cores of this machine. `overlap`, `verify`: as for `mdio.analyze`. `top`: a topology, if the
+    source does not say how many atoms it has.
     """
 
     def __init__(
@@ -246,10 +252,12 @@ class InterleavedRepeats:
         progress: StepProgress | None,
         overlap: str | None = None,
         verify: bool = True,
+        top: str | PathLike[str] | None = None,
     ) -> None:
         self.paths = paths
         self._overlap = overlap
         self._verify = verify
+        self._top = top
         self.frames = frames
         self.small_sample = frames[: max(1, len(frames) // 4)]
         self.limits = limits
@@ -381,7 +389,14 @@ class InterleavedRepeats:
             workers = self._writers(candidate)
             with tried.problems_noted():
                 seconds, nbytes = convert_trial(
-                    candidate, self.paths, part, tried.out, workers, n_segments, self._overlap
+                    candidate,
+                    self.paths,
+                    part,
+                    tried.out,
+                    workers,
+                    n_segments,
+                    self._overlap,
+                    self._top,
                 )
                 tried.converting_s.setdefault(len(part), []).append(seconds)
                 tried.nbytes_frame = nbytes / len(part)
@@ -419,6 +434,7 @@ class InterleavedRepeats:
                 stop=frames.stop,
                 overlap=self._overlap,
                 verify=self._verify,
+                top=self._top if tried.candidate.to is None else None,
             )
         names = ("t_open_s", "t_io_s", "t_comp_s", "t_block_s")
         open_s, io_s, comp_s, blocks_s = (
@@ -529,11 +545,18 @@ def measure(
     need_disk(target, "trial conversions need a folder on a disk; give it as --target")
     folder = Path(target)
     free, memory = check_target(folder), free_memory()
-    if local_folder is not None:
-        check_target(Path(local_folder))
+    local_free = 0 if local_folder is None else check_target(Path(local_folder))
     kernel = make_kernel(analysis, select)
+    if isinstance(kernel, SeriesKernel):
+        raise PlanError(
+            f"{analysis_name(analysis)} looks at all frames of an atom together, so trials of a "
+            "few frames tell nothing; mdio convert --for timeseries is made for it"
+        )
     notes: list[str] = []
-    with open_source(paths, overlap=overlap, fields=kernel.fields, verify=verify) as layout:
+    with open_with_topology(
+        paths, top, overlap=overlap, fields=kernel.fields, verify=verify
+    ) as layout:
+        counted_by = top if "n_atoms" in layout.options else None
         info, container = layout.info, container_format(layout)
         if info.n_frames < 1:
             raise PlanError(f"{paths[0]}: it has no frames; there is nothing to advise on")
@@ -561,7 +584,7 @@ def measure(
             "source as it is could be measured"
         )
         frames = range(min(info.n_frames, FEW_FRAMES))
-    runs = InterleavedRepeats(paths, frames, ranks, limits, progress, overlap, verify)
+    runs = InterleavedRepeats(paths, frames, ranks, limits, progress, overlap, verify, counted_by)
     behaves_like = {**BEHAVES_LIKE, "segments": "segments", "chain": "segments"}
     as_is = Candidate("as-is", "as-is", behaves_like.get(info.layout, "xtc-shared"))
     source = CandidateRuns(as_is, paths, frames)
@@ -571,7 +594,14 @@ def measure(
         *bandwidths(files, sorted({1, 2, *runs.counts, REQUESTS})),
         *shared_bandwidths,
     )
-    repeat = getattr(kernel, "repeat", 1)
+    options = {}
+    for name, text in analysis_settings(kernel).items():
+        try:
+            options[name] = repr(literal_eval(text))
+        except (ValueError, SyntaxError):  # an array, say
+            notes.append(f"commands leave out {name}=, which only Python can give")
+    options |= {} if overlap is None else {"--overlap": overlap}
+    options |= {} if verify else {"--no-verify": ""}
     measurements = Measurements(
         version=__version__,
         source=Source(
@@ -588,8 +618,9 @@ def measure(
             top=None if top is None else str(to_path(top).absolute()),
             target=str(folder.absolute()),
             n_selected=info.n_atoms if prepared.atoms is None else len(prepared.atoms),
-            result_nbytes_frame=cost.result_nbytes_frame,
-            options={} if repeat == 1 else {"--repeat": str(repeat)},
+            result_nbytes_frame=cost.result_nbytes_frame
+            / (1 if isinstance(prepared.reducer, Stack) else info.n_frames),
+            options=options,
             local_folder=None if local_folder is None else str(Path(local_folder).absolute()),
         ),
         host=Host(
@@ -635,7 +666,10 @@ def measure(
         measurements,
         host=replace(measurements.host, cold_problem=runs.cold_problem),
         ratio_comp_io=runs.ratio(source),
-        trials=tuple(runs.trial(candidate, info, free) for candidate in tried),
+        trials=tuple(
+            runs.trial(one, info, local_free if one.candidate.layout == "local-copy" else free)
+            for one in tried
+        ),
         seconds=time.monotonic() - begun,
         local=None if local_folder is None else local_disk(Path(local_folder)),
     )

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mdio.advisor.profile import access_model
-from mdio.core.errors import OutputError, PlanError, SourceError
+from mdio.core.errors import PlanError, SourceError
+from mdio.core.files.publish import publish
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.typed import from_plain, json_at
 from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, WriteOptions
@@ -241,7 +241,7 @@ class Question:
     """Number of atoms that the analysis reads."""
     result_nbytes_frame: float
     options: dict[str, str]
-    """Further options of ``mdio analyze``."""
+    """Further options of ``mdio analyze``; names without dashes are for ``--set``."""
     local_folder: str | None
     """Folder on a disk of each node, for copies of the source."""
 
@@ -310,12 +310,8 @@ def save_measurements(measurements: Measurements, path: str | PathLike[str]) -> 
     Raises OutputError: the file cannot be written.
     """
     text = json.dumps({"schema": SCHEMA, **asdict(measurements)}, indent=1)
-    try:
-        Path(path).write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise OutputError(
-            f"{path}: measurements cannot be written ({error.strerror}); choose another place"
-        ) from None
+    with publish(path, force=True) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def load_measurements(path: str | PathLike[str]) -> Measurements:

@@ -15,7 +15,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -188,6 +188,18 @@ def analysis_name(analysis: str | Kernel | BlockFunction) -> str:
     function = analysis.function if isinstance(analysis, UserKernel) else analysis
     module = getattr(function, "__module__", None) or "module"
     return f"{module}:{getattr(function, '__qualname__', type(function).__name__)}"
+
+
+def analysis_settings(kernel: Kernel) -> dict[str, str]:
+    """Return what of a kernel's arguments is not the default, as texts of Python's."""
+    arguments: tuple[Field[Any], ...] = fields(kernel) if is_dataclass(kernel) else ()
+    given = {one.name: repr(getattr(kernel, one.name)) for one in arguments}
+    defaults = {one.name: repr(one.default) for one in arguments}
+    return {
+        name: text
+        for name, text in given.items()
+        if text != defaults[name] and name not in ("select", "function")
+    }
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from mdio.core.errors import OutputError, PlanError, SourceError
+from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.marks import read_regular
+from mdio.core.files.publish import publish
 from mdio.core.typed import Count, Positive, from_plain
 
 LAYOUTS = ("xtc-shared", "segments", "segments-chainreader", "hdf5")
@@ -211,10 +212,8 @@ def save_profile(profile: Profile, path: str | Path) -> None:
     """
     lines = [f"format = {FORMAT}"]
     _write(dataclasses.asdict(profile), "", lines)
-    try:
-        Path(path).write_text("\n".join(lines) + "\n", "utf-8")
-    except OSError as error:
-        raise OutputError(f"{path}: the profile cannot be written ({error.strerror})") from None
+    with publish(path, force=True) as temporary:
+        temporary.write_text("\n".join(lines) + "\n", "utf-8")
 
 
 def _write(table: Mapping[str, Any], prefix: str, lines: list[str]) -> None:

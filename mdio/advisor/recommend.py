@@ -13,7 +13,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -338,7 +337,8 @@ class Choice:
         """Return an option and its forecast."""
         problem, total = trial.problem, self.totals.get(trial.name)
         if problem is None and not trial.fits:
-            problem = f"{trial.nbytes:,.0f} bytes do not fit into the target folder"
+            where = "local" if trial.layout == "local-copy" else "target"
+            problem = f"{trial.nbytes:,.0f} bytes do not fit into the {where} folder"
         is_chosen = trial is self.best
         return Option(trial.name, trial.layout, trial.nbytes, total, is_chosen, problem)
 
@@ -502,6 +502,7 @@ class Choice:
         sources, top = list(self.measurements.source.paths), question.top
         is_local = self.forecaster.profile is None and self.forecaster.nodes == 1
         commands = []
+        more = dict(question.options)
         if trial.layout == "local-copy":
             folder = Path(question.local_folder or "/tmp")
             n_nodes = self._n_nodes(self.asked)
@@ -514,6 +515,7 @@ class Choice:
             keeps_topology = layout_class(trial.layout).facts.keeps_topology
             options: dict[str, Any] = {"-s": top if trial.groups or keeps_topology else None}
             options |= trial.convert_options
+            options |= {"--overlap": more.pop("--overlap", None)}
             options |= {"--segments": recommended.segments}
             options |= {"--stripe-count": recommended.stripe["count"]}
             if is_local:
@@ -522,7 +524,7 @@ class Choice:
             ranks = [] if is_local else ["mpiexec", "-n", str(self.asked)]
             commands.append([*ranks, *words, *([] if is_local else ["--mpi"])])
             sources, top = [out], None if keeps_topology else top
-        options = {"-s": top, "--select": question.select, **question.options}
+        options = {"-s": top, "--select": question.select, **more}
         if recommended.blocks_per_worker > 1:
             options["--blocks-per-worker"] = recommended.blocks_per_worker
         if is_local:
@@ -538,5 +540,10 @@ class Choice:
 
 def _spelled(options: Mapping[str, Any]) -> list[str]:
     """Return options as words of a command; those that are None are left out."""
-    given = ((name, str(value)) for name, value in options.items() if value is not None)
-    return list(chain.from_iterable(given))
+    words = []
+    for name, value in options.items():
+        if not name.startswith("-"):
+            words += ["--set", f"{name}={value}"]
+        elif value is not None:
+            words += [name, str(value)] if value != "" else [name]
+    return words

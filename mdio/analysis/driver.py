@@ -64,7 +64,8 @@ def analyze(
     ----------
     trajectory
         A path of any layout, several paths that are joined, or an open `Layout`. Trajectories of
-        an ensemble are analysed one after the other; each row of the result has its `label`.
+        an ensemble are analysed one after the other, or, if there are enough, each by one worker;
+        each row of the result has its `label`.
     kernel
         `RMSD`, `Dihedrals`, ..., or the name that the command line has for one; or any function
         that takes a `FrameBlock` and returns an array with one row a frame.
@@ -176,8 +177,7 @@ def analyze_replicas(
     results = {0: work(first)}
     _report(results[0], progress)
     for number, result in executor.imap(work, remaining, describe=itemgetter(0)):
-        for timing in result.timings:
-            timing.gathered()
+        result.timings[-1].gathered()
         results[number + 1] = result
         _report(result, progress)
     return replace(

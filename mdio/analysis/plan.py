@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.analysis.kernels.kernel import Kernel, Prepared
-from mdio.analysis.reducers import Reducer, Stack
+from mdio.analysis.reducers import Mean, Reducer, Stack
 from mdio.analysis.results import AnalysisResult
 from mdio.analysis.system import MOST_RUNS, CutMolecules, System, cut_note
 from mdio.core.blocks import aligned_blocks
@@ -108,6 +108,7 @@ class Plan:
             "per_frame": isinstance(prepared.reducer, Stack),
             "labels": prepared.labels,
             "row_labels": prepared.row_labels,
+            "row_residues": prepared.row_residues,
             "notes": self.notes,
         }
         result = AnalysisResult(**defaults | fields)
@@ -227,7 +228,9 @@ class Request:
             if self.kernel.needs_whole and source.info.has_box and not is_whole:
                 prepared = replace(prepared, cut=CutMolecules.of(system, prepared.atoms))
             if self.reducer is not None:
-                prepared = replace(prepared, reducer=self.reducer)
+                is_alike = isinstance(self.reducer, Mean | Stack)  # numbers of the same kind
+                labels = prepared.labels if is_alike else ()
+                prepared = replace(prepared, reducer=self.reducer, labels=labels)
             units = None
             if cache is not None and (atoms is None or len(atoms)):
                 from mdio.layouts.caching import cache_units
@@ -283,6 +286,9 @@ class Request:
                 raise PlanError(f"{trajectory.path}: open the layout with group={group!r} instead")
             if trajectory.verify and not self.verify:
                 raise PlanError(f"{trajectory.path}: open the layout with verify=False instead")
+            if self.overlap not in (None, getattr(trajectory, "overlap", None)):
+                overlap = self.overlap
+                raise PlanError(f"{trajectory.path}: open the layout with {overlap=} instead")
             if self.cache not in (None, trajectory.member_runs[0][0].cache):
                 raise PlanError(f"{trajectory.path}: open the layout with the cache instead")
             return trajectory

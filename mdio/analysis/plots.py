@@ -18,10 +18,8 @@ from mdio.core.words import axis_label, duration
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-ANGLE = re.compile(r"(?P<part>cos|sin)?\(?(?P<angle>\w+):(?P<residue>[^)]*)\)?")
+ANGLE = re.compile(r"(?P<part>cos|sin)?\(?(?P<angle>phi|psi|chi1):(?P<residue>[^)]*)\)?")
 """Labels of dihedral angles: ``phi:4AKE:ARG2``, or ``cos(...)`` and ``sin(...)`` of it."""
-RESIDUE = re.compile(r":[A-Za-z0-9+-]*?(-?\d+)[A-Za-z]?(?::|$)")
-"""In the name of an atom, ``4AKE:MET1:CA``."""
 MOST_LINES_NAMED = 10
 """Lines that get a legend."""
 FITTED_LAGS = (0.1, 0.5)
@@ -193,19 +191,18 @@ def draw(result: Any, ax: Axes) -> None:
     """Draw an `AnalysisResult` in a way that suits its rows and columns.
 
     Dihedrals are a Ramachandran map, or distributions where there is no pair of phi and psi;
-    displacements lie over lags in log-log with their power; rows with names of atoms lie over
-    residues; all others are lines over time, or over the number of their row.
+    displacements lie over lags in log-log with their power; rows of atoms lie over residues; all
+    others are lines over time, or over the number of their row.
     """
     rows = result.columns
     angles = _dihedral_columns(result.labels, rows)
     if angles:
         _draw_angles(angles, ax)
         return
-    x: NDArray[Any] = result.time if result.per_frame else np.arange(len(rows))
+    x: NDArray[Any] = result.time if result.per_frame else result.row_numbers
     ax.set_xlabel({"frame": "time (ps)", "lag": "lag (ps)"}.get(result.over, "row"))
-    numbers = [RESIDUE.search(name) for name in result.row_labels]
-    if len(numbers) == len(rows) and all(numbers):
-        x = np.array([int(match[1]) for match in numbers if match])
+    if len(result.row_residues) == len(rows):
+        x = np.array(result.row_residues)
         ax.set_xlabel("residue")
     for part in result.runs:
         for part_of_chain in _split_at_falls(x[part], part.start):

@@ -167,10 +167,13 @@ def series(
     values: NDArray[Any],
     timings: Sequence[dict[str, Any]],
     label: str,
+    over: str = "frame",
 ) -> str:
-    """Draw the first column of a result over time, coloured by block."""
+    """Draw the first column of a result over time, coloured by block, or over lags."""
     column = np.asarray(values).reshape(len(values), -1)[:, 0]
     title = f"{axis_label(label)} over time, one colour per block"
+    if over == "lag":
+        title = f"{axis_label(label)} over lags"
     stride = max(1, -(-len(column) // MAX_POINTS))
     with figure(2.7) as (fig, axes):
         first = 0
@@ -181,7 +184,11 @@ def series(
             axes.plot(
                 time_ps[part][::stride], column[part][::stride], ".-", color=colour, ms=2.5, lw=0.6
             )
-        axes.set(xlabel="time (ps)", ylabel=axis_label(label), title=title)
+        axes.set(
+            xlabel=f"{'lag' if over == 'lag' else 'time'} (ps)",
+            ylabel=axis_label(label),
+            title=title,
+        )
         return figure_svg(fig, title)
 
 
@@ -236,7 +243,7 @@ def save_report(result: AnalysisResult, path: str | PathLike[str], title: str) -
     parts = [_summary(times), _stragglers(times), _ranks(times), _blocks(times)]
     if result.per_frame and result.n_frames:
         name = result.labels[0] if len(result.labels) else "values"
-        curve = series(result.time, result.values, times["timings"], name)
+        curve = series(result.time, result.values, times["timings"], name, result.over)
         parts.insert(1, section("Result", picture(curve)))
     save_page(path, summary_sentence(times, title), parts)
 

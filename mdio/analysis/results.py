@@ -40,7 +40,7 @@ def result_table(
     if result.per_frame:
         heads |= {result.over: result.frame.tolist(), "time_ps": result.time.tolist()}
     else:
-        heads["row"] = range(len(columns))
+        heads["row"] = result.row_numbers.tolist()
         if len(result.row_labels) == len(columns):
             heads["name"] = result.row_labels
     rows = zip(*heads.values(), columns, strict=True)
@@ -119,8 +119,8 @@ WRITERS: dict[str, Callable[[AnalysisResult, BinaryIO], None]] = {
 """Functions that write a result to an open file.
 
 Text has a line of names and one line a frame (or a row of values); its numbers read back exactly.
-The archive has the arrays ``frame``, ``time``, ``values``, and ``labels`` and ``row_labels`` where
-there are any.
+The archive has the arrays ``frame``, ``time``, ``values``, and ``labels``, ``row_labels`` and
+``label`` (of the trajectory of each row) where there are any.
 """
 RESULT_SUFFIXES = tuple(WRITERS)
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
@@ -153,6 +153,8 @@ class AnalysisResult:
     """Names of the columns of `values`, where they have any."""
     row_labels: Sequence[str] = field(default_factory=tuple)
     """Names of its rows, where they are not frames but atoms, say."""
+    row_residues: Sequence[int] = field(default_factory=tuple)
+    """Numbers of the residues of its rows, where they are atoms."""
     per_frame: bool = True
     """Whether `values` has one row a frame."""
     label: NDArray[Any] | None = None
@@ -205,6 +207,11 @@ class AnalysisResult:
         edges = [0, *(np.flatnonzero(self.label[1:] != self.label[:-1]) + 1).tolist(), n_rows]
         return [slice(a, b) for a, b in pairwise(edges)]
 
+    @property
+    def row_numbers(self) -> NDArray[np.int64]:
+        """Number of each row within its trajectory."""
+        return np.concatenate([np.arange(run.stop - run.start) for run in self.runs])
+
     def to_json(self) -> dict[str, Any]:
         """Return the numbers of the run: frames, seconds, `mdio.core.timing.summary`."""
         return {
@@ -238,7 +245,9 @@ class AnalysisResult:
             WRITERS[target.suffix.lower()](self, file)
 
     def to_dataframe(self) -> DataFrame:
-        """Return a pandas table with one row a frame, indexed by number and time (ps).
+        """Return a pandas table of the rows, indexed by frame or lag and time (ps), or by row.
+
+        The label of the trajectory comes first, for an ensemble.
 
         Raises
         ------
@@ -318,6 +327,7 @@ def side_by_side(results: Mapping[str, AnalysisResult]) -> AnalysisResult:
         seconds=sum(member.seconds for member in members),
         prepare_s=sum(member.prepare_s for member in members),
         row_labels=[name for member in members for name in member.row_labels],
+        row_residues=[number for member in members for number in member.row_residues],
         ranks=[],
         label=np.repeat(list(results), [len(rows) for rows in values]),
         of_frames=sum(member.n_frames for member in members) if first.over == "lag" else None,

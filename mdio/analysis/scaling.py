@@ -28,11 +28,11 @@ from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.kernel import FORMER_NAMES, find_kernel
 from mdio.analysis.plots import over_ranks, spreads
 from mdio.analysis.report import components, save_page
+from mdio.converters.selection import open_with_topology
 from mdio.core.errors import BlockError, MissingExtraError, OutputError
 from mdio.core.pages import picture, section, table
 from mdio.core.timing import timing_record
 from mdio.core.words import plural
-from mdio.layouts.views.opening import open_source
 from mdio.parallel.executors import Executor, Processes, Serial, available_cores
 
 PACKAGES = ("mdio-layouts", "MDAnalysis", "numpy", "h5py", "zarr", "mpi4py", "distributed")
@@ -143,7 +143,11 @@ class Case:
     @property
     def series(self) -> str:
         """Label of its curve in pictures."""
-        words = [self.layout, Path(self.trajectory).name, self.executor]
+        return self.series_of(Path(self.trajectory).name)
+
+    def series_of(self, name: str) -> str:
+        """Return the label if its trajectory is called `name`."""
+        words = [self.layout, name, self.executor]
         words += [self.gather] if self.executor == "mpi" else []
         return ", ".join([*words, f"{self.workload_x}x"])
 
@@ -205,6 +209,7 @@ def list_cases(
     gathers: Sequence[str],
     workloads: Sequence[int],
     n_ranks: Sequence[int],
+    top: str | None = None,
 ) -> list[Case]:
     """Return all cases, by series; serial has one number of workers, and only MPI has gathers.
 
@@ -212,7 +217,7 @@ def list_cases(
     """
     cases = []
     for path in trajectories:
-        with open_source(path) as layout:
+        with open_with_topology(path, top) as layout:
             name = layout.info.layout
         for executor, x in itertools.product(executors, workloads):
             counts = sorted(set(n_ranks)) if executor != "serial" else [1]
@@ -224,19 +229,25 @@ def list_cases(
 def run_all(
     study: Study, cases: Sequence[Case], repeats: int, report: Callable[[str], None]
 ) -> Iterator[dict[str, Any]]:
-    """Yield a record of each run: the case, the repeat, its timings."""
+    """Yield a record of each run: the case, the repeat, its timings.
+
+    Trajectories with equal names are called by their whole paths.
+    """
+    names = [Path(path).name for path in {case.trajectory for case in cases}]
     for repeat in range(repeats):
         for case in cases:
+            is_one = names.count(Path(case.trajectory).name) == 1
+            series = case.series if is_one else case.series_of(case.trajectory)
             run = study.run(case)
             report(
-                f"{repeat + 1}/{repeats}  {case.series}, {plural(case.n_ranks, 'worker')}: "
+                f"{repeat + 1}/{repeats}  {series}, {plural(case.n_ranks, 'worker')}: "
                 f"{run['t_total_s']:.4f} s"
             )
             yield {
                 "bench": "scaling",
                 "kernel": study.kernel,
                 **asdict(case),
-                "series": case.series,
+                "series": series,
                 "repeat": repeat,
                 "run": run,
             }
@@ -247,7 +258,7 @@ def summarise(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
     Returns list of dict: ``t_total_max_s`` (the slowest rank, mean over repeats) with
     ``t_total_std_s``; ``t_comp_mean_s``, ``t_io_mean_s``, ``t_open_mean_s``, ``t_comm_mean_s``
-    (means over ranks and repeats) and ``t_comm_max_s``, each with ``_std``; ``seconds``;
+    (means over ranks and repeats), with ``t_comp_std_s`` and so on; ``t_comm_max_s``; ``seconds``;
     ``ratio_comp_io``; ``speedup`` = t_total(1) / t_total(N) and ``efficiency`` = speedup / N with
     their standard deviations. A series without a run on one worker is measured against its smallest
     number N0, as if it had scaled perfectly up to there: ``base_ranks``.

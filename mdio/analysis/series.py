@@ -70,8 +70,10 @@ def cut_into_batches(
 class SeriesWork:
     """Reads and sums one batch of atoms; opens the trajectory once in each process."""
 
-    def __init__(self, layout: Layout, frames: range, kernel: SeriesKernel) -> None:
-        self.layout, self.frames, self.kernel = layout, frames, kernel
+    def __init__(
+        self, layout: Layout, frames: range, kernel: SeriesKernel, *, quiet: bool = False
+    ) -> None:
+        self.layout, self.frames, self.kernel, self.quiet = layout, frames, kernel, quiet
 
     def __call__(self, batch: NumberedAtoms) -> BatchResult:
         """Return the sums of one batch."""
@@ -89,7 +91,8 @@ class SeriesWork:
         timing.nbytes_source = reads.nbytes_source - before[0]
         timing.nbytes_cache = reads.nbytes_cache - before[1]
         sums = self.kernel.sums(block)
-        timing.notes = (*cache_notes(self.layout), *self.kernel.notes(block))
+        notes = () if self.quiet else self.kernel.notes(block)
+        timing.notes = (*cache_notes(self.layout), *notes)
         timing.t_comp_s = watch.lap()
         timing.t_all_frame_s, timing.t_block_s = loop.lap(), whole.lap()
         return BatchResult(sums, block.time[: None if number == 0 else 0], timing)
@@ -139,7 +142,7 @@ def _analyze(
             "--for timeseries writes is read once",
         )
     layout = plan.layout if executor.shares_memory else plan.for_workers().layout
-    work = SeriesWork(layout, plan.frames, kernel)
+    work = SeriesWork(layout, plan.frames, kernel, quiet=prepared.quiet)
     # Sums are added in the order of batches.
     waiting: dict[int, BatchResult] = {}
     time, sums = np.empty(0), np.zeros(0)

@@ -185,6 +185,10 @@ class System:
             )
         ]
 
+    def residue_numbers(self, atoms: AtomIndices | None) -> list[int]:
+        """Return the numbers of the residues of atoms of the layout; none without a topology."""
+        return [int(number) for number in self._texts("resids", atoms) or ()]
+
     def _texts(self, name: str, atoms: AtomIndices | None) -> list[str] | None:
         """Return an attribute of atoms of the layout as texts; None if it is not known."""
         if self.topology is not None:
@@ -272,8 +276,12 @@ class System:
     @property
     def is_superposed(self) -> bool:
         """Whether all frames are laid on one, as they were stored or as they are read."""
+        return FITS[0] in self.treatments("fit")
+
+    def treatments(self, option: str) -> tuple[Any, Any]:
+        """Return the values of ``fit`` or ``pbc`` as frames were stored, and as they are read."""
         stored = (self._manifest or {}).get("source", {}).get("transformed") or {}
-        return FITS[0] in (stored.get("fit"), self.layout.options.get("fit"))
+        return stored.get(option), self.layout.options.get(option)
 
     @property
     def _manifest(self) -> Mapping[str, Any] | None:

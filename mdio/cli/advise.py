@@ -19,6 +19,7 @@ from mdio.cli.common import (
     add_output_options,
     add_trajectory,
     arguments_for,
+    check_apart,
     parse_step,
     positive,
     print_json,
@@ -37,10 +38,11 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_trajectory(parser, "*")
     add_options(parser, Reading, ForecastOptions)
     add(parser, "-s --top FILE", "topology, for selections")
+    names = ", ".join(name for name in KERNELS if name not in ("msd", "vacf"))
     add(
         parser,
         "--analysis KERNEL",
-        f"{', '.join(KERNELS)}, or module:function of your own (default: rmsd)",
+        f"{names}, or module:function of your own (default: rmsd)",
         default="rmsd",
         offered=KERNELS,
     )
@@ -104,7 +106,8 @@ def run(args: argparse.Namespace) -> int:
         if args.report is not None:
             check_report(args.report)
         if args.save is not None:
-            check_output(args.save)
+            check_output(args.save, (".json",))
+        check_apart([*args.trajectory, args.top, args.replay], args.save, args.report)
         with _bar(args.quiet or not executor.is_owner) as progress:
             arguments = arguments_for(advise, args) | {"trajectory": args.trajectory or None}
             advice = advise(**arguments, progress=progress, executor=executor)

@@ -30,6 +30,7 @@ from mdio.cli.common import (
     add_source,
     add_trajectory,
     arguments_for,
+    check_apart,
     positive,
     print_json,
     print_notes,
@@ -41,8 +42,10 @@ from mdio.cli.workers import add_workers, executor_name
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.store import is_remote
 from mdio.core.words import duration, human_nbytes, list_text, plural
-from mdio.layouts.views.opening import ensemble_members, open_source
+from mdio.layouts.base import Layout
+from mdio.layouts.views.opening import ensemble_members
 from mdio.layouts.views.options import CachedReading, FrameChoice
+from mdio.layouts.views.view import select_frames
 from mdio.parallel import GATHERS
 from mdio.parallel.executors import Executor
 
@@ -175,12 +178,20 @@ def _kernel(args: argparse.Namespace) -> Kernel:
     )
 
 
+def _open(args: argparse.Namespace, **options: Any) -> Layout:
+    """Open the trajectory with the options that are given for it, and with `options`."""
+    from mdio.converters.selection import open_with_topology  # of most files the driver opens it
+
+    options |= source_options(args) | ({} if args.group is None else {"group": args.group})
+    return open_with_topology(args.trajectory, args.top, overlap=args.overlap, **options)
+
+
 def _n_frames(args: argparse.Namespace) -> int:
     """Return the number of frames for the progress bar; 0 for an ensemble."""
     if ensemble_members(args.trajectory):
         return 0
-    with open_source(args.trajectory, overlap=args.overlap) as layout:
-        return len(range(*slice(args.start, args.stop, args.step).indices(layout.info.n_frames)))
+    with _open(args) as layout:
+        return len(select_frames(layout, **FrameChoice(**arguments_for(FrameChoice, args)).frames))
 
 
 def run(args: argparse.Namespace, executor: Executor) -> int:
@@ -188,18 +199,12 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
     _check_options(args)
     kernel = _kernel(args)
     trajectory: Trajectory = args.trajectory
-    if opening := source_options(args):
-        if args.group is not None:
-            opening["group"] = args.group
-        trajectory = open_source(
-            args.trajectory,
-            overlap=args.overlap,
-            verify=args.verify,
-            fields=kernel.fields,
-            **opening,
-        )
     _check_outputs(args)
     arguments = arguments_for(analyze, args)
+    if source_options(args):
+        options = {"fields": kernel.fields, **arguments_for(CachedReading, args)}
+        del arguments["overlap"], options["overlap"]
+        trajectory = executor.from_owner(partial(_open, args, **options))
     arguments |= {"trajectory": trajectory, "kernel": kernel, "select": None}
     with progress_bar(partial(_n_frames, args), "analyze", args, executor) as progress:
         arguments |= {"workers": None, "executor": executor, "progress": progress}
@@ -210,7 +215,9 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
 
 
 def _check_outputs(args: argparse.Namespace) -> None:
-    """Check before the work whether all outputs can be written."""
+    """Check before the work whether all outputs can be written, and replace no input."""
+    inputs = [*args.trajectory, args.top, args.fit_reference]
+    check_apart(inputs, args.out, args.plot, args.timings, args.report)
     if args.out not in (None, "-"):
         if Path(args.out).suffix.lower() in PLOT_SUFFIXES:
             raise PlanError(f"{args.out}: -o saves numbers; give pictures as --plot {args.out}")
@@ -218,7 +225,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
     if args.out == "-" and args.json:
         raise PlanError("-o - and --json both print; choose one")
     if args.timings is not None:
-        check_output(args.timings)
+        check_output(args.timings, (".json",))
     if args.plot is not None:
         from mdio.analysis.report import check_plot
 
@@ -279,7 +286,7 @@ def _print_summary(args: argparse.Namespace, result: AnalysisResult) -> None:
     if args.out is None:
         print(*summary_lines(result), sep="\n")
     else:
-        rows = plural(len(result.values), result.over if result.per_frame else "row")
+        rows = plural(len(result.columns), result.over if result.per_frame else "row")
         each = plural(math.prod(result.values.shape[1:]), "value")
         print(f"  {args.out}: {rows} of {each}")
     for path, what in (

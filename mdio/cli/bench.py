@@ -22,7 +22,7 @@ from mdio.analysis.scaling import (
     write_csv,
 )
 from mdio.cli.common import add, add_bench_output, names_among, positive, positives, print_json
-from mdio.core.errors import MissingExtraError, SourceError
+from mdio.core.errors import MissingExtraError, PlanError, SourceError
 from mdio.core.words import duration, human_nbytes
 from mdio.parallel import GATHERS
 from mdio.parallel.executors import available_cores
@@ -63,9 +63,13 @@ def _setup_scaling(parser: argparse.ArgumentParser) -> None:
 def _run_scaling(args: argparse.Namespace) -> int:
     """Run all cases, save, print a table."""
     need_matplotlib("mdio bench scaling")
+    if args.repeat != [1] and args.kernel != "rmsd":
+        raise PlanError(f"--repeat is for --kernel rmsd, not for {args.kernel}; leave it out")
     folder = make_folder(args.out)
     study = Study(args.kernel, args.top, args.select, args.stop, args.mpiexec)
-    cases = list_cases(args.trajectory, args.executor, args.gather, args.repeat, args.workers)
+    cases = list_cases(
+        args.trajectory, args.executor, args.gather, args.repeat, args.workers, args.top
+    )
     silent = args.quiet or args.json
 
     def report(line: str) -> None:

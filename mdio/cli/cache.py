@@ -15,6 +15,10 @@ from mdio.core.words import human_nbytes, plural
 from mdio.parallel.assignment import CacheFollower, follow_into_cache
 
 
+def _size_or_0(text: str) -> int:
+    return 0 if text == "0" else parse_nbytes(text)
+
+
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
@@ -33,7 +37,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(follow, "--until-idle TIME", "end when nothing grows: 10m", seconds)
     status = actions.add_parser("status", help="show the contents, by trajectory")
     evict = actions.add_parser("evict", help="remove units that were not used for longest")
-    add(evict, "--keep SIZE", "size to leave (default: nothing)", parse_nbytes, default=0)
+    add(evict, "--keep SIZE", "size to leave (default: nothing)", _size_or_0, default=0)
     add(evict, "--trajectory TRAJ", "remove units of this trajectory only")
     verify = actions.add_parser("verify", help="compare all units with their checksums")
     for action in (status, evict, verify):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from inspect import signature
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from mdio.core.errors import PlanError
+from mdio.core.errors import MdioError, PlanError
 from mdio.core.words import without_passwords
 from mdio.layouts.views.options import OLD_PBC_NAMES
 
@@ -111,6 +112,20 @@ def add_output_options(parser: Any, quiet: str = "no progress bar, no summary") 
     add(parser, "-q --quiet", quiet)
 
 
+def check_apart(inputs: Sequence[Any], *outputs: Any) -> None:
+    """Raise PlanError if an output is an input, or another output; None is none."""
+    places = {os.path.realpath(path): "reads it" for path in inputs if isinstance(path, str)}
+    for path in outputs:
+        if path not in (None, "-"):
+            place = os.path.realpath(path)
+            if place in places:
+                raise PlanError(
+                    f"{path}: cannot be written, since the same command {places[place]}; give "
+                    "another name"
+                )
+            places[place] = "writes it already"
+
+
 def add_settings(parser: Any, text: str) -> None:
     """Add arguments of a user's own class."""
     add(parser, "--set NAME=VALUE", text, dest="settings", action="append", default=[])
@@ -121,7 +136,7 @@ def with_settings(
 ) -> Any:
     """Call `make` with `arguments` and those of ``--set``; raises PlanError if it lacks them.
 
-    Values are Python's literals; others are text.
+    Values are Python's literals, ``true``, ``false`` and ``none`` in any case; others are text.
     """
     from ast import literal_eval  # most commands have no use for it
 
@@ -130,12 +145,15 @@ def with_settings(
         if not equals:
             raise PlanError(f"--set {setting}: write it as NAME=VALUE")
         try:
-            arguments[key] = literal_eval(value)
+            words = ("True", "False", "None")
+            arguments[key] = literal_eval(value.title() if value.title() in words else value)
         except (ValueError, SyntaxError):
             arguments[key] = value
     try:
         return make(**arguments)
-    except TypeError as error:
+    except MdioError:
+        raise
+    except (TypeError, ValueError) as error:
         raise PlanError(f"{name}: {error}; arguments are given with --set") from error
 
 
@@ -279,10 +297,12 @@ def print_json(value: dict[str, Any]) -> None:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(_plain(key)): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    if hasattr(value, "item") and not isinstance(value, str | bytes):
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    if hasattr(value, "item") and not isinstance(value, str):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return None

@@ -76,7 +76,8 @@ def hint_for(option: str, parser: argparse.ArgumentParser) -> str:
     option = option.partition("=")[0]
     options, suggestion = parser._option_string_actions, OTHER_NAMES.get(option, option)
     if suggestion == "--out" != option and suggestion not in options:
-        return " (give the output last, without an option)"
+        has_out = any(action.dest == "out" for action in parser._get_positional_actions())
+        return " (give the output last, without an option)" if has_out else ""
     if suggestion in options:
         return f" (did you mean {suggestion!r}?)"
     return "" if option in OTHER_NAMES or len(option) == 2 else did_you_mean(option, options)
@@ -255,6 +256,8 @@ COMMANDS = {
 """Each is a module of `mdio.cli` with ``setup(parser)``, ``run(args)`` (with the options of
 `add_workers` ``run(args, executor)``), and ``COMMON`` where its help begins with some options."""
 
+ONLY_LOOK = ("info", "model", "cache")
+"""Those that every rank of MPI may run."""
 ALL = "*"
 """In place of a command: the options of all."""
 
@@ -401,14 +404,18 @@ def _run(words: list[str]) -> int:
             parser.error(f"no command {command!r}{hint}; the commands are {', '.join(COMMANDS)}")
         args, unknown = parser.parse_known_args(words)
         if unknown:
-            parser.prog = f"mdio {args.command}"  # argparse would name the program alone
-            hint = hint_for(unknown[0], _command(parser, args.command))
-            parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
-        shares = getattr(args, "executor", "mpi") == "mpi" or getattr(args, "mpi", False)
-        if not shares and (n_ranks := launched_ranks()) > 1:
+            chosen = _command(parser, args.command)
+            for action in chosen._actions:
+                if isinstance(action, argparse._SubParsersAction):
+                    chosen = action.choices[getattr(args, action.dest)]
+            hint = hint_for(unknown[0], chosen)
+            chosen.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        shares = getattr(args, "executor", None) == "mpi" or getattr(args, "mpi", False)
+        alike = shares or args.command in ONLY_LOOK
+        if not alike and (n_ranks := launched_ranks()) > 1:
             parser.error(
-                f"{n_ranks} MPI ranks were started, and each would do all of the work; add "
-                "--mpi, or start mdio without mpiexec"
+                f"{n_ranks} MPI ranks were started, and each would do all of the work; "
+                f"{'add --mpi, or ' if 'mpi' in args else ''}start mdio without mpiexec"
             )
     try:
         with _stall_watch(args):

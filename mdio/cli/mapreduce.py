@@ -15,6 +15,7 @@ from mdio.cli.common import (
     add_settings,
     add_trajectory,
     arguments_for,
+    check_apart,
     print_json,
     print_notes,
     progress_bar,
@@ -93,6 +94,7 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
     }
     if args.out is not None:
         check_output(args.out, TABLE_SUFFIXES)
+        check_apart([*args.trajectory, args.top], args.out)
     with progress_bar(0, "map", args, executor) as progress:
         result = map_reduce(**arguments, progress=progress)
     if executor.is_owner:

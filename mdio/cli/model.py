@@ -10,7 +10,8 @@ from typing import Any
 from mdio.advisor.closed_form import predict, reference_workload
 from mdio.advisor.fit import fit_profile, read_timings, residuals
 from mdio.advisor.profile import GATHERS, LAYOUTS, NAMES, load_profile, save_profile
-from mdio.cli.common import add, positive, positives, print_json
+from mdio.analysis.results import check_output
+from mdio.cli.common import add, check_apart, positive, positives, print_json
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +40,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _fit(args: argparse.Namespace) -> int:
+    check_output(args.out, (".toml",))
+    check_apart([args.csv, args.prior], args.out)
     rows = read_timings(args.csv)
     profile = fit_profile(
         rows,

@@ -16,9 +16,9 @@ from contextlib import (
 )
 from typing import TYPE_CHECKING, Any
 
-from mdio.cli.common import add, positive
+from mdio.cli.common import add, positive, print_notes
 from mdio.core.errors import MdioError, MissingExtraError, PlanError
-from mdio.core.words import RANK_NAMES
+from mdio.core.words import RANK_NAMES, plural
 
 if TYPE_CHECKING:
     from mdio.parallel.executors import Executor
@@ -153,6 +153,9 @@ def chosen_executor(args: argparse.Namespace) -> Iterator[Executor]:
 
         context = Processes(args.workers) if name == "processes" else Serial()
     with context as executor:
+        if args.workers not in (None, executor.n_workers) and executor.is_owner:
+            has = plural(executor.n_workers, "worker")
+            print_notes(args.command, [f"-w {args.workers} is ignored: {executor.name} has {has}"])
         yield executor
 
 

@@ -195,6 +195,8 @@ def map_reduce(
         )
         for label, member in trajectories.items()
     }
+    if len(requests) < len(trajectories):
+        raise PlanError(f"labels are texts, and two of {[*trajectories]} are alike as such")
     with terminations_raised(), ExitStack() as stack:
         ranks = run_in.ranks
         if ranks is not None:

@@ -147,7 +147,7 @@ class Program:
         elif callable(map) and not isinstance(map, type):
             selection = select if select is not None else getattr(owner, "select", None)
             default: tuple[str, ...] = getattr(owner, "fields", ("positions",))
-            kernel = UserKernel(map, selection, tuple(fields or default))
+            kernel = UserKernel(map, selection, fields or default)
         elif isinstance(map, type):
             raise PlanError(
                 f"the map is the class {map.__name__}; make a program of it and give its map: "

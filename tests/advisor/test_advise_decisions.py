@@ -67,6 +67,11 @@ def test_more_ranks_than_cores_take_turns():
     assert any("take turns" in reason for reason in advice.reasons)
 
 
+def test_a_machine_may_have_more_cores_than_were_measured():
+    one = measurements(trial("as-is", [run(1, MS, 0.0)]), cores=8)
+    assert total_of(recommend(one, 4), "as-is").total_s == pytest.approx(10.0 / 4)
+
+
 def test_headline_table_and_command_are_of_the_same_ranks():
     """Where more do not help, all are of fewer than were asked for; converting takes all."""
     runs = [run(1, MS, 0.0), run(2, MS, 0.0, startup_s=0.5)]

@@ -95,6 +95,11 @@ def test_backbone_is_enough_for_dihedrals(adk, tmp_path):
     assert found.question.n_selected <= len(group) < 1000
 
 
+def test_fluctuations_are_one_result_of_all_frames(adk, tmp_path):
+    found = quickly(adk, tmp_path, analysis="rmsf")
+    assert found.question.result_nbytes_frame < 214 * 3 * 8 / 90
+
+
 def test_the_source_is_left_as_it_was(adk, tmp_path):
     source = tmp_path / "adk.dcd"
     shutil.copy(adk["dcd"], source)
@@ -133,6 +138,8 @@ def test_command_line(adk, tmp_path, capsys, monkeypatch):
     assert main(["advise", "--replay", str(saved), "--ranks", "1", "--passes", "3", "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
     assert {**again, "measurements": 0} == {**told, "measurements": 0}
+    assert main(["advise", "--replay", str(saved), "--select", "all", "--no-verify"]) == 2
+    assert "leave out select, verify, or measure again" in capsys.readouterr().err
 
     assert main(["advise", "--replay", str(saved), "--ranks", "96", "--machine", "comet"]) == 0
     assert "mpiexec" in capsys.readouterr().out
@@ -205,6 +212,29 @@ def test_a_function_that_takes_a_minute_a_frame(adk, tmp_path):
     assert any("lower bounds" in reason for reason in advice.reasons)
     assert advice.recommended.layout == "as-is"
     assert next(o for o in advice.options if o.name == "as-is").total.total_s >= 98 * 2.0
+
+
+def test_a_topology_counts_the_atoms(tmp_path):
+    from MDAnalysisTests.datafiles import PRM, TRJ
+
+    found = quickly({"xtc": TRJ, "psf": PRM}, tmp_path)
+    assert found.trial("as-is").runs
+    assert found.trial("zarr").problem is None
+
+
+def test_a_copy_has_to_fit_into_its_own_folder(adk, tmp_path, monkeypatch):
+    check = measure.check_target
+    monkeypatch.setattr(
+        measure, "check_target", lambda folder: 9 if folder.name == "local" else check(folder)
+    )
+    (tmp_path / "local").mkdir()
+    found = quickly(adk, tmp_path, local_folder=tmp_path / "local")
+    assert found.trial("zarr").fits
+    assert not found.trial("local-copy").fits
+    assert any(
+        option.problem and option.problem.endswith("do not fit into the local folder")
+        for option in recommend(found, 1, 1).options
+    )
 
 
 def test_one_frame_is_enough(adk, tmp_path):
@@ -289,3 +319,31 @@ def test_files_are_joined_and_read_as_they_will_be(adk, tmp_path, monkeypatch):
     )
     assert found.source.n_frames == 196
     assert set(seen) == {("keep-all", False)}
+    assert found.question.options == {"--overlap": "keep-all", "--no-verify": ""}
+
+
+@pytest.mark.parametrize("name", ["as-is", "zarr"])
+def test_advised_commands_have_all_options(adk, tmp_path, monkeypatch, capsys, name):
+    kernel = mdio.RMSD("name CA", reference=3, weights="mass", superpose=False)
+    paths, joined = [str(adk["xtc"])] * 2, "keep-all"
+    found = quickly(
+        adk, tmp_path, source=paths, analysis=kernel, select=None, overlap=joined, verify=False
+    )
+    source = found.trial("as-is")
+    slow = [replace(run, t_io_frame_s=run.t_io_frame_s.scaled(1e6)) for run in source.runs]
+    kept = (replace(source, runs=tuple(slow)), found.trial(name))
+    advice = recommend(replace(found, trials=kept[: 1 if name == "as-is" else 2]), 1, 10)
+    assert advice.recommended.name == name
+    monkeypatch.chdir(tmp_path)
+    for command in advice.commands:
+        assert main(shlex.split(command)[1:]) == 0
+    capsys.readouterr()
+    wanted = mdio.analyze(paths, kernel=kernel, top=adk["psf"], overlap=joined).values
+    np.testing.assert_allclose(np.load("result.npz")["values"], wanted, atol=1e-5)
+
+
+def test_an_array_is_left_out_of_commands(adk, tmp_path):
+    kernel = mdio.RMSD("name CA", weights=np.ones(214))
+    found = quickly(adk, tmp_path, analysis=kernel, select=None)
+    assert found.question.options == {}
+    assert "commands leave out weights=, which only Python can give" in found.notes

@@ -64,6 +64,8 @@ def test_bad_questions(adk, tmp_path):
         quickly(adk, tmp_path, select="name XX")
     with pytest.raises(SourceError):
         quickly(adk, tmp_path, source=tmp_path / "none.xtc")
+    with pytest.raises(PlanError, match="msd looks at all frames of an atom together"):
+        quickly(adk, tmp_path, analysis="msd")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,10 +1,12 @@
 """``mdio model fit`` and ``mdio model predict``."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from mdio.advisor.closed_form import predict, reference_workload
 from mdio.advisor.profile import LAYOUTS, load_profile
 from mdio.cli.main import main
 
@@ -102,7 +104,8 @@ def test_what_bench_scaling_wrote_can_be_fitted(adk, tmp_path, capsys):
     ("words", "code", "told"),
     [
         (["fit", "none.csv", "-o", "p.toml"], 1, "none.csv: cannot be read"),
-        (["fit", str(CSV), "-o", "no/p.toml"], 1, "the profile cannot be written"),
+        (["fit", str(CSV), "-o", "no/p.toml"], 1, "the folder no does not exist"),
+        (["fit", str(CSV), "-o", str(CSV)], 2, "saved as .toml"),
         (["fit", str(CSV), "-o", "p.toml", "--prior", "x.toml"], 1, "no machine profile can be"),
         (["predict", "none.toml", "--ranks", "1"], 1, "no machine profile can be read"),
         (["predict", "comet", "--ranks", "1", "--layout", "tape"], 2, "'tape' is not in the"),
@@ -117,6 +120,22 @@ def test_errors_are_one_line(tmp_path, monkeypatch, capsys, words, code, told):
     err = capsys.readouterr().err
     assert told in err
     assert err.count("\n") == 1
+
+
+def test_executors_are_fitted_one_at_a_time(tmp_path, capsys):
+    table = tmp_path / "scaling.csv"
+    row = "segments,none,1,1,10,2,8"
+    heads = "layout,gather,workload_x,n_ranks,t_total_max_s,t_comp_mean_s,t_io_mean_s,executor"
+    table.write_text(f"{heads}\n{row},serial\n{row},processes\n")
+    assert main(["model", "fit", str(table), "-o", str(tmp_path / "p.toml")]) == 1
+    assert "processes after serial in line 2" in capsys.readouterr().err
+
+
+def test_a_node_of_one_core_slows_nothing_down():
+    alone = replace(load_profile("comet"), cores_per_node=1)
+    work = reference_workload(alone, "segments", 1.0)
+    one = predict(alone, "segments", "gather", 1, work)
+    assert one == predict(load_profile("comet"), "segments", "gather", 1, work)
 
 
 @pytest.mark.parametrize("ranks", ["0", "1,,2", "1.5", "-3", ""])

@@ -222,7 +222,7 @@ def test_profiles_survive_toml(tmp_path):
     odd = replace(COMET, name='quotes " and \\ and ü', measured={})
     save_profile(odd, path)
     assert load_profile(path) == odd
-    with pytest.raises(OutputError, match="cannot be written"):
+    with pytest.raises(OutputError, match="does not exist"):
         save_profile(COMET, tmp_path / "no" / "folder.toml")
 
 

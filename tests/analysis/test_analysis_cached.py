@@ -84,7 +84,8 @@ def test_command_line(adk, tmp_path, capsys):
     unit.write_bytes(unit.read_bytes()[:-1])
     assert main(["cache", "verify", str(tmp_path / "c")]) == 1
     assert "1 damaged" in capsys.readouterr().out
-    assert main(["cache", "evict", str(tmp_path / "c"), "--trajectory", str(adk["dcd"])]) == 0
+    words = ["--keep", "0", "--trajectory", str(adk["dcd"])]
+    assert main(["cache", "evict", str(tmp_path / "c"), *words]) == 0
     assert main(["cache", "status", str(tmp_path / "nothing")]) == 1
 
 

@@ -1,5 +1,6 @@
 """``mdio analyze`` and the driver on real layouts, stored groups among them."""
 
+import dataclasses
 import json
 import re
 
@@ -9,6 +10,7 @@ import pytest
 from MDAnalysis.analysis import rms
 from MDAnalysisTests.datafiles import DCD, GRO, PSF
 
+import mdio
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.dihedrals import Dihedrals
 from mdio.analysis.kernels.geometry import RMSD
@@ -55,7 +57,9 @@ def test_rmsd(tmp_path, capsys, want, options):
     assert main([*words, "--timings", str(timings), "--json", *options]) == 0
     printed = capsys.readouterr()
     record = json.loads(printed.out)
-    assert printed.err == ""
+    is_ignored = "serial" in options
+    note = "mdio analyze: -w 2 is ignored: serial has 1 worker\n" if is_ignored else ""
+    assert printed.err == note
     assert set(record) >= KEYS
     assert record["n_frames"] == 98
     assert record["out"] == str(out)
@@ -107,6 +111,17 @@ def test_own_function(tmp_path, monkeypatch, capsys):
     assert "one row per frame" in capsys.readouterr().err
 
 
+def test_a_number_alone_is_saved(tmp_path, capsys, monkeypatch):
+    import mdio.cli.analyze as command
+
+    number = dataclasses.replace(
+        analyze(DCD, kernel=RMSD(), stop=2), values=np.float64(3), per_frame=False, labels=()
+    )
+    monkeypatch.setattr(command, "analyze", lambda **_: number)
+    assert main(["analyze", "rmsd", DCD, "-o", str(tmp_path / "o.csv")]) == 0
+    assert "o.csv: 1 row of 1 value" in capsys.readouterr().out
+
+
 def test_a_trajectory_whose_topology_counts_its_atoms(tmp_path, capsys):
     from MDAnalysisTests.datafiles import PRM, TRJ
 
@@ -117,8 +132,34 @@ def test_a_trajectory_whose_topology_counts_its_atoms(tmp_path, capsys):
     for workers in ("1", "2"):
         assert main([*words, "-s", PRM, "-w", workers]) == 0
         np.testing.assert_allclose(np.load(out)["values"], want, atol=1e-5)
+    assert main([*words, "-s", PRM, "--timestep", "2"]) == 0
+    assert np.load(out)["time"][1] == 2
     assert main(["analyze", "rmsd", TRJ]) == 1
     assert "give a topology with -s" in capsys.readouterr().err
+
+
+def test_the_bar_on_a_terminal_counts_the_frames_that_are_chosen(tmp_path, monkeypatch, capsys):
+    from MDAnalysisTests.datafiles import PRM, TRJ
+
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    words = ["rmsd", TRJ, "-s", PRM, "-b", "3", "--timestep", "1", "-o", str(tmp_path / "o.csv")]
+    assert main(["analyze", *words]) == 0
+    n_frames = len((tmp_path / "o.csv").read_text().splitlines()) - 1
+    assert f"/{n_frames:.1f}" in capsys.readouterr().err
+
+
+def test_a_named_format_is_cached(tmp_path):
+    words = ["analyze", "rmsd", DCD, "--format", "dcd", "--cache", str(tmp_path / "kept")]
+    for suffix in ("csv", "dat"):
+        assert main([*words, "--quiet", "-o", str(tmp_path / f"rmsd.{suffix}")]) == 0
+    assert any(path.is_file() for path in (tmp_path / "kept").rglob("*"))
+
+
+def test_an_open_layout_was_joined_before():
+    with pytest.raises(PlanError, match="open the layout with overlap='keep-all' instead"):
+        analyze(mdio.open([DCD, DCD]), kernel=RMSD(), overlap="keep-all")
+    with mdio.open([DCD, DCD], overlap="keep-all") as layout:
+        assert analyze(layout, kernel=RMSD(), overlap="keep-all", stop=2).n_frames == 2
 
 
 def test_several_trajectories_are_joined(tmp_path, want):
@@ -163,12 +204,34 @@ def test_errors(capsys, words, code, says):
         (["rmsd", "--angles", "psi"], "--angles psi is for dihedrals"),
         (["math:hypot", "--weights", "mass"], "not for math:hypot"),
         (["rmsd", "--gather", "one-sided"], "add --mpi"),
+        (["rmsd", "--timings", "victim.dcd"], "saved as .json"),
+        (
+            ["rmsd", "-o", "two.csv", "--timings", "two.json", "--plot", "two.csv"],
+            "writes it already",
+        ),
+        (["rmsd", "--report", PSF], "the same command reads it"),
         (["rmsd", "--scheduler", "tcp://h:1", "--executor", "serial"], "for --executor dask"),
     ],
 )
 def test_what_would_be_ignored_is_refused(capsys, words, says):
     assert main(["analyze", words[0], DCD, "-s", PSF, *words[1:]]) == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["false", "FALSE", "none", "maybe"])
+def test_settings_that_are_switches(tmp_path, capsys, word):
+    out = tmp_path / "rmsd.npz"
+    words = ["analyze", "rmsd", DCD, "-s", PSF, "--select", CA, "--stop", "4", "--quiet"]
+    code = main([*words, "-o", str(out), "--set", f"superpose={word}"])
+    if word.lower() != "false":
+        assert code == 2
+        assert "superpose is" in capsys.readouterr().err
+        return
+    want = analyze(DCD, top=PSF, kernel=RMSD(CA, superpose=False), stop=4)
+    np.testing.assert_array_equal(np.load(out)["values"], want.values)
+    words = ["analyze", "dihedrals", DCD, "-s", PSF, "--stop", "2", "--set", "degrees=no"]
+    assert main(words) == 2
+    assert "degrees is 'no'; give True or False" in capsys.readouterr().err
 
 
 def test_the_summary_names_every_file(tmp_path, monkeypatch, capsys):

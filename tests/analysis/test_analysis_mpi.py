@@ -80,12 +80,12 @@ def test_backend(tmp_path):
 @needs_mpi
 @pytest.mark.parametrize("gather", ["blocking", "nonblocking", "one-sided"])
 def test_command_line(folder, tmp_path, gather):
-    """Rank 0 alone speaks and writes; options without effect are accepted."""
+    """Rank 0 alone speaks and writes; options without effect are accepted, and named."""
     out, timings = tmp_path / "o.npz", tmp_path / "t.json"
     words = ["analyze", "rmsd", folder / "adk.segments", "-s", PSF, "--select", CA]
     words += ["--executor", "mpi", "--gather", gather, "-w", "9", "-o", out, "--timings", timings]
     code, printed, err = command_line(2, *words, "--json")
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, "mdio analyze: -w 9 is ignored: mpi has 2 workers\n")
     found = json.loads(printed)
     assert (found["n_frames"], found["workers"], found["gather"]) == (98, 2, gather)
     want = mdio.analyze(folder / "adk.dcd", top=PSF, kernel=mdio.RMSD(select=CA))

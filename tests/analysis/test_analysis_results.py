@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from memory_layout import MemoryLayout, save_memory
 
+import mdio
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.geometry import RMSF
 from mdio.core.errors import BlockError, MissingExtraError, OutputError, PlanError
@@ -91,6 +92,27 @@ def test_notebooks_show_columns(path):
 
 def ragged(block):
     return np.zeros((block.n_frames, 1 + int(block.time[0] > 100)))
+
+
+@pytest.fixture
+def replicas(adk, tmp_path):
+    trajectories = dict.fromkeys("abcd", adk["dcd"])
+    mdio.convert_ensemble(trajectories, tmp_path / "all.zarr", top=adk["psf"], step=30)
+    return tmp_path / "all.zarr"
+
+
+def test_rows_of_trajectories_begin_anew(replicas, tmp_path):
+    result = mdio.analyze(replicas, kernel=mdio.RMSF("resid 1:2 and name CA"))
+    assert list(result.to_dataframe().index) == [(label, row) for label in "abcd" for row in (0, 1)]
+    result.save(tmp_path / "rows.xvg")
+    lines = (tmp_path / "rows.xvg").read_text().splitlines()
+    assert [line.split()[0] for line in lines if line[0].isdigit()] == ["0", "1"] * 4
+
+
+def test_the_last_block_of_a_trajectory_that_a_worker_has_alone_is_sent(replicas):
+    result = mdio.analyze(replicas, kernel=mdio.RMSD("name CA"), workers=2, blocks_per_worker=2)
+    assert len(result.timings) == 8
+    assert result.timings[2].t_comm_s < result.timings[3].t_comm_s
 
 
 def test_rows_of_different_shapes(path):

@@ -9,6 +9,7 @@ from MDAnalysis.analysis.msd import EinsteinMSD
 
 import mdio
 from mdio.cli.main import main
+from mdio.core.errors import PlanError
 
 
 @pytest.fixture
@@ -39,6 +40,13 @@ def test_the_frames_are_named(some, capsys):
     result = mdio.analyze(some, kernel="rmsd", workers=2)
     assert sum("NaN" in note for note in result.notes) == 1
     assert "without 2 of 4" in result._repr_html_()
+
+
+def test_superposed_fluctuations_and_references_of_such_frames(some):
+    result = mdio.analyze(some, kernel=mdio.RMSF(superpose=True))
+    assert np.isnan(result.values).all()
+    with pytest.raises(PlanError, match="frame 1, the reference, has positions that are not"):
+        mdio.analyze(some, kernel=mdio.RMSD(reference=1))
 
 
 def test_no_note_without_them(some):

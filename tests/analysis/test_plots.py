@@ -1,11 +1,13 @@
 """Pictures of results: what lies on which axis, for each kind of values."""
 
+import MDAnalysis as mda
 import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import DCD, PSF
 
 import mdio
 from mdio.analysis.plots import draw
+from mdio.analysis.reducers import Histogram, Mean
 from mdio.analysis.report import figure
 from mdio.cli.main import main
 
@@ -34,9 +36,24 @@ def test_fluctuations_lie_over_residues():
     assert axes.get_xlabel() == "residue"
 
 
+def test_residues_whose_names_end_in_digits(tmp_path):
+    atoms = mda.Universe.empty(2, n_residues=2, atom_resindex=[0, 1], trajectory=True).atoms
+    for name, values in {
+        "names": ["P", "OH2"],
+        "resnames": ["U3", "TIP3"],
+        "resids": [4, 5],
+    }.items():
+        atoms.universe.add_TopologyAttr(name, values)
+    atoms.write(tmp_path / "top.gro")
+    with mdio.Writer(tmp_path / "two.zarr") as writer:
+        writer.write_block(np.zeros((3, 2, 3)))
+    axes = drawn(mdio.analyze(tmp_path / "two.zarr", top=tmp_path / "top.gro", kernel="rmsf"))
+    assert axes.lines[0].get_xdata().tolist() == [4, 5]
+
+
 def test_a_chain_ends_its_line():
     result = mdio.analyze(DCD, top=PSF, kernel="rmsf", select=CA)
-    result.row_labels = [f"A:GLY{n}:CA" for n in [*range(-3, 100), *range(5, 116)]]
+    result.row_residues = [*range(-3, 100), *range(5, 116)]
     first, second = drawn(result).lines
     assert first.get_xdata().tolist() == list(range(-3, 100))
     assert np.array_equal(second.get_ydata(), result.values[103:])
@@ -61,6 +78,20 @@ def test_other_angles_are_distributions():
     (steps,) = axes.patches
     heights = steps.get_xy()[:, 1]
     assert heights.max() > 0.005
+
+
+def test_distances_of_named_atoms_are_no_angles():
+    result = mdio.analyze(DCD, top=PSF, kernel=mdio.Pairs("resid 1:3 and name CA"), stop=5)
+    axes = drawn(result)
+    assert axes.get_xlabel() == "time (ps)"
+    assert len(axes.lines) == 3
+
+
+def test_counts_are_not_called_angstrom():
+    arguments = {"top": PSF, "kernel": mdio.RMSD(CA), "stop": 9}
+    counts = mdio.analyze(DCD, reducer=Histogram([0, 1, 2]), **arguments)
+    assert list(counts.labels) == []
+    assert list(mdio.analyze(DCD, reducer=Mean(), **arguments).labels) == ["rmsd_angstrom"]
 
 
 def test_displacements_follow_a_power(tmp_path):

@@ -49,6 +49,14 @@ def test_report_of_processes(tmp_path):
         assert text in page.texts  # the pictures' text is text
 
 
+def test_displacements_are_reported_over_lags(tmp_path):
+    result = mdio.analyze(DCD, kernel="msd", top=PSF, select="resid 1", stop=9)
+    save_report(result, tmp_path / "r.html", "msd")
+    page = page_of(tmp_path / "r.html")
+    assert page.pictures[0].startswith("msd (Å²) over lags")
+    assert "lag (ps)" in page.texts
+
+
 def test_the_spread_of_communication_is_drawn_of_many_workers(tmp_path):
     result = mdio.analyze(DCD, kernel=mdio.RMSD(), workers=4)
     save_report(result, tmp_path / "r.html", "rmsd")

@@ -11,7 +11,15 @@ from MDAnalysisTests.datafiles import DCD, PSF
 from oracles.report_pages import page_of
 from suites.under_mpi import MPI, ROOT, needs_mpi
 
-from mdio.analysis.scaling import MDIO, Case, list_cases, mpiexec_command, summarise, write_csv
+from mdio.analysis.scaling import (
+    MDIO,
+    Case,
+    list_cases,
+    mpiexec_command,
+    run_all,
+    summarise,
+    write_csv,
+)
 from mdio.cli.main import main
 from mdio.core.errors import MissingExtraError
 
@@ -110,11 +118,35 @@ def test_without_one_worker_the_smallest_is_the_base():
 
 
 def test_cases():
+    from MDAnalysisTests.datafiles import PRM, TRJ
+
+    (case,) = list_cases([TRJ], ["serial"], [], [1], [1], PRM)  # PRM counts the atoms
+    assert case.layout == "generic"
     found = list_cases([DCD], ["serial", "mpi"], ["blocking", "one-sided"], [1, 40], [4, 1])
     assert [case.n_ranks for case in found if case.executor == "serial"] == [1, 1]
     assert len([case for case in found if case.executor == "mpi"]) == 2 * 2 * 2
     assert len({(case.series, case.n_ranks) for case in found}) == len(found)
     assert found[0] == Case(DCD, "dcd", "serial", "none", 1, 1)
+
+
+def test_trajectories_of_one_name_are_two_series(tmp_path):
+    class Quick:
+        kernel = "rmsd"
+
+        def run(self, _):
+            return {"t_total_s": 1.0}
+
+    paths = [str(tmp_path / folder / "md.xtc") for folder in "ab"]
+    cases = [Case(path, "xtc", "serial", "none", 1, 1) for path in [*paths, "other.xtc"]]
+    records = list(run_all(Quick(), cases, 1, lambda _: None))
+    assert [record["series"].split(", ")[1] for record in records] == [*paths, "other.xtc"]
+
+
+def test_only_rmsd_is_repeated(tmp_path, capsys):
+    words = ["bench", "scaling", DCD, "--kernel", "distances", "--repeat", "1,40"]
+    assert main([*words, "-o", str(tmp_path / "out")]) == 2
+    assert "--repeat is for --kernel rmsd, not for distances" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 @needs_mpi

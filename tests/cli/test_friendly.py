@@ -54,6 +54,8 @@ def test_alone_it_shows_five_commands_that_parse(capsys):
         (["analyze", "rmsd", DCD, "--executor", "multiprocessing"], "did you mean 'processes'?"),
         (["analyze", "rmsd", DCD, "--executor", "dsk"], "did you mean 'dask'?"),
         (["verify", "a.zarr", "--source", DCD], "did you mean '--against'?"),
+        (["info", "a.zarr", "--output", "b.zarr"], "arguments: --output b.zarr (see"),
+        (["bench", "scaling", DCD, "--worker", "2", "--topology", PSF], "did you mean '--top'?"),
     ],
 )
 def test_near_misses_are_named(capsys, words, says):
@@ -116,6 +118,10 @@ def test_ranks_that_would_all_do_the_same_are_refused(capsys, monkeypatch):
     with pytest.raises(SystemExit, match="2"):
         main(["analyze", "rmsd", DCD])
     assert "3 MPI ranks" in capsys.readouterr().err
+    for words in (["advise", DCD], ["repair", "a.zarr"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(words)
+        assert ("add --mpi" in capsys.readouterr().err) == (words[0] == "advise")
     assert main(["info", DCD, "--json"]) == 0
 
 

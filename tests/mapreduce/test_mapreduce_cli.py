@@ -126,6 +126,28 @@ def test_wrong_command_lines(folder, adk, words, message, capsys):
     assert message in capsys.readouterr().err
 
 
+def test_keys_of_bytes_and_what_a_class_refuses(folder, adk, capsys):
+    (folder / "bytesprogram.py").write_text(
+        "import numpy as np\n"
+        "class Named:\n"
+        "    def __init__(self, n=1):\n"
+        "        if n < 0: raise ValueError('n is negative')\n"
+        "    def map(self, block):\n"
+        "        return np.array([b'ab']), np.zeros(1, int), {'n': np.ones(1)}\n"
+        "    def reduce(self, key, frame, time, values):\n"
+        "        raise ValueError('odd')\n"
+    )
+    assert mapreduce("bytesprogram:Named", adk["dcd"], "--keep-going", "--json") == 1
+    assert json.loads(capsys.readouterr().out)["failed"][0]["key"] == "ab"
+    assert mapreduce("bytesprogram:Named", adk["dcd"], "--set", "n=-1") == 2
+    assert "n is negative; arguments are given with --set" in capsys.readouterr().err
+
+
+def test_labels_that_are_alike_as_text(adk):
+    with pytest.raises(PlanError, match="are alike as such"):
+        mdio.map_reduce({1: adk["dcd"], "1": adk["dcd"]}, map=len, reduce=len)
+
+
 def test_without_pandas_and_pyarrow(monkeypatch, tmp_path):
     result = MapReduceResult(
         keys=np.arange(2),

@@ -9,7 +9,7 @@ leaves one spectrum behind, and one more transform in the end makes lags of it.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -19,6 +19,7 @@ from scipy.fft import irfft, next_fast_len, rfft  # now, so that it is not timed
 from mdio.analysis.kernels.kernel import Prepared, SeriesKernel
 from mdio.analysis.reducers import Sum
 from mdio.analysis.system import System
+from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import BlockError, PlanError
 from mdio.core.frames import FrameBlock
 
@@ -58,7 +59,7 @@ class Lags:
                 f"{time[frame]:g} ps, not {time[0] + frame * dt_ps:g} ps; choose frames that are "
                 "(--start, --step, --dt)"
             )
-        if max_lag_ps is None:
+        if max_lag_ps is None or max_lag_ps >= dt_ps * n_frames:
             return cls(n_frames, dt_ps, n_frames)
         return cls(n_frames, dt_ps, min(n_frames, int(max_lag_ps / dt_ps + 1e-6) + 1))
 
@@ -187,7 +188,7 @@ class MSD(Lagged):
             raise PlanError(
                 f"the dimensions are {self.dims!r}; give some of x, y and z, such as xy"
             )
-        return super().prepare(system)
+        return replace(super().prepare(system), quiet="nojump" in system.treatments("pbc"))
 
     def sums(self, block: FrameBlock) -> Floats:
         """Return squares of positions and their spectrum."""
@@ -207,10 +208,12 @@ class MSD(Lagged):
 
     def notes(self, block: FrameBlock) -> tuple[str, ...]:
         """Return a note on atoms that move by more than half of the box between two frames."""
-        edges = block.box[:, :3].min(axis=1)
+        cells = vectors_from_boxes(block.box).astype(np.float64)
         for frame in range(1, block.n_frames):
-            moved = np.abs(block.positions[frame] - block.positions[frame - 1]).max(initial=0)
-            if 0 < edges[frame] < 2 * moved:
+            if not cells[frame].any():
+                continue
+            moved = block.positions[frame] - block.positions[frame - 1]
+            if (np.abs(moved @ np.linalg.inv(cells[frame])) > 0.5).any():  # along its vectors
                 return (
                     "atoms move by more than half of the box between two frames, so they seem to "
                     "be put back into the box, which makes displacements wrong; remove the jumps "

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.analysis.kernels.images import bond_lengths, shortest_images, skewed_cells
-from mdio.analysis.kernels.kernel import Kernel, Prepared, runs_of_boxes
+from mdio.analysis.kernels.kernel import Kernel, Prepared, check_switch, runs_of_boxes
 from mdio.analysis.system import System
 from mdio.core.errors import PlanError
 from mdio.core.frames import FrameBlock
@@ -63,6 +63,7 @@ class Dihedrals(Kernel):
 
     def prepare(self, system: System) -> Prepared:
         """Find the four atoms of each angle."""
+        check_switch("degrees", self.degrees)
         unknown = [name for name in self.angles if name not in ANGLES]
         if unknown or not self.angles:
             raise PlanError(f"the angles are {list(self.angles)}; choose from {', '.join(ANGLES)}")

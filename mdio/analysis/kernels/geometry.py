@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared
+from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, check_switch
 from mdio.analysis.reducers import StandardDeviation
 from mdio.analysis.system import System
 from mdio.core import kernels
@@ -57,6 +57,7 @@ class RMSD(Kernel):
 
     def prepare(self, system: System) -> Prepared:
         """Read the reference; look up masses if they are the weights."""
+        check_switch("superpose", self.superpose)
         if self.repeat < 1:
             raise PlanError(f"repeat is {self.repeat}; give 1 or more")
         atoms = system.select(self.select)
@@ -93,7 +94,13 @@ def reference_positions(
     Raises PlanError: no such frame, or coordinates of a wrong shape or that are not finite.
     """
     if isinstance(reference, int | np.integer):
-        return np.asarray(system.frame(int(reference), atoms).positions[0], dtype=np.float64)
+        positions = np.asarray(system.frame(int(reference), atoms).positions[0], dtype=np.float64)
+        if not np.isfinite(positions).all():
+            raise PlanError(
+                f"{system.layout.path}: frame {reference}, the reference, has positions that are "
+                "not finite; choose another (--ref-frame, in Python: reference=)"
+            )
+        return positions
     positions = np.array(reference, dtype=np.float64)
     n_atoms = system.layout.info.n_atoms if atoms is None else len(atoms)
     if positions.shape != (n_atoms, 3):
@@ -298,19 +305,31 @@ class RMSF(Kernel):
 
     def prepare(self, system: System) -> Prepared:
         """Find the atoms."""
+        check_switch("superpose", self.superpose)
         atoms = system.select(self.select)
         reducer = StandardDeviation(norm=True)
         function: BlockFunction = attrgetter("positions")
         if self.superpose:
             reference = reference_positions(system, self.reference, atoms)
             function = partial(superposed_block, reference=reference)
+        elif not isinstance(self.reference, int) or self.reference != 0:
+            raise PlanError(
+                "a reference (--ref-frame) goes with --superpose (in Python: superpose=True); give "
+                "both, or leave it out"
+            )
         elif not system.is_superposed:
             system.notes.append(
                 "frames are taken as they are, so the motion of all selected atoms together counts "
                 "too; --superpose (superpose=True) lays each frame on the reference first"
             )
-        names = system.atom_names(atoms) or ()
-        return Prepared(function, atoms, reducer, labels=("rmsf_angstrom",), row_labels=names)
+        return Prepared(
+            function,
+            atoms,
+            reducer,
+            labels=("rmsf_angstrom",),
+            row_labels=system.atom_names(atoms) or (),
+            row_residues=system.residue_numbers(atoms),
+        )
 
 
 def superposed_block(block: FrameBlock, reference: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -320,4 +339,8 @@ def superposed_block(block: FrameBlock, reference: NDArray[np.float64]) -> NDArr
     """
     target = reference - reference.mean(axis=0)
     frames = block.positions - block.positions.mean(axis=1, keepdims=True, dtype=np.float64)
-    return np.asarray(frames @ kernels.best_rotations(np.einsum("fai,aj->fij", frames, target)))
+    sums = np.einsum("fai,aj->fij", frames, target)
+    is_finite = np.isfinite(sums).all(axis=(1, 2))
+    rotations = np.full_like(sums, np.nan)
+    rotations[is_finite] = kernels.best_rotations(sums[is_finite])
+    return np.asarray(frames @ rotations)

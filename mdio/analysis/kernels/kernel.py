@@ -21,7 +21,7 @@ from mdio.analysis.reducers import Reducer, Stack
 from mdio.analysis.system import System
 from mdio.core.blocks import block_name
 from mdio.core.errors import BlockError, PlanError, error_text
-from mdio.core.frames import AtomIndices, FrameBlock
+from mdio.core.frames import FIELDS, AtomIndices, FrameBlock
 from mdio.core.plug_ins import find_plug_ins
 from mdio.core.words import did_you_mean
 from mdio.layouts.registry import load_class
@@ -51,10 +51,14 @@ class Prepared:
     """Names of the columns of its rows, where they have any."""
     row_labels: Sequence[str] = ()
     """Names of the rows of the result, where these are not frames."""
+    row_residues: Sequence[int] = ()
+    """Numbers of the residues of these rows, where they are atoms."""
     fills: bool = False
     """Whether the function also takes ``out``, rows to fill and return instead of new ones."""
     cut: CutMolecules | None = None
     """Finds frames with wrong results, since the box cuts molecules."""
+    quiet: bool = False
+    """Whether the notes of a `SeriesKernel` are left out, since they would be wrong."""
 
 
 class Kernel(ABC):
@@ -119,6 +123,12 @@ class UserKernel(Kernel):
     function: BlockFunction
     select: str | None = None
     fields: tuple[str, ...] = ("positions",)
+
+    def __post_init__(self) -> None:
+        names = (self.fields,) if isinstance(self.fields, str) else tuple(self.fields)
+        if not names or not {*names} <= {*FIELDS}:
+            raise PlanError(f"the fields are {names}; choose from {', '.join(FIELDS)}")
+        object.__setattr__(self, "fields", names)
 
     def prepare(self, system: System) -> Prepared:
         """Find the atoms."""
@@ -214,6 +224,12 @@ def check_rows(
             "as block.positions[:, 0]"
         )
     return array
+
+
+def check_switch(name: str, value: Any) -> None:
+    """Raise PlanError if the option `name` is neither True nor False: any text would be true."""
+    if value not in (True, False):
+        raise PlanError(f"{name} is {value!r}; give True or False")
 
 
 class _Kernels(Mapping[str, Callable[..., Kernel]]):

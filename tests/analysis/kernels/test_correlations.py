@@ -118,6 +118,31 @@ def test_msd_after_nojump(tmp_path, solvated_like):
     np.testing.assert_allclose(result.values, einstein(universe, "all"), rtol=1e-4, atol=1e-6)
 
 
+def test_the_longest_lag_may_be_infinite(folder):
+    result = mdio.analyze(folder / "adk.zarr", kernel=mdio.MSD(max_lag_ps=np.inf), select=None)
+    assert len(result.values) == 98
+
+
+def jumps_noted(path, **options):
+    notes = mdio.analyze(path, kernel="msd", **options).notes
+    return any("--pbc nojump" in note for note in notes)
+
+
+def test_moves_along_long_edges_and_of_followed_atoms_are_no_jumps(tmp_path):
+    """16 angstrom of 100 are no jump along z; they are along x, of 20, unless atoms go on there."""
+    for axis in "xz":
+        moved = np.zeros((4, 2, 3), "f4")
+        moved[:, 1, "xyz".index(axis)] = [0, 8, 16, 24]
+        with mdio.Writer(tmp_path / f"{axis}.zarr") as writer:
+            writer.write_block(moved, box=np.tile(np.float32([20, 20, 100, 90, 90, 90]), (4, 1)))
+    assert not jumps_noted(tmp_path / "z.zarr", step=2)
+    assert jumps_noted(tmp_path / "x.zarr", step=2)
+    followed = mdio.Selection(pbc="nojump")
+    mdio.convert(tmp_path / "x.zarr", tmp_path / "followed.zarr", selection=followed)
+    assert not jumps_noted(tmp_path / "followed.zarr", step=2)
+    assert not jumps_noted(tmp_path / "x.zarr", pbc="nojump", step=2)
+
+
 @pytest.fixture
 def solvated_like(tmp_path):
     """Two hundred atoms that walk through a box of 20 angstrom and are put back into it."""

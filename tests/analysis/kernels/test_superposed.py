@@ -10,6 +10,7 @@ from MDAnalysisTests.datafiles import DCD, GRO, PSF, XTC
 from oracles.versions import MDA_2_11
 
 import mdio
+from mdio.core.errors import PlanError
 
 pytestmark = pytest.mark.filterwarnings("ignore:DCDReader currently makes")
 
@@ -24,6 +25,11 @@ def test_rmsf_after_superposition(n_blocks):
     np.testing.assert_allclose(found.values, want, atol=2e-6)
     assert found.row_labels[:2] == ["4AKE:MET1:CA", "4AKE:ARG2:CA"]
     assert list(found.to_dataframe()["name"][:1]) == ["4AKE:MET1:CA"]
+
+
+def test_a_reference_goes_with_superposing():
+    with pytest.raises(PlanError, match="goes with --superpose"):
+        mdio.analyze(DCD, kernel=mdio.RMSF(reference=3))
 
 
 def test_a_mirror_image_is_no_rotation():

@@ -9,7 +9,7 @@ import pytest
 from MDAnalysisTests.datafiles import PSF
 
 import mdio
-from mdio.analysis.kernels.kernel import Kernel, Prepared
+from mdio.analysis.kernels.kernel import Kernel, Prepared, UserKernel
 from mdio.analysis.reducers import Reducer
 from mdio.core.errors import BlockError, PlanError
 
@@ -150,6 +150,16 @@ def test_what_a_kernel_or_reducer_raises_names_file_and_cause(adk, workers):
         with pytest.raises(error) as caught:
             mdio.analyze(adk["xtc"], kernel=kernel, reducer=reducer, workers=workers)
         assert all(word in str(caught.value) for word in words), caught.value
+
+
+def first_places(block):
+    return block.positions[:, 0]
+
+
+def test_fields_are_names_of_a_blocks_arrays():
+    assert UserKernel(first_places, fields="positions").fields == ("positions",)
+    with pytest.raises(PlanError, match="choose from positions, velocities, forces"):
+        UserKernel(first_places, fields=("masses",))
 
 
 def test_names_that_do_not_fit_are_noted(adk):
