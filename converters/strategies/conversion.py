@@ -102,7 +102,7 @@ class Conversion:
                 return complete
         stack = ExitStack()
         start_s = 0.0
-        receipts: list[PieceRecord] = []
+        records: list[PieceRecord] = []
 
         def begin() -> Any:
             nonlocal start_s
@@ -121,21 +121,21 @@ class Conversion:
             self._note_stripes(writer)
             journal = self._journal
             if journal is not None and journal.records:
-                receipts.extend(resuming.resume_from(journal, writer))
-                for receipt in receipts:
-                    self._commit(writer, receipt, None)
+                records.extend(resuming.resume_from(journal, writer))
+                for record in records:
+                    self._commit(writer, record, None)
             else:
                 writer.create()
             if self.appended is not None:
                 self.appended.continuation.take_over(writer)
-            n_frames = sum(receipt.stop - receipt.start for receipt in receipts)
+            n_frames = sum(record.stop - record.start for record in records)
             if n_frames:
                 frames_text = f"{n_frames:,} of {self.plan.n_frames:,} frames"
                 writer.notes.append(f"{frames_text} taken from an earlier run")
                 if progress is not None:
                     progress(n_frames, 0)
             worker = self._worker(writer)
-            worker.done = frozenset(receipt.start for receipt in receipts)
+            worker.done = frozenset(record.start for record in records)
             return worker
 
         def end() -> ConvertResult:
@@ -165,7 +165,7 @@ class Conversion:
                 if self.job.transformed:
                     count_all_crossings(getattr(work, "source", None), self.plan, executor)
                 nbytes = self._write(work, executor, progress)
-                nbytes += sum(receipt.nbytes for receipt in receipts)
+                nbytes += sum(record.nbytes for record in records)
                 return executor.from_owner(end)
         except OSError as error:
             # Its files may be gone, or others, since another run has put a new one in its place.

@@ -124,23 +124,23 @@ def restore_plan(
         return meta, plan.replace(**division)
 
 
-def journal_record(receipt: PieceRecord) -> Record:
+def journal_record(piece_record: PieceRecord) -> Record:
     """Return the journal's record of a stored piece."""
     values = {
-        "nbytes": receipt.nbytes,
-        "crcs": {key: len(crcs) for key, crcs in receipt.crcs.items()},
-        "not_finite": None if receipt.not_finite is None else asdict(receipt.not_finite),
-        "extra": list(receipt.extra),
+        "nbytes": piece_record.nbytes,
+        "crcs": {key: len(crcs) for key, crcs in piece_record.crcs.items()},
+        "not_finite": None if piece_record.not_finite is None else asdict(piece_record.not_finite),
+        "extra": list(piece_record.extra),
     }
     crcs = np.concatenate(
-        [np.empty(0, "<u4"), *(np.array(c, "<u4") for c in receipt.crcs.values())]
+        [np.empty(0, "<u4"), *(np.array(c, "<u4") for c in piece_record.crcs.values())]
     )
-    arrays: list[NDArray[Any]] = [receipt.box, receipt.time, receipt.step, crcs]
-    arrays += receipt.extra.values()
-    return Record(receipt.start, receipt.stop - receipt.start, values, arrays)
+    arrays: list[NDArray[Any]] = [piece_record.box, piece_record.time, piece_record.step, crcs]
+    arrays += piece_record.extra.values()
+    return Record(piece_record.start, piece_record.stop - piece_record.start, values, arrays)
 
 
-def _receipt_of(record: Record) -> PieceRecord:
+def _piece_record_of(record: Record) -> PieceRecord:
     box, time, step, flat, *extra_columns = record.arrays
     crcs, offset = {}, 0
     for key, count in record.values["crcs"].items():
@@ -192,32 +192,34 @@ def _intact(
 
 
 def resume_from(journal: Journal, writer: LayoutWriter) -> list[PieceRecord]:
-    """Have `writer` continue from the pieces of earlier runs; return their receipts, to commit."""
+    """Have `writer` continue from pieces of earlier runs; return their records, to commit."""
     with _as_written(journal):
-        receipts = {record.first: _receipt_of(record) for record in journal.records}
-        if any(moved.start < 0 or moved.stop > writer.plan.n_frames for moved in receipts.values()):
+        piece_records = {record.first: _piece_record_of(record) for record in journal.records}
+        if any(
+            moved.start < 0 or moved.stop > writer.plan.n_frames for moved in piece_records.values()
+        ):
             raise ValueError("frames that the output does not have")
 
-    def believe(
+    def select_intact(
         usable: Sequence[PieceRecord], holds: Callable[[PieceRecord], bool]
     ) -> list[PieceRecord]:
-        starts = {receipt.start for receipt in usable}
+        starts = {piece_record.start for piece_record in usable}
         records = _intact(
             [record for record in journal.records if record.first in starts],
-            lambda record: holds(receipts[record.first]),
+            lambda record: holds(piece_records[record.first]),
             writer.path,
         )
-        return [receipts[record.first] for record in records]
+        return [piece_records[record.first] for record in records]
 
     try:
-        existing = writer.find(list(receipts.values()), believe)
+        existing = writer.find(list(piece_records.values()), select_intact)
     except CorruptLayoutError as error:
         raise OutputError(
             f"{error}; what an earlier run has left is damaged: give --force"
         ) from error
-    for receipt in existing:
-        if receipt is not receipts[receipt.start]:  # it was moved
-            for moved, files in writer.settled(receipt):
+    for piece_record in existing:
+        if piece_record is not piece_records[piece_record.start]:  # it was moved
+            for moved, files in writer.settled(piece_record):
                 journal.add(journal_record(moved), files)
     return list(existing)
 

@@ -117,19 +117,19 @@ class Encoder(ABC):
         )
 
 
-def summed(receipt: PieceRecord, frame_nbytes: int | None) -> list[tuple[int, int]]:
+def summed(record: PieceRecord, frame_nbytes: int | None) -> list[tuple[int, int]]:
     """Return crc32c and size of each batch of a piece of native frames, in order."""
     if frame_nbytes is None:  # then a piece is one batch
-        return [(receipt.crcs[str(receipt.start)][0], receipt.nbytes)]
-    edges = [*sorted(map(int, receipt.crcs)), receipt.stop]
-    return [(receipt.crcs[str(a)][0], (b - a) * frame_nbytes) for a, b in pairwise(edges)]
+        return [(record.crcs[str(record.start)][0], record.nbytes)]
+    edges = [*sorted(map(int, record.crcs)), record.stop]
+    return [(record.crcs[str(a)][0], (b - a) * frame_nbytes) for a, b in pairwise(edges)]
 
 
-def is_stored(receipt: PieceRecord, frame_nbytes: int | None, path: Path, offset: int) -> bool:
+def is_stored(record: PieceRecord, frame_nbytes: int | None, path: Path, offset: int) -> bool:
     """Return whether the bytes of a piece are in a file from `offset` on, by their checksums."""
     try:
         with OpenFile(path) as file:
-            for crc, nbytes in summed(receipt, frame_nbytes):
+            for crc, nbytes in summed(record, frame_nbytes):
                 if crc32c(file.array(offset, nbytes)) != crc:
                     return False
                 offset += nbytes

@@ -88,15 +88,15 @@ class FileWriter(LayoutWriter):
             )
         return self._handle_file
 
-    def find(self, receipts: Sequence[PieceRecord], believe: SelectIntact) -> Sequence[PieceRecord]:
+    def find(
+        self, records: Sequence[PieceRecord], select_intact: SelectIntact
+    ) -> Sequence[PieceRecord]:
         """Leave the file as it is."""
-        return believe(receipts, self._holds)
+        return select_intact(records, self._is_intact)
 
-    def _holds(self, receipt: PieceRecord) -> bool:
+    def _is_intact(self, record: PieceRecord) -> bool:
         """Read a piece where it is stored."""
-        return is_stored(
-            receipt, self._encoder.frame_nbytes, self.path, self._offset(receipt.start)
-        )
+        return is_stored(record, self._encoder.frame_nbytes, self.path, self._offset(record.start))
 
     def _offset(self, start: int) -> int:
         """Return the offset at which the frames from `start` on are stored."""
@@ -211,31 +211,33 @@ class AppendingFileWriter(FileWriter):
         """Offsets at which pieces were appended, by their first frame."""
         self._unsettled: list[PieceRecord] = []
 
-    def find(self, receipts: Sequence[PieceRecord], believe: SelectIntact) -> Sequence[PieceRecord]:
+    def find(
+        self, records: Sequence[PieceRecord], select_intact: SelectIntact
+    ) -> Sequence[PieceRecord]:
         """Take the pieces that follow each other from the first one on."""
         if self.facts.parallel_store:
-            return super().find(receipts, believe)
-        return self._in_turn(believe(self._in_turn(receipts), self._holds))
+            return super().find(records, select_intact)
+        return self._in_turn(select_intact(self._in_turn(records), self._is_intact))
 
-    def _in_turn(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
+    def _in_turn(self, records: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
         """Return the pieces that follow each other from the first one on, and note their places."""
-        by_start = {receipt.start: receipt for receipt in receipts}
+        by_start = {record.start: record for record in records}
         starts = [start for start, _ in self.plan.write_tasks()]
         in_turn = [by_start[start] for start in takewhile(by_start.__contains__, starts)]
         self._turns = deque(starts[len(in_turn) :])
-        ends = list(accumulate((receipt.nbytes for receipt in in_turn), initial=0))
-        self._places = {receipt.start: begin for receipt, begin in zip(in_turn, ends, strict=False)}
+        ends = list(accumulate((record.nbytes for record in in_turn), initial=0))
+        self._places = {record.start: begin for record, begin in zip(in_turn, ends, strict=False)}
         self._nbytes = ends[-1]
         return in_turn
 
     def _offset(self, start: int) -> int:
         return super()._offset(start) if self.facts.parallel_store else self._places[start]
 
-    def settled(self, receipt: PieceRecord) -> Iterable[tuple[PieceRecord, Sequence[Path]]]:
+    def settled(self, record: PieceRecord) -> Iterable[tuple[PieceRecord, Sequence[Path]]]:
         """Return the pieces that came so far and are appended by now."""
         if self.facts.parallel_store:
-            return super().settled(receipt)
-        self._unsettled.append(receipt)
+            return super().settled(record)
+        self._unsettled.append(record)
         appended = [piece for piece in self._unsettled if piece.start in self._places]
         self._unsettled = [piece for piece in self._unsettled if piece.start not in self._places]
         return [(piece, [self.path]) for piece in sorted(appended, key=lambda piece: piece.start)]

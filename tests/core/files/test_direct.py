@@ -314,7 +314,7 @@ def test_what_is_told_of_is_in_its_files(adk, tmp_path, monkeypatch, small, name
         note(self, writer, record)
 
     def look(receipt):
-        told.append(not writers or writers[0]._holds(receipt))
+        told.append(not writers or writers[0]._is_intact(receipt))
         return record_of(receipt)
 
     monkeypatch.setattr(os, "pwritev", late)

@@ -76,4 +76,4 @@ def test_what_is_none_is_left_out_with_a_warning(installed, adk, tmp_path):
     words = [str(one.message) for one in found if "left out" in str(one.message)]
     assert len(words) == 2
     assert "'zstd'" in words[0] and "the name is taken" in words[0]
-    assert "'other'" in words[1] and "no subclass" in words[1]
+    assert "'other'" in words[1] and "not a subclass" in words[1]

@@ -120,5 +120,5 @@ def test_files_that_are_joined_or_appended(tmp_path):
 def test_numbers_that_are_damaged(change):
     said = to_json({"temp0": VALUES["temp0"][0]})
     said["temp0"] |= change
-    with pytest.raises(CorruptLayoutError, match=r"o\.zarr: its manifest has numbers of frames"):
+    with pytest.raises(CorruptLayoutError, match=r"o\.zarr: its manifest has columns of frames"):
         from_json(said, N_FRAMES, "o.zarr")
