@@ -26,7 +26,7 @@ from mdio.core.files.in_flight import ByteRange, InFlight, in_flight
 from mdio.core.files.index import FrameIndex, load_index
 from mdio.core.files.piece_sums import PieceSums
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.store import file_system_type, is_network
+from mdio.core.files.store import file_system_type, is_network, store_at
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, Stretch, TrajectoryInfo
 from mdio.layouts.base import Layout
 from mdio.layouts.tables import ChunkTable, FrameTable, Tables
@@ -345,10 +345,14 @@ class IndexedLayout(FoundFrames):
             self._index = sums.index(n_atoms)
 
     def _sampled(self, count: int) -> list[int]:
-        """Return the numbers of `count` frames at most: the first ones, some, and the last."""
+        """Return the numbers of `count` frames at most: the first ones, some, and the last.
+
+        Of an object in a store, the first ones: each of the others would be a request.
+        """
         last = self._index.n_frames - 1
-        frames = {*range(min(count // 2, last + 1))}
-        frames.update(np.linspace(0, last, count // 2).astype(int).tolist())
+        n_first = count if store_at(self.path).opening_waits else count // 2
+        frames = {*range(min(n_first, last + 1))}
+        frames.update(np.linspace(0, last, count - n_first).astype(int).tolist())
         return sorted(frames if self._whole is None else frames & set(self._whole))
 
     @property

@@ -24,6 +24,7 @@ from mdio.core.boxes import boxes_from_vectors, vectors_from_boxes
 from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import read_head
 from mdio.core.files.index import FrameIndex
+from mdio.core.files.store import store_at
 from mdio.core.frames import AtomIndices, FrameBlock, Rounding, TrajectoryInfo
 from mdio.core.kernels import checks
 from mdio.core.units import NM_TO_ANGSTROM
@@ -205,7 +206,8 @@ class XTCLayout(IndexedLayout):
 
     def _finest_precision(self) -> float | None:
         """Return the finest precision, of all frames if sampled ones differ; None without one."""
-        frames = [0] if self.options.get("sums") is not None else self._sampled(N_SAMPLED)
+        is_known = self.options.get("sums") is not None or store_at(self.path).opening_waits
+        frames = [0] if is_known else self._sampled(N_SAMPLED)
         found = {*self._precisions(frames)}
         if len(found) > 1:
             every = range(self._index.n_frames) if self._whole is None else self._whole
