@@ -1,10 +1,10 @@
-"""Who reads which unit: an assignment that every process computes by itself, and the same.
+"""Which node reads which unit: an assignment that every process computes alike by itself.
 
 After Zazen (Tu, Rendleman, Miller, Sacerdoti, Dror, Shaw 2010): each node says with a bitmap which
-units its disk has; from all bitmaps together follows which node reads which unit, each exactly one.
-A unit is read where it is; of several nodes that have it, and for units that no node has, the one
-with less to do. Which unit goes to which node is then decided by rendezvous hashing (Thaler and
-Ravishankar 1998), so that all agree and the share of a lost node spreads over all others.
+units its disk has; all bitmaps together determine the one node that reads each unit.
+A unit is read by a node that has it; of several such nodes, and for units that no node has, by the
+node with the smallest load. Rendezvous hashing (Thaler and Ravishankar 1998) decides which of the
+units, so that all nodes agree and the share of a lost node spreads over all others.
 
 Bits lie in bytes least significant first, as ``numpy.packbits(..., bitorder="little")`` has them.
 """
@@ -34,11 +34,11 @@ Words = NDArray[np.uint64]
 
 EXACT_UNITS = 1 << 20
 """Up to this many units, loads are balanced exactly; beyond, statistically."""
-MOST_SETS = 2048
+MAX_SETS = 2048
 """Up to this many different sets of nodes that hold a unit, each set is balanced by itself."""
-MOST_WEIGHTS = 1 << 22
+MAX_WEIGHTS = 1 << 22
 """Weights (nodes times units) computed at a time."""
-MOST_BLOCKS = 1 << 19
+MAX_BLOCKS = 1 << 19
 """Very many units are cut into 2**18 to this many blocks. Nodes are sorted once for each block, so
 that this takes the same time however many units there are."""
 CHUNK_WORDS = 1 << 18
@@ -89,7 +89,7 @@ def preferred(numbers: NDArray[np.int64], names: Sequence[str]) -> NDArray[np.in
 
 def _runs(n_units: int, n_nodes: int) -> Iterator[slice]:
     """Yield runs of units that take little memory for all nodes."""
-    step = max(1, MOST_WEIGHTS // max(1, n_nodes))
+    step = max(1, MAX_WEIGHTS // max(1, n_nodes))
     for begin in range(0, n_units, step):
         yield slice(begin, begin + step)
 
@@ -113,8 +113,8 @@ def _shares(loads: NDArray[np.int64], workers: NDArray[np.int64], n: int) -> NDA
     """Return how many of `n` units each node gets, so that loads per worker become equal."""
     order = np.argsort(loads / workers, kind="stable")
     levels = (n + np.cumsum(loads[order])) / np.cumsum(workers[order])
-    takes_part = loads[order] / workers[order] <= levels
-    level = levels[np.flatnonzero(takes_part)[-1]]
+    is_below = loads[order] / workers[order] <= levels
+    level = levels[np.flatnonzero(is_below)[-1]]
     exact = np.maximum(0.0, level * workers - loads)
     shares = np.floor(exact).astype(np.int64)
     n_left = n - int(shares.sum())
@@ -130,9 +130,9 @@ def assign(
 ) -> NDArray[np.int64]:
     """Return the node that reads each unit.
 
-    `held`, (N, U) bool: which node has which unit. `names`: of the nodes, each another. `workers`:
-    how many each node has; one each by default. `numbers`, (U,) int64: by which units prefer nodes,
-    as `unit_keys` gives them; 0 to U - 1 by default.
+    `held`, (N, U) bool: which node has which unit. `names`: of the nodes, all different. `workers`:
+    how many each node has; one each by default. `numbers`, (U,) int64: keys that
+    decide which node a unit prefers, from `unit_keys`; 0 to U - 1 by default.
     Returns (U,) int64.
     """
     n_nodes, n_units = held.shape
@@ -146,7 +146,7 @@ def assign(
     for run in _runs(len(several), n_nodes):
         keys[run] = _seeds(names) @ held[:, several[run]]
     _, first, set_of_unit = np.unique(keys, return_index=True, return_inverse=True)
-    if len(first) > MOST_SETS:
+    if len(first) > MAX_SETS:
         owners[several] = _preferred_holders(held[:, several], numbers[several], names)
         loads += np.bincount(owners[several], minlength=n_nodes)
     else:
@@ -159,22 +159,22 @@ def assign(
     missing = np.flatnonzero(n_held == 0)
     if len(missing):
         preferred_nodes = preferred(numbers[missing], names)
-        room = _shares(loads, count, len(missing))
+        free = _shares(loads, count, len(missing))
         order = np.argsort(preferred_nodes, kind="stable")
         rank_at_node = np.arange(len(missing)) - np.searchsorted(
             preferred_nodes[order], preferred_nodes[order]
         )
-        gets = order[rank_at_node < room[preferred_nodes[order]]]
-        owners[missing[gets]] = preferred_nodes[gets]
-        unplaced = np.setdiff1d(np.arange(len(missing)), gets)
-        room -= np.bincount(preferred_nodes[gets], minlength=n_nodes)
-        owners[missing[unplaced]] = np.repeat(np.arange(n_nodes), room)
+        placed = order[rank_at_node < free[preferred_nodes[order]]]
+        owners[missing[placed]] = preferred_nodes[placed]
+        unplaced = np.setdiff1d(np.arange(len(missing)), placed)
+        free -= np.bincount(preferred_nodes[placed], minlength=n_nodes)
+        owners[missing[unplaced]] = np.repeat(np.arange(n_nodes), free)
     return np.asarray(owners)
 
 
 def words_in_block(n_units: int) -> int:
     """Return the number of words of 64 units that share one order of nodes."""
-    return 1 << max(0, -(-n_units // (64 * MOST_BLOCKS)) - 1).bit_length()
+    return 1 << max(0, -(-n_units // (64 * MAX_BLOCKS)) - 1).bit_length()
 
 
 def assign_words(held: Words, names: Sequence[str], block_words: int, first: int = 0) -> Words:
@@ -265,7 +265,7 @@ def _share_piece(
 class CacheFollower:
     """Caches this node's share of the complete units of files that match a pattern.
 
-    What is done is known by the cache itself: a follower that was killed is simply started again.
+    The cache itself records what is done: a follower that was killed is simply started again.
 
     `pattern`: of paths, as a shell expands it. `cache`: this node's. `nodes`: names of all nodes
     that follow; this one takes the units that prefer it. `this`: name of this node.
@@ -334,21 +334,21 @@ def follow_into_cache(
 ) -> CacheFollower:
     """Cache what a simulation writes, as it is written, until stopped.
 
-    `pattern`: paths of trajectories, as a shell expands it: files that grow, files and outputs that
-    come. `cache`: this node's. `nodes`: names of all nodes that do so, each of which takes its
-    share; this one alone by default. A name is that of the machine, or ``MDIO_NODE``. `every_s`:
-    how much time lies between two looks. `until_idle_s`: end when nothing has changed for so long;
-    None = do not. `stopped`: end when this is set, with what is complete by then. `report`: called
-    after each look.
+    `pattern`: paths of trajectories, as a shell expands it: of files that grow, and of files and
+    outputs that appear later. `cache`: this node's. `nodes`: names of all nodes that follow, each
+    of which caches its share; this one alone by default. A name is that of the machine, or
+    ``MDIO_NODE``. `every_s`: seconds between two looks. `until_idle_s`: end when nothing has
+    changed for this long; None = never. `stopped`: end when this is set; units that are complete by
+    then are cached. `report`: called after each look.
     Returns CacheFollower: what was cached, and notes.
     Raises PlanError: this node is not among `nodes`.
     """
-    here = node_name() or socket.gethostname()
-    names = list(dict.fromkeys(nodes)) or [here]
-    this = next((name for name in names if name in (here, here.partition(".")[0])), None)
+    own_name = node_name() or socket.gethostname()
+    names = list(dict.fromkeys(nodes)) or [own_name]
+    this = next((name for name in names if name in (own_name, own_name.partition(".")[0])), None)
     if this is None:
         raise PlanError(
-            f"this node is {here}, which is not among {', '.join(names)}; name it so, or set "
+            f"this node is {own_name}, which is not among {', '.join(names)}; name it so, or set "
             "MDIO_NODE"
         )
     ended = stopped or threading.Event()

@@ -1,6 +1,6 @@
 """Work on a dask.distributed cluster: a LocalCluster, dask-jobqueue's, anything with a Client.
 
-Which Dask worker ran which item when, as the scheduler saw it.
+The scheduler's record says which worker ran which item, and when.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from mdio.core.errors import BlockError, MissingExtraError, PlanError
 from mdio.parallel.executors import Executor, available_cores, item_error
 
 CLOCKS_S = 600.0
-"""How far the clocks of client and workers may be apart."""
+"""How much the clocks of client and workers may differ."""
 
 
 def _task_stream(client: Any, **window: Any) -> list[dict[str, Any]]:
-    """Return what distributed's task-stream plugin in the scheduler has seen; it only watches."""
+    """Return the records of distributed's task-stream plugin in the scheduler."""
     try:
         return list(client.get_task_stream(**window))
-    except Exception:  # a diagnosis must not end what it looks at
+    except Exception:  # diagnostics must not end the work
         return []
 
 
-def _tasks(client: Any, prefix: str, since: float) -> list[dict[str, Any]]:
+def _tasks(client: Any, prefix: str, begun: float) -> list[dict[str, Any]]:
     """Return a record for each task whose key is `prefix` and the number of an item, by item.
 
     Returns list of dict: ``block`` (number of the item), ``worker`` (address), ``thread``,
@@ -36,27 +36,27 @@ def _tasks(client: Any, prefix: str, since: float) -> list[dict[str, Any]]:
     before it.
     """
     tasks = []
-    for noted in _task_stream(client, start=since):
-        key = str(noted["key"])
+    for task_record in _task_stream(client, start=begun):
+        key = str(task_record["key"])
         if not key.startswith(prefix):
             continue
-        spent = {"compute": 0.0, "transfer": 0.0, "deserialize": 0.0}
+        seconds = {"compute": 0.0, "transfer": 0.0, "deserialize": 0.0}
         start = stop = None
-        for part in noted["startstops"]:
+        for part in task_record["startstops"]:
             action = part["action"]
-            spent[action] = spent.get(action, 0.0) + part["stop"] - part["start"]
+            seconds[action] = seconds.get(action, 0.0) + part["stop"] - part["start"]
             if action == "compute":
                 start, stop = part["start"], part["stop"]
         if start is not None:
             tasks.append(
                 {
                     "block": int(key.removeprefix(prefix)),
-                    "worker": str(noted["worker"]),
-                    "thread": int(noted["thread"]),
+                    "worker": str(task_record["worker"]),
+                    "thread": int(task_record["thread"]),
                     "start_unix_s": start,
                     "stop_unix_s": stop,
-                    "transfer_s": spent["transfer"],
-                    "deserialize_s": spent["deserialize"],
+                    "transfer_s": seconds["transfer"],
+                    "deserialize_s": seconds["deserialize"],
                 }
             )
     return sorted(tasks, key=lambda task: int(task["block"]))
@@ -66,7 +66,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 NO_WORKERS_S = 30.0
-"""How long a cluster that had workers may be without any before the run is given up."""
+"""How long a cluster may be without workers before the run fails."""
 
 _local = threading.local()
 
@@ -126,7 +126,7 @@ class DaskExecutor(Executor):
         self._places: Sequence[Sequence[str]] = ()
 
     def place(self, workers: Sequence[Sequence[str]]) -> None:
-        """Say which workers are best for each item of the next `imap`; others may have it, too."""
+        """Set the preferred workers of each item of the next `imap`; others may run it, too."""
         self._places = workers
 
     @classmethod
@@ -179,8 +179,8 @@ class DaskExecutor(Executor):
         """Yield results as they come; see `Executor.imap`.
 
         Dask gives the items of a worker that died to others, and fails an item that several
-        workers died of. With `leave`, results stay on the cluster: what is yielded of each is
-        (number, (its future, what `leave` returns of it)). Dask computes again what is lost.
+        workers died of. With `leave`, results stay on the cluster, and what is yielded is
+        (number, (future of the result, `leave` of the result)). Dask recomputes lost results.
         """
         wait = _distributed().wait
         client = self.client
@@ -190,58 +190,58 @@ class DaskExecutor(Executor):
         # A task, not scattered data: when a worker that holds it dies, dask makes it again.
         payload = client.submit(bytes, _pickle(func), key=f"mdio-func-{token}", pure=False)
         source = enumerate(items)
-        under_way: dict[Any, tuple[int, Item]] = {}
-        left: dict[int, Any] = {}
-        alone_s = 0.0
+        pending: dict[Any, tuple[int, Item]] = {}
+        kept_futures: dict[int, Any] = {}
+        without_workers_s = 0.0
         places, self._places = self._places, ()
-        prefix, since = f"mdio-{token}-", time.time() - CLOCKS_S
+        prefix, begun = f"mdio-{token}-", time.time() - CLOCKS_S
         _task_stream(client, count=1)  # the first call starts the plugin
         try:
             while True:
                 for number, item in source:
                     key = f"{prefix}{number}"
-                    where: dict[str, Any] = {}
+                    placement: dict[str, Any] = {}
                     if places and places[number]:
-                        where = {"workers": list(places[number]), "allow_other_workers": True}
+                        placement = {"workers": list(places[number]), "allow_other_workers": True}
                     future = client.submit(
-                        _call, token, payload, item, key=key, pure=False, **where
+                        _call, token, payload, item, key=key, pure=False, **placement
                     )
                     if leave is not None:
-                        left[number] = future
+                        kept_futures[number] = future
                         future = client.submit(leave, future, pure=False)
-                    under_way[future] = number, item
-                    if len(under_way) >= self.n_workers + 2:
+                    pending[future] = number, item
+                    if len(pending) >= self.n_workers + 2:
                         break
-                if not under_way:
-                    self.tasks = _tasks(client, prefix, since)
+                if not pending:
+                    self.tasks = _tasks(client, prefix, begun)
                     return
                 with contextlib.suppress(TimeoutError):
-                    wait(list(under_way), timeout=1.0, return_when="FIRST_COMPLETED")
-                finished = [future for future in under_way if future.done()]
+                    wait(list(pending), timeout=1.0, return_when="FIRST_COMPLETED")
+                finished = [future for future in pending if future.done()]
                 if not finished:
-                    label = describe(next(iter(under_way.values()))[1])
-                    alone_s = self._check_cluster(label, alone_s + 1.0)
+                    label = describe(next(iter(pending.values()))[1])
+                    without_workers_s = self._check_cluster(label, without_workers_s + 1.0)
                 for future in finished:
-                    number, item = under_way.pop(future)
+                    number, item = pending.pop(future)
                     result = _result(future, describe(item))
-                    yield number, result if leave is None else (left.pop(number), result)
+                    yield number, result if leave is None else (kept_futures.pop(number), result)
         finally:
-            unfinished = [*under_way, *left.values(), *([payload] if leave is None else [])]
+            unfinished = [*pending, *kept_futures.values(), *([payload] if leave is None else [])]
             with contextlib.suppress(Exception):  # the scheduler may be gone, which is no news
                 client.cancel(unfinished, force=True)
 
-    def _check_cluster(self, label: str, alone_s: float) -> float:
-        """Return for how long there may be no workers; raises BlockError if that is too long."""
+    def _check_cluster(self, label: str, without_workers_s: float) -> float:
+        """Return for how long there have been no workers; raises BlockError if that is too long."""
         if self.client.status != "running":
             raise BlockError(f"{label} failed: the connection to the dask scheduler is lost")
         if self.client.nthreads():
             return 0.0
-        if alone_s >= NO_WORKERS_S:
+        if without_workers_s >= NO_WORKERS_S:
             raise BlockError(
                 f"{label} failed: the dask cluster has had no workers for {NO_WORKERS_S:.0f} s; "
                 "see the workers' logs"
             )
-        return alone_s
+        return without_workers_s
 
     def close(self) -> None:
         """Close the local cluster if it is ours."""

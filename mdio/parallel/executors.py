@@ -1,8 +1,8 @@
-"""Executors: how independent pieces of work are spread over processes.
+"""Executors: how independent items of work are spread over processes.
 
-One contract for all: `Executor.imap` hands items to workers, a few at a time, and yields results as
-they come. The function travels to each worker once, not with every item, so that a callable object
-can keep what it opened (a layout) between items. `Serial` and `Processes` are here; Dask is in
+One contract for all: `Executor.imap` sends items to workers, a few at a time, and yields results as
+they come. The function is sent to each worker once, not with every item, so that a callable object
+can keep a layout open between items. `Serial` and `Processes` are here; Dask is in
 `mdio.parallel.dask_executor`.
 """
 
@@ -36,8 +36,8 @@ def item_error(label: str, cause: BaseException) -> MdioError:
     """Return the error to raise when the item called `label` failed with `cause`.
 
     An error of mdio keeps its class, so that callers still tell a damaged source from a full
-    disk; a BlockError already names its block and stays as it is; all else becomes a BlockError.
-    What is new has `cause` as its own.
+    disk; a BlockError, which already names its block, is returned unchanged; other errors become a
+    BlockError. A new error has `cause` as its cause.
     """
     if isinstance(cause, BlockError):
         return cause
@@ -52,10 +52,10 @@ def item_error(label: str, cause: BaseException) -> MdioError:
 class Executor(Closing, ABC):
     """Runs a function over items.
 
-    A context manager: leaving it ends all workers that are still there.
+    A context manager: leaving it ends all remaining workers.
 
-    A subclass needs `n_workers` and `imap`. What else is here are facts, by which callers decide
-    how to use it; the defaults are true of workers anywhere.
+    A subclass needs `n_workers` and `imap`. The other attributes are facts by which callers decide
+    how to use it; the defaults hold for workers on any machine.
 
     Examples
     --------
@@ -77,19 +77,19 @@ class Executor(Closing, ABC):
     shares_memory: ClassVar[bool] = False
     """Whether `imap` calls the function itself in this process, one item after the other."""
     shares_files: ClassVar[bool] = False
-    """Whether workers have the folders of this machine: what they write there is found here."""
+    """Whether workers see the folders of this machine, and this process the files they write."""
     takes_at_once: ClassVar[bool] = False
-    """Whether a result is used before that worker's next call, which may reuse its memory."""
+    """Whether each result is used before its worker's next call, which may reuse the memory."""
     tasks: Sequence[dict[str, Any]] = ()
-    """A record for each task of the last finished `imap`, where known: its worker and its times."""
+    """Records of the tasks of the last finished `imap`, where known: worker and times."""
     ranks: Any = None
-    """The `MPIExecutor` that this is, if all ranks of an MPI program make the same calls of it."""
+    """This executor, if it is an `MPIExecutor`: all ranks make the same calls."""
     cluster: Any = None
-    """The `DaskExecutor` that this is, if workers keep results and items can be placed."""
+    """This executor, if it is a `DaskExecutor`: workers keep results, and items can be placed."""
 
     @property
     def forks(self) -> bool:
-        """Whether `imap` forks its workers, which hold the files and the memory of this process."""
+        """Whether `imap` forks its workers, which inherit open files and memory of this process."""
         return False
 
     @property
@@ -102,13 +102,13 @@ class Executor(Closing, ABC):
 
     @property
     def is_owner(self) -> bool:
-        """Whether this process owns outputs: always, but on ranks other than 0 under MPI."""
+        """Whether this process owns outputs; False only on ranks other than 0 under MPI."""
         return True
 
     def from_owner(self, make: Callable[[], Result]) -> Result:
         """Return the owner's result of `make` in every process that runs this program.
 
-        Under MPI all ranks call it and only rank 0 calls `make`; what that raises, all raise.
+        Under MPI all ranks call it and only rank 0 calls `make`; all raise the error of `make`.
         """
         return make()
 
@@ -120,26 +120,26 @@ class Executor(Closing, ABC):
         *,
         describe: Callable[[Item], str] = str,
     ) -> Iterator[tuple[int, Result]]:
-        """Yield (number of the item, result) in the order in which the work gets done.
+        """Yield (number of the item, result) in the order in which items are finished.
 
-        At most ``n_workers + 2`` items are under way, so `items` may be an endless generator, and
-        results do not pile up behind a slow consumer. Workers stop when the iterator is closed.
+        At most ``n_workers + 2`` items are in flight, so `items` may be an endless generator, and
+        results do not accumulate behind a slow consumer. Workers stop when the iterator is closed.
 
         Parameters
         ----------
         func
-            Called with one item. It is pickled once for each worker: even threads have their own.
+            Called with one item. Pickled once for each worker: even threads have their own copy.
         items
             Picklable, small.
         describe
-            Gives the item's name in errors.
+            Returns the item's label for errors.
 
         Raises
         ------
         BlockError
             An item failed; the first failure ends all work.
         WorkerDiedError
-            An item's worker was killed; map-reduce gives what is left to others.
+            An item's worker was killed.
         MdioError
             An item failed with an error of mdio, which keeps its class.
         PlanError
@@ -164,9 +164,9 @@ class Executor(Closing, ABC):
 def with_prefetch(
     func: Callable[[Item], Result], share: Iterable[tuple[int, Item]]
 ) -> Iterator[tuple[int, Item]]:
-    """Return `share`, numbered items, after announcing them to `func` if it has a method `coming`.
+    """Return `share`, numbered items, after passing them to `func.coming`, if it has this method.
 
-    It draws from what it is given whenever it is called, as far as it wants to prepare.
+    `coming` gets an iterator and consumes it as far as `func` wants to prefetch.
     """
     if not hasattr(func, "coming"):
         return iter(share)
@@ -176,9 +176,9 @@ def with_prefetch(
 
 
 def choose_executor(executor: Executor | None, n_workers: int | None) -> Executor:
-    """Return `executor`, or what runs in so many processes; by default, serially in this one.
+    """Return `executor`, or one with so many processes; by default, a serial one.
 
-    Raises PlanError: both are given, or `executor` is none.
+    Raises PlanError: both are given, or `executor` is not an executor.
     """
     if executor is None:
         return Serial() if n_workers in (None, 1) else Processes(n_workers)
@@ -194,7 +194,7 @@ def choose_executor(executor: Executor | None, n_workers: int | None) -> Executo
 
 @contextmanager
 def pool_or_serial(executor: Executor | None, n_workers: int) -> Iterator[Executor]:
-    """Yield `executor`, or one of so many processes, which are ended again."""
+    """Yield `executor`, or one with so many processes, which is closed afterwards."""
     if executor is not None:
         yield choose_executor(executor, None)
         return
@@ -203,13 +203,13 @@ def pool_or_serial(executor: Executor | None, n_workers: int) -> Iterator[Execut
 
 
 REPLICAS_PER_WORKER = 2
-"""So many replicas or more are spread whole; of fewer, each is cut for all workers."""
+"""From so many replicas on, each is read by one worker; fewer are each cut for all workers."""
 
 
 def replicas_fill(executor: Executor, n_replicas: int, tops: Iterable[Any]) -> bool:
-    """Return whether workers, of this machine, have replicas enough for each to take whole ones.
+    """Return whether there are enough replicas for each worker of this machine to take whole ones.
 
-    A topology that is no file may be large, and would be sent to every worker.
+    Not if a topology is not a file: it may be large, and would be sent to every worker.
     """
     if executor.shares_memory or not executor.shares_files:
         return False
@@ -218,7 +218,7 @@ def replicas_fill(executor: Executor, n_replicas: int, tops: Iterable[Any]) -> b
 
 
 class Serial(Executor):
-    """Everything in this process, in order.
+    """Runs all items in this process, in order.
 
     Examples
     --------
@@ -256,8 +256,8 @@ class Processes(Executor):
 
     Forked workers start in milliseconds, since nothing is imported again, and functions defined in
     a notebook are found in them. Each worker has a pipe of its own to the parent: when one is
-    killed, even in the middle of sending a result, the parent sees the end of that pipe at once
-    (a shared result queue would wait for ever for the rest of the message).
+    killed, even while it sends a result, the parent sees the end of that pipe at once (a shared
+    queue would wait for ever for the rest of the message).
 
     Parameters
     ----------
@@ -291,7 +291,7 @@ class Processes(Executor):
 
     @property
     def forks(self) -> bool:
-        """Whether workers are forked, and so hold what files this process holds."""
+        """Whether workers are forked, and so inherit the open files of this process."""
         from mdio.parallel.pool import start_method
 
         return start_method() == "fork"
@@ -309,16 +309,16 @@ class Processes(Executor):
         pool = WorkerPool(func)
         self._pools.add(pool)
         source = enumerate(items)
-        under_way: dict[int, Item] = {}
+        pending: dict[int, Item] = {}
         try:
             for number, item in source:
-                under_way[number] = item
+                pending[number] = item
                 pool.submit(number, item)
                 if pool.n_busy == self._n_workers:
                     break
-            while under_way:
+            while pending:
                 worker, number, outcome = pool.next_done()
-                item = under_way.pop(number)
+                item = pending.pop(number)
                 if isinstance(outcome, Failure):
                     label = describe(item)
                     if outcome.cause is None:
@@ -326,10 +326,10 @@ class Processes(Executor):
                         raise kind(f"{label} failed: {outcome.text}")
                     outcome.cause.add_note(f"In a worker process:\n{outcome.text}")
                     raise item_error(label, outcome.cause)
-                following = next(source, None)
-                if following is not None:
-                    under_way[following[0]] = following[1]
-                    pool.submit(*following, worker=worker)
+                next_item = next(source, None)
+                if next_item is not None:
+                    pending[next_item[0]] = next_item[1]
+                    pool.submit(*next_item, worker=worker)
                 yield number, outcome
         finally:
             self._pools.discard(pool)

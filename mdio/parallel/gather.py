@@ -1,9 +1,9 @@
-"""Bringing every rank's rows together on one rank: blocking, non-blocking, or one-sided.
+"""Gathering every rank's rows on one rank: blocking, non-blocking, or one-sided.
 
-Three ways to the same array, to be compared: which is fastest depends on the network and on how
-unevenly ranks finish. One-sided, rows go into an array that is spread over all ranks (an MPI-3
-window; Global Arrays, Nieplocha et al. 1996, 10.1007/BF00130708, are the model), so nobody waits
-for the receiver, which fetches the whole in the end.
+All three give the same array; which is fastest depends on the network and on how unevenly ranks
+finish. One-sided, rows go into an array that is spread over all ranks (an MPI-3
+window; Global Arrays, Nieplocha et al. 1996, 10.1007/BF00130708, are the model), so no rank
+waits for the receiver, which fetches the whole array at the end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 SMALL_NBYTES = 1 << 20
-"""For less, ranks sleep while they wait; more moves only while they are in MPI."""
+"""For fewer bytes, ranks sleep while they wait; more bytes move only while ranks call MPI."""
 PART_NBYTES = 64
 """Ranks' parts of a window are multiples of this."""
 TAG = 3
@@ -41,9 +41,9 @@ class Gathered:
     t_comm_s: float
     """Seconds that this rank spent in communication, waiting for others included."""
     t_put_s: float = 0.0
-    """One-sided: of these, to make the array and to put this rank's rows into it."""
+    """One-sided: the part spent on making the array and putting this rank's rows into it."""
     t_get_s: float = 0.0
-    """One-sided: of these, to fetch the whole (rank 0)."""
+    """One-sided: the part spent on fetching the whole array (rank 0)."""
 
 
 def _mpi() -> Any:
@@ -62,7 +62,7 @@ class RowType:
         self.datatype = _mpi().BYTE.Create_contiguous(self.nbytes).Commit()
 
     def empty(self, n_rows: int) -> NDArray[Any]:
-        """Return room for rows."""
+        """Return an uninitialised array of rows."""
         return np.empty((n_rows, *self.shape), self.dtype)
 
     def message(self, rows: NDArray[Any]) -> list[Any]:
@@ -70,15 +70,15 @@ class RowType:
         return [rows.reshape(-1).view(np.uint8), len(rows), self.datatype]
 
     def free(self) -> None:
-        """Let go of the type."""
+        """Free the datatype."""
         self.datatype.Free()
 
 
 class GlobalArray:
-    """An array of rows that lies spread over the ranks, and that each can write and read.
+    """An array of rows, distributed over the ranks, that each rank can write and read.
 
     Rank r keeps rows ``r * share`` to ``(r + 1) * share``. `create`, `sync` and `destroy` are
-    collective; `put` and `get` concern nobody but the caller.
+    collective; `put` and `get` are not.
 
     `comm` (mpi4py.MPI.Intracomm): ranks that hold the array. `n_rows`: of the whole array; may be
     0. `row_shape`, `dtype`: of one row.
@@ -116,7 +116,7 @@ class GlobalArray:
     def put(self, start: int, rows: NDArray[Any]) -> None:
         """Write `rows`, of the array's dtype and C-contiguous, from row `start` on.
 
-        They are in place once this returns; readers know it after `sync`.
+        They are in place once this returns; other ranks may read them after `sync`.
         """
         self._transfer(self._window.Put, start, rows)
 
@@ -129,7 +129,7 @@ class GlobalArray:
         return out
 
     def access(self) -> NDArray[Any]:
-        """Return the rows that this rank keeps, not copied (to be read after `sync`)."""
+        """Return the rows that this rank keeps, as a view (to be read after `sync`)."""
         first = min(self.comm.rank * self.share, self.n_rows)
         n_here = min(self.share, self.n_rows - first)
         memory = np.frombuffer(self._window.tomemory(), np.uint8)
@@ -137,14 +137,14 @@ class GlobalArray:
         return rows.reshape((n_here, *self._row.shape))
 
     def sync(self) -> None:
-        """Wait until every rank has come here; what was put before can be read after."""
+        """Wait until every rank calls this; rows that were put before can be read afterwards."""
         self._window.Flush_all()
         self._window.Sync()
         self.comm.Barrier()
         self._window.Sync()
 
     def destroy(self) -> None:
-        """Let go of the memory (collective)."""
+        """Free the memory (collective)."""
         self._window.Unlock_all()
         self._window.Free()
         self._row.free()
@@ -153,19 +153,19 @@ class GlobalArray:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:  # after an error the others may never come to a collective call
+        if kind is None:  # after an error the others may never make the collective call
             self.destroy()
 
 
 def gather_rows(rows: NDArray[Any], comm: MPI.Intracomm, how: How = "blocking") -> Gathered:
-    """Bring the rows of all ranks to rank 0, in order of rank (collective).
+    """Gather the rows of all ranks on rank 0, in order of rank (collective).
 
     `rows`, (n, ...): this rank's rows, one a frame; n may differ from rank to rank and be 0, but
     dtype and the shape of a row may not. `comm` (mpi4py.MPI.Intracomm): the ranks. `how`:
     ``blocking`` (Gatherv), ``nonblocking`` (each rank sends when it is ready, rank 0 receives from
     all at once) or ``one-sided`` (a `GlobalArray`; every rank puts, rank 0 gets).
     Returns Gathered.
-    Raises PlanError: `how` is none of these, or rows do not fit together (on all ranks).
+    Raises PlanError: `how` is none of these, or rows differ in dtype or shape (on all ranks).
     """
     if how not in GATHERS:
         raise PlanError(f"--gather {how}: give one of {', '.join(GATHERS)}")
@@ -185,9 +185,9 @@ def gather_counted(
     how: How = "blocking",
     begin: float | None = None,
 ) -> Gathered:
-    """Bring rows that fit, as all ranks know, together as `gather_rows` does (collective).
+    """Gather rows of one dtype and row shape as `gather_rows` does (collective).
 
-    `counts`: of the rows of each rank. `begin`: since when it is timed; now by default.
+    `counts`: numbers of rows of all ranks. `begin`: start of the timing; now by default.
     """
     begin = time.perf_counter() if begin is None else begin
     rows = np.ascontiguousarray(rows)
@@ -204,11 +204,11 @@ def _blocking(
     rows: NDArray[Any], comm: MPI.Intracomm, counts: list[int], row: RowType
 ) -> NDArray[Any] | None:
     n_rows = sum(counts)
-    whole, into = None, None
+    whole, receive = None, None
     if comm.rank == ROOT:
         whole = row.empty(n_rows)
-        into = [whole.reshape(-1).view(np.uint8), counts, None, row.datatype]
-    request = comm.Igatherv(row.message(rows), into, root=ROOT)
+        receive = [whole.reshape(-1).view(np.uint8), counts, None, row.datatype]
+    request = comm.Igatherv(row.message(rows), receive, root=ROOT)
     if n_rows * row.nbytes <= SMALL_NBYTES:
         Nap().until(request.Test)
     else:

@@ -1,11 +1,11 @@
 """Work on the ranks of an MPI program: every rank makes the same calls and does its share.
 
-Ranks do not ask each other for work: they know which items are theirs, or a counter that the ranks
-of a node share says (`mdio.parallel.ranks`); results go to rank 0 as they are made.
-What takes care here is failure. An MPI program in which one rank raises and the others wait hangs
+Ranks do not ask each other for work: each knows its items, or takes them from a counter that the
+ranks of a node share (`mdio.parallel.ranks`); results go to rank 0 as they are made.
+Most of the code is about failure. An MPI program in which one rank raises and the others wait hangs
 until its time is up, so a rank that fails notifies all others, every rank leaves at its next item,
-and all raise the same error. Where some rank is too long at one item for that, the program is ended
-from the failing rank, after the message is out.
+and all raise the same error. If some rank takes too long at one item, the failing rank ends the
+program after printing its message.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 ENDING_S = 2.0
-"""How long a rank that a signal ends waits for the others."""
+"""How long a rank that is ended by a signal waits for the others."""
 
 
 class MPIExecutor(Executor):
@@ -44,7 +44,7 @@ class MPIExecutor(Executor):
         Whether all ranks get all results, or only rank 0 does (then `imap` yields nothing on the
         others, and results need not fit in memory together).
     contiguous
-        Give each rank neighbouring items, not every n-th; `items` must end then.
+        Give each rank neighbouring items, not every n-th; `items` must then be finite.
     grace_s
         How long ranks may take to leave after one has failed, before the program is ended.
 
@@ -76,9 +76,9 @@ class MPIExecutor(Executor):
         self._active: Iterator[Any] | None = None
         self._queue: WorkQueue | None = None
         self._entered = False
-        self._why: BaseException | None = None
+        self._exit_error: BaseException | None = None
         """The error by which this rank leaves."""
-        self._theirs: BaseException | None = None
+        self._remote_error: BaseException | None = None
         """The error of another rank that was raised here, too."""
 
     @property
@@ -129,18 +129,18 @@ class MPIExecutor(Executor):
     ) -> Iterator[tuple[int, Result]]:
         """Yield results as they arrive, on rank 0; see `Executor.imap` and `to_all`.
 
-        Every rank must go through the iterator. `items` must be the same on all. When an item
+        Every rank must exhaust the iterator. `items` must be the same on all. When an item
         fails, or the iterator is closed on rank 0 before its end, all ranks raise; the message is
         that of the first item that failed, on every rank.
 
-        With `at_own_pace` the ranks of a node deal out their items among themselves, each to the
-        one that is free, and small results do not wait for rank 0 while it is at an item.
+        With `at_own_pace` each rank of a node takes the node's next item when it is free, and small
+        results do not wait while rank 0 works on an item.
 
-        With `own` each rank gives items of its own, each a tuple that begins with a number that no
-        other item has, by which results are known.
+        With `own` each rank passes its own items, tuples that begin with a unique number, which
+        identifies the result.
 
-        Without `owner_works` rank 0, unless it is alone, leaves all items to the others, and has
-        its time for their results.
+        Without `owner_works` rank 0, unless it is the only rank, leaves all items to the others and
+        only receives results.
 
         `to_all`: whether all ranks get all results; by default as the executor has it.
         """
@@ -198,24 +198,24 @@ class MPIExecutor(Executor):
                     results.append((number, result))
                 yield number, result
         except GeneratorExit:
-            run.why, run.grace_s = self._why, self._grace_s
-            run.tell_stop()
-            run.settle()
+            run.exit_error, run.grace_s = self._exit_error, self._grace_s
+            run.send_stop()
+            run.finish()
             raise
-        outcomes = run.settle()
+        outcomes = run.finish()
         failed = [(number, error) for number, error, _ in outcomes if error is not None]
         if failed:
             number, first = min(failed, key=lambda pair: pair[0])
             if number == run.number and run.error is not None:
                 raise run.error
-            self._theirs = first
+            self._remote_error = first
             raise first
-        if any(has_told for _, _, has_told in outcomes):
+        if any(sent_stop for _, _, sent_stop in outcomes):
             raise BlockError("rank 0 stopped before the work was done; its message says why")
         if to_all:
-            every = self._comm.bcast(results if self._comm.rank == 0 else None)
+            all_results = self._comm.bcast(results if self._comm.rank == 0 else None)
             if self._comm.rank != 0:
-                yield from every
+                yield from all_results
 
     def _results(
         self,
@@ -236,16 +236,16 @@ class MPIExecutor(Executor):
                 return
             except BaseException as cause:
                 if is_root and self._entered:
-                    raise  # `__exit__` ends the others, after what is kept is reported
+                    raise  # `__exit__` ends the others, after resumable work is reported
                 abort(self._comm, cause)
             if is_root:
                 yield number, result
-                yield from run.arrived()
+                yield from run.received_results()
             else:
                 run.send(number, result)
         nap = Nap()
         while is_root and run.n_working > 0 and not run.stopped():
-            for number, other in run.arrived():
+            for number, other in run.received_results():
                 yield number, other
                 nap = Nap()
             nap.take()
@@ -262,15 +262,17 @@ class MPIExecutor(Executor):
 
     def __exit__(self, *failure: Any) -> None:
         """Wait for the other ranks; if this one leaves by an error and they do not, end them."""
-        self._why = failure[1]
-        if isinstance(self._why, SystemExit | KeyboardInterrupt):  # little time may be left
+        self._exit_error = failure[1]
+        if isinstance(self._exit_error, SystemExit | KeyboardInterrupt):  # little time may be left
             self._grace_s = min(ENDING_S, self._grace_s)
         self.close()
         deadline = time.monotonic() + self._grace_s
-        if self._theirs is not None:  # whose it is speaks first, and one of the others if he cannot
+        if self._remote_error is not None:  # the failed rank reports first, else another
             deadline += 2 * FORWARD_S * (1 + self.rank)
-        late = None if self._why is None else partial(abort, self._exit_comm, self._why)
-        Nap().until(self._exit_comm.Ibarrier().Test, deadline, late)
+        on_timeout = (
+            None if self._exit_error is None else partial(abort, self._exit_comm, self._exit_error)
+        )
+        Nap().until(self._exit_comm.Ibarrier().Test, deadline, on_timeout)
         if self._queue is not None:
             self._queue.close()
             self._queue = None

@@ -1,11 +1,11 @@
-"""A pool of forked workers, each at the end of a pipe of its own, and rows that they share.
+"""A pool of workers, each with a pipe of its own, and an array that they share.
 
-Forked workers write rows straight to where the parent will have them. Behind that is a file in
-memory that has no name (Linux' memfd): it goes with the last process that holds it, even if that is
-killed, and unlike /dev/shm it has no size of its own that a container may have set too small.
-Workers write to it (`os.pwrite`) rather than into a mapping: what they have just computed is still
-in their cache, no page has to be zeroed and faulted in before, and a lack of memory is an error
-instead of a signal. The parent maps the whole, once and without copying.
+Forked workers write rows into memory that the parent maps: an anonymous file (Linux' memfd), which
+disappears with the last process that has it open, even if that is killed, and which, unlike
+/dev/shm, is not limited by the size that a container was given.
+Workers write to it (`os.pwrite`) rather than into a mapping: the rows are still in the
+CPU's cache, no page has to be zeroed and faulted in first, and a lack of memory is an error instead
+of a signal. The parent maps the whole array once, without copying.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ class _Worker:
     process: BaseProcess
     pipe: Connection[Any, Any]
     number: int | None = None
-    """Number of the item in work."""
+    """Number of the item that it works on."""
 
     def submit(self, message: tuple[int, Any] | None) -> None:
-        """Send an item with its number, or None to let the worker go."""
-        # A broken pipe means that the worker has died since; reading from it will show that.
+        """Send an item with its number, or None to end the worker."""
+        # A broken pipe means that the worker has died; reading from it reports that.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.pipe.send(message)
 
 
 def start_method() -> str:
-    """Return the start method of workers: fork, where possible and all threads are our own."""
+    """Return the start method of workers: fork, if the system has it and no store's threads run."""
     methods = multiprocessing.get_all_start_methods()
     if has_store_threads():
         return "spawn"
@@ -73,7 +73,7 @@ def start_method() -> str:
 
 
 def _send(pipe: Connection[Any, Any], value: object) -> None:
-    """Send `value`; arrays go as they lie in memory, without being copied into the pickle."""
+    """Send `value`; arrays are sent from memory, without being copied into the pickle."""
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
     raws = [buffer.raw() for buffer in buffers]
@@ -84,21 +84,21 @@ def _send(pipe: Connection[Any, Any], value: object) -> None:
 
 
 def _receive(pipe: Connection[Any, Any]) -> Any:
-    """Receive what `_send` sent; arrays come where they stay, which `recv_bytes_into` copies to."""
+    """Receive what `_send` sent; arrays are received in place, unlike by `recv_bytes_into`."""
     sizes, head = pipe.recv()
     buffers = [np.empty(size, np.uint8) for size in sizes]
     for buffer in buffers:
-        rest = buffer.data
-        while rest:
-            n_read = os.readv(pipe.fileno(), [rest])
+        remaining = buffer.data
+        while remaining:
+            n_read = os.readv(pipe.fileno(), [remaining])
             if n_read == 0:
                 raise EOFError
-            rest = rest[n_read:]
+            remaining = remaining[n_read:]
     return pickle.loads(head, buffers=buffers)
 
 
 def picklable(error: BaseException | None) -> BaseException | None:
-    """Return `error`, or its text in a BlockError if it cannot travel."""
+    """Return `error`, or a BlockError with its text if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # pickling a foreign exception may raise anything
@@ -107,16 +107,16 @@ def picklable(error: BaseException | None) -> BaseException | None:
 
 
 def _failure(error: BaseException) -> Failure:
-    if (sent := picklable(error)) is error:
+    if (portable := picklable(error)) is error:
         return Failure("".join(traceback.format_exception(error)), error)
-    return Failure(str(sent))
+    return Failure(str(portable))
 
 
 def _work(pipe: Connection[Any, Any], pickled_func: bytes, inherited: Sequence[Any]) -> None:
     """Serve items from `pipe` until the parent closes it or dies."""
     # Ctrl-C goes to the whole process group; the parent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Handlers of the parent that tidy up its outputs are not for its workers.
+    # The parent's handlers, which clean up its outputs, are not for workers.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     let_ending_signals_in()
@@ -149,9 +149,9 @@ def _work(pipe: Connection[Any, Any], pickled_func: bytes, inherited: Sequence[A
 
 
 class WorkerPool:
-    """Workers for one function, started as they are first needed.
+    """Workers for one function, started when they are first needed.
 
-    `func`: pickled here, once, and unpickled in each worker: what it keeps open stays behind.
+    `func`: pickled once here and unpickled in each worker, so that open files are not shared.
     Raises PlanError: `func` cannot be pickled.
     """
 
@@ -170,25 +170,25 @@ class WorkerPool:
 
     @property
     def n_busy(self) -> int:
-        """Workers that are at an item."""
+        """Number of workers that work on an item."""
         return sum(worker.number is not None for worker in self._workers)
 
     def submit(self, number: int, item: object, worker: _Worker | None = None) -> None:
-        """Give an item to an idle worker, or to a new one."""
+        """Send an item to `worker`, which is idle, or to a new one."""
         chosen = worker or self._start()
         chosen.number = number
         chosen.submit((number, item))
 
     def _start(self) -> _Worker:
-        ours, worker_end = self._context.Pipe()
-        inherited = [w.pipe for w in self._workers] + [ours] if self._forks else []
+        parent_end, worker_end = self._context.Pipe()
+        inherited = [w.pipe for w in self._workers] + [parent_end] if self._forks else []
         process = self._context.Process(  # type: ignore[attr-defined]
             target=_work, args=(worker_end, self._func, inherited), daemon=True
         )
         with ending_signals_held():  # until the worker is one that `close` ends
             process.start()
             worker_end.close()
-            self._workers.append(_Worker(process, ours))
+            self._workers.append(_Worker(process, parent_end))
         return self._workers[-1]
 
     def next_done(self) -> tuple[_Worker, int, Any]:
@@ -211,7 +211,7 @@ class WorkerPool:
             return worker, number, Failure(_death(worker.process.exitcode), died=True)
 
     def close(self) -> None:
-        """End all workers: idle ones leave by themselves, and close their files; busy ones die."""
+        """End all workers: idle ones close their files and exit, busy ones are killed."""
         for worker in self._workers:
             if worker.number is not None:
                 worker.process.kill()
@@ -237,21 +237,22 @@ def _death(exitcode: int | None) -> str:
 
 
 SHARED_NBYTES = 1 << 20
-"""Fewer bytes than these travel as quickly with the rest of a result."""
+"""Fewer bytes than these travel as quickly as part of a result."""
 
 MAPPED_NBYTES = 64 << 20
-"""Fewer bytes than these the parent copies: a mapping holds a file open as long as it is there, and
-of files a process may have few."""
+"""The parent copies fewer bytes than these: a mapping keeps a file open as long as it exists, and
+the number of open files is limited."""
 
 HEAD_NBYTES = mmap.ALLOCATIONGRANULARITY
-"""Before the rows: what a row is. Rows begin at a page."""
+"""Bytes before the rows, for the pickled shape and dtype of a row. Rows begin at a page."""
 
 
 class SharedRows(Closing):
-    """An array whose first axis alone is known beforehand; the first rows that come say the rest.
+    """An array whose first axis alone is known beforehand; the first rows written give the rest.
 
-    The parent makes it before it forks. Its workers `write` rows that it `accepts`, each its own;
-    when they are done, the parent takes the array `whole`. Pickled, it serves forked workers only.
+    The parent makes it before it forks. Workers `write` rows that it `accepts`, each different
+    ones; when they are done, the parent gets the array from `whole`. Pickling works for forked
+    workers only.
 
     `n_rows`: of the whole array.
     """
@@ -269,27 +270,27 @@ class SharedRows(Closing):
     def accepts(self, row_shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
         """Return whether such rows are to be written here (workers).
 
-        They are if all of them together are large, and if those that came first were alike.
+        They are if the whole array is large, and if the first rows had the same shape and dtype.
         """
         nbytes = self._n_rows * math.prod(row_shape) * dtype.itemsize
         if nbytes < SHARED_NBYTES or dtype.hasobject:
             return False
         kind = (row_shape, dtype)
         if self._kind is None:
-            self._kind = self._first_to_say(kind, nbytes)
+            self._kind = self._record_kind(kind, nbytes)
         return self._kind == kind
 
-    def _first_to_say(
+    def _record_kind(
         self, kind: tuple[tuple[int, ...], np.dtype[Any]], nbytes: int
     ) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
         """Return the kind of rows that the first worker recorded; record `kind` if none has."""
         import fcntl
 
         pickled = pickle.dumps(kind)
-        # Of this process alone, and gone with it: no worker can be killed and leave it locked.
+        # The lock ends with its process: a killed worker leaves nothing locked.
         fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
         try:
-            kind_before = self._said()
+            kind_before = self._recorded_kind()
             if kind_before is not None:
                 return kind_before
             if len(pickled) > HEAD_NBYTES:
@@ -297,14 +298,14 @@ class SharedRows(Closing):
             try:
                 os.ftruncate(self._descriptor, HEAD_NBYTES + nbytes)
                 os.pwrite(self._descriptor, pickled, 0)
-            except OSError:  # larger than this process may make files: rows travel otherwise
+            except OSError:  # beyond the limit of file sizes: rows are sent with results
                 os.ftruncate(self._descriptor, 0)
                 return None
             return kind
         finally:
             fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
 
-    def _said(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+    def _recorded_kind(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
         head = os.pread(self._descriptor, HEAD_NBYTES, 0)
         return pickle.loads(head) if head else None
 
@@ -325,7 +326,7 @@ class SharedRows(Closing):
             ) from error
 
     def whole(self) -> NDArray[Any]:
-        """Return the array; what is done to it is seen by no other process (parent).
+        """Return the array; other processes do not see changes of it (parent).
 
         Raises ValueError: no worker has written to it.
         """
@@ -338,7 +339,7 @@ class SharedRows(Closing):
         return rows.reshape((self._n_rows, *row_shape))
 
     def _written(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        kind = self._said()
+        kind = self._recorded_kind()
         if kind is None:
             raise ValueError("no rows have been written")
         return kind
@@ -358,7 +359,7 @@ class SharedRows(Closing):
         return rows
 
     def close(self) -> None:
-        """Let go of it; arrays that have been taken stay."""
+        """Close it; arrays that were returned stay valid."""
         os.close(self._descriptor)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One call of the MPI executor as one rank sees it: messages, waiting, and ending together."""
+"""One rank's side of a call of the MPI executor: messages, waiting, and ending together."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 RESULT, STOP = 1, 2
 """Tags of messages."""
 DONE = -1
-"""In place of an item's number: this rank sends no more results."""
-UNDER_WAY = 2
-"""Results that a rank may have made and rank 0 not yet taken."""
+"""Instead of an item's number: this rank sends no more results."""
+MAX_IN_FLIGHT = 2
+"""Results that a rank may have sent without rank 0 having received them."""
 SMALL_NBYTES = 1 << 20
-"""More may be under way where ranks go at their own pace, if all have no more bytes than this."""
+"""With `at_own_pace` more results may be in flight, up to this many bytes in all."""
 FORWARD_S = 0.5
-"""Launchers drop what they have not yet read of a rank's messages when the program is ended."""
+"""Time for a launcher to read a rank's last message: it drops unread output when the program
+ends."""
 
 
 class RankRun:
     """The state of one call of `MPIExecutor.imap` on one rank.
 
-    `comm`, `grace_s`: as `MPIExecutor` has them. `small_nbytes`: results with together no more
-    bytes may be under way, however many they are. `waits`: whether a rank waits until rank 0 has
-    taken what it sends. Large messages only get on while their sender calls MPI: where rank 0 does
-    nothing but take them, they would lie still while the sender works at its next item.
+    `comm`, `grace_s`: those of `MPIExecutor`. `small_nbytes`: any number of results may be in
+    flight up to this many bytes. `waits`: whether a rank waits until rank 0 has received what it
+    sends: large messages move only while their sender calls MPI, not while it works on an item.
     """
 
     def __init__(
@@ -59,22 +59,22 @@ class RankRun:
         self.sizes: deque[int] = deque()
         """Bytes of each message of `sent`."""
         self._n_left: int = comm.size - 1
-        self._coming: list[Any] = []
+        self._receiving: list[Any] = []
         self.number = -1
         self.error: BaseException | None = None
-        self.why: BaseException | None = None
-        """For what rank 0 leaves before the end, where that is not an item's error."""
-        self.has_told = False
+        self.exit_error: BaseException | None = None
+        """The error for which rank 0 leaves early, if it is not an item's."""
+        self.sent_stop = False
         self._deadline = float("inf")
 
     def stopped(self) -> bool:
-        """Return whether this or another rank has sent STOP to all."""
-        return self.has_told or bool(self.comm.iprobe(tag=STOP))
+        """Return whether any rank has sent STOP."""
+        return self.sent_stop or bool(self.comm.iprobe(tag=STOP))
 
-    def tell_stop(self) -> None:
+    def send_stop(self) -> None:
         """Make all ranks stop at their next item; from now on they have `grace_s` to do so."""
-        if not self.has_told:
-            self.has_told = True
+        if not self.sent_stop:
+            self.sent_stop = True
             self._deadline = time.monotonic() + self.grace_s
             for rank in range(self.comm.size):
                 if rank != self.comm.rank:
@@ -82,17 +82,19 @@ class RankRun:
                     self.sizes.append(0)
 
     def fail(self, number: int, error: BaseException) -> None:
-        """Note that item `number` failed here, and make all ranks stop."""
+        """Record that item `number` failed here, and make all ranks stop."""
         self.number, self.error = number, error
-        self.tell_stop()
+        self.send_stop()
 
     def send(self, number: int, result: Any = None) -> None:
-        """Send a result to rank 0; waits while it has not taken earlier ones."""
+        """Send a result to rank 0; waits while too many earlier ones are in flight."""
         from mpi4py import MPI
 
-        data = MPI.pickle.dumps((number, result))  # what `issend` would do, but its size is known
+        data = MPI.pickle.dumps((number, result))  # as `issend` does, with a known size
         self.wait_until(
-            lambda: self._n_sent() < UNDER_WAY or sum(self.sizes) + len(data) <= self.small_nbytes
+            lambda: (
+                self._n_sent() < MAX_IN_FLIGHT or sum(self.sizes) + len(data) <= self.small_nbytes
+            )
         )
         self.sent.append(self.comm.Issend([data, MPI.BYTE], dest=0, tag=RESULT))
         self.sizes.append(len(data))
@@ -105,19 +107,19 @@ class RankRun:
             self.sizes.popleft()
         return len(self.sent)
 
-    def arrived(self) -> Iterator[tuple[int, Any]]:
-        """Take what has come to rank 0, without waiting."""
-        # Over a network a large one comes only while its sender, too, is in MPI: `recv` would wait
-        # until that has done its next item.
-        while len(self._coming) < self.comm.size:
+    def received_results(self) -> Iterator[tuple[int, Any]]:
+        """Yield the results that have reached rank 0, without waiting."""
+        # A large message moves only while its sender calls MPI: `recv` would wait for the sender's
+        # next item to end.
+        while len(self._receiving) < self.comm.size:
             message = self.comm.improbe(tag=RESULT)
             if message is None:
                 break
-            self._coming.append(message.irecv())
-        for request in tuple(self._coming):
-            is_there, content = request.test()
-            if is_there:
-                self._coming.remove(request)
+            self._receiving.append(message.irecv())
+        for request in tuple(self._receiving):
+            is_complete, content = request.test()
+            if is_complete:
+                self._receiving.remove(request)
                 number, result = content
                 if number == DONE:
                     self._n_left -= 1
@@ -126,44 +128,44 @@ class RankRun:
 
     @property
     def n_working(self) -> int:
-        """0 once all other ranks have said DONE, and all they said has come (known on rank 0)."""
-        return self._n_left + len(self._coming)
+        """Ranks and messages that rank 0 still waits for."""
+        return self._n_left + len(self._receiving)
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
-        """Wait; end the program if that takes too long after this rank has failed."""
+        """Wait; end the program if waiting takes too long after this rank has failed."""
         Nap().until(ready, self._deadline, self._abort)
 
     def _abort(self) -> NoReturn:
-        late = BlockError("rank 0 stopped, but others did not in time")
-        abort(self.comm, self.error or self.why or late)
+        timeout = BlockError("rank 0 stopped, but others did not in time")
+        abort(self.comm, self.error or self.exit_error or timeout)
 
-    def settle(self) -> list[tuple[int, BaseException | None, bool]]:
-        """End the run on all ranks together; return each rank's (number, error, has sent STOP).
+    def finish(self) -> list[tuple[int, BaseException | None, bool]]:
+        """End the run on all ranks together; return each rank's (number, error, sent STOP).
 
-        Nothing is returned where no rank has failed or sent STOP.
+        Returns an empty list if no rank has failed or sent STOP.
         """
         if self.comm.rank == 0:
             self.wait_until(self._drained)
         else:
             self.send(DONE)
         self.wait_until(lambda: self._n_sent() == 0)
-        if not any_of(self.comm, self.error is not None or self.has_told, self.wait_until):
+        if not any_of(self.comm, self.error is not None or self.sent_stop, self.wait_until):
             return []
-        outcome = (self.number, picklable(self.error), self.has_told)
+        outcome = (self.number, picklable(self.error), self.sent_stop)
         outcomes: list[tuple[int, BaseException | None, bool]] = self.comm.allgather(outcome)
-        for rank, (_, _, has_told) in enumerate(outcomes):
-            if has_told and rank != self.comm.rank:
+        for rank, (_, _, sent_stop) in enumerate(outcomes):
+            if sent_stop and rank != self.comm.rank:
                 self.comm.recv(source=rank, tag=STOP)
         return outcomes
 
     def _drained(self) -> bool:
-        for _ in self.arrived():
+        for _ in self.received_results():
             pass
         return self.n_working == 0
 
 
 def abort(comm: Any, error: BaseException) -> NoReturn:
-    """Say what happened and end the whole program."""
+    """Print the error and end the whole program."""
     from mpi4py import MPI
 
     text, code = " ".join(str(error).split()) or type(error).__name__, 1
@@ -183,11 +185,11 @@ def abort(comm: Any, error: BaseException) -> NoReturn:
 
 
 class Agreement:
-    """Lets ranks agree to go on (collective calls, in the same order on all ranks).
+    """Lets ranks agree to continue (collective calls, in the same order on all ranks).
 
-    `comm`: an mpi4py intracommunicator; it is duplicated, so that a rank that is elsewhere when
-    another one asks cannot answer by mistake. `unfinished`: returns the files to remove before the
-    program is ended, the output's own first; there may be none. `grace_s`: how long a rank that has
+    `comm`: an mpi4py intracommunicator; it is duplicated, so that its messages are not mixed
+    up with those of other calls. `unfinished`: returns the files to remove before the
+    program is ended, the output's own first; may be empty. `grace_s`: how long a rank that has
     failed waits for the others before it ends the program.
     """
 
@@ -207,15 +209,15 @@ class Agreement:
     ) -> None:
         """Return on all ranks if none has failed; otherwise raise the same error on all.
 
-        `error`: what has failed here. `number`: of several errors, that with the lowest number is
-        raised. `broken`: whether it has failed within a collective call, so that the program has to
+        `error`: what has failed here. `number`: of several errors, the one with the lowest number
+        is raised. `broken`: whether it failed within a collective call, so that the program must
         end.
         """
         deadline = time.monotonic() + self._grace_s
 
         def wait(ready: Callable[[], bool]) -> None:
-            late = None if error is None else partial(self._end, error, is_ours=True)
-            Nap().until(ready, deadline, late)
+            on_timeout = None if error is None else partial(self._end, error, is_ours=True)
+            Nap().until(ready, deadline, on_timeout)
 
         if not any_of(self._comm, error is not None, wait):
             return
@@ -233,20 +235,20 @@ class Agreement:
         self._comm.Free()
 
     def _end(self, error: BaseException, is_ours: bool) -> NoReturn:
-        """Remove what is unfinished, say why, once, and end the whole program."""
+        """Remove unfinished files, print the error once, and end the whole program."""
         from mpi4py import MPI
 
         unfinished = self._unfinished()
-        speaks = is_ours and not unfinished
+        reports = is_ours and not unfinished
         for number, path in enumerate(unfinished):
             try:
                 path.unlink()
-                speaks = speaks or number == 0
-            except OSError:  # another rank was first, or it was never made
+                reports = reports or number == 0
+            except OSError:  # another rank removed it, or it was never made
                 continue
-        if speaks:
+        if reports:
             abort(self._comm, error)
-        time.sleep(4 * FORWARD_S)  # until the rank that was first has spoken
+        time.sleep(4 * FORWARD_S)  # until the rank that removed the first file has printed it
         sys.stderr.flush()
         MPI.COMM_WORLD.Abort(1)
         raise error  # not reached: Abort does not return
@@ -257,10 +259,10 @@ COUNTER_NBYTES = 8
 
 
 class WorkQueue:
-    """The counter that the ranks of a node share; they make, use and close it together.
+    """A counter that the ranks of a node share, from which each takes its next item (collective).
 
-    Where they cannot, since their temporary folders are not one or its files know no locks,
-    nothing `counts`, and each is to have every n-th item.
+    Attributes: `counts`: whether it works; not if ranks have different temporary folders, or files
+    there cannot be locked: then each rank takes every n-th item.
 
     `comm`: an mpi4py intracommunicator.
     """
@@ -275,7 +277,7 @@ class WorkQueue:
         self.counts = all(self._node.allgather(self._descriptor >= 0))
 
     def _open(self) -> int:
-        """Return the descriptor of the counter, which has no name afterwards; -1 without one."""
+        """Return the descriptor of the counter's unlinked file; -1 if it cannot be shared."""
         descriptor, name = -1, ""
         if self._node.rank == 0:
             try:
@@ -285,7 +287,7 @@ class WorkQueue:
         name = self._node.bcast(name)
         try:
             if name and self._node.rank != 0:
-                # Its own opening of the file: locks are of those.
+                # Opened anew: a lock belongs to an open file, not to a process.
                 descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC)
             if name:
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -302,68 +304,70 @@ class WorkQueue:
     def items(
         self, items: Iterable[Item], wait_until: Callable[[Callable[[], bool]], None]
     ) -> Iterator[tuple[int, Item]]:
-        """Return the items that come to this rank, with their numbers, where something `counts`.
+        """Return this rank's items with their numbers; only if the queue `counts`.
 
-        `items`: the same on all ranks; may be endless. `wait_until`: how to wait until a function
-        returns True.
+        `items`: the same on all ranks; may be endless. `wait_until`: waits until a function returns
+        True.
         """
         if self._node.rank == 0:
             os.pwrite(self._descriptor, len(self._ranks).to_bytes(COUNTER_NBYTES, "little"), 0)
         wait_until(self._node.Ibarrier().Test)
-        return self._drawn(pair for pair in enumerate(items) if pair[0] % self._size in self._ranks)
+        return self._items_of_rank(
+            pair for pair in enumerate(items) if pair[0] % self._size in self._ranks
+        )
 
-    def _drawn(self, share: Iterator[tuple[int, Item]]) -> Iterator[tuple[int, Item]]:
-        drawn, n_seen = self._ranks.index(self._rank), 0
-        while (pair := next(islice(share, drawn - n_seen, None), None)) is not None:
+    def _items_of_rank(self, share: Iterator[tuple[int, Item]]) -> Iterator[tuple[int, Item]]:
+        index, n_seen = self._ranks.index(self._rank), 0
+        while (pair := next(islice(share, index - n_seen, None), None)) is not None:
             yield pair
-            n_seen, drawn = drawn + 1, self._draw()
+            n_seen, index = index + 1, self._next_index()
 
-    def _draw(self) -> int:
-        """Return the counter, and count on."""
+    def _next_index(self) -> int:
+        """Return the counter, and increment it."""
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         try:
-            drawn = int.from_bytes(os.pread(self._descriptor, COUNTER_NBYTES, 0), "little")
-            os.pwrite(self._descriptor, (drawn + 1).to_bytes(COUNTER_NBYTES, "little"), 0)
+            index = int.from_bytes(os.pread(self._descriptor, COUNTER_NBYTES, 0), "little")
+            os.pwrite(self._descriptor, (index + 1).to_bytes(COUNTER_NBYTES, "little"), 0)
         finally:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-        return drawn
+        return index
 
     def close(self) -> None:
-        """Let go of the counter."""
+        """Close the counter."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._node.Free()
 
 
 PIECE_NBYTES = 1 << 30
-"""From one rank to another in one call: some MPIs fail beyond 2 GiB."""
+"""Bytes from one rank to another in one call: some MPIs fail beyond 2 GiB."""
 
 
 def exchange_rows(rows: NDArray[Any], counts: Sequence[int], comm: MPI.Intracomm) -> NDArray[Any]:
-    """Send rows to all ranks and return what comes from them (collective; Alltoallv).
+    """Send rows to all ranks and return the rows received (collective; Alltoallv).
 
-    `rows`, (n, ...): C-contiguous, those for rank 0 first; of one dtype and shape of a row on all
-    ranks. `counts`: how many of them go to each rank. `comm` (mpi4py.MPI.Intracomm): the ranks.
-    Returns (m, ...) array: in order of rank, of each as it sent them.
+    `rows`, (n, ...): C-contiguous, those for rank 0 first; with one dtype and row shape on all
+    ranks. `counts`: the number of rows for each rank. `comm` (mpi4py.MPI.Intracomm): the ranks.
+    Returns (m, ...) array: in order of rank, and of sending.
     """
     row = RowType(rows.shape[1:], rows.dtype)
     incoming = comm.alltoall(list(counts))
     out = row.empty(sum(incoming))
-    most = max(1, PIECE_NBYTES // max(1, row.nbytes))
-    n_pieces = max(comm.allgather(math.ceil(max(counts) / most)))
+    max_rows = max(1, PIECE_NBYTES // max(1, row.nbytes))
+    n_pieces = max(comm.allgather(math.ceil(max(counts) / max_rows)))
     for piece in range(n_pieces if row.nbytes else 0):
-        sent, received = (
-            [*row.message(array)[:1], *_piece(numbers, piece * most, most), row.datatype]
+        outgoing, received = (
+            [*row.message(array)[:1], *_piece(numbers, piece * max_rows, max_rows), row.datatype]
             for array, numbers in ((rows, counts), (out, incoming))
         )
-        comm.Alltoallv(sent, received)
+        comm.Alltoallv(outgoing, received)
     row.free()
     return out
 
 
-def _piece(counts: Sequence[int], done: int, most: int) -> tuple[list[int], list[int]]:
-    """Return how many rows of each rank come next, and where they begin."""
+def _piece(counts: Sequence[int], done: int, max_rows: int) -> tuple[list[int], list[int]]:
+    """Return how many rows of each rank are next, and where they begin."""
     firsts = np.cumsum([0, *counts])[:-1].tolist()
-    left = [min(most, max(0, count - done)) for count in counts]
+    counts_now = [min(max_rows, max(0, count - done)) for count in counts]
     starts = [first + min(done, count) for first, count in zip(firsts, counts, strict=True)]
-    return left, starts
+    return counts_now, starts

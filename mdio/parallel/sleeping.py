@@ -1,7 +1,7 @@
-"""Calls of all ranks together in which those that wait sleep.
+"""Collective calls in which waiting ranks sleep.
 
-MPI's own keep a core busy while they wait. Where ranks share cores, as on a laptop, or on a node
-with a file system's client, that is the time of those that are waited for.
+MPI's own calls keep a core busy while they wait. Where ranks share cores, as on a laptop, or on a
+node with a file system's client, they take that time from the ranks that they wait for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-LONGEST_NAP_S = 0.002
+MAX_NAP_S = 0.002
 ROOT = 0
 HEAD_NBYTES, SLOT_NBYTES = 8, 1016
 """Each exchange waits for the last rank, so small objects travel together with their size."""
@@ -24,7 +24,7 @@ Wait = Callable[[Callable[[], bool]], None]
 
 
 class Nap:
-    """Sleeps ever longer, so that waiting ranks leave the cores to those that work."""
+    """Sleeps for longer and longer, so that waiting ranks leave the cores to working ones."""
 
     def __init__(self) -> None:
         self._seconds = 1e-5
@@ -32,7 +32,7 @@ class Nap:
     def take(self) -> None:
         """Sleep."""
         time.sleep(self._seconds)
-        self._seconds = min(2 * self._seconds, LONGEST_NAP_S)
+        self._seconds = min(2 * self._seconds, MAX_NAP_S)
 
     def until(
         self,
@@ -48,7 +48,7 @@ class Nap:
 
 
 def bcast(comm: Any, value: Any) -> Any:
-    """Return on all ranks what rank 0 gives; there, the very object."""
+    """Return on all ranks the object that rank 0 gives; on rank 0 the same object, not a copy."""
     from mpi4py import MPI
 
     is_root = comm.rank == ROOT
@@ -56,15 +56,15 @@ def bcast(comm: Any, value: Any) -> Any:
     slot = _slot(data)
     Nap().until(comm.Ibcast(slot, root=ROOT).Test)
     nbytes = _nbytes(slot)
-    whole = slot[HEAD_NBYTES : HEAD_NBYTES + nbytes]
+    message = slot[HEAD_NBYTES : HEAD_NBYTES + nbytes]
     if nbytes > SLOT_NBYTES:
-        whole = np.frombuffer(data, np.uint8) if is_root else np.empty(nbytes, np.uint8)
-        Nap().until(comm.Ibcast([whole, MPI.BYTE], root=ROOT).Test)
-    return value if is_root else MPI.pickle.loads(whole)
+        message = np.frombuffer(data, np.uint8) if is_root else np.empty(nbytes, np.uint8)
+        Nap().until(comm.Ibcast([message, MPI.BYTE], root=ROOT).Test)
+    return value if is_root else MPI.pickle.loads(message)
 
 
 def allgather(comm: Any, value: Any) -> list[Any]:
-    """Return on all ranks what each of them gives, in order of rank."""
+    """Return on all ranks the objects of all ranks, in order of rank."""
     from mpi4py import MPI
 
     data = MPI.pickle.dumps(value)
@@ -74,9 +74,9 @@ def allgather(comm: Any, value: Any) -> list[Any]:
     if max(counts) <= SLOT_NBYTES:
         parts = [slot[HEAD_NBYTES : HEAD_NBYTES + n] for slot, n in zip(slots, counts, strict=True)]
     else:
-        every = np.empty(sum(counts), np.uint8)
-        Nap().until(comm.Iallgatherv([data, MPI.BYTE], [every, counts, MPI.BYTE]).Test)
-        parts = np.split(every, np.cumsum(counts)[:-1])
+        all_data = np.empty(sum(counts), np.uint8)
+        Nap().until(comm.Iallgatherv([data, MPI.BYTE], [all_data, counts, MPI.BYTE]).Test)
+        parts = np.split(all_data, np.cumsum(counts)[:-1])
     return [MPI.pickle.loads(part) for part in parts]
 
 
@@ -93,9 +93,9 @@ def _nbytes(slot: NDArray[np.uint8]) -> int:
     return int(slot[:HEAD_NBYTES].view(np.int64)[0])
 
 
-def any_of(comm: Any, here: bool, wait: Wait | None = None) -> bool:
-    """Return whether any rank has true `here`; naps meanwhile, or has `wait` wait."""
-    every = np.zeros(1, np.int32)
-    request = comm.Iallreduce(np.array([here], np.int32), every)
+def any_of(comm: Any, is_true: bool, wait: Wait | None = None) -> bool:
+    """Return whether `is_true` holds on any rank; sleeps meanwhile, or calls `wait`."""
+    any_true = np.zeros(1, np.int32)
+    request = comm.Iallreduce(np.array([is_true], np.int32), any_true)
     (wait or Nap().until)(request.Test)
-    return bool(every[0])
+    return bool(any_true[0])

@@ -9,7 +9,7 @@ from parallel.all_checks import run_all
 
 from mdio.core.errors import BlockError, SourceError
 from mdio.parallel.mpi_executor import MPIExecutor
-from mdio.parallel.ranks import UNDER_WAY
+from mdio.parallel.ranks import MAX_IN_FLIGHT
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -74,7 +74,7 @@ def check_a_slow_consumer_does_not_get_a_pile():
         made = [made_at for maker, made_at, _ in taken if maker == rank]
         for n_taken, (_, _, taken_at) in enumerate(t for t in taken if t[0] == rank):
             ahead = sum(made_at < taken_at for made_at in made) - n_taken
-            assert ahead <= UNDER_WAY + 3, f"rank {rank} was {ahead} results ahead"
+            assert ahead <= MAX_IN_FLIGHT + 3, f"rank {rank} was {ahead} results ahead"
 
 
 def check_own_pace_gives_every_item_once():
@@ -129,7 +129,7 @@ def check_large_results_wait_at_any_pace():
         made = [made_at for maker, made_at, _ in taken if maker == rank]
         for n_taken, (_, _, taken_at) in enumerate(t for t in taken if t[0] == rank):
             ahead = sum(made_at < taken_at for made_at in made) - n_taken
-            assert ahead <= UNDER_WAY + 3, f"rank {rank} was {ahead} results ahead"
+            assert ahead <= MAX_IN_FLIGHT + 3, f"rank {rank} was {ahead} results ahead"
 
 
 def _large(_):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mdio.parallel.assignment import (
-    MOST_BLOCKS,
+    MAX_BLOCKS,
     assign,
     assign_words,
     preferred,
@@ -114,11 +114,11 @@ def test_very_many_units_are_about_even():
 
 
 def test_blocks_of_units_are_many_but_not_too_many():
-    for n_units in (1, 64 * MOST_BLOCKS, 64 * MOST_BLOCKS + 1, 10**9, 10**12):
+    for n_units in (1, 64 * MAX_BLOCKS, 64 * MAX_BLOCKS + 1, 10**9, 10**12):
         words = words_in_block(n_units)
         n_blocks = -(-n_units // (64 * words))
-        assert n_blocks <= MOST_BLOCKS
-        assert words == 1 or n_blocks > MOST_BLOCKS // 2
+        assert n_blocks <= MAX_BLOCKS
+        assert words == 1 or n_blocks > MAX_BLOCKS // 2
 
 
 if __name__ == "__main__":
