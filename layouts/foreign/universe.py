@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 GUESSED = {"types": "type", "masses": "mass"}
 """Attributes that MDAnalysis guesses where a topology lacks them, and their words in selections."""
-MOST_NAMES = 6
+MAX_NAMES = 6
 """Names of atoms that a note has."""
 _UNKNOWN = re.compile(r"Unknown selection token: '(.+)'")
 
@@ -104,11 +104,11 @@ def _how_guessed(atoms: AtomGroup, source: str) -> str:
         f"{name} as {kind or 'nothing'}" if source == "names" else str(name)
         for name, kind in sorted(pairs.items())
     ]
-    text = f"guessed from {source} (" + ", ".join(some[:MOST_NAMES])
-    text += ", ...)" if len(some) > MOST_NAMES else ")"
+    text = f"guessed from {source} (" + ", ".join(some[:MAX_NAMES])
+    text += ", ...)" if len(some) > MAX_NAMES else ")"
     if masses is not None and (unknown := np.asarray(masses) == 0).any():
         names = sorted(set(found[unknown]))
-        which = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
+        which = ", ".join(names[:MAX_NAMES]) + (", ..." if len(names) > MAX_NAMES else "")
         text += f"; {int(unknown.sum())} of {len(masses)} atoms weigh 0 ({which})"
     return text
 

@@ -148,7 +148,7 @@ def _end_of(path: Path) -> bytes:
 
 FIXED = 40
 """Bytes of a header before the name."""
-MOST_HEADER = 4096
+MAX_HEADER = 4096
 PIECE_NBYTES = 4 << 20
 BY_CHEMFILES = "read by chemfiles, since pytng cannot: forces, if there are any, are left out"
 
@@ -165,7 +165,7 @@ def check_blocks(path: Path) -> None:
                 struct.unpack(order + "qq", head[:16]) if len(head) == FIXED else (0, 0)
             )
             end = offset + length + nbytes
-            if not FIXED < length <= MOST_HEADER or nbytes < 0 or end > size:
+            if not FIXED < length <= MAX_HEADER or nbytes < 0 or end > size:
                 raise SourceError(
                     f"{path}: block {number} at byte {offset} says it ends at byte {end}, the file "
                     f"has {size}: it is cut or damaged; copy it anew"

@@ -43,7 +43,7 @@ from mdio.core.errors import PlanError, SourceError
 
 MAX_ROWS = 10_000
 MAX_SECONDS = 1e9
-MOST_PARTS = 1.5
+MAX_PARTS = 1.5
 """Largest sum of the mean parts of a row, in units of its total; more is a sum, or another unit."""
 OPTIONAL_SECONDS = ("t_open_mean_s", "t_comm_mean_s", "t_comm_max_s", "t_total_std_s")
 REQUIRED_SECONDS = ("t_total_max_s", "t_comp_mean_s", "t_io_mean_s")
@@ -167,7 +167,7 @@ def _parse_row(cells: dict[str, str], place: str) -> TimingRow:
             raise SourceError(f"{place}: column {name}: 0, expected a number above 0")
         numbers[name] = value
     parts_s, total_s = numbers["t_comp_mean_s"] + numbers["t_io_mean_s"], numbers["t_total_max_s"]
-    if parts_s > MOST_PARTS * total_s:
+    if parts_s > MAX_PARTS * total_s:
         raise SourceError(
             f"{place}: columns t_comp_mean_s and t_io_mean_s are {parts_s:g} together, "
             f"t_total_max_s is {total_s:g}; expected means over ranks, not sums, and seconds"
@@ -314,10 +314,10 @@ def rates_reached(rows: Sequence[TimingRow], task: Task) -> tuple[float, float]:
 ROW_SCATTER = 0.07
 """Relative error of a row that repeats do not show, added to the measured one."""
 
-LEAST_SLOWDOWN = 0.03
+MIN_SLOWDOWN = 0.03
 """Least slow-down of a full node that is assumed of a new machine."""
 
-MOST_RANK_NOISE = 1.0
+MAX_RANK_NOISE = 1.0
 """Largest noise between ranks of a run, as a share of their mean; beyond, a row is an outlier."""
 
 COMPUTE_SCATTER, READ_SCATTER, OPEN_SCATTER = 0.2, 0.15, 0.4
@@ -386,12 +386,12 @@ def _scale_profile(base: Profile, logs: NDArray[np.float64]) -> Profile:
         ),
         noise=replace(
             noise,
-            compute=min(noise.compute * factor["compute noise"], MOST_RANK_NOISE),
+            compute=min(noise.compute * factor["compute noise"], MAX_RANK_NOISE),
             io={
                 layout: {
                     gather: min(
                         value * factor["io noise"] * factor[f"io noise {layout}/{gather}"],
-                        MOST_RANK_NOISE,
+                        MAX_RANK_NOISE,
                     )
                     for gather, value in table.items()
                 }
@@ -474,7 +474,7 @@ def _starting_profile(
         name=name,
         source=source,
         cores_per_node=cores,
-        node_slowdown=max(prior.node_slowdown, LEAST_SLOWDOWN) if carried else prior.node_slowdown,
+        node_slowdown=max(prior.node_slowdown, MIN_SLOWDOWN) if carried else prior.node_slowdown,
         task=task,
         storage=storage,
         noise=_shrink(prior.noise) if carried else prior.noise,

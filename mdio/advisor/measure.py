@@ -67,7 +67,7 @@ from mdio.layouts.striping.file_systems import get_stripe
 from mdio.parallel.executors import available_cores, pool_or_serial
 
 PREFIX = ".mdio-advise-"
-LEAST_SLOPE = 0.6
+MIN_SLOPE = 0.6
 """Least seconds of a frame, as a share of the mean: no more than the rest is attributed to fixed
 costs, since the difference of two noisy times may be anything."""
 
@@ -162,7 +162,7 @@ def fit_conversion(
         return Spread.of([0.0]), large_s.scaled(1 / n_large)
     slope = (large_s.quartile - Spread.of(small).quartile) / (n_large - n_small)
     mean = large_s.quartile / n_large
-    slope = min(max(slope, LEAST_SLOPE * mean), mean)
+    slope = min(max(slope, MIN_SLOPE * mean), mean)
     relative = slope / mean if mean > 0 else 1.0
     return Spread.of([large_s.quartile - slope * n_large]), large_s.scaled(relative / n_large)
 
@@ -172,13 +172,13 @@ StepProgress = Callable[[str, int, int], None]
 
 LIGHT_S = 0.5
 """An analysis that computes the sample in this time is run on every candidate; others only read."""
-MOST_TRIAL_SEGMENTS = 64
+MAX_TRIAL_SEGMENTS = 64
 TRIALS = "trial conversions and runs"
 CONVERTING, RUNNING = 0.35, 0.65
 COLD_REPEATS = 0.15
 """Share of the time that must be left for another repeat from disk."""
-LEAST_S, PASSES = 7.0, 7.0
-"""Measuring takes at most `PASSES` passes over the source, or `LEAST_S` seconds if that is more."""
+MIN_S, PASSES = 7.0, 7.0
+"""Measuring takes at most `PASSES` passes over the source, or `MIN_S` seconds if that is more."""
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ class InterleavedRepeats:
 
     def limit_time(self, pass_s: float) -> None:
         """Limit the time of all measurements, given that of one pass."""
-        seconds = min(self.limits.seconds, max(LEAST_S, PASSES * pass_s))
+        seconds = min(self.limits.seconds, max(MIN_S, PASSES * pass_s))
         self.limits = replace(self.limits, seconds=seconds)
         self._step(f"{TRIALS}, for some {duration(seconds)}")
 
@@ -385,7 +385,7 @@ class InterleavedRepeats:
             n_segments = candidate.segments
             if n_segments is not None and n_segments > 1:
                 share = n_segments * len(part) // max(1, len(self.frames))
-                n_segments = min(max(self.workers, share), len(part), MOST_TRIAL_SEGMENTS)
+                n_segments = min(max(self.workers, share), len(part), MAX_TRIAL_SEGMENTS)
             workers = self._writers(candidate)
             with tried.problems_noted():
                 seconds, nbytes = convert_trial(

@@ -46,7 +46,7 @@ REQUESTS = 16
 """Simultaneous readers that saturate shared storage: as many as the requests that one process has
 in flight there (`mdio.core.files.in_flight`)."""
 READ_NBYTES = 1 << 20
-MOST_NBYTES, MOST_S = 64 << 20, 2.0
+MAX_NBYTES, MAX_S = 64 << 20, 2.0
 """Limits of each reader of a bandwidth test: bytes, and seconds."""
 PROBE_NBYTES = 64 << 20
 """Bytes that are written to and read from a local disk to measure it."""
@@ -74,7 +74,7 @@ def bandwidths(paths: Sequence[Path], readers: Sequence[int]) -> list[Bandwidth]
     measured = []
     region = size // max(1, len(readers))
     for number, count in enumerate(readers):
-        nbytes_each = min(region // count, MOST_NBYTES)
+        nbytes_each = min(region // count, MAX_NBYTES)
         if nbytes_each < 1:
             continue
         first = number * region
@@ -104,7 +104,7 @@ def read_share(paths: Sequence[Path], n_workers: int, number: int) -> Share:
     largest, size = _largest_file(paths)
     region = size // n_workers // REQUESTS
     first = number * REQUESTS
-    nbytes = min(region, MOST_NBYTES)
+    nbytes = min(region, MAX_NBYTES)
     parts = [(largest, k * region, nbytes) for k in range(first, first + REQUESTS)]
     cold = drop_cache(largest) is None
     return Share(platform.node(), cold, *_read_parts(parts))
@@ -159,7 +159,7 @@ def _read_part(part: FilePart) -> int:
     path, offset, nbytes = part
     buffer = memoryview(bytearray(min(READ_NBYTES, nbytes)))
     n_done = 0
-    end = time.perf_counter() + MOST_S
+    end = time.perf_counter() + MAX_S
     with path.open("rb", buffering=0) as file:
         file.seek(offset)
         while n_done < nbytes and time.perf_counter() < end:

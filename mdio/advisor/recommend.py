@@ -176,7 +176,7 @@ IO_BOUND, COMPUTE_BOUND = 1.0, 10.0
 """Limits of t_comp/t_IO: up to 1, reading takes most of the time; from 10 on, no layout can save a
 tenth."""
 
-LEAST_NOISE, MOST_NOISE = 0.02, 0.05
+MIN_NOISE, MAX_NOISE = 0.02, 0.05
 """Options whose totals differ by less than the first share are as good; by more than the second,
 never, however noisy their measurements are."""
 
@@ -288,7 +288,7 @@ class Choice:
 
         def is_as_good(total: Total) -> bool:
             noise = math.hypot(least.relative, total.relative) / 2
-            return total.total_s <= least.total_s * (1 + min(max(LEAST_NOISE, noise), MOST_NOISE))
+            return total.total_s <= least.total_s * (1 + min(max(MIN_NOISE, noise), MAX_NOISE))
 
         return [trial for trial in fitting if is_as_good(self.totals[trial.name])]
 

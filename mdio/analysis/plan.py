@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mdio.analysis.kernels.kernel import Kernel, Prepared
 from mdio.analysis.reducers import Mean, Reducer, Stack
 from mdio.analysis.results import AnalysisResult
-from mdio.analysis.system import MOST_RUNS, CutMolecules, System, cut_note
+from mdio.analysis.system import MAX_RUNS, CutMolecules, System, cut_note
 from mdio.core.blocks import aligned_blocks
 from mdio.core.errors import AtomCountError, MdioError, OptionError, PlanError, error_text
 from mdio.core.files.reading import reads
@@ -62,7 +62,7 @@ def missing_values(result: AnalysisResult) -> tuple[str, ...]:
     note = f"{n_missing:,} of {plural(missing.size, 'value')} are not numbers (NaN)"
     if result.over == "frame":
         frames = result.frame[missing.reshape(len(missing), -1).any(axis=1)]
-        names = runs_text(runs_from_indices(frames), MOST_RUNS)
+        names = runs_text(runs_from_indices(frames), MAX_RUNS)
         note += f", in {plural(len(frames), 'frame')}: {names}"
     return (f"{note}; positions or velocities that a frame lacks are NaN",)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ANGLE = re.compile(r"(?P<part>cos|sin)?\(?(?P<angle>phi|psi|chi1):(?P<residue>[^)]*)\)?")
 """Labels of dihedral angles: ``phi:4AKE:ARG2``, or ``cos(...)`` and ``sin(...)`` of it."""
-MOST_LINES_NAMED = 10
+MAX_LINES_NAMED = 10
 """Lines that get a legend."""
 FITTED_LAGS = (0.1, 0.5)
 """Share of the lags in which the power of a displacement is fitted."""
@@ -31,7 +31,7 @@ COLOURS = ("#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D
 MARKERS = "osD^vPX*"
 MAX_ROWS = 40
 """Bars that get a label and a height of their own."""
-MOST_TICKS = 8
+MAX_TICKS = 8
 """Numbers of ranks that an axis names."""
 MIN_FOR_VIOLIN = 6
 
@@ -157,7 +157,7 @@ def over_ranks(
         else:
             axes.set(ylabel=axis, ylim=(0, None))
         axes.set_xscale("log", base=2)
-        ticks = counts[:: -max(1, -(-len(counts) // MOST_TICKS))]
+        ticks = counts[:: -max(1, -(-len(counts) // MAX_TICKS))]
         axes.set_xticks(ticks, [f"{count:,}" for count in ticks])
         axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
         if asked is not None:
@@ -216,7 +216,7 @@ def draw(result: Any, ax: Axes) -> None:
         _draw_power(x, rows, result.label, ax)
     if result.label is None and len(names) == 1:
         ax.set_ylabel(axis_label(names[0]))
-    elif 0 < len(names) <= MOST_LINES_NAMED:
+    elif 0 < len(names) <= MAX_LINES_NAMED:
         ax.legend(names)
 
 

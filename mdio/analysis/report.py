@@ -206,7 +206,7 @@ COLUMNS = {
     "total (t_N)": "t_N_s",
 }
 """Times of a rank, as the papers define them (`mdio.core.timing`)."""
-MOST_BARS_ALONE = 3
+MAX_BARS_ALONE = 3
 """With more ranks, the spread of their communication gets a picture of its own."""
 SPENT = {
     "opening files": "t_opening_trajectory_s",
@@ -317,7 +317,7 @@ def _ranks(times: dict[str, Any]) -> str:
     return section(
         f"Time of each {who}",
         picture(components(ranks, f"What each {who} spent its time on")),
-        picture(communication(ranks)) if len(ranks) > MOST_BARS_ALONE else "",
+        picture(communication(ranks)) if len(ranks) > MAX_BARS_ALONE else "",
         table((f"over {plural(len(ranks), who)}", "min", "median", "max", "sum"), spread),
         details(f"All {who}s", table((who, "name", "blocks", "frames", *COLUMNS), each)),
     )

@@ -126,7 +126,7 @@ RESULT_SUFFIXES = tuple(WRITERS)
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 
 
-MOST_NAMED = 3
+MAX_NAMED = 3
 """Most columns that are named in the representation of a result."""
 
 
@@ -279,7 +279,7 @@ class AnalysisResult:
         if self.over != "row" and len(self.time):
             lags = "lags of " if self.over == "lag" else ""
             parts.append(f"{lags}{self.time[0]:g} to {self.time[-1]:g} ps")
-        parts += self.labels[:MOST_NAMED] if len(self.labels) <= MOST_NAMED else ()
+        parts += self.labels[:MAX_NAMED] if len(self.labels) <= MAX_NAMED else ()
         if self.label is not None:
             parts.append(plural(len(self.runs), "trajectory"))
         return (
@@ -360,7 +360,7 @@ def check_output(path: str | PathLike[str], suffixes: Sequence[str] = ()) -> Pat
 
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 40
-MOST_COLUMNS = 6
+MAX_COLUMNS = 6
 
 
 def sparkline(values: NDArray[np.float64]) -> str:
@@ -380,7 +380,7 @@ def _columns(result: AnalysisResult) -> list[tuple[str, str, str]]:
     if result.values.dtype.kind not in "biuf" or not result.values.size:
         return []
     names, rows = result.column_names, []
-    for name, column in zip(names[:MOST_COLUMNS], result.columns.T, strict=False):
+    for name, column in zip(names[:MAX_COLUMNS], result.columns.T, strict=False):
         finite = column[np.isfinite(column)]
         numbers = "no finite value"
         if finite.size:
@@ -391,8 +391,8 @@ def _columns(result: AnalysisResult) -> list[tuple[str, str, str]]:
                 )
         course = sparkline(column.astype(np.float64)) if len(column) > 1 else ""
         rows.append((name, numbers, course))
-    if len(names) > MOST_COLUMNS:
-        rows.append((f"and {len(names) - MOST_COLUMNS:,} more columns", "", ""))
+    if len(names) > MAX_COLUMNS:
+        rows.append((f"and {len(names) - MAX_COLUMNS:,} more columns", "", ""))
     return rows
 
 

@@ -331,7 +331,7 @@ ALONG_CHAIN = 8.0
 """Largest distance of successive atoms within a residue, or of neighbouring residues, angstrom."""
 BONDED = 1.7
 """Largest distance of successive atoms that are bonded, angstrom; used without a topology."""
-MOST_RUNS = 5
+MAX_RUNS = 5
 """Runs of frames that a note names."""
 
 
@@ -360,7 +360,7 @@ class CutMolecules:
 
 def cut_note(frames: Sequence[int], n_frames: int) -> str:
     """Return the note on molecules that the box cuts in some of the frames analysed."""
-    names = runs_text(runs_from_indices(np.unique(frames)), MOST_RUNS)
+    names = runs_text(runs_from_indices(np.unique(frames)), MAX_RUNS)
     return (
         f"the box cuts molecules in {len(frames):,} of {plural(n_frames, 'frame')} ({names}): "
         "neighbouring atoms lie on two sides of it, so that values there are wrong; make molecules "

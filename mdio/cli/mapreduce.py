@@ -35,7 +35,7 @@ from mdio.parallel.executors import Executor
 COMMON = ("--set", "-s", "-b", "-e", "-w", "--mpi", "--memory", "--local-dir", "-o")
 """Options that ``--help`` shows; ``--help-all`` shows all."""
 
-MOST_SHOWN = 10
+MAX_SHOWN = 10
 """Most failed keys that are printed."""
 
 
@@ -105,11 +105,11 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
 def _output(args: argparse.Namespace, result: MapReduceResult) -> None:
     if args.out is not None:
         result.save(args.out)
-    for key, label, error in result.failures[:MOST_SHOWN]:
+    for key, label, error in result.failures[:MAX_SHOWN]:
         suffix = "" if label is None else f" of {label}"
         print(f"mdio mapreduce: the key {key!r}{suffix} is left out: {error}", file=sys.stderr)
-    if len(result.failures) > MOST_SHOWN:
-        more = plural(len(result.failures) - MOST_SHOWN, "more key")
+    if len(result.failures) > MAX_SHOWN:
+        more = plural(len(result.failures) - MAX_SHOWN, "more key")
         print(f"mdio mapreduce: and {more}; --json has all", file=sys.stderr)
     if args.json:
         print_json(result.to_json() | {"out": args.out})

@@ -64,9 +64,9 @@ if TYPE_CHECKING:
 
 
 BLOCKS_PER_WORKER = 4
-LEAST_BLOCKS = 16
-"""Blocks of several workers together: with few, one of two workers would wait for the last."""
-MOST_DEATHS = 3
+MIN_BLOCKS = 16
+"""Least number of blocks of several workers: with few blocks, workers wait for the last one."""
+MAX_DEATHS = 3
 """Worker processes that may die before the work fails, as in Dask."""
 
 
@@ -166,20 +166,20 @@ def map_reduce(
         raise PlanError(
             f"memory is {memory} bytes, blocks per worker {blocks_per_worker}; give more"
         )
-    run_in = choose_executor(executor, workers)
+    chosen_executor = choose_executor(executor, workers)
     trajectories: Mapping[str, Trajectory]
     if isinstance(trajectory, Mapping):
         trajectories = trajectory
-    elif members := run_in.from_owner(partial(ensemble_members, trajectory, group)):
+    elif members := chosen_executor.from_owner(partial(ensemble_members, trajectory, group)):
         trajectories, group = members, None
     else:
         trajectories = {"": trajectory}
     if not trajectories:
         raise PlanError("no trajectory is given; give at least one")
-    n_workers = run_in.n_workers
+    n_workers = chosen_executor.n_workers
     if blocks_per_worker is None:
-        least = LEAST_BLOCKS if n_workers > 1 else 1
-        blocks_per_worker = max(BLOCKS_PER_WORKER, math.ceil(least / n_workers))
+        min_blocks = MIN_BLOCKS if n_workers > 1 else 1
+        blocks_per_worker = max(BLOCKS_PER_WORKER, math.ceil(min_blocks / n_workers))
     n_blocks = math.ceil(n_workers * blocks_per_worker / len(trajectories))
     requests = {
         str(label): Request(
@@ -198,7 +198,7 @@ def map_reduce(
     if len(requests) < len(trajectories):
         raise PlanError(f"labels are texts, and two of {[*trajectories]} are alike as such")
     with terminations_raised(), ExitStack() as stack:
-        ranks = run_in.ranks
+        ranks = chosen_executor.ranks
         if ranks is not None:
             from mdio.analysis.ranks import plan_on_ranks
         plans = {}
@@ -207,10 +207,10 @@ def map_reduce(
             plans[label] = plan
             if plan.is_ours:
                 stack.callback(plan.layout.close)
-        job = MapReduceJob(plans, program, shuffle, progress if run_in.is_owner else None)
+        job = MapReduceJob(plans, program, shuffle, progress if chosen_executor.is_owner else None)
         if ranks is not None:
             return _map_reduce_on_ranks(job, ranks, stack)
-        return _map_reduce(job, run_in, stack, blocks_per_worker)
+        return _map_reduce(job, chosen_executor, stack, blocks_per_worker)
 
 
 def _map_reduce(
@@ -220,8 +220,8 @@ def _map_reduce(
     program, shuffle = job.program, job.shuffle
     dask = executor.cluster
     client = dask.client if dask else None
-    is_here = executor.shares_memory
-    if not (client or is_here or executor.shares_files):
+    in_process = executor.shares_memory
+    if not (client or in_process or executor.shares_files):
         raise PlanError(
             f"workers of {executor!r} exchange pairs through files, but have no folder in common "
             "(shares_files is False); use Processes(N), DaskExecutor(client) or MPIExecutor(comm)"
@@ -229,8 +229,8 @@ def _map_reduce(
     # On a cluster, pairs stay in the memory of the workers, which Dask manages.
     folder = None if client else stack.enter_context(shuffle.folder())
     plans = list(job.plans.values())
-    worker_plans = plans if is_here else [plan.for_workers() for plan in plans]
-    work = MapWork(worker_plans, program, shuffle.spool(program, folder, shares=not is_here))
+    worker_plans = plans if in_process else [plan.for_workers() for plan in plans]
+    work = MapWork(worker_plans, program, shuffle.spool(program, folder, shares=not in_process))
     if dask and all(plan.units is not None for plan in plans):
         placed = [blocks_on_dask(plan, client, blocks_per_worker) for plan in plans]
         tasks = job.tasks(blocks for blocks, _ in placed)
@@ -272,7 +272,7 @@ def _map_reduce(
 def _range_parts(
     runs: Sequence[SortedRun], edges: Sequence[Sequence[int]], number: int
 ) -> list[SortedRun]:
-    """Return the pairs of each run in one range of keys; `edges`: those of the ranges, by run."""
+    """Return the pairs of each run in one range of keys; `edges`: of all ranges, by run."""
     return [run.part(*ends[number : number + 2]) for run, ends in zip(runs, edges, strict=True)]
 
 
@@ -280,11 +280,11 @@ def _run_tasks(
     executor: Executor, work: Any, tasks: Iterable[Any], describe: Callable[[Any], str], **more: Any
 ) -> Iterator[tuple[int, Any]]:
     """Yield (number, result) of each task once; tasks whose worker died are run again."""
-    new = enumerate(tasks)
+    not_started = enumerate(tasks)
     unfinished: dict[int, Any] = {}
 
     def submit(numbers: list[int]) -> Iterator[Any]:
-        for number, task in itertools.chain(list(unfinished.items()), new):
+        for number, task in itertools.chain(list(unfinished.items()), not_started):
             unfinished[number] = task
             numbers.append(number)
             yield task
@@ -297,7 +297,7 @@ def _run_tasks(
                 yield numbers[position], result
             return
         except WorkerDiedError:
-            if deaths > MOST_DEATHS:
+            if deaths > MAX_DEATHS:
                 raise
 
 

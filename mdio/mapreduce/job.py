@@ -1,4 +1,4 @@
-"""The work of a map-reduce: mapping blocks to sorted runs of pairs, reducing ranges of keys."""
+"""The tasks of a map-reduce: mapping blocks to sorted runs of pairs, reducing ranges of keys."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def without_pairs(mapped: MappedBlock) -> MappedBlock:
     return replace(mapped, runs=[replace(run, pairs=None) for run in mapped.runs])
 
 
-def copy_key_range(mapped: MappedBlock, first: Any, beyond: Any) -> list[SortedRun]:
-    """Return copies of a block's pairs whose keys lie from `first` on, before `beyond`."""
+def copy_key_range(mapped: MappedBlock, first: Any, stop: Any) -> list[SortedRun]:
+    """Return copies of a block's pairs with keys from `first` on, below `stop`."""
     parts = []
     for run in mapped.runs:
         assert run.pairs is not None
-        ends = [None if key is None else run.edges([key])[1] for key in (first, beyond)]
+        ends = [None if key is None else run.edges([key])[1] for key in (first, stop)]
         part = run.part(ends[0] or 0, len(run) if ends[1] is None else ends[1])
         parts.append(replace(part, pairs=concatenate_runs([part])))
     return parts
@@ -87,8 +87,8 @@ def copy_key_range(mapped: MappedBlock, first: Any, beyond: Any) -> list[SortedR
 class MapWork:
     """Maps one block; opens the trajectory once in each process.
 
-    `plans`: one for each trajectory. `program`: its map is called; its reduce is pickled along, so
-    that one that cannot be sent to workers fails before the work. `spool`: collects the pairs.
+    `plans`: one for each trajectory. `program`: its map is called; its reduce is pickled with it,
+    so that one that cannot be sent to workers fails before the work. `spool`: collects the pairs.
     `rank`: of this process, under MPI.
     """
 
@@ -175,7 +175,7 @@ RESERVED_NAMES = {"key", "keys", "label", "file"}
 """Names in files of results that no column may have."""
 
 ReduceTask = tuple[int, Sequence[Sequence[SortedRun]]]
-"""The number of a range of keys and its pairs, grouped in any way."""
+"""The number of a range of keys, and its pairs as groups of runs."""
 
 
 @dataclass(slots=True)
@@ -311,13 +311,13 @@ MEMORY_NBYTES = 1 << 30
 """Default memory of each worker for pairs."""
 RANGES_PER_WORKER = 4
 """More than one evens out keys with more work than others."""
-LEAST_RANGES = 16
-"""Ranges of several workers together, as `mdio.mapreduce.driver.LEAST_BLOCKS`."""
+MIN_RANGES = 16
+"""Ranges of several workers together, as `mdio.mapreduce.driver.MIN_BLOCKS`."""
 SHARE = 6
-"""A run, and a range while it is sorted, take this part of the memory, and copies as much again;
-runs that stay in memory take two parts."""
-LEAST_NBYTES = 4096
-"""Less memory would be all overhead."""
+"""A run, or a range while it is sorted, takes one part in `SHARE` of the memory, and a copy of it
+as much; runs that stay in memory take two parts."""
+MIN_NBYTES = 4096
+"""With less memory, overhead would dominate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,9 +342,9 @@ class Shuffle:
     keep_going: bool = option("leave out keys whose reduce fails", "--keep-going", False)
 
     @property
-    def most_nbytes(self) -> int:
-        """Limit of a run, and of a range."""
-        return max(LEAST_NBYTES, self.memory // SHARE)
+    def max_nbytes(self) -> int:
+        """Most bytes of a run, and of a range."""
+        return max(MIN_NBYTES, self.memory // SHARE)
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
@@ -366,17 +366,18 @@ class Shuffle:
     def spool(self, program: Program, folder: Path | None, *, shares: bool) -> Spool:
         """Return the spool of a worker.
 
-        Runs go to files if the worker `shares` them with others; without a `folder` none does.
+        With a `folder`, runs go to files if the worker `shares` them with others, or if they are
+        large.
         """
         combiner = None if program.combine is None else partial(combine_pairs, program.combine)
-        most = math.inf if folder is None else self.most_nbytes
-        return Spool(most, 0 if shares else 2 * most, folder, combiner)
+        max_nbytes = math.inf if folder is None else self.max_nbytes
+        return Spool(max_nbytes, 0 if shares else 2 * max_nbytes, folder, combiner)
 
     def n_ranges(self, runs: Sequence[SortedRun], kind: Kind, n_workers: int) -> int:
         """Return the number of ranges into which the keys are cut."""
         nbytes = sum(map(len, runs)) * kind.nbytes
-        least = max(LEAST_RANGES, n_workers * RANGES_PER_WORKER) if n_workers > 1 else 1
-        return max(least, math.ceil(nbytes / self.most_nbytes))
+        min_ranges = max(MIN_RANGES, n_workers * RANGES_PER_WORKER) if n_workers > 1 else 1
+        return max(min_ranges, math.ceil(nbytes / self.max_nbytes))
 
 
 @dataclass(slots=True)

@@ -144,7 +144,9 @@ def convert_keys(keys: Any) -> NDArray[Any]:
             raise ValueError(f"keys are of mixed types, {names}; give all one type")
         keys = np.array(keys, None if keys else np.int64)
     if keys.ndim != 1:
-        raise ValueError(f"keys have the shape {keys.shape}; one number or text a pair is wanted")
+        raise ValueError(
+            f"keys have the shape {keys.shape}; expected one number or text for each pair"
+        )
     if keys.dtype.kind in "bui":
         if keys.dtype == np.uint64 and keys.size and keys.max() > np.iinfo(np.int64).max:
             raise ValueError(f"the key {keys.max()} is beyond 64 bits with a sign")
@@ -174,7 +176,7 @@ def _letter(key: Any) -> str:
 def convert_values(columns: Any, n_pairs: int) -> dict[str, NDArray[Any]]:
     """Return values as arrays by name with one row a pair.
 
-    Raises ValueError: `columns` is no mapping of arrays, or one has another length.
+    Raises ValueError: `columns` is not a mapping of arrays, or an array has another length.
     """
     if not isinstance(columns, Mapping):
         raise ValueError(
@@ -194,8 +196,8 @@ def convert_values(columns: Any, n_pairs: int) -> dict[str, NDArray[Any]]:
     return values
 
 
-SAMPLE_EVERY, LEAST_SAMPLES = 4096, 256
-"""One key in `SAMPLE_EVERY` is sampled, but at least `LEAST_SAMPLES` keys of a run."""
+SAMPLE_EVERY, MIN_SAMPLES = 4096, 256
+"""One key in `SAMPLE_EVERY` is sampled, but at least `MIN_SAMPLES` keys of a run."""
 
 Sort = Callable[[KeyValuePairs], KeyValuePairs]
 
@@ -208,13 +210,13 @@ class SortedRun:
     """Label of the block, for messages."""
     kind: Kind
     n_pairs: int
-    """Pairs of the whole run, of which this is ``start:stop``."""
+    """Number of pairs of the whole run; this has ``start:stop`` of them."""
     start: int
     stop: int
     pairs: KeyValuePairs | None = None
     """The pairs, if they are in memory."""
     path: Path | None = None
-    """The file that has them, if they are not: one column after the other."""
+    """The file with the pairs otherwise: one column after the other."""
     sample_stride: int = 1
     samples: NDArray[Any] = field(default_factory=lambda: np.empty(0))
     """Every `sample_stride`-th key, from the first on."""
@@ -239,10 +241,10 @@ class SortedRun:
         """Return the number of the first pair whose key is not less than `key`."""
         if self.pairs is not None:
             return int(np.searchsorted(self.pairs.keys, key))
-        beyond = int(np.searchsorted(self.samples, key))
+        sample = int(np.searchsorted(self.samples, key))
         first, stop = (
-            max(0, (beyond - 1) * self.sample_stride),
-            min(self.n_pairs, beyond * self.sample_stride),
+            max(0, (sample - 1) * self.sample_stride),
+            min(self.n_pairs, sample * self.sample_stride),
         )
         keys = KeyValuePairs.empty(self.kind, stop - first).keys
         assert self.path is not None
@@ -257,8 +259,8 @@ class SortedRun:
         """
         rows = slice(first_row, first_row + len(self))
         if self.pairs is not None:
-            for column, own in zip(columns, self.pairs.columns, strict=True):
-                column[rows] = own
+            for column, own_column in zip(columns, self.pairs.columns, strict=True):
+                column[rows] = own_column
             return
         assert self.path is not None
         offset = 0
@@ -275,17 +277,17 @@ class SortedRun:
 
 
 class Spool:
-    """Collects the pairs of a block and returns them in sorted runs.
+    """Collects the pairs of a block and returns them as sorted runs.
 
-    `most_nbytes`: approximate limit of a run. `keep_nbytes`: limit of all runs that stay in memory;
-    0 where other processes have to read them. `folder`: for files; None if all stay in memory.
+    `max_nbytes`: approximate limit of a run. `keep_nbytes`: limit of all runs that stay in memory;
+    0 if other processes must read them. `folder`: for files; None if all stay in memory.
     `combine`: applied to each sorted run.
     """
 
     def __init__(
-        self, most_nbytes: float, keep_nbytes: float, folder: Path | None, combine: Sort | None
+        self, max_nbytes: float, keep_nbytes: float, folder: Path | None, combine: Sort | None
     ) -> None:
-        self._most, self._keep, self._folder = most_nbytes, keep_nbytes, folder
+        self._max_nbytes, self._keep_nbytes, self._folder = max_nbytes, keep_nbytes, folder
         self._combine = combine
         self._kept_nbytes = 0
         self.begin("")
@@ -303,7 +305,7 @@ class Spool:
             return
         self._parts.append(SortedRun(self._block, pairs.kind, len(pairs), 0, len(pairs), pairs))
         self._nbytes += len(pairs) * pairs.kind.nbytes
-        if self._nbytes > self._most:
+        if self._nbytes > self._max_nbytes:
             self._flush()
 
     def finish(self) -> list[SortedRun]:
@@ -324,14 +326,14 @@ class Spool:
         pairs.sort()
         if self._combine is not None:
             pairs = self._combine(pairs)
-        sample_stride = max(1, min(SAMPLE_EVERY, len(pairs) // LEAST_SAMPLES))
+        sample_stride = max(1, min(SAMPLE_EVERY, len(pairs) // MIN_SAMPLES))
         samples = pairs.keys[::sample_stride].copy()
         n = len(pairs)
         run = SortedRun(
             self._block, pairs.kind, n, 0, n, pairs, sample_stride=sample_stride, samples=samples
         )
         nbytes = len(pairs) * pairs.kind.nbytes
-        if self._folder is not None and self._kept_nbytes + nbytes > self._keep:
+        if self._folder is not None and self._kept_nbytes + nbytes > self._keep_nbytes:
             run = replace(run, pairs=None, path=_write_run(pairs, self._folder))
         else:
             self._kept_nbytes += nbytes
@@ -357,7 +359,7 @@ def _write_run(pairs: KeyValuePairs, folder: Path) -> Path:
 def common_kind(runs: Sequence[SortedRun]) -> Kind:
     """Return the kind that the pairs of all runs can be converted to.
 
-    Raises BlockError: keys or values of two blocks do not go together.
+    Raises BlockError: keys or values of two blocks have no common kind.
     """
 
     def merge(first: SortedRun, second: SortedRun) -> SortedRun:
@@ -383,8 +385,8 @@ def concatenate_runs(parts: Sequence[SortedRun], kind: Kind | None = None) -> Ke
 def choose_cuts(runs: Sequence[SortedRun], kind: Kind, n_ranges: int) -> NDArray[Any]:
     """Return the first keys, (n,), ascending, of all ranges but the first.
 
-    Ranges have about as many pairs each; there are fewer than `n_ranges` where a key has more pairs
-    than that, since those of one key stay together.
+    Ranges have nearly equal numbers of pairs; there are fewer than `n_ranges` if a key has more
+    pairs than a range should, since the pairs of a key stay together.
     """
     dtype = kind.columns[0][0]
     keys = np.concatenate([np.empty(0, dtype), *(run.samples for run in runs)]).astype(dtype)
@@ -392,9 +394,9 @@ def choose_cuts(runs: Sequence[SortedRun], kind: Kind, n_ranges: int) -> NDArray
         [np.empty(0), *(np.full(len(r.samples), r.sample_stride) for r in runs)]
     )
     order = np.argsort(keys, kind="stable")
-    keys, before = keys[order], np.cumsum(weights[order])
+    keys, n_pairs = keys[order], np.cumsum(weights[order])
     if not len(keys):
         return keys
-    even = before[-1] * np.arange(1, n_ranges) / n_ranges
-    cuts = np.unique(keys[np.searchsorted(before, even)])
+    n_before_cuts = n_pairs[-1] * np.arange(1, n_ranges) / n_ranges
+    cuts = np.unique(keys[np.searchsorted(n_pairs, n_before_cuts)])
     return np.asarray(cuts[cuts > keys[0]])

@@ -26,7 +26,8 @@ def choose_frames(layout: Layout, frames: FrameSelector | None) -> FrameNumbers:
     step; a slice of times (any of the three a float), both ends included; a list of numbers,
     negative ones from the end, or of times, each within rounding of a frame's; or a function that
     gets all times (F,) in ps and returns a mask, (F,) bool.
-    Raises PlanError: no frame is chosen; or the list has a frame that does not exist, or one twice.
+    Raises PlanError: no frame is chosen; or the list has a frame that does not exist, or a frame
+    twice.
     """
     if frames is None:
         frames = slice(None)
@@ -66,15 +67,15 @@ def _frames_of_list(layout: Layout, frames: NDArray[Any], n_frames: int) -> NDAr
         numbers = order[np.searchsorted(midpoints, frames)]
         spacing = np.diff(time[order])
         tolerance = max(1e-6, float(np.median(spacing)) / 100 if len(spacing) else 0.0)
-        off = np.abs(time[numbers] - frames) > tolerance
-        if off.any():
-            raise PlanError(f"{layout.path}: it has no frame at {frames[off][0]:g} ps")
+        is_off = np.abs(time[numbers] - frames) > tolerance
+        if is_off.any():
+            raise PlanError(f"{layout.path}: it has no frame at {frames[is_off][0]:g} ps")
     else:
         numbers = np.where(frames < 0, frames + n_frames, frames).astype(np.int64)
-        outside = (numbers < 0) | (numbers >= n_frames)
-        if outside.any():
+        is_out = (numbers < 0) | (numbers >= n_frames)
+        if is_out.any():
             raise PlanError(
-                f"{layout.path}: there is no frame {frames[outside][0]}; it has {n_frames} frames"
+                f"{layout.path}: there is no frame {frames[is_out][0]}; it has {n_frames} frames"
             )
     unique: NDArray[np.int64] = np.unique(numbers)
     if len(unique) < len(numbers):
@@ -98,7 +99,7 @@ class MappedFrames:
     @classmethod
     def of(cls, frames: Mapping[str, FrameNumbers]) -> MappedFrames:
         """Return the frames of trajectories by label; times are zeros until they are read."""
-        numbers = [np.asarray(own, np.int64) for own in frames.values()]
+        numbers = [np.asarray(member, np.int64) for member in frames.values()]
         firsts = np.cumsum([0, *map(len, numbers)])[:-1]
         number = np.concatenate(numbers)
         labels = tuple(frames) if tuple(frames) != ("",) else ()
@@ -133,7 +134,7 @@ class Program:
         select: str | None = None,
         fields: tuple[str, ...] | None = None,
     ) -> Program:
-        """Return a program; arguments that are None are attributes of the object that has the map.
+        """Return a program; for arguments that are None, attributes of the map's object are used.
 
         Raises PlanError: there is no map or no reduce.
         """
@@ -174,7 +175,7 @@ class Program:
 
 
 def combine_pairs(combine: Callable[..., Any] | str, pairs: KeyValuePairs) -> KeyValuePairs:
-    """Make fewer pairs of sorted ones, before they are sent."""
+    """Combine sorted pairs into fewer, before they are sent."""
     if isinstance(combine, str):
         firsts = pairs.key_edges()[:-1]
         join = COMBINERS[combine]

@@ -20,7 +20,7 @@ TABLE_SUFFIXES = (".npz", ".csv", ".parquet")
 TIMES = ("t_open_s", "t_io_s", "t_comp_s", "nbytes_read", "nbytes_source", "nbytes_cache")
 """Times and bytes of the map that `MapReduceResult.to_json` has."""
 
-MOST_ROWS, MOST_COLUMNS = 10, 8
+MAX_ROWS, MAX_COLUMNS = 10, 8
 """Size of the table in a notebook."""
 
 
@@ -31,7 +31,7 @@ class MapReduceResult:
     keys: NDArray[Any]
     """Keys, (K,)."""
     columns: dict[str, NDArray[Any]]
-    """Values that the reduce returned, by name, (K, ...)."""
+    """Values returned by the reduce, by name, (K, ...)."""
     label: NDArray[Any] | None
     """The trajectory of each row, (K,), where several were given by label."""
     failures: list[tuple[Any, str | None, str]]
@@ -45,19 +45,19 @@ class MapReduceResult:
     timings: list[BlockTiming]
     """Timings of each block of the map."""
     seconds: float
-    """From opening the trajectory until the table was there, without imports and topology."""
+    """Seconds from opening the trajectory to the finished table, without imports and topology."""
     reduce_s: float
     """Seconds of the shuffle and the reduce, part of `seconds`."""
     executor: str
     workers: int
     nbytes_shuffled: int
-    """Bytes of the pairs, once combined."""
+    """Bytes of the combined pairs."""
     nbytes_on_disk: int
-    """Bytes of pairs that went through files of the local folder."""
+    """Bytes of pairs that were written to the local folder."""
     firsts: tuple[int, ...] = (0,)
     """Index of the first frame of each trajectory."""
     prepare_s: float = 0.0
-    """Seconds for topology and selections; imports too, if they were the first."""
+    """Seconds for topology and selections, with imports if those were not imported before."""
     notes: tuple[str, ...] = ()
     """Notes for the user, such as on frames dropped where files were joined."""
 
@@ -87,8 +87,8 @@ class MapReduceResult:
         """Return the first rows of the table, for notebooks."""
         from mdio.core.pages import html_table
 
-        flat = dict(list(self._flat())[:MOST_COLUMNS])
-        rows = zip(*(column[:MOST_ROWS].tolist() for column in flat.values()), strict=True)
+        flat = dict(list(self._flat())[:MAX_COLUMNS])
+        rows = zip(*(column[:MAX_ROWS].tolist() for column in flat.values()), strict=True)
         return html_table(repr(self).strip("<>"), rows, list(flat))
 
     def to_json(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from structure.tree import HOMES, ROOT
 
-MOST_LINES = 1000
+MAX_LINES = 1000
 """About 600 are the aim; what is one idea may be longer, within this."""
 
 TOPS = [ROOT / name for name in (*HOMES, "tests", "bench")]
@@ -15,4 +15,4 @@ def test_files_are_small():
         str(path.relative_to(ROOT)): len(path.read_text().splitlines())
         for path in [*SOURCES, *NATIVE]
     }
-    assert {name: n_lines for name, n_lines in lengths.items() if n_lines > MOST_LINES} == {}
+    assert {name: n_lines for name, n_lines in lengths.items() if n_lines > MAX_LINES} == {}

@@ -25,7 +25,7 @@ from mdio.core.words import plural
 from mdio.layouts.foreign.packed import UNPACKED_BY, opened_unpacked, packed_as
 from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot, one_line, snapshot_of
 
-MOST_LINE_NBYTES = 1 << 20
+MAX_LINE_NBYTES = 1 << 20
 """A line of more bytes is not text."""
 
 
@@ -43,7 +43,7 @@ class Lines:
     def peek(self) -> bytes:
         """Return the next line without taking it; empty at the end of the file."""
         if self._again is None:
-            self._again = self._file.readline(MOST_LINE_NBYTES)
+            self._again = self._file.readline(MAX_LINE_NBYTES)
         return self._again
 
     def next(self) -> bytes:
@@ -73,8 +73,8 @@ class Lines:
 
 _NUMBER = re.compile(rb"[-+]?\d+\.\d+")
 _REAL = re.compile(rb"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eEdD][-+]?\d+)?")
-LEAST_DECIMALS = 3
-LEAST_DIGITS = 6
+MIN_DECIMALS = 3
+MIN_DIGITS = 6
 SHOWN = 60
 """Characters of a line that a message shows."""
 
@@ -181,8 +181,8 @@ def has_all_digits(raw: bytes) -> bool:
         return False
     decimals = {len(number.partition(b".")[2]) for number in numbers}
     if len(decimals) == 1:
-        return decimals.pop() >= LEAST_DECIMALS
-    return _n_digits(word) >= max(LEAST_DIGITS, *map(_n_digits, numbers))
+        return decimals.pop() >= MIN_DECIMALS
+    return _n_digits(word) >= max(MIN_DIGITS, *map(_n_digits, numbers))
 
 
 def _n_digits(number: bytes) -> int:

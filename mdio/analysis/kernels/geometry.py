@@ -143,7 +143,7 @@ def atom_weights(
     return values
 
 
-MOST_PAIRS = 1 << 22
+MAX_PAIRS = 1 << 22
 """Largest number of distances in a row: with more, a few frames would fill the memory."""
 
 
@@ -176,10 +176,10 @@ class Pairs(Kernel):
         first = system.atoms(self.select)
         if self.to is None:
             n = len(first)
-            if n * (n - 1) // 2 > MOST_PAIRS or n < 2:
+            if n * (n - 1) // 2 > MAX_PAIRS or n < 2:
                 raise PlanError(
                     f"{n} atoms make {n * (n - 1) // 2:,} pairs; select 2 to "
-                    f"{int((2 * MOST_PAIRS) ** 0.5):,} atoms"
+                    f"{int((2 * MAX_PAIRS) ** 0.5):,} atoms"
                 )
             first, second = (first[side] for side in np.triu_indices(n, 1))
         else:

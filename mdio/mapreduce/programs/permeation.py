@@ -1,4 +1,4 @@
-"""Passages of ions through a channel, or any slab across the box: states and transitions."""
+"""Passages of ions through a channel or any other slab across the box: states and transitions."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ ABOVE, FROM_ABOVE, FROM_BELOW, INSIDE, BELOW = range(5)
 class IonPermeation(Kernel):
     """States of ions about a slab across the box, and their transitions: a map-reduce program.
 
-    Keys are ions, by their index in the topology. Columns are ``state`` (the last one's number in
-    `STATES`), ``transitions`` (5, 5): how often each state was followed by each other one; and of
-    these, those of an ion that has passed through: ``n_down`` and ``n_up``. Where the box is
-    periodic, an ion is above or below the slab as it is nearer to its upper or lower face, and may
-    go from above to below without passing it; frames must be so near in time that an ion that
-    passes is seen inside.
+    Keys are ions, by their index in the topology. Columns are ``state``, the number of the last
+    state in `STATES`; ``transitions`` (5, 5), how often each state was followed by each other one;
+    and ``n_down`` and ``n_up``, the transitions of ions that passed through. Where the box is
+    periodic, an ion is above or below the slab, whichever face is nearer, and may go from above to
+    below without passing it; frames must be close enough in time to show a passing ion inside.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ class WaterResidence(Kernel):
     frames each was near; ``n_stays``, in how many runs of frames; ``longest_ps``, from the first to
     the last frame of the longest one; and ``alive`` (tau_max + 1,): from how many of its frames it
     stays for so many frames more, each counted as a part of all waters near in that frame.
-    `survival_probability` makes the probability of them.
+    `survival_probability` turns these into a probability.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class WaterResidence(Kernel):
             ) from error
 
     def begin(self, frame: NDArray[np.int64], time: NDArray[np.float64]) -> None:
-        """Store the numbers of all mapped frames: neighbours there are neighbours in a stay."""
+        """Store the numbers of all mapped frames: a stay continues from one to the next."""
         del time
         self._frame = frame
 
@@ -132,7 +132,7 @@ def survival_probability(result: MapReduceResult) -> NDArray[np.float64]:
     Returns
     -------
     (tau_max + 1,) float64
-        Not a number where no frame has so many after it.
+        NaN for tau of which no frame has so many after it.
     """
     alive = result.columns["alive"].sum(axis=0)
     n_begins = np.zeros(len(alive))
