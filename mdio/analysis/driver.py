@@ -80,14 +80,14 @@ def analyze(
         Worker processes on this machine; by default, all is done in this one.
     executor
         Instead of `workers`: where to run. With `MPIExecutor(comm)` all ranks make this call; only
-        rank 0 looks at topology and trajectory beforehand, and the others open just the files that
-        their blocks lie in.
+        rank 0 reads topology and trajectory beforehand, and the others open just the files of their
+        blocks.
     blocks_per_worker
         More than one evens out workers of unequal speed.
     reducer
         How rows become the result, instead of the kernel's own way.
     gather
-        How ranks bring their rows together (`mdio.parallel.gather`); without MPI it has no effect.
+        How ranks gather their rows (`mdio.parallel.gather`); without MPI it has no effect.
     progress
         Called with (frames, decoded bytes) as blocks are done (serially, as reads are).
     **options
@@ -125,14 +125,14 @@ def analyze(
     (98,)
     """
     if not isinstance(trajectory, str | PathLike | Layout):
-        trajectory = path_list(trajectory)  # an iterator is gone through once
+        trajectory = path_list(trajectory)  # an iterator can be consumed only once
     chosen = make_kernel(kernel, select)
     if blocks_per_worker < 1:
         raise PlanError(f"{blocks_per_worker} blocks per worker; give 1 or more")
     if gather not in GATHERS:
         raise PlanError(f"the gather is {gather!r}; give one of {', '.join(GATHERS)}")
-    run_in = choose_executor(executor, workers)
-    n_blocks = run_in.n_workers * blocks_per_worker
+    chosen_executor = choose_executor(executor, workers)
+    n_blocks = chosen_executor.n_workers * blocks_per_worker
     frames, reading = build_parts((FrameChoice, CachedReading), options)
     selection = getattr(chosen, "select", None)
     request = Request(
@@ -150,16 +150,20 @@ def analyze(
         transformed=frames.transformation(selection if isinstance(selection, str) else None),
     )
     run = partial(
-        _run, run_in=run_in, gather=gather, progress=progress, blocks_per_worker=blocks_per_worker
+        _run,
+        chosen_executor=chosen_executor,
+        gather=gather,
+        progress=progress,
+        blocks_per_worker=blocks_per_worker,
     )
-    members = run_in.from_owner(partial(ensemble_members, trajectory, group))
+    members = chosen_executor.from_owner(partial(ensemble_members, trajectory, group))
     requests = {
         label: replace(request, trajectory=path, group=None) for label, path in members.items()
     }
     if not requests:
         return run(request)
-    if replicas_fill(run_in, len(requests), [top] * len(requests)):
-        return analyze_replicas(requests, run_in, progress, blocks_per_worker)
+    if replicas_fill(chosen_executor, len(requests), [top] * len(requests)):
+        return analyze_replicas(requests, chosen_executor, progress, blocks_per_worker)
     return side_by_side({label: run(member) for label, member in requests.items()})
 
 
@@ -173,7 +177,7 @@ def analyze_replicas(
     watch = Stopwatch()
     work = partial(analyze_replica, n_blocks=blocks_per_worker)
     first, *remaining = requests.items()
-    # In this process: workers that are forked later have its imports and its topology.
+    # In this process, so that workers forked later inherit its imports and its topology.
     results = {0: work(first)}
     _report(results[0], progress)
     for number, result in executor.imap(work, remaining, describe=itemgetter(0)):
@@ -204,7 +208,7 @@ def analyze_replica(replica: tuple[str, Request], n_blocks: int) -> AnalysisResu
 
 def _run(
     request: Request,
-    run_in: Executor,
+    chosen_executor: Executor,
     gather: How,
     progress: Progress | None,
     blocks_per_worker: int,
@@ -212,14 +216,14 @@ def _run(
     if isinstance(request.kernel, SeriesKernel):
         from mdio.analysis.series import analyze_series
 
-        return analyze_series(request, request.kernel, run_in, progress)
-    if run_in.ranks is not None:
+        return analyze_series(request, request.kernel, chosen_executor, progress)
+    if chosen_executor.ranks is not None:
         from mdio.analysis.ranks import analyze_on_ranks
 
-        return analyze_on_ranks(request, run_in.ranks, gather, progress)
+        return analyze_on_ranks(request, chosen_executor.ranks, gather, progress)
     plan = request.plan()
     try:
-        return _analyze(plan, run_in, progress, blocks_per_worker)
+        return _analyze(plan, chosen_executor, progress, blocks_per_worker)
     finally:
         if plan.is_ours:
             plan.layout.close()
@@ -277,7 +281,7 @@ def _gather(
 
 
 def _combine(plan: Plan, results: list[BlockResult], rows: SharedRows | None) -> NDArray[Any]:
-    """Return the values of all blocks; `rows` has those of blocks without a state."""
+    """Return the values of all blocks; `rows` holds the rows of blocks without a state."""
     shapes = [result.row_shape for result in results]
     check_shapes(list(enumerate(plan.blocks)), shapes, plan.layout, plan.prepared)
     states = [result.state for result in results]

@@ -101,7 +101,7 @@ def blocks_on_dask(
     for address, name in client.run(_host_name, on_error="ignore").items():
         if address in threads:
             nodes.setdefault(name, []).append(address)
-    if not nodes:  # workers may come later
+    if not nodes:  # workers may join later
         blocks = needed.blocks(np.arange(len(needed.indices)))
         return blocks, [()] * len(blocks)
     names = sorted(nodes)
@@ -109,16 +109,16 @@ def blocks_on_dask(
     leaders = [nodes[name][0] for name in names]
     masks = client.run(needed.units.held, plan.cache, workers=leaders, on_error="ignore")
     for row, address in enumerate(leaders):
-        with suppress(KeyError):  # the node is lost
+        with suppress(KeyError):  # the node has left
             held[row] = masks[address][needed.indices]
     n_threads = [sum(threads[address] for address in nodes[name]) for name in names]
     owners = assign(held, names, n_threads, needed.keys)
     lanes = []
     for row, name in enumerate(names):
-        own = np.flatnonzero(owners == row)
-        n_parts = max(1, min(len(own), n_threads[row] * blocks_per_worker))
-        for part in np.array_split(own, n_parts):
+        own_units = np.flatnonzero(owners == row)
+        n_parts = max(1, min(len(own_units), n_threads[row] * blocks_per_worker))
+        for part in np.array_split(own_units, n_parts):
             blocks = needed.blocks(part)
             lanes.append(list(zip(blocks, [nodes[name]] * len(blocks), strict=True)))
-    placed = [pair for pair in chain.from_iterable(zip_longest(*lanes)) if pair is not None]
-    return [block for block, _ in placed], [addresses for _, addresses in placed]
+    interleaved = [pair for pair in chain.from_iterable(zip_longest(*lanes)) if pair is not None]
+    return [block for block, _ in interleaved], [addresses for _, addresses in interleaved]

@@ -69,7 +69,7 @@ def missing_values(result: AnalysisResult) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class Plan:
-    """All that workers need; pickles without open files."""
+    """What workers need to analyse blocks; pickles without open files."""
 
     layout: Layout
     frames: range
@@ -78,7 +78,7 @@ class Plan:
     opened_s: float
     """Seconds for opening the trajectory."""
     prepare_s: float
-    """Seconds for topology, selection and reference; imports too, if they were the first."""
+    """Seconds for topology, selection and reference, with imports if not imported before."""
     is_ours: bool
     """Whether `layout` was opened for this plan and has to be closed with it."""
     chosen: FrameNumbers
@@ -99,7 +99,7 @@ class Plan:
         return np.asarray(self.chosen, dtype=np.int64)
 
     def result(self, executor: Executor, **fields: Any) -> AnalysisResult:
-        """Return a result with these `fields`, completed by those that the plan knows."""
+        """Return a result with these `fields`, completed from the plan."""
         prepared = self.prepared
         defaults: dict[str, Any] = {
             "executor": executor.name,
@@ -127,12 +127,12 @@ class Plan:
         timing.nbytes_cache += self.nbytes[1]
 
     def for_workers(self) -> Plan:
-        """Return a plan for other processes, whose layout opens as few files as it can."""
+        """Return a plan for other processes, with a layout that opens as few files as possible."""
         return replace(self, layout=self.layout.preopened(), opened_s=0.0, nbytes=(0, 0))
 
 
 def _load_universe(system: System) -> Universe:
-    """Return the topology of the atoms that are read.
+    """Return the Universe of the atoms that are read.
 
     Raises PlanError: a stored group is read, but the topology is that of the full system.
     """
@@ -216,7 +216,7 @@ class Request:
                         "(select= in Python) takes fewer",
                     )
             elif isinstance(self.top, str | PathLike) and not system.topology_is_read:
-                notes += (f"{self.top}: not looked at, since all atoms are analysed",)
+                notes += (f"{self.top}: not read, since all atoms are analysed",)
             nbytes = reads.nbytes_source - before[0], reads.nbytes_cache - before[1]
             atoms = prepared.atoms
             if transformed is not None:
@@ -228,8 +228,8 @@ class Request:
             if self.kernel.needs_whole and source.info.has_box and not is_whole:
                 prepared = replace(prepared, cut=CutMolecules.of(system, prepared.atoms))
             if self.reducer is not None:
-                is_alike = isinstance(self.reducer, Mean | Stack)  # numbers of the same kind
-                labels = prepared.labels if is_alike else ()
+                keeps_columns = isinstance(self.reducer, Mean | Stack)
+                labels = prepared.labels if keeps_columns else ()
                 prepared = replace(prepared, reducer=self.reducer, labels=labels)
             units = None
             if cache is not None and (atoms is None or len(atoms)):
@@ -259,7 +259,7 @@ class Request:
             raise
 
     def _prepared(self, system: System) -> Prepared:
-        """Return the kernel that knows its system; raises PlanError if it fails."""
+        """Return the kernel, prepared for the system; raises PlanError if it fails."""
         try:
             return self.kernel.prepare(system)
         except (MdioError, MemoryError):

@@ -2,7 +2,7 @@
 
 Rank 0 opens the trajectory, reads the topology and prepares the kernel, and broadcasts the plan.
 Every rank computes its blocks and keeps their rows; when all are done, times and rows are gathered
-on rank 0, each straight into the array that it becomes.
+on rank 0 without copies.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def index_together(trajectory: Any, comm: Any) -> None:
 
     Errors are ignored: opening the file will raise them.
 
-    `trajectory`: a path, several, or an open layout, which is left alone; the same on all ranks.
+    `trajectory`: a path, several, or an open layout, which is not indexed; the same on all ranks.
     `comm`: an mpi4py intracommunicator.
     """
     if isinstance(trajectory, Layout):
@@ -99,7 +99,7 @@ def _without_index(
     return files
 
 
-FAST = 1
+ZLIB_LEVEL = 1
 """Compression level of zlib."""
 OwnResults = list[tuple[NumberedBlock, BlockResult]]
 
@@ -132,13 +132,13 @@ def analyze_on_ranks(
     finally:
         if plan.is_ours:
             plan.layout.close()
-    settled_at = time.perf_counter()
+    finished_at = time.perf_counter()
     gathered = _gather(own_results, plan, comm, gather)
     gathered_at = time.perf_counter()
     worker = WorkerTiming(rank_name(comm.rank), comm.rank)
     if own_results:
         worker = per_worker([result.timing for _, result in own_results])[0]
-    worker.t_wait_s, worker.t_comm_s = settled_at - done_at, gathered_at - done_at
+    worker.t_wait_s, worker.t_comm_s = finished_at - done_at, gathered_at - done_at
     worker.t_put_s = sum(part.t_put_s for part in gathered)
     worker.t_get_s = sum(part.t_get_s for part in gathered)
     plan.count(worker)
@@ -153,7 +153,7 @@ def analyze_on_ranks(
 
 
 def _scale_progress(progress: Progress, plan: Plan, n_ranks: int) -> Progress:
-    """Return a callback for rank 0 that reports as if all ranks had done as much.
+    """Return a callback for rank 0 that assumes equal progress of all ranks.
 
     Ranks do not communicate until their blocks are done.
     """
@@ -171,7 +171,7 @@ def _scale_progress(progress: Progress, plan: Plan, n_ranks: int) -> Progress:
 def plan_on_ranks(request: Request, executor: MPIExecutor) -> Plan:
     """Plan on rank 0 and broadcast the plan, or raise its error on all ranks (collective).
 
-    A user's own function is not sent: every rank has it already.
+    A user's function is not sent, since every rank has it.
     """
     watch = Stopwatch()
     if not executor.is_owner:
@@ -212,13 +212,13 @@ def _pickle(plan: Plan, request: Request) -> bytes:
         copy.prepared = replace(copy.prepared, function=len)  # type: ignore[arg-type]
     try:
         # Compressed, since large messages to ranks that share cores are slow.
-        return zlib.compress(pickle.dumps(copy, pickle.HIGHEST_PROTOCOL), FAST)
+        return zlib.compress(pickle.dumps(copy, pickle.HIGHEST_PROTOCOL), ZLIB_LEVEL)
     except Exception as error:  # pickling raises nearly anything
         raise PlanError(f"the analysis cannot be sent to other ranks ({error})") from error
 
 
 def _gather(own_results: OwnResults, plan: Plan, comm: Any, how: How) -> list[Gathered]:
-    """Gather the times of all frames and, if they are stacked, all rows, without copies.
+    """Gather the times of all frames and, for a `Stack`, all rows, without copies.
 
     Raises BlockError: blocks have rows of different shapes (on all ranks).
     """
@@ -256,7 +256,7 @@ def _combine(
     parts: list[NDArray[Any] | None],
     ranks: list[WorkerTiming],
 ) -> dict[str, Any]:
-    """Return fields of the result on rank 0, from what all ranks have sent."""
+    """Return fields of the result on rank 0, from the gathered parts of all ranks."""
     blocks = [done[number] for number in sorted(done)]
     timings = [timing for _, timing in blocks]
     time_ps, *rows = (_in_order_of_blocks(part, timings) for part in parts if part is not None)
@@ -278,7 +278,7 @@ def _combine(
 
 
 def _in_order_of_blocks(rows: NDArray[Any], timings: list[BlockTiming]) -> NDArray[Any]:
-    """Return rows that are in order of rank in order of block."""
+    """Sort rows by block; they are sorted by rank."""
     by_rank = sorted(timings, key=lambda timing: (timing.rank or 0, timing.block))
     if by_rank == timings:
         return rows

@@ -2,8 +2,8 @@
 
 A reducer turns the rows of some frames into a state (`lift`), joins the state of earlier frames
 with that of later ones (`merge`), and turns the state of all frames into the result (`finish`).
-States are what workers send, so that an average needs no row to travel. Reducers keep nothing
-themselves and pickle.
+Workers send states, so that an average sends no rows. Reducers have no state of their own and can
+be pickled.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Reducer(ABC):
 
     @abstractmethod
     def merge(self, earlier: State, later: State) -> State:
-        """Return the state of both; may use up the arguments."""
+        """Return the state of both; may modify the arguments."""
 
     @abstractmethod
     def finish(self, state: State) -> Rows:
@@ -61,7 +61,7 @@ class Stack(Reducer):
         return ([np.array(rows)],)
 
     def merge(self, earlier: State, later: State) -> State:
-        """Put the later rows behind the earlier ones."""
+        """Append the later rows to the earlier ones."""
         earlier[0].extend(later[0])
         return earlier
 
@@ -194,7 +194,7 @@ class Histogram(Reducer):
 def result_of(reducer: Reducer, states: Iterable[State]) -> Rows:
     """Return the result of all frames, from the states of blocks in their order.
 
-    Raises BlockError: the reducer failed, or the states do not go together.
+    Raises BlockError: the reducer failed, or the states do not fit together.
     """
     try:
         return reducer.finish(reduce(reducer.merge, states))

@@ -34,7 +34,7 @@ def check_plot(path: str | PathLike[str]) -> None:
     """Check before the work whether a picture can be written.
 
     Raises MissingExtraError: there is no matplotlib. PlanError, OutputError: another suffix, or a
-    folder that is not there or not writable.
+    folder that does not exist or is not writable.
     """
     need_matplotlib("a plot")
     check_output(path, PLOT_SUFFIXES)
@@ -57,7 +57,7 @@ def save_page(path: str | PathLike[str], title: str, sections: Sequence[str]) ->
 
     Raises OutputError: it cannot be written.
     """
-    with publish(check_output(path), force=True) as temporary:  # file names may be no valid text
+    with publish(check_output(path), force=True) as temporary:  # file names may not be valid UTF-8
         temporary.write_text(page(title, sections), encoding="utf-8", errors="backslashreplace")
 
 
@@ -100,19 +100,19 @@ def rank_label(rank: dict[str, Any], number: int) -> str:
 def components(ranks: Sequence[dict[str, Any]], title: str = "Time of each rank") -> str:
     """Draw stacked bars of the parts of each rank's time."""
     names = [rank_label(rank, number) for number, rank in enumerate(ranks)]
-    of_ranks = [_parts(rank) for rank in ranks]
+    parts_of_ranks = [_parts(rank) for rank in ranks]
     colours = {name: colour for name, (_, colour) in PARTS.items()}
-    parts = {name: ([one[name] for one in of_ranks], colours[name]) for name in colours}
+    parts = {name: ([parts[name] for parts in parts_of_ranks], colours[name]) for name in colours}
     return bars(names, parts, title)
 
 
 def communication(ranks: Sequence[dict[str, Any]]) -> str:
-    """Draw every rank's t_comm, and name the rank that has most of it."""
+    """Draw every rank's t_comm, and name the rank with the longest."""
     values = [rank["t_comm_s"] for rank in ranks]
     slowest = int(np.argmax(values))
-    who = "ranks" if ranks[0]["rank"] is not None else "workers"
+    noun = "ranks" if ranks[0]["rank"] is not None else "workers"
     name = f"most: {rank_label(ranks[slowest], slowest)}"
-    return spreads({name: values}, f"Distribution of t_comm over {who}")
+    return spreads({name: values}, f"Distribution of t_comm over {noun}")
 
 
 def stream(record: dict[str, Any]) -> str:
@@ -132,20 +132,20 @@ def stream(record: dict[str, Any]) -> str:
         match = re.match(r"rank (\d+) ", task["worker"])
         keys.append((int(match[1]) if match else -1, task["worker"], task.get("thread", 0)))
     lanes = list(dict.fromkeys(sorted(keys)))
-    begun = min(task["start_unix_s"] for task in tasks)
-    ended = max(task["stop_unix_s"] for task in tasks) - begun
+    first_start = min(task["start_unix_s"] for task in tasks)
+    duration_s = max(task["stop_unix_s"] for task in tasks) - first_start
     title = "Blocks over time"
     height = 1.2 + 0.26 * min(len(lanes), MAX_ROWS)
     with figure(height) as (fig, axes):
         for task, key in zip(tasks, keys, strict=True):
-            start = task["start_unix_s"] - begun
+            start = task["start_unix_s"] - first_start
             width = task["stop_unix_s"] - task["start_unix_s"]
             preparation_s = task.get("transfer_s", 0.0) + task.get("deserialize_s", 0.0)
             row = lanes.index(key)
             axes.barh(row, preparation_s, 0.8, left=start - preparation_s, color="#DDDDDD")
             colour = BLOCK_COLOURS[task["block"] % len(BLOCK_COLOURS)]
             axes.barh(row, width, 0.8, left=start, color=colour, edgecolor="white", linewidth=0.5)
-            if width > 0.06 * ended:
+            if width > 0.06 * duration_s:
                 axes.text(
                     start + width / 2,
                     row,
@@ -205,7 +205,7 @@ COLUMNS = {
     "other, between blocks": "t_overhead2_s",
     "total (t_N)": "t_N_s",
 }
-"""Times of a rank, as the papers define them (`mdio.core.timing`)."""
+"""Times of a rank, as defined in `mdio.core.timing`."""
 MAX_BARS_ALONE = 3
 """With more ranks, the spread of their communication gets a picture of its own."""
 SPENT = {
@@ -250,14 +250,14 @@ def save_report(result: AnalysisResult, path: str | PathLike[str], title: str) -
 
 def summary_sentence(times: dict[str, Any], title: str) -> str:
     """Return a summary in one sentence, the title of the page."""
-    spent = {name: sum(rank[key] for rank in times["ranks"]) for name, key in SPENT.items()}
+    seconds = {name: sum(rank[key] for rank in times["ranks"]) for name, key in SPENT.items()}
     total_s = sum(rank["t_N_s"] for rank in times["ranks"])
-    spent["on other things"] = total_s - sum(spent.values())
-    most = max(spent, key=lambda name: spent[name])
-    share = spent[most] / max(total_s, 1e-12)
+    seconds["on other things"] = total_s - sum(seconds.values())
+    largest = max(seconds, key=lambda name: seconds[name])
+    share = seconds[largest] / max(total_s, 1e-12)
     return (
         f"{title}: {plural(times['n_frames'], 'frame')} in {duration(times['seconds'])}, "
-        f"{share:.0%} of the time of {plural(len(times['ranks']), 'worker')} {most}"
+        f"{share:.0%} of the time of {plural(len(times['ranks']), 'worker')} {largest}"
     )
 
 
@@ -298,13 +298,13 @@ def _stragglers(times: dict[str, Any]) -> str:
 
 def _ranks(times: dict[str, Any]) -> str:
     ranks = times["ranks"]
-    who = "rank" if ranks[0]["rank"] is not None else "worker"
+    noun = "rank" if ranks[0]["rank"] is not None else "worker"
     spread = []
     for name, key in COLUMNS.items():
-        of_ranks = sorted(rank[key] for rank in ranks)
-        middle = float(np.median(of_ranks))
-        spread.append((name, *map(duration, (of_ranks[0], middle, of_ranks[-1], sum(of_ranks)))))
-    each = [
+        sorted_s = sorted(rank[key] for rank in ranks)
+        median = float(np.median(sorted_s))
+        spread.append((name, *map(duration, (sorted_s[0], median, sorted_s[-1], sum(sorted_s)))))
+    rank_rows = [
         (
             rank_label(rank, number),
             rank["worker"],
@@ -315,11 +315,11 @@ def _ranks(times: dict[str, Any]) -> str:
         for number, rank in enumerate(ranks)
     ]
     return section(
-        f"Time of each {who}",
-        picture(components(ranks, f"What each {who} spent its time on")),
+        f"Time of each {noun}",
+        picture(components(ranks, f"What each {noun} spent its time on")),
         picture(communication(ranks)) if len(ranks) > MAX_BARS_ALONE else "",
-        table((f"over {plural(len(ranks), who)}", "min", "median", "max", "sum"), spread),
-        details(f"All {who}s", table((who, "name", "blocks", "frames", *COLUMNS), each)),
+        table((f"over {plural(len(ranks), noun)}", "min", "median", "max", "sum"), spread),
+        details(f"All {noun}s", table((noun, "name", "blocks", "frames", *COLUMNS), rank_rows)),
     )
 
 

@@ -1,4 +1,4 @@
-"""The result of an analysis: saving, summaries, and combining results of several trajectories."""
+"""The result of an analysis: saving it, summaries, and results of several trajectories."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def result_table(
 ) -> tuple[list[str], Iterator[Row]]:
     """Return names of columns and the rows: label; frame or lag, time in ps, or a name; values."""
     columns = result.columns
-    heads: dict[str, Iterable[Any]] = {}
+    index_columns: dict[str, Iterable[Any]] = {}
     if labelled and result.label is not None:
-        heads["label"] = result.label.tolist()
+        index_columns["label"] = result.label.tolist()
     if result.per_frame:
-        heads |= {result.over: result.frame.tolist(), "time_ps": result.time.tolist()}
+        index_columns |= {result.over: result.frame.tolist(), "time_ps": result.time.tolist()}
     else:
-        heads["row"] = result.row_numbers.tolist()
+        index_columns["row"] = result.row_numbers.tolist()
         if len(result.row_labels) == len(columns):
-            heads["name"] = result.row_labels
-    rows = zip(*heads.values(), columns, strict=True)
-    return [*heads, *result.column_names], ((*head, *row.tolist()) for *head, row in rows)
+            index_columns["name"] = result.row_labels
+    rows = zip(*index_columns.values(), columns, strict=True)
+    return [*index_columns, *result.column_names], ((*head, *row.tolist()) for *head, row in rows)
 
 
 def dataframe(data: Any, index: Sequence[str], columns: Sequence[str] | None = None) -> Any:
@@ -72,7 +72,7 @@ def _npz(result: AnalysisResult, file: BinaryIO) -> None:
 
 def write_csv(file: BinaryIO, names: Iterable[str], rows: Iterable[Row]) -> None:
     """Write a line of names and the rows to an open file."""
-    from csv import writer  # an analysis need not wait for it
+    from csv import writer  # not imported by every analysis
 
     text = TextIOWrapper(file, "utf-8", newline="")
     lines = writer(text, lineterminator="\n")
@@ -143,12 +143,12 @@ class AnalysisResult:
     timings: list[BlockTiming]
     """Timings of each block, in order."""
     seconds: float
-    """From opening the trajectory until all values were there, without imports and topology."""
+    """Seconds from opening the trajectory to the last value, without imports and topology."""
     executor: str
     workers: int
     """Number of workers of the executor."""
     prepare_s: float = 0.0
-    """Seconds for topology, selection and reference; imports too, if they were the first."""
+    """Seconds for topology, selection and reference, with imports if not imported before."""
     labels: Sequence[str] = field(default_factory=tuple)
     """Names of the columns of `values`, where they have any."""
     row_labels: Sequence[str] = field(default_factory=tuple)
@@ -239,7 +239,7 @@ class AnalysisResult:
             It cannot be written.
         """
         target = check_output(path, RESULT_SUFFIXES)
-        from mdio.core.files.publish import publish  # most results are looked at only
+        from mdio.core.files.publish import publish  # not imported by every analysis
 
         with publish(target, force=True) as temporary, temporary.open("wb") as file:
             WRITERS[target.suffix.lower()](self, file)
@@ -255,8 +255,8 @@ class AnalysisResult:
             pandas is not installed.
         """
         names, rows = result_table(self)
-        heads = (self.label is not None) + (2 if self.per_frame else 1)
-        frame: DataFrame = dataframe(list(rows), names[:heads], names)
+        n_index_columns = (self.label is not None) + (2 if self.per_frame else 1)
+        frame: DataFrame = dataframe(list(rows), names[:n_index_columns], names)
         return frame
 
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -288,7 +288,7 @@ class AnalysisResult:
         )
 
     def _repr_html_(self) -> str:
-        """Return mean, least, greatest and course of the columns, for notebooks."""
+        """Return mean, range and sparkline of the columns, for notebooks."""
         from mdio.core.pages import html_table
 
         return html_table(repr(self).strip("<>"), _columns(self), ("", "values", "course"))
@@ -364,7 +364,7 @@ MAX_COLUMNS = 6
 
 
 def sparkline(values: NDArray[np.float64]) -> str:
-    """Return the course of `values` (F,) as bars, each the mean of a part; NaN is blank."""
+    """Return `values` (F,) as a line of bars, each the mean of a part; NaN is blank."""
     parts = [part[np.isfinite(part)] for part in np.array_split(values, min(WIDTH, len(values)))]
     means = [float(part.mean()) if part.size else None for part in parts]
     numbers = [mean for mean in means if mean is not None]
@@ -376,7 +376,7 @@ def sparkline(values: NDArray[np.float64]) -> str:
 
 
 def _columns(result: AnalysisResult) -> list[tuple[str, str, str]]:
-    """Return name, statistics and course of the first columns."""
+    """Return name, statistics and sparkline of the first columns."""
     if result.values.dtype.kind not in "biuf" or not result.values.size:
         return []
     names, rows = result.column_names, []
@@ -386,11 +386,10 @@ def _columns(result: AnalysisResult) -> list[tuple[str, str, str]]:
         if finite.size:
             numbers = f"mean {finite.mean():.4g}, {finite.min():.4g} to {finite.max():.4g}"
             if finite.size < column.size:
-                numbers += (
-                    f" (without {column.size - finite.size:,} of {column.size:,}: no numbers)"
-                )
-        course = sparkline(column.astype(np.float64)) if len(column) > 1 else ""
-        rows.append((name, numbers, course))
+                n_others = column.size - finite.size
+                numbers += f" (without {n_others:,} of {column.size:,}, NaN or infinite)"
+        sparkline_text = sparkline(column.astype(np.float64)) if len(column) > 1 else ""
+        rows.append((name, numbers, sparkline_text))
     if len(names) > MAX_COLUMNS:
         rows.append((f"and {len(names) - MAX_COLUMNS:,} more columns", "", ""))
     return rows
@@ -401,6 +400,7 @@ def summary_lines(result: AnalysisResult) -> list[str]:
     columns = _columns(result)
     width = max((len(name) for name, numbers, _ in columns if numbers), default=0)
     lines = [
-        f"  {name:<{width}}  {numbers}  {course}".rstrip() for name, numbers, course in columns
+        f"  {name:<{width}}  {numbers}  {sparkline_text}".rstrip()
+        for name, numbers, sparkline_text in columns
     ]
-    return [*lines, "  -o FILE keeps all of it (.npz, .csv, .dat, .xvg)"] if lines else []
+    return [*lines, "  -o FILE saves all of it (.npz, .csv, .dat, .xvg)"] if lines else []

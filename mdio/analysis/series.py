@@ -1,9 +1,9 @@
 """The driver of kernels over atoms: all frames of a batch of atoms at a time, in parallel.
 
-Memory stays bounded for any number of atoms. In layouts whose chunks are a few atoms wide a
-batch is some of these, and everything is read once; elsewhere every batch reads all frames, so that
-batches are as large as they may be. Batches are the same for any number of workers, and their sums
-are added in order, so that the result is too.
+Memory stays bounded for any number of atoms. If a layout's chunks are a few atoms wide, a batch is
+some columns of chunks, and everything is read once; otherwise every batch reads all frames, so that
+batches are as large as memory allows. Batches are the same for any number of workers, and their
+sums are added in order, so that the result is too.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from mdio.layouts.views.view import ViewLayout
 from mdio.parallel.executors import Executor
 
 NARROW_NBYTES = 32 << 20
-"""Time series of a batch where chunks are a few atoms wide."""
+"""Largest time series of a batch if chunks are a few atoms wide."""
 WIDE_NBYTES = 256 << 20
-"""Time series of a batch elsewhere."""
+"""Largest time series of a batch otherwise."""
 
 NumberedAtoms = tuple[int, AtomIndices]
 
@@ -55,16 +55,16 @@ def cut_into_batches(
 ) -> list[AtomIndices]:
     """Cut atoms into batches, at edges of chunks of atoms if these are narrow enough.
 
-    `n_frames`, `n_fields`: read of each atom.
+    `n_frames`, `n_fields`: how many are read of each atom.
     """
     width = info.chunk_atoms or info.n_atoms
     is_narrow = width < info.n_atoms
-    most = max(1, (NARROW_NBYTES if is_narrow else WIDE_NBYTES) // (12 * n_frames * n_fields))
-    if is_narrow and width <= most:
+    max_atoms = max(1, (NARROW_NBYTES if is_narrow else WIDE_NBYTES) // (12 * n_frames * n_fields))
+    if is_narrow and width <= max_atoms:
         edges = np.concatenate([[0], np.flatnonzero(np.diff(atoms // width)) + 1, [len(atoms)]])
     else:
         edges = np.arange(len(atoms) + 1)
-    return [atoms[run.start : run.stop] for run in sub_blocks(edges, range(len(atoms)), most)]
+    return [atoms[run.start : run.stop] for run in sub_blocks(edges, range(len(atoms)), max_atoms)]
 
 
 class SeriesWork:
@@ -144,13 +144,13 @@ def _analyze(
     layout = plan.layout if executor.shares_memory else plan.for_workers().layout
     work = SeriesWork(layout, plan.frames, kernel, quiet=prepared.quiet)
     # Sums are added in the order of batches.
-    waiting: dict[int, BatchResult] = {}
+    unmerged: dict[int, BatchResult] = {}
     time, sums = np.empty(0), np.zeros(0)
     timings: list[BlockTiming] = []
     for number, finished in executor.imap(work, enumerate(batches), describe=batch_label):
         finished.timing.gathered()
-        waiting[number] = finished
-        while (result := waiting.pop(len(timings), None)) is not None:
+        unmerged[number] = finished
+        while (result := unmerged.pop(len(timings), None)) is not None:
             sums = result.sums if not timings else sums + result.sums
             time = result.time if not timings else time
             if progress is not None:

@@ -1,4 +1,4 @@
-"""The work on one block: read some frames, compute them, and collect their rows."""
+"""The work on one block: read frames, call the kernel on them, and collect its rows."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class RowCollector:
-    """Collects the rows of one block: stacks them, or reduces them as they come.
+    """Collects the rows of one block: stacks them, or reduces them read by read.
 
-    Stacked rows lie in one array from the first on, so that nothing is joined later and a kernel
-    can write its rows in place; or they are computed in a buffer and written to shared memory.
+    Stacked rows are stored in one array, in which a kernel can write in place; or they are computed
+    in a buffer and written to shared memory.
 
     `reducer`: how rows become the result. `n_frames`: of the block. `shared`: memory shared with
     the parent for stacked rows, if it accepts their shape and type. `first_row`: the row of the
@@ -90,7 +90,7 @@ class RowCollector:
         self._n_rows = stop
 
     def _widen(self, dtype: np.dtype[Any]) -> None:
-        """Convert the rows to another type; shared rows, which are all of one type, come back."""
+        """Convert the rows to another type; shared rows, which have one type, are read back."""
         assert self._rows is not None
         if self._shared is None:
             self._rows = self._rows.astype(dtype, copy=False)
@@ -108,8 +108,8 @@ class RowCollector:
 
 
 READ_NBYTES = 4 << 20
-"""Decoded bytes of whole frames that one read may span: few enough to stay in the cores' caches
-until they are computed, many enough that the cost of a call does not count."""
+"""Decoded bytes of whole frames that one read may span: few enough to stay in the CPU's caches
+for the kernel, many enough to make the overhead of calls negligible."""
 
 DENSE_STEP = 2
 """Up to this step (or the frames of a chunk, if more), frames in between are read and dropped."""
@@ -147,7 +147,7 @@ def check_shapes(
     layout: Layout,
     prepared: Prepared,
 ) -> None:
-    """Raise BlockError if rows of blocks (in order) that need one shape have several."""
+    """Raise BlockError if a reducer needs rows of one shape, and blocks have several."""
     if not prepared.reducer.of_one_shape:
         return
     for block, shape in zip(blocks, row_shapes, strict=True):
@@ -205,25 +205,25 @@ class BlockWork:
         timing = BlockTiming(number, block, rank=self.rank)
         if self.rank is not None:
             timing.worker = rank_name(self.rank)
-        whole, watch = Stopwatch(), Stopwatch()
+        block_watch, watch = Stopwatch(), Stopwatch()
         info = self.layout.info
         if self._edges is None:
             self._edges = self.layout.boundaries()
             timing.t_open_s = watch.lap() + self._opened_s
-            timing.began_unix_s -= self._opened_s  # as if it had been opened just now
+            timing.began_unix_s -= self._opened_s  # the trajectory was opened before this block
         span = max(1, READ_NBYTES // max(1, 12 * info.n_atoms * len(self.prepared.fields)))
         loop = Stopwatch()
-        rows, of_frames = self.shared or (None, block)
-        first_row = of_frames.index(block.start)
+        rows, all_frames = self.shared or (None, block)
+        first_row = all_frames.index(block.start)
         collector = RowCollector(self.prepared.reducer, len(block), rows, first_row)
         times = np.empty(len(block))
         n_done = 0
         runs = list(sub_blocks(self._edges, block, span))
         if self._is_dense(block, info.chunk_frames):
-            reads_to_come = ((run[0], run[-1] + 1) for run in runs)
+            next_reads = ((run[0], run[-1] + 1) for run in runs)
         else:
-            reads_to_come = ((frame, frame + 1) for frame in block)
-        self.layout.prefetch(reads_to_come, self.prepared.atoms)
+            next_reads = ((frame, frame + 1) for frame in block)
+        self.layout.prefetch(next_reads, self.prepared.atoms)
         slowest: range | None = None
         for run in runs:
             watch.lap()
@@ -245,15 +245,15 @@ class BlockWork:
             if self._on_read is not None:
                 self._on_read(len(run), frames.nbytes)
         timing.notes = cache_notes(self.layout)
-        if slowest is not None:  # no file of the source is opened for what a node's cache has
+        if slowest is not None:  # not if all bytes came from the node's cache: that opens no file
             from_source = timing.nbytes_source or not timing.nbytes_cache
             first, atoms = slowest[0], self.prepared.atoms
             parts = self.layout.byte_ranges(first, first + 1, atoms) if from_source else ()
-            begins_in = next((part.file.path for part in parts), self.layout.path)
-            timing.slowest_file = str(begins_in)
+            first_file = next((part.file.path for part in parts), self.layout.path)
+            timing.slowest_file = str(first_file)
         timing.t_end_loop_s = watch.lap()
         timing.t_all_frame_s = loop.lap()
-        timing.t_block_s = whole.lap()
+        timing.t_block_s = block_watch.lap()
         if timing.t_open_s:  # opening counts as part of the first block
             timing.t_block_s += self._opened_s
         return BlockResult(collector.state, times, timing, collector.row_shape)
@@ -286,10 +286,10 @@ class BlockWork:
         return run.step <= max(DENSE_STEP, chunk_frames or 1)
 
     def _read(self, run: range, chunk_frames: int | None) -> FrameBlock:
-        first, beyond = run[0], run[-1] + 1
+        first, stop = run[0], run[-1] + 1
         if self._is_dense(run, chunk_frames):
             dense = self.layout.read(
-                first, beyond, atoms=self.prepared.atoms, out=self._read_buffer(beyond - first)
+                first, stop, atoms=self.prepared.atoms, out=self._read_buffer(stop - first)
             )
             return dense if run.step == 1 else dense.frames(slice(None, None, run.step))
         out = self._read_buffer(len(run))
