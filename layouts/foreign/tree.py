@@ -1,14 +1,11 @@
-"""Trajectories of other writers in H5MD's tree of groups, whether HDF5 or Zarr holds it.
+"""Trajectories of other writers in H5MD's tree of groups, in HDF5 or Zarr.
 
-h5py and zarr show groups and arrays in the same way; what differs between them is left to
-`layouts.h5md.foreign` and `layouts.zarr.foreign`. The numbers are those of MDAnalysis' H5MDReader.
+h5py and zarr have the same interface to groups and arrays; `layouts.h5md.foreign` and
+`layouts.zarr.foreign` have what differs. The numbers are those of MDAnalysis' H5MDReader.
 
-Unit cells in H5MD trees of others: of every frame or of all, as lengths or as vectors.
-
-Which frames the elements of an H5MD tree have, each by its own steps.
-
-H5MD samples every element by itself: positions each frame, velocities every tenth. The frames of
-the trajectory are the steps that any of them has; in a frame that lacks a field it is absent.
+H5MD samples every element by itself, say positions in each frame and velocities in every tenth. The
+frames of the trajectory are the steps of all elements together; where an element has no row, the
+frame lacks it. A unit cell is that of a frame or of all frames, as lengths or as vectors.
 """
 
 from __future__ import annotations
@@ -29,15 +26,12 @@ from mdio.core.frames import ELEMENTS, FIELDS, AtomIndices, Flaws, FrameBlock, T
 from mdio.layouts.base import STEPS_KNOWN, TIMES_MADE_UP
 from mdio.layouts.foreign.units import UNITS_OF_PROGRAMS, factor_of
 
-KEPT_NBYTES = 8 << 20
-"""Arrays up to this size are read once: some programs store them a number a chunk."""
+MAX_KEPT_NBYTES = 8 << 20
+"""Arrays up to this size are read whole and kept: some programs store one number in a chunk."""
 
 
 def child(group: Any, name: str, default: Any = None) -> Any:
-    """Return the value of a name in a group or its attributes.
-
-    h5py's `get` gives the default for what is there but damaged, too; this raises.
-    """
+    """Return an entry of a group or attributes; unlike h5py's `get`, raises for damaged ones."""
     if name not in group:
         return default
     return group[name]
@@ -50,11 +44,10 @@ def require_numbers(array: Any) -> None:
 
 
 class Axis:
-    """Steps or times of a time-dependent element, in each form that H5MD has.
+    """Steps or times of a time-dependent element, in all forms of H5MD.
 
-    An array with a number a frame; or a scalar, the increment, with an attribute ``offset`` for
-    the first frame; or nothing, which counts frames. `skip`: numbers before that of the first
-    frame.
+    An array with a number for each frame; a scalar, the increment, with an attribute ``offset`` for
+    the first frame; or nothing: frames are counted. `skip`: numbers before that of frame 0.
     """
 
     def __init__(self, array: Any, factor: float = 1.0, *, skip: int = 0) -> None:
@@ -64,12 +57,12 @@ class Axis:
         self._array = array if array is not None and array.shape else None
         self._start, self._increment = 0.0, 1.0
         self.n_rows: int | None = None
-        """Numbers that there are; None if they go on for ever."""
+        """How many numbers there are; None if there is no end."""
         if self._array is not None:
             if array.ndim != 1:
                 raise ValueError(f"{array.name} has shape {array.shape}")
             self.n_rows = int(array.shape[0]) - skip
-            if array.size * array.dtype.itemsize <= KEPT_NBYTES:
+            if array.size * array.dtype.itemsize <= MAX_KEPT_NBYTES:
                 self._array = np.asarray(array[...])
         elif array is not None:
             self._start, self._increment = child(array.attrs, "offset", 0), array[()]
@@ -89,16 +82,16 @@ class Series:
 
     n_frames: int
     step: Axis | None
-    """None where it has none, and frames are those of the positions."""
+    """None if it has no steps: its frames are those of the positions."""
     time: Axis | None
 
 
 class Sampling:
-    """The frames of all elements together.
+    """The frames of all elements, merged by their steps.
 
-    `series`: by element; the positions first, whose steps and times are those of the trajectory
-    where all elements have the same.
-    Raises ValueError: elements of different frames, whose steps do not tell which is which.
+    `series`: by element, positions first; their steps and times are the trajectory's if all
+    elements have the same.
+    Raises ValueError: elements have different frames, and steps do not relate them.
     """
 
     def __init__(self, series: Mapping[str, Series]) -> None:
@@ -109,9 +102,9 @@ class Sampling:
         self._steps: NDArray[np.int64] | None = None
         self._axes = [(first, np.empty(0, np.int64))]
         self.has_times = first.time is not None
-        """Whether all frames have one; else they are counted."""
+        """Whether all frames have a time; otherwise they are counted."""
         self.has_steps = first.step is not None
-        if all(_same(first, one) for one in series.values()):
+        if all(_same(first, other) for other in series.values()):
             return
         steps = {}
         for name, one in series.items():
@@ -135,9 +128,9 @@ class Sampling:
         self.has_steps = True
 
     def rows(self, name: str, start: int, stop: int) -> tuple[int, int, NDArray[np.bool_] | None]:
-        """Return which rows of an element are in frames ``start:stop``, and which frames have one.
+        """Return an element's rows in frames ``start:stop``, and a mask of frames that have one.
 
-        The rows are neighbours; None for the frames if all have one.
+        Returns first row, end, and mask; None for the mask if all frames have a row.
         """
         if not self._rows:
             return start, stop, None
@@ -149,7 +142,7 @@ class Sampling:
         return int(sampled[0]), int(sampled[-1]) + 1, None if has.all() else has
 
     def rows_of(self, name: str) -> NDArray[np.int64]:
-        """Return by frame the row of an element; -1 in frames without one."""
+        """Return the row of an element in each frame; -1 in frames without one."""
         return self._rows[name] if self._rows else np.arange(self.n_frames)
 
     def steps(self, start: int, stop: int) -> NDArray[Any]:
@@ -159,7 +152,7 @@ class Sampling:
         return (self._axes[0][0].step or Axis(None)).read(start, stop)
 
     def times(self, start: int, stop: int) -> NDArray[Any]:
-        """Return the times (ps) of frames ``start:stop``, of whichever element has them."""
+        """Return the times (ps) of frames ``start:stop``, each from an element that has it."""
         times = np.arange(start, stop, dtype=np.float64)
         if not self.has_times:
             return times
@@ -204,17 +197,16 @@ def _n_atoms(particles: Any, name: str) -> int | None:
 
 
 def _is_seeded(steps: Any) -> bool:
-    """Return whether a number stands before the step (and time) of the first frame.
+    """Return whether a fill value precedes the step (and time) of the first frame.
 
-    From 2020 to June 2026 ESPResSo made these arrays with a row of its fill value, which it never
-    wrote, and others with none.
+    From 2020 to June 2026 ESPResSo made these arrays with one row too many.
     """
     return steps is not None and steps.ndim == 1 and bool((np.asarray(steps[:1]) == -10).any())
 
 
 @contextmanager
 def as_source_error(path: Path, what: str) -> Iterator[None]:
-    """Turn what the libraries raise into ``PATH: WHAT (...)``; raises SourceError."""
+    """Turn errors of the libraries into a SourceError, ``PATH: WHAT (...)``."""
     try:
         yield
     except MdioError:
@@ -228,9 +220,9 @@ class ForeignTrajectory(ABC):
     """One particle group of another writer's tree.
 
     `path`: the file, or the root of the tree. `root`: the same, opened. `names`: the particle
-    groups in it; the first is taken by default. `options`: of the layout: ``group``, the particle
-    group that is asked for; ``convert_units``, whether numbers have units and are converted;
-    ``length_unit``, that of lengths where none is named.
+    groups in it; the first is taken by default. `options`: of the layout: ``group``, the requested
+    particle group; ``convert_units``, whether numbers have units and are converted;
+    ``length_unit``, that of lengths if the file names none.
     Raises SourceError: no positions, units that are missing or unknown. PlanError: there is no such
     group.
     """
@@ -259,7 +251,7 @@ class ForeignTrajectory(ABC):
         if "positions" not in self._values:
             raise SourceError(f"{path}: {self._group.name} has no positions")
         positions = self._values["positions"]
-        # Programs make a dataset of what they then never write; it is as good as not there.
+        # Programs create datasets that they never write: those are ignored.
         self._values = {f: v for f, v in self._values.items() if v.shape[0] or v is positions}
         if 0 in positions.shape:
             raise SourceError(
@@ -286,7 +278,7 @@ class ForeignTrajectory(ABC):
             self._made_up += (f"{begin}, since not all frames have one: frames are 1 ps apart",)
 
     def _series(self, field: str, positions: Series | None = None) -> Series:
-        """Return the frames of an element; one that a program was writing may have another row."""
+        """Return the frames of an element, without an incomplete last one."""
         parent = self._group["box/edges" if field == "box" else ELEMENTS[field]]
         values = self._values[field] if field != "box" or self._cells is None else self._cells.edges
         times, steps = child(parent, "time"), child(parent, "step")
@@ -317,7 +309,7 @@ class ForeignTrajectory(ABC):
         return Series(n_frames, step, time)
 
     def _find_ids(self) -> Any:
-        """Return the numbers of atoms frame by frame, where a program writes them in any order."""
+        """Return the atom numbers of each frame, if a program writes atoms in any order."""
         node = child(self._group, "id")
         values = None if node is None or is_array(node) else child(node, "value")
         if values is None or values.ndim != 2 or values.shape[1] != self.n_atoms:
@@ -328,22 +320,26 @@ class ForeignTrajectory(ABC):
         return values
 
     def _rows_of_ids(self, steps: Any, n_rows: int) -> NDArray[np.int64]:
-        """Return by frame the row of its numbers of atoms, by their own steps; -1 without one."""
+        """Return the row of atom numbers of each frame, by their steps; -1 without one."""
         rows = self._sampling.rows_of("positions")
         if steps is not None and self._sampling.has_steps:
             axis = Axis(steps, skip=int(self._creator == "ESPResSo" and _is_seeded(steps)))
             n_rows = n_rows if axis.n_rows is None else min(n_rows, axis.n_rows)
-            own, every = axis.read(0, n_rows), self._sampling.steps(0, self.n_frames)
+            id_steps, steps_of_frames = axis.read(0, n_rows), self._sampling.steps(0, self.n_frames)
             rows = np.arange(self.n_frames)
-            if not np.array_equal(own, every[:n_rows]):
-                if not (np.diff(own) > 0).all():
+            if not np.array_equal(id_steps, steps_of_frames[:n_rows]):
+                if not (np.diff(id_steps) > 0).all():
                     raise ValueError(f"{steps.name} do not increase, others have other steps")
-                rows = np.where(np.isin(every, own), np.searchsorted(own, every), -1)
+                rows = np.where(
+                    np.isin(steps_of_frames, id_steps),
+                    np.searchsorted(id_steps, steps_of_frames),
+                    -1,
+                )
         return np.where(rows < n_rows, rows, -1)
 
     @abstractmethod
     def close(self) -> None:
-        """Close what was opened."""
+        """Close all files."""
 
     @abstractmethod
     def _compression(self, array: Any) -> str | None:
@@ -353,7 +349,7 @@ class ForeignTrajectory(ABC):
     def _read_field(
         self, field: str, start: int, stop: int, atoms: AtomIndices | None, out: NDArray[np.float32]
     ) -> None:
-        """Fill `out` with the numbers as they are stored."""
+        """Fill `out` with the stored numbers, without converting units."""
 
     def _value(self, element: str) -> Any:
         """Open the values of an element."""
@@ -382,15 +378,15 @@ class ForeignTrajectory(ABC):
             ) from None
 
     def _assumed(self, field: str) -> str | None:
-        """Return the unit of numbers that have none: what was asked, or the program's own."""
+        """Return the unit of numbers that have none: as requested, or as their program has it."""
         assumed = UNITS_OF_PROGRAMS.get(self._creator or "")
-        length, why = assumed, f"as {self._creator} writes them"
+        length, reason = assumed, f"as {self._creator} writes them"
         if self._length_unit is not None:
-            length, why = self._length_unit, "as asked with --length-unit"
+            length, reason = self._length_unit, "as asked with --length-unit"
         if length is None:
             return None
         self._made_up = (
-            f"the file names no units: lengths are taken to be in {length}, times in ps, {why}",
+            f"the file names no units: lengths are taken to be in {length}, times in ps, {reason}",
         )
         units = {"time": "ps", "positions": length, "velocities": f"{length} ps-1"}
         return units.get(field, f"kJ mol-1 {length}-1")
@@ -477,7 +473,7 @@ class ForeignTrajectory(ABC):
         atoms: AtomIndices | None,
         out: NDArray[np.float32],
     ) -> None:
-        """Fill `out`, with atoms in the order of their numbers where the file has them by frame.
+        """Fill `out`; atoms are sorted if the file has their numbers by frame.
 
         `frames`: those that have the field. `first`: the row of the first one.
         """
@@ -513,16 +509,16 @@ def is_array(node: Any) -> bool:
 
 
 def text_of(value: Any) -> str | None:
-    """Return a string attribute, of whichever kind; None if there is none."""
+    """Return a string attribute, stored as bytes or text; None if there is none."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return None if value is None else str(value)
 
 
-def _is_right(vectors: NDArray[Any]) -> bool:
+def _is_orthogonal(vectors: NDArray[Any]) -> bool:
     """Return whether all vectors of cells, (..., n, n), lie along the axes."""
-    off = ~np.eye(vectors.shape[-1], dtype=bool)
-    return not vectors[..., off].any()
+    off_diagonal = ~np.eye(vectors.shape[-1], dtype=bool)
+    return not vectors[..., off_diagonal].any()
 
 
 @dataclass(slots=True)
@@ -530,19 +526,19 @@ class Cells:
     """The edges of the cells of a particle group."""
 
     edges: Any
-    """An array: (3,) or (3, 3), or of two dimensions, of each frame if `per_frame`."""
+    """An array: (n,) or (n, n) for n dimensions, with a leading axis of frames if `per_frame`."""
     per_frame: bool
     open_axes: tuple[int, ...] = ()
-    """Those that are not periodic."""
+    """Axes that are not periodic."""
     notes: tuple[str, ...] = ()
     scale: np.float32 = np.float32(1)  # noqa: RUF009 - a number
-    """To angstrom."""
+    """Factor to angstrom."""
 
     @classmethod
     def found_in(cls, path: Path, group: Any, n_positions: int) -> Cells | None:
         """Return the cells of a particle group; None if it has none.
 
-        Raises SourceError: it has neither two nor three dimensions, or is no group. ValueError:
+        Raises SourceError: it has neither two nor three dimensions, or is not a group. ValueError:
         edges of another shape.
         """
         box = child(group, "box")
@@ -560,7 +556,7 @@ class Cells:
         if not is_array(edges):
             is_series = "step" in edges or "time" in edges
             edges = edges["value"]
-            # Three times three numbers may be vectors, or the lengths of three frames.
+            # (3, 3) numbers may be vectors, or the lengths of three frames.
             per_frame = edges.ndim > (1 if is_series else 2)
             per_frame |= edges.ndim == 2 and (edges.shape[0] != n_axes or n_positions == n_axes)
         require_numbers(edges)
@@ -573,7 +569,7 @@ class Cells:
         if 0 in edges.shape:
             return None
         notes: tuple[str, ...] = ()
-        if open_axes and edges.ndim - per_frame == 2 and not _is_right(edges[()]):
+        if open_axes and edges.ndim - per_frame == 2 and not _is_orthogonal(edges[()]):
             names = " and ".join("xyz"[axis] for axis in open_axes)
             notes = (
                 f"{path}: the cell is not periodic along {names}, which cannot be kept of a skewed "
@@ -585,8 +581,8 @@ class Cells:
     def read(self, sampling: Sampling, start: int, stop: int) -> NDArray[np.float32]:
         """Return the cells of frames ``start:stop``; zeros in those without one.
 
-        The length of an axis that is not periodic, as the third of two dimensions, is 0: what
-        MDAnalysis takes for that.
+        The length of an axis that is not periodic, and of the third of two dimensions, is 0, as in
+        MDAnalysis.
         """
         has = None
         if self.per_frame:
@@ -608,10 +604,10 @@ class Cells:
             boxes = boxes_from_vectors(edges)
         boxes[:, n_axes:3] = 0
         boxes[:, self.open_axes] = 0
-        boxes[(boxes[:, :3] == 0).all(axis=1)] = 0  # what MDAnalysis takes for no cell
+        boxes[(boxes[:, :3] == 0).all(axis=1)] = 0  # as MDAnalysis has frames without a cell
         boxes[:, :3] *= self.scale
         if has is not None:
-            every = np.zeros((stop - start, 6), np.float32)
-            every[has] = boxes
-            return every
+            all_boxes = np.zeros((stop - start, 6), np.float32)
+            all_boxes[has] = boxes
+            return all_boxes
         return boxes if self.per_frame else np.broadcast_to(boxes, (stop - start, 6))

@@ -1,11 +1,11 @@
 """Text of frames whose lines are counted: XYZ, TINKER's, GRO of GROMACS, AMBER's trajectories.
 
-Extended XYZ (https://github.com/libAtoms/extxyz) says in the comment what the columns are
-(``Properties``), the cell (``Lattice``: its three vectors) and along which of them it repeats
+Extended XYZ (https://github.com/libAtoms/extxyz) has in its comment the columns
+(``Properties``), the three vectors of the cell (``Lattice``) and which of them are periodic
 (``pbc``). GRO (https://manual.gromacs.org/current/reference-manual/file-formats.html#gro) has
-columns as wide as the first line has them (``-ndec``); times and steps are in titles, as ``t=`` and
+columns of the width of its first line (``-ndec``); times and steps are in titles, as ``t=`` and
 ``step=``. AMBER's (https://ambermd.org/FileFormats.php#trajectory) have a title, then numbers of
-format 10F8.3, perhaps a box; neither the number of atoms nor angles are in them.
+format 10F8.3, perhaps a box; they have neither the number of atoms nor the angles of the box.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ XYZ_NBYTES = 8
 """Least bytes of a line of an atom such as ``C 0 0 0``, with its end."""
 _PAIR = re.compile(r"""([A-Za-z_][\w-]*)\s*=\s*(?:"([^"]*)"|'([^']*)'|\{([^}]*)\}|(\S+))""")
 TRUE = ("T", "TRUE", "1")
-TILTED = 1e-4
+MAX_TILT = 1e-4
 """How far, in angstrom, the first vector of a cell may be from x, the second from the xy plane."""
 
 
@@ -72,7 +72,7 @@ class XYZ(TextFormat):
         snapshot = super().read(raw, n_atoms)
         pairs = _pairs(plain(raw.split(b"\n", 2)[1]))
         vectors = _lattice(pairs)
-        if vectors is not None and not _is_turned(vectors):
+        if vectors is not None and not _is_rotated(vectors):
             box = boxes_from_vectors(vectors[np.newaxis])[0]
             snapshot.box = without_axes(box, _periodic(pairs))
         return snapshot
@@ -121,11 +121,11 @@ def _lattice(pairs: dict[str, str]) -> np.ndarray | None:
     return numbers.reshape(3, 3) if numbers.any() else None
 
 
-def _is_turned(vectors: np.ndarray) -> bool:
-    """Return whether lengths and angles do not tell where the cell lies, or it is none."""
+def _is_rotated(vectors: np.ndarray) -> bool:
+    """Return whether lengths and angles do not determine the cell, or it has no volume."""
     flat = np.abs(np.linalg.det(vectors)) == 0
     return bool(
-        flat or (np.abs(np.triu(vectors, 1)) > TILTED).any() or (np.diag(vectors) < 0).any()
+        flat or (np.abs(np.triu(vectors, 1)) > MAX_TILT).any() or (np.diag(vectors) < 0).any()
     )
 
 
@@ -135,16 +135,16 @@ def _periodic(pairs: dict[str, str]) -> tuple[bool, ...]:
 
 
 def _remarks(comment: bytes) -> tuple[str, ...]:
-    """Return a note on what is not read of a cell."""
+    """Return a note on a cell that is not read, or not periodic."""
     if b"=" not in comment:
         return ()
     pairs = _pairs(plain(comment))
     vectors = _lattice(pairs)
     if vectors is None:
         return ()
-    if _is_turned(vectors):
+    if _is_rotated(vectors):
         return (
-            "Lattice is turned against x, y and z (a box has its first vector along x, its second "
+            "Lattice is rotated against x, y and z (a box has its first vector along x, its second "
             "in the plane of x and y): no box is read",
         )
     return remark_on_axes(_periodic(pairs), f'pbc="{pairs.get("pbc")}"')
@@ -172,18 +172,18 @@ class Tinker(TextFormat):
             yield Span(start, lines.offset, n_atoms)
 
     def is_whole_without_newline(self, raw: bytes) -> bool:  # noqa: ARG002
-        """Return False: lines end with numbers of atoms, which may be cut."""
+        """Return False: lines end with numbers of atoms, which may be truncated."""
         return False
 
 
-NAMES = 20
+NAMES_WIDTH = 20
 """Columns before those of coordinates."""
 FIRST_POINT = 24
 """Column of the first decimal point, for any precision."""
-GRO_NBYTES = NAMES + 3
+GRO_NBYTES = NAMES_WIDTH + 3
 _TIME = re.compile(rb"(?:^|[\s,;])t\s*=\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
 _STEP = re.compile(rb"(?:^|[\s,;])step\s*=\s*(-?\d+)")
-_CLOSE = re.compile(rb"-?\d+\.\d{5}")
+_LENGTH = re.compile(rb"-?\d+\.\d{5}")
 """A length of a box, which may touch the next."""
 
 
@@ -205,7 +205,7 @@ class GRO(TextFormat):
                     at_end=not lines.peek(),
                 )
             fields = {"time"} if _TIME.search(title) else set()
-            if len(atom.rstrip()) >= NAMES + 6 * _width(atom):
+            if len(atom.rstrip()) >= NAMES_WIDTH + 6 * _width(atom):
                 fields.add("velocities")
             yield Span(start, lines.offset, n_atoms, frozenset(fields))
 
@@ -215,25 +215,25 @@ class GRO(TextFormat):
         return len(decimals) == 1 and decimals.pop() >= 3
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
-        """Return the frame with spaces in its box, of which MDAnalysis loses signs else."""
+        """Return the frame with spaces between the numbers of its box, as MDAnalysis needs."""
         *lines, box = text_lines(raw)
-        if _CLOSE.sub(b"", box.encode()).strip() == b"":
-            box = b" ".join(_CLOSE.findall(box.encode())).decode()
+        if _LENGTH.sub(b"", box.encode()).strip() == b"":
+            box = b" ".join(_LENGTH.findall(box.encode())).decode()
         return "\n".join([*lines, box, ""])
 
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
-        """Return a frame; velocities are those of all atoms, or none."""
+        """Return a frame, with velocities if the first atom has them."""
         title, _, *atoms = text_lines(raw)
         atoms = atoms[:n_atoms]
         width = _width(atoms[0].encode())
-        n_columns = [(len(line.rstrip()) - NAMES) // width for line in atoms]
+        n_columns = [(len(line.rstrip()) - NAMES_WIDTH) // width for line in atoms]
         # Some programs write velocities of some atoms only.
         if not {*n_columns} <= {n_columns[0], 3} or n_columns[0] not in (3, 6):
             raise FrameError(
                 f"atoms of {' and '.join(map(str, sorted({*n_columns})))} numbers {width} "
                 "characters wide, expected 3 (positions) or 6 (and velocities) of each"
             )
-        points = slice(FIRST_POINT, NAMES + 3 * width, width)
+        points = slice(FIRST_POINT, NAMES_WIDTH + 3 * width, width)
         if shifted := next((line for line in atoms if line[points] != "..."), None):
             raise FrameError(
                 f"{shown(shifted.encode())}, whose decimal points are not where those of the "
@@ -252,19 +252,19 @@ class GRO(TextFormat):
 
 
 def _n_lengths(line: bytes) -> int:
-    """Return how many numbers a box has; 0 if it has others."""
+    """Return how many numbers a box has; 0 if it has other words."""
     words = line.split()
     try:
         [float(word) for word in words]
     except ValueError:
-        words = _CLOSE.findall(line)
+        words = _LENGTH.findall(line)
         return len(words) if b"".join(words) == b"".join(line.split()) else 0
     return len(words)
 
 
 def _width(atom: bytes) -> int:
-    """Return how wide a coordinate is: as far as decimal points are from each other."""
-    first = atom.find(b".", NAMES)
+    """Return the width of a coordinate: the distance of two decimal points."""
+    first = atom.find(b".", NAMES_WIDTH)
     second = atom.find(b".", first + 1)
     if first != FIRST_POINT or second < 0:
         raise FrameError(f"{shown(atom)} in place of an atom with coordinates from column 21 on")
@@ -277,7 +277,7 @@ TITLE = "one frame\n"
 
 
 class MDCRD(TextFormat):
-    """A trajectory of AMBER, of coordinates that MDAnalysis does not tell from velocities."""
+    """A trajectory of AMBER: coordinates, or velocities, which cannot be told from them."""
 
     needs_n_atoms = True
     _has_box: bool | None = None
@@ -285,7 +285,7 @@ class MDCRD(TextFormat):
     def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:
         """Yield the frames."""
         n_atoms = int(self.options["n_atoms"])
-        n_full, rest = divmod(3 * n_atoms, PER_LINE)
+        n_full, n_rest = divmod(3 * n_atoms, PER_LINE)
         lines.next()
         if nbytes is not None and nbytes - lines.offset < 3 * n_atoms * WIDTH:
             raise FrameError(
@@ -296,7 +296,7 @@ class MDCRD(TextFormat):
         self._has_box = True if self.kind_read == "CRDBOX" else None
         while lines.peek():
             start = lines.offset
-            for count in [PER_LINE] * n_full + [rest] * bool(rest):
+            for count in [PER_LINE] * n_full + [n_rest] * bool(n_rest):
                 _expect(lines.next(), count, n_atoms)
             if self._has_box is None:
                 line = lines.peek()
@@ -309,15 +309,15 @@ class MDCRD(TextFormat):
             yield Span(start, lines.offset, n_atoms)
 
     def is_whole_without_newline(self, raw: bytes) -> bool:  # noqa: ARG002
-        """Return True: numbers have a fixed width, which was looked at."""
+        """Return True: numbers have a fixed width, which was checked."""
         return True
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
-        """Return the frame behind a title."""
+        """Return a title and the frame."""
         return TITLE + plain(raw).rstrip("\n") + "\n"
 
     def reader_class(self, reader: Any) -> Any:
-        """Return MDAnalysis' reader, which need not find out whether there is a box."""
+        """Return MDAnalysis' reader, told whether there is a box."""
         has_box = self._has_box
 
         class OneFrame(reader):  # type: ignore[misc]
@@ -345,12 +345,12 @@ class MDCRD(TextFormat):
 
 
 def _count(line: bytes) -> int:
-    """Return how many numbers a line holds; 0 if it holds others."""
+    """Return how many numbers a line has; 0 if it has other words."""
     return len(line.rstrip()) // WIDTH if _NUMBERS.fullmatch(line) else 0
 
 
 def _expect(line: bytes, count: int, n_atoms: int) -> None:
-    """Raise FrameError unless a line has so many numbers."""
+    """Raise FrameError unless a line has `count` numbers."""
     if _count(line) != count:
         raise FrameError(
             f"{shown(line)} in place of {count} numbers of {WIDTH} characters, as frames of "

@@ -1,4 +1,4 @@
-"""Text of programs that say which axes are periodic: dumps of LAMMPS, HISTORY of DL_POLY.
+"""Text with flags of periodic axes: dumps of LAMMPS, HISTORY of DL_POLY.
 
 LAMMPS (https://docs.lammps.org/dump.html): the origin is the corner of the box, also of scaled
 coordinates: x = xlo + xs (xhi - xlo). DL_POLY: two lines of header, then frames that begin with
@@ -78,13 +78,13 @@ class Frame:
     step: int
     n_atoms: int
     bounds: str
-    """The words behind ``BOX BOUNDS``."""
+    """The words after ``BOX BOUNDS``."""
     box: list[bytes]
     columns: list[str]
 
     @property
     def periodic(self) -> tuple[bool, ...]:
-        """Which axes are."""
+        """Which axes are periodic."""
         words = [word for word in self.bounds.split() if re.fullmatch("[pfsm]{2}", word)]
         return tuple(word == "pp" for word in words) if len(words) == 3 else (True,) * 3
 
@@ -100,14 +100,14 @@ class LAMMPS(TextFormat):
         self._ids = SameAtoms("id")
         self._has_ids: bool | None = None
         self._units = ""
-        """Style of the last ``ITEM: UNITS``; empty without one, and for ``lj``, which has none."""
+        """Style of the last ``ITEM: UNITS``; empty without one, and for ``lj``."""
         self._has_time = False
 
     def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:
         """Yield the frames."""
         while lines.peek():
             start = lines.offset
-            frame = self._before_atoms(lines)
+            frame = self._read_header(lines)
             fields = {"time"} if frame.time is not None else set()
             self._has_time |= frame.time is not None
             for name, axes in (("velocities", "v"), ("forces", "f")):
@@ -125,8 +125,8 @@ class LAMMPS(TextFormat):
                 self._units,
             )
 
-    def _before_atoms(self, lines: Lines) -> Frame:
-        """Go to the atoms of a frame."""
+    def _read_header(self, lines: Lines) -> Frame:
+        """Read the header of a frame, up to its atoms."""
         values: dict[str, Any] = {"TIME": None}
         while True:
             line = lines.next()
@@ -134,7 +134,7 @@ class LAMMPS(TextFormat):
                 raise FrameError(f"{shown(line)} in place of an ITEM of a dump", at_end=not line)
             item = plain(line)[6:].strip()
             if item == "UNITS":
-                self._learn_units(plain(lines.next()).strip())
+                self._set_units(plain(lines.next()).strip())
             elif item == "TIME":
                 values[item] = _time(lines.next())
             elif item == "TIMESTEP":
@@ -169,8 +169,8 @@ class LAMMPS(TextFormat):
             item.split()[1:],
         )
 
-    def _learn_units(self, style: str) -> None:
-        """Take what ``ITEM: UNITS`` says."""
+    def _set_units(self, style: str) -> None:
+        """Set the style of ``ITEM: UNITS``."""
         if style not in (*STYLES, "lj"):
             raise FrameError(f"units {style!r}, expected one of {', '.join(STYLES)}, lj")
         self._units = style if style in STYLES else ""
@@ -181,7 +181,7 @@ class LAMMPS(TextFormat):
         head, rows = _head_and_rows(raw)
         frame = self._frame_of(head)
         low, lengths, tilts = _corner(frame)
-        # Of scaled coordinates MDAnalysis subtracts a corner that they do not have.
+        # MDAnalysis subtracts the corner from scaled coordinates, too, which do not include it.
         is_scaled = self._convention(frame.columns).startswith("scaled")
         text = _with_bounds(frame, np.zeros(3) if is_scaled else low, lengths, tilts, rows)
         snapshot = self._by_mdanalysis(text, n_atoms)
@@ -194,7 +194,7 @@ class LAMMPS(TextFormat):
         return snapshot
 
     def _convention(self, columns: list[str]) -> str:
-        """Return which of its coordinates MDAnalysis takes; raises FrameError."""
+        """Return the convention of the coordinates that MDAnalysis reads; raises FrameError."""
         convention = self.options.get("lammps_coordinate_convention", "auto")
         if convention != "auto":
             return str(convention)
@@ -208,7 +208,7 @@ class LAMMPS(TextFormat):
     def _frame_of(self, head: bytes) -> Frame:
         from io import BytesIO
 
-        return self._before_atoms(Lines(BytesIO(head)))
+        return self._read_header(Lines(BytesIO(head)))
 
     def _check_ids(self, columns: list[str], rows: list[str]) -> None:
         """Raise FrameError unless a frame has the ids of the first, each once."""
@@ -224,7 +224,7 @@ class LAMMPS(TextFormat):
         )
 
     def is_whole_without_newline(self, raw: bytes) -> bool:
-        """Return whether what the last line lacks can be nothing that is read."""
+        """Return whether a truncated last line has all that is read."""
         head, rows = _head_and_rows(raw)
         columns = self._frame_of(head).columns
         is_read = columns[-1] == "id" or columns[-1].strip("xyz") in ("", "v", "f")
@@ -240,7 +240,7 @@ class LAMMPS(TextFormat):
 
     @staticmethod
     def _convert(snapshot: Snapshot, units: Units) -> None:
-        """Turn numbers of a style into those of MDAnalysis' units."""
+        """Convert from a style's units to those of MDAnalysis."""
         snapshot.positions *= np.float32(units.length)
         if snapshot.box is not None:
             snapshot.box[:3] *= np.float32(units.length)
@@ -269,7 +269,7 @@ def _time(line: bytes) -> float:
 
 
 def _check_bounds(words: str, box: list[bytes]) -> None:
-    """Raise FrameError unless a box is one that can be read."""
+    """Raise FrameError unless a box can be read."""
     if words.startswith("abc"):
         raise FrameError(
             f"BOX BOUNDS {words} (a general triclinic box); expected a restricted one, as "
@@ -305,7 +305,7 @@ def _corner(frame: Frame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _overhang(tilts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return how far the bounds of a box lie beyond its corners."""
+    """Return by how much the bounds of a tilted box exceed its corners."""
     xy, xz, yz = tilts
     below = np.array([min(0, xy, xz, xy + xz), min(0, yz), 0])
     above = np.array([max(0, xy, xz, xy + xz), max(0, yz), 0])
@@ -339,8 +339,8 @@ PERIODIC = {0: (False,) * 3, 1: (True,) * 3, 2: (True,) * 3, 3: (True,) * 3, 6: 
 """Axes by the key of boundaries."""
 SHAPES = {4: "a truncated octahedron", 5: "a rhombic dodecahedron", 7: "a hexagonal prism"}
 """Boundaries for which the vectors in the file are not those of the lattice."""
-TILTED = 1e-3
-"""How far, as a part of its length, a cell may lie beside where boxes do."""
+MAX_TILT = 1e-3
+"""How far a vector may be from its direction in a box, as a share of its length."""
 _REAL = rb"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _VECTOR = re.compile(rb"\s*%s(?:\s+%s){2}\s*" % (_REAL, _REAL))
 
@@ -371,13 +371,13 @@ class History(TextFormat):
                 at_end = not lines.peek()
                 raise FrameError(f"{per_atom - 1} vectors of the first atom", at_end=at_end)
             count = (n_atoms - 1) * per_atom
-            skip_atoms(lines, count, nbytes, HISTORY_NBYTES // 4, says=n_atoms)
+            skip_atoms(lines, count, nbytes, HISTORY_NBYTES // 4, n_atoms=n_atoms)
             fields = {"time", *("velocities", "forces")[: per_atom - 2]}
             remarks = _remarks(key, cell)
             yield Span(start, lines.offset, n_atoms, frozenset(fields), remarks)
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
-        """Return a file of one frame, whose header says what the frame holds.
+        """Return a file of one frame, with the header of its contents.
 
         Of atoms it has names and numbers: MDAnalysis takes three words for a vector of a cell.
         """
@@ -409,7 +409,7 @@ class History(TextFormat):
         if numbers := self._atom_numbers(raw):
             self._numbers.check(np.array(numbers, np.int64))
         snapshot = super().read(raw, n_atoms)
-        if not cell or key not in PERIODIC or _is_turned(cell):
+        if not cell or key not in PERIODIC or _is_rotated(cell):
             snapshot.box = None
         else:
             snapshot.box = without_axes(snapshot.box, PERIODIC[key])
@@ -448,10 +448,10 @@ def _numbers(line: bytes) -> list[int]:
     return numbers
 
 
-def _is_turned(cell: list[bytes]) -> bool:
+def _is_rotated(cell: list[bytes]) -> bool:
     """Return whether vectors lie otherwise than lengths and angles say."""
     vectors = np.array([line.split() for line in cell], np.float64)
-    return bool((np.abs(np.triu(vectors, 1)) > TILTED * np.abs(vectors).max()).any())
+    return bool((np.abs(np.triu(vectors, 1)) > MAX_TILT * np.abs(vectors).max()).any())
 
 
 def _remarks(key: int, cell: list[bytes]) -> tuple[str, ...]:
@@ -461,6 +461,6 @@ def _remarks(key: int, cell: list[bytes]) -> tuple[str, ...]:
     if key not in PERIODIC:
         shape = SHAPES.get(key, "not known")
         return (f"boundaries of key {key} are {shape}: no box is read",)
-    if _is_turned(cell):
-        return ("the cell is turned against x, y and z: no box is read",)
+    if _is_rotated(cell):
+        return ("the cell is rotated against x, y and z: no box is read",)
     return remark_on_axes(PERIODIC[key], f"boundary key {key}")

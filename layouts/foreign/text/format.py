@@ -1,4 +1,4 @@
-"""Trajectories as text: where frames end, and how each is read by itself, by a library."""
+"""Trajectories as text: finding the frames, and reading each alone with a library."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ MAX_LINE_NBYTES = 1 << 20
 
 
 class Lines:
-    """Lines of an open file from its beginning on."""
+    """The lines of an open file, in order."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._again: bytes | None = None
+        self._peeked_line: bytes | None = None
         self.offset = 0
         """Where the next line begins."""
         self.number = 1
@@ -42,14 +42,14 @@ class Lines:
 
     def peek(self) -> bytes:
         """Return the next line without taking it; empty at the end of the file."""
-        if self._again is None:
-            self._again = self._file.readline(MAX_LINE_NBYTES)
-        return self._again
+        if self._peeked_line is None:
+            self._peeked_line = self._file.readline(MAX_LINE_NBYTES)
+        return self._peeked_line
 
     def next(self) -> bytes:
         """Return the next line; empty at the end of the file."""
         line = self.peek()
-        self._again = None
+        self._peeked_line = None
         self.offset += len(line)
         self.number += bool(line)
         return line
@@ -59,9 +59,9 @@ class Lines:
         return [line for _ in range(count) if (line := self.next())]
 
     def skip(self, count: int) -> int:
-        """Go over lines; return how many there were, fewer than asked at the end of the file."""
+        """Skip lines; return how many were skipped, fewer than `count` at the end of the file."""
         n_skipped = nbytes = 0
-        if count and self._again is not None:
+        if count and self._peeked_line is not None:
             n_skipped += bool(self.next())
         for line in islice(self._file, count - n_skipped):
             nbytes += len(line)
@@ -75,12 +75,12 @@ _NUMBER = re.compile(rb"[-+]?\d+\.\d+")
 _REAL = re.compile(rb"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eEdD][-+]?\d+)?")
 MIN_DECIMALS = 3
 MIN_DIGITS = 6
-SHOWN = 60
-"""Characters of a line that a message shows."""
+MAX_SHOWN = 60
+"""Most characters of a line in a message."""
 
 
 class FrameError(Exception):
-    """There is no whole frame here; the text says what there is and what was expected."""
+    """There is no complete frame here; the text says what was found and what was expected."""
 
     def __init__(self, text: str, *, at_end: bool = False) -> None:
         super().__init__(text)
@@ -90,23 +90,23 @@ class FrameError(Exception):
 
 @dataclass(slots=True)
 class Span:
-    """Where a frame lies in the file, and what it is seen to hold while frames are counted."""
+    """The bytes of a frame, and its contents as far as finding the frames shows them."""
 
     start: int
     stop: int
     n_atoms: int
     fields: frozenset[str] = frozenset()
-    """Those of velocities, forces and times that frames may have."""
+    """Which of velocities, forces and time it has."""
     remarks: tuple[str, ...] = ()
-    """Notes on what is not read of the frame, or read in another way."""
+    """Notes on contents that are not read, or not as they are stored."""
     units: str = ""
-    """Those that the file names for its numbers, if it does."""
+    """Units that the file names; empty if it names none."""
 
 
 class TextFormat(ABC):
-    """Cuts a file into frames by its own counts and marks, and lets MDAnalysis read each alone.
+    """Divides a file into frames by counts and marks; MDAnalysis reads each frame alone.
 
-    So no frame can get what another one holds, and none is read beyond its end.
+    So no number of one frame can end up in another.
     """
 
     names_lengths: bool = True
@@ -114,7 +114,7 @@ class TextFormat(ABC):
     counts: str = "frames"
     """Where times come from if frames have none."""
     needs_n_atoms: bool = False
-    """Whether the number of atoms is to be given."""
+    """Whether the number of atoms must be given."""
 
     def __init__(self, kind: str, options: Mapping[str, Any]) -> None:
         self.kind_read = kind
@@ -122,13 +122,13 @@ class TextFormat(ABC):
 
     @abstractmethod
     def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:
-        """Yield the frames in turn; raises FrameError where none begins or one is not whole.
+        """Yield the frames in order; raises FrameError where no frame begins, or one is incomplete.
 
-        `nbytes`: size of the file; None if it is packed.
+        `nbytes`: size of the file; None if it is compressed.
         """
 
     def is_whole_without_newline(self, raw: bytes) -> bool:
-        """Return whether the last frame is whole though its last line has no end."""
+        """Return whether the last frame is complete, although its last line does not end."""
         return has_all_digits(raw)
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
@@ -158,19 +158,19 @@ class TextFormat(ABC):
         return snapshot
 
     def reader_class(self, reader: Any) -> Any:
-        """Return MDAnalysis' reader, or what is made of it."""
+        """Return MDAnalysis' reader, or a subclass of it."""
         return reader
 
     def made_up(self) -> Iterator[str]:
-        """Yield what else is assumed, in words."""
+        """Yield further assumptions, as texts."""
         yield from ()
 
 
 def has_all_digits(raw: bytes) -> bool:
-    """Return whether the last line of a text is whole though it has no end.
+    """Return whether the last line of a text, which does not end, is complete.
 
-    It is if it has as many words as that before, and its last number as many digits as any, since a
-    number that is cut has fewer.
+    It is if it has as many words as the line before, and its last number has as many digits as any
+    other: a truncated number has fewer.
     """
     before, last = ([b"", *raw.splitlines()])[-2:]
     if not last.strip() or len(before.split()) != len(last.split()):
@@ -186,63 +186,63 @@ def has_all_digits(raw: bytes) -> bool:
 
 
 def _n_digits(number: bytes) -> int:
-    """Return how many digits of a number count."""
+    """Return the number of significant digits."""
     return len(number.strip(b"+-").replace(b".", b"").lstrip(b"0"))
 
 
 def plain(raw: bytes) -> str:
-    """Return bytes as text, a character each, with line ends of this system."""
+    """Return bytes as text, one character a byte, with lines that end in a newline."""
     return raw.decode("latin-1").replace("\r\n", "\n")
 
 
 def text_lines(raw: bytes) -> list[str]:
-    """Return lines as text; `str.splitlines` also ends them within some letters of UTF-8."""
+    """Return lines as text; `str.splitlines` would also split at bytes of some UTF-8 letters."""
     return plain(raw).removesuffix("\n").split("\n")
 
 
 def shown(line: bytes) -> str:
-    """Return how a line begins, for a message."""
+    """Return the beginning of a line, for a message."""
     text = plain(line).rstrip("\n")
-    return repr(text[:SHOWN] + ("..." if len(text) > SHOWN else ""))
+    return repr(text[:MAX_SHOWN] + ("..." if len(text) > MAX_SHOWN else ""))
 
 
-def odd_line(raw: bytes) -> str:
-    """Return which line of a frame is unlike those around it, for a message; empty if none is."""
+def deviating_line(raw: bytes) -> str:
+    """Return a message on the first line with other kinds of words; empty if none."""
     lines = raw.splitlines()
     kinds = [tuple(_REAL.fullmatch(word) is not None for word in line.split()) for line in lines]
-    usual, count = max(Counter(kinds).items(), key=lambda item: len(item[0]) * item[1])
+    most_common, count = max(Counter(kinds).items(), key=lambda item: len(item[0]) * item[1])
     if count < 2:
         return ""
-    begin = kinds.index(usual)
+    begin = kinds.index(most_common)
     for number, kind in enumerate(kinds[begin:], begin):
-        if kind != usual:
+        if kind != most_common:
             return f"its line {number + 1} is {shown(lines[number])}, unlike other lines"
     return ""
 
 
 def integer(line: bytes, what: str) -> int:
-    """Return the number that a line is; raises FrameError."""
+    """Return the number on a line; raises FrameError."""
     if re.fullmatch(rb"\s*\d{1,15}\s*", line) is None:
         raise FrameError(f"{shown(line)} in place of {what}", at_end=not line)
     return int(line)
 
 
 def skip_atoms(
-    lines: Lines, count: int, nbytes: int | None, least: int, *, says: int | None = None
+    lines: Lines, count: int, nbytes: int | None, min_nbytes: int, *, n_atoms: int | None = None
 ) -> None:
-    """Go over the lines of atoms; raises FrameError if the file ends before.
+    """Skip the lines of atoms; raises FrameError if the file ends before.
 
-    `least`: bytes of a line, so that a count that the size refutes is refused at once. `says`: how
-    many atoms the frame says it has, if not as many as lines.
+    `min_nbytes`: of a line, so that a count that does not fit into the file is refused at once.
+    `n_atoms`: number of atoms in the frame's header, if not `count`.
     """
-    says = count if says is None else says
-    if not says:
+    n_atoms = count if n_atoms is None else n_atoms
+    if not n_atoms:
         raise FrameError("a frame of 0 atoms")
     left = None if nbytes is None else nbytes - lines.offset
-    if left is not None and (left + 1) // least < count:
-        raise FrameError(f"says {says} atoms, and {left} bytes follow", at_end=True)
+    if left is not None and (left + 1) // min_nbytes < count:
+        raise FrameError(f"says {n_atoms} atoms, and {left} bytes follow", at_end=True)
     if (n_skipped := lines.skip(count)) < count:
-        raise FrameError(f"says {says} atoms, and {n_skipped} lines follow", at_end=True)
+        raise FrameError(f"says {n_atoms} atoms, and {n_skipped} lines follow", at_end=True)
 
 
 def without_axes(box: np.ndarray | None, periodic: tuple[bool, ...]) -> np.ndarray | None:
@@ -254,7 +254,7 @@ def without_axes(box: np.ndarray | None, periodic: tuple[bool, ...]) -> np.ndarr
 
 
 def remark_on_axes(periodic: tuple[bool, ...], why: str) -> tuple[str, ...]:
-    """Return in words that boxes have no length along some axes."""
+    """Return a note on axes along which boxes have no length."""
     axes = [axis for axis, one in zip("xyz", periodic, strict=True) if not one]
     if not axes:
         return ()
@@ -266,7 +266,7 @@ def remark_on_axes(periodic: tuple[bool, ...], why: str) -> tuple[str, ...]:
 
 
 class SameAtoms:
-    """Sees that frames have the numbers of atoms that the first has, each once."""
+    """Checks that all frames have the atom numbers of the first, each once."""
 
     def __init__(self, noun: str) -> None:
         self._noun = noun
@@ -280,7 +280,9 @@ class SameAtoms:
         if self._first is None:
             self._first = numbers
         if (other := np.setdiff1d(numbers, self._first)).size:
-            raise FrameError(f"an atom has the {self._noun} {other[0]}, which frame 0 has not")
+            raise FrameError(
+                f"an atom has the {self._noun} {other[0]}, which frame 0 does not have"
+            )
 
 
 FORMATS = {
@@ -295,26 +297,26 @@ FORMATS = {
     "TRC": "marked:TRC",
     "MOL2": "marked:MOL2",
 }
-"""By MDAnalysis' names: where each is, beside this module."""
+"""Module beside this one and class of each format, by MDAnalysis' names."""
 _ABOUT_NUMBERS = re.compile("could not convert|inhomogeneous|invalid literal|out of (range|bounds)")
-"""Errors of Python and NumPy for lines that hold something else."""
+"""Errors of Python and NumPy for lines with other contents."""
 
 
 class TextFrames(ForeignFrames):
-    """A file of text whose frames are found by the rules of its format."""
+    """A text file whose frames are found by the rules of its format."""
 
     def __init__(self, path: Path, kind: str, options: Mapping[str, Any]) -> None:
         super().__init__(path)
-        module, _, name = FORMATS[kind].partition(":")
-        home = import_module(f"mdio.layouts.foreign.text.{module}")
-        self.format: TextFormat = getattr(home, name)(kind, options)
+        module_name, _, name = FORMATS[kind].partition(":")
+        module = import_module(f"mdio.layouts.foreign.text.{module_name}")
+        self.format: TextFormat = getattr(module, name)(kind, options)
         if self.format.needs_n_atoms and "n_atoms" not in options:
             raise self._lacks_n_atoms()
         self._starts, self._stops = array("q"), array("q")
         self._n_with = Counter[str]()
-        """By field: in how many frames it is."""
+        """Number of frames that have a field, by field."""
         self._remarks: dict[str, list[int]] = {}
-        """By remark: the first frame that it is about, and how many."""
+        """First frame and number of frames of each remark."""
         try:
             self._divide()
         except BaseException:
@@ -330,7 +332,7 @@ class TextFrames(ForeignFrames):
         return opened_unpacked(self.path)
 
     def _divide(self) -> None:
-        """Find the frames; the last is taken in if it is seen to be whole."""
+        """Find the frames; the last one counts only if it is complete."""
         nbytes = None if packed_as(self.path) in UNPACKED_BY else self.path.stat().st_size
         lines, last = Lines(self._file), None
         problem: FrameError | None = None
@@ -344,7 +346,7 @@ class TextFrames(ForeignFrames):
             except FrameError as error:
                 problem = error
             except (ValueError, LookupError, ArithmeticError) as error:
-                problem = FrameError(f"what stands there cannot be read ({one_line(error)})")
+                problem = FrameError(f"the text there cannot be read ({one_line(error)})")
             size = int(self._file.seek(0, os.SEEK_END)) if nbytes is None else nbytes
             if last is not None and (last.stop < size or self._ends_whole(last)):
                 self._take(last)
@@ -422,7 +424,7 @@ class TextFrames(ForeignFrames):
         except FrameError as error:
             raise self._refusal(frame, str(error)) from error
         except Exception as error:  # MDAnalysis' readers raise anything
-            line = odd_line(raw) if _ABOUT_NUMBERS.search(str(error)) else ""
+            line = deviating_line(raw) if _ABOUT_NUMBERS.search(str(error)) else ""
             problem = line or f"MDAnalysis finds: {one_line(error)}"
             raise self._refusal(frame, problem) from error
         if not self.has_times:
@@ -456,7 +458,7 @@ class TextFrames(ForeignFrames):
         return NamedStream(StringIO(text), f"frame.{self.format.kind_read.lower()}")
 
     def remarks(self) -> Iterator[str]:
-        """Yield what is assumed or not read, in words."""
+        """Yield what is assumed or not read, as texts."""
         yield from self.format.made_up()
         if 0 < (n_timed := self._n_with["time"]) < self.n_frames:
             yield f"times of {plural(n_timed, 'frame')} are left out, since others have none"

@@ -1,11 +1,11 @@
 """Text of frames between marks: PDB and its kin, MOL2 of Tripos, TRC of GROMOS.
 
-Of PDB (https://www.wwpdb.org/documentation/file-format) a frame lies between MODEL and ENDMDL, or
-before END or ENDMDL without MODEL. CRYST1 stands in the header, once for all models; programs that
-write trajectories of changing cells put one before or into each. A molecule of MOL2 begins with
-``@<TRIPOS>MOLECULE``, its name and its counts. TRC (https://www.gromos.net, volume 4) has blocks
-with a name, lines and END; a frame is a run of them: positions are in POSITIONRED, steps and times
-in TIMESTEP, boxes in GENBOX.
+A frame of PDB (https://www.wwpdb.org/documentation/file-format) lies between MODEL and ENDMDL, or,
+without MODEL, ends with END or ENDMDL. CRYST1 stands in the header, once for all models; programs
+that write trajectories of changing cells put one before or into each. A molecule of MOL2 begins
+with ``@<TRIPOS>MOLECULE``, its name and its counts. TRC (https://www.gromos.net, volume 4) has
+blocks with a name, lines and END; a frame is a run of them: positions are in POSITIONRED, steps and
+times in TIMESTEP, boxes in GENBOX.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ CELL = b"CRYST1"
 MODEL, END_OF_MODEL, END = b"MODEL ", b"ENDMDL", b"END"
 _MODEL_LINE = re.compile(rb"^MODEL.*\n?", re.MULTILINE)
 LAST = (b"CONECT", b"MASTER")
-"""Records behind the atoms of all models."""
+"""Records after the atoms of all models."""
 NO_END = "the file ends without END or ENDMDL: whether atoms are missing cannot be told"
 COORDINATES_END = 54
-"""Column behind the coordinates."""
+"""First column after the coordinates."""
 
 
 @dataclass(slots=True)
-class Seen:
-    """One model, as it is passed."""
+class Model:
+    """One model, filled in as its lines are read."""
 
     start: int
     n_atoms: int = 0
     cells: list[bytes] = field(default_factory=list)
     has_cell_inside: bool = False
-    """Whether a cell stands behind MODEL or atoms."""
+    """Whether a cell follows MODEL or an atom."""
     is_ended: bool = False
-    """Whether a record says that no atoms follow."""
+    """Whether a record ends the model."""
 
 
 class PDB(TextFormat):
@@ -76,13 +76,13 @@ class PDB(TextFormat):
             yield span
 
     def made_up(self) -> Iterator[str]:
-        """Yield which frames have no box."""
+        """Yield a note on frames without a box."""
         if self._n_without:
             yield f"{plural(self._n_without, 'frame')} without CRYST1 beside others with it: no box"
 
     @staticmethod
     def _take_cell_behind(lines: Lines) -> None:
-        """Go over the cell of a file that has one behind each model, and none before the first."""
+        """Skip the cell after a model, in a file with cells after models."""
         if not lines.peek().startswith(CELL):
             raise FrameError(
                 f"{shown(lines.peek())} behind a model, where those before have CRYST1: whether "
@@ -91,12 +91,12 @@ class PDB(TextFormat):
         lines.next()
 
     @staticmethod
-    def _next(lines: Lines) -> Seen | None:
-        """Go over a frame; return what is seen of it, None if no atoms are left."""
-        model = Seen(lines.offset)
+    def _next(lines: Lines) -> Model | None:
+        """Read one model; None if no atoms are left."""
+        model = Model(lines.offset)
         is_in_model, line = False, b""
-        while following := lines.peek():
-            line = following
+        while next_line := lines.peek():
+            line = next_line
             record = line[:6]
             is_model = record == MODEL or line.rstrip() == MODEL.rstrip()
             if is_model and model.n_atoms:
@@ -123,28 +123,28 @@ class PDB(TextFormat):
         return model if model.n_atoms else None
 
     def is_whole_without_newline(self, raw: bytes) -> bool:
-        """Return whether the last line is a mark, or holds all coordinates of an atom."""
+        """Return whether the last line is a mark, or has all coordinates of an atom."""
         last = raw.splitlines()[-1]
         return not last.startswith(ATOMS) or len(last.rstrip()) >= COORDINATES_END
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
         """Return a frame with the cell of the header.
 
-        Without MODEL, since MDAnalysis looks for cells behind it where it counts fewer of them.
+        Without MODEL: MDAnalysis looks for cells after it if there are fewer cells than models.
         """
         return plain(self._header_cell + _MODEL_LINE.sub(b"", raw))
 
 
 def _may_be_cut(line: bytes) -> bool:
-    """Return whether the last line of a file may be the beginning of another record."""
+    """Return whether the last line of a file may be a truncated record."""
     return line.strip() != b"" and not line.endswith(b"\n") and not line.startswith((*LAST, END))
 
 
 class PQR(PDB):
-    """PQR, whose numbers are words."""
+    """PQR, with numbers separated by spaces."""
 
     def is_whole_without_newline(self, raw: bytes) -> bool:
-        """Return whether the numbers of the last line have decimals as those of the first."""
+        """Return whether the numbers of the last line have as many decimals as others."""
         return TextFormat.is_whole_without_newline(self, raw) or not raw.splitlines()[
             -1
         ].startswith(ATOMS)
@@ -152,10 +152,10 @@ class PQR(PDB):
 
 SECTION = b"@<TRIPOS>"
 MOL2_CELL, MOL2_END = b"CRYSIN", b"END"
-OF_A_BOND = 4
-"""Words: its number, two atoms, its type."""
+BOND_WORDS = 4
+"""Words of a bond: number, two atoms, type."""
 COUNTED = (b"ATOM", b"BOND")
-"""Sections whose lines the molecule counts, in that order."""
+"""Sections whose numbers of lines a molecule's header has, in that order."""
 
 
 class MOL2(TextFormat):
@@ -167,7 +167,7 @@ class MOL2(TextFormat):
             if line.strip() and not line.startswith(b"#"):
                 raise FrameError(f"{shown(line)} in place of @<TRIPOS>MOLECULE")
             lines.next()
-        usual: dict[bytes, int] = {}
+        first_sections: dict[bytes, int] = {}
         while lines.peek():
             start = lines.offset
             line = lines.next()
@@ -175,36 +175,38 @@ class MOL2(TextFormat):
                 text = f"{shown(line)} in place of @<TRIPOS>MOLECULE"
                 raise FrameError(text, at_end=not line.endswith(b"\n"))
             lines.next()
-            says = lines.next()
-            counts = says.split()
+            header = lines.next()
+            counts = header.split()
             if not counts or not all(word.isdigit() for word in counts):
-                raise FrameError(f"{shown(says)} in place of numbers of atoms and bonds")
+                raise FrameError(f"{shown(header)} in place of numbers of atoms and bonds")
             expected = {name: int(one) for name, one in zip(COUNTED, counts, strict=False)}
-            has = self._sections(lines, expected | {MOL2_CELL: 1})
-            if MOL2_CELL in has:
+            n_lines = self._sections(lines, expected | {MOL2_CELL: 1})
+            if MOL2_CELL in n_lines:
                 expected[MOL2_CELL] = 1
             for name, count in expected.items():
-                if has.get(name, 0) != count:
+                if n_lines.get(name, 0) != count:
                     raise FrameError(
-                        f"{has.get(name, 0)} lines of section {plain(name)}, expected {count}",
+                        f"{n_lines.get(name, 0)} lines of section {plain(name)}, expected {count}",
                         at_end=not lines.peek(),
                     )
-            usual = usual or has
-            rest = lines.peek()
-            is_last = not rest.endswith(b"\n")
-            if rest and is_last and MOL2_CELL not in usual:
-                raise FrameError(f"{shown(rest)} at the end, perhaps of a section", at_end=True)
-            if is_last and (missing := usual.keys() - has.keys()):
+            first_sections = first_sections or n_lines
+            next_line = lines.peek()
+            is_last = not next_line.endswith(b"\n")
+            if next_line and is_last and MOL2_CELL not in first_sections:
+                raise FrameError(
+                    f"{shown(next_line)} at the end, perhaps of a section", at_end=True
+                )
+            if is_last and (missing := first_sections.keys() - n_lines.keys()):
                 raise FrameError(
                     f"no section {plain(min(missing))}, which the first has", at_end=True
                 )
             yield Span(start, lines.offset, int(counts[0]))
 
     @staticmethod
-    def _sections(lines: Lines, most: dict[bytes, int]) -> dict[bytes, int]:
-        """Go to the next molecule, or what belongs to none; return how many lines sections have.
+    def _sections(lines: Lines, max_lines: dict[bytes, int]) -> dict[bytes, int]:
+        """Skip to the end of a molecule; return the number of lines of each section.
 
-        `most`: how many they may have.
+        `max_lines`: most lines of sections.
         """
         has: dict[bytes, int] = {}
         section = b""
@@ -218,18 +220,18 @@ class MOL2(TextFormat):
                     break
                 has.setdefault(section, 0)
             elif section and line.strip() and not line.startswith(b"#"):
-                if has[section] == most.get(section):
+                if has[section] == max_lines.get(section):
                     break
                 has[section] += 1
             lines.next()
         return has
 
     def is_whole_without_newline(self, raw: bytes) -> bool:
-        """Return whether the last section is none of coordinates or a cell, nor a bond cut."""
+        """Return whether the last section is not coordinates, a cell or a truncated bond."""
         section = raw[raw.rfind(SECTION) + len(SECTION) :].split()[0]
         n_words = len(raw.splitlines()[-1].split())
         return section in (b"SUBSTRUCTURE", MOL2_END) or (
-            section == b"BOND" and n_words >= OF_A_BOND
+            section == b"BOND" and n_words >= BOND_WORDS
         )
 
 
@@ -241,12 +243,12 @@ BOUNDARIES = {0: "none", 1: "rectangular", 2: "triclinic"}
 
 
 class BlockError(FrameError):
-    """There is no whole block here."""
+    """There is no complete block here."""
 
     def __init__(self, text: str, *, at_end: bool, name: str = "") -> None:
         super().__init__(text, at_end=at_end)
         self.name = name
-        """The block that is not whole."""
+        """Name of the incomplete block."""
 
 
 class TRC(TextFormat):
@@ -255,23 +257,23 @@ class TRC(TextFormat):
     def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:  # noqa: ARG002
         """Yield the frames."""
         first, start, n_atoms = "", 0, 0
-        blocks, usual = list[str](), list[str]()
+        blocks, first_blocks = list[str](), list[str]()
         name: str | None = None
         while name != "":
             offset = lines.offset
             try:
                 name, n_rows = _block(lines)
             except BlockError as error:
-                # What is left over behind the last block of a frame is none of that frame.
+                # The rest after the last block of a frame does not belong to that frame.
                 if blocks and (not error.name or first.startswith(error.name)):
-                    yield self._span(start, offset, n_atoms, blocks, usual, is_last=True)
+                    yield self._span(start, offset, n_atoms, blocks, first_blocks, is_last=True)
                 raise
             if not first and name in READ:
                 first = name
             if first and name in ("", first):
                 if blocks:
-                    yield self._span(start, offset, n_atoms, blocks, usual, is_last=not name)
-                    usual = usual or blocks
+                    yield self._span(start, offset, n_atoms, blocks, first_blocks, is_last=not name)
+                    first_blocks = first_blocks or blocks
                 start, blocks, n_atoms = offset, [], 0
             if first:
                 blocks.append(name)
@@ -282,13 +284,19 @@ class TRC(TextFormat):
 
     @staticmethod
     def _span(
-        start: int, stop: int, n_atoms: int, blocks: list[str], usual: list[str], *, is_last: bool
+        start: int,
+        stop: int,
+        n_atoms: int,
+        blocks: list[str],
+        first_blocks: list[str],
+        *,
+        is_last: bool,
     ) -> Span:
-        """Return a frame; raises FrameError: it has no positions, or lacks what others have."""
+        """Return a frame; raises FrameError if it lacks positions, or a block of frame 0."""
         if POSITIONS not in blocks:
             text = f"blocks {', '.join(blocks)} without {POSITIONS}"
             raise FrameError(text, at_end=is_last)
-        if is_last and (missing := [one for one in usual if one not in blocks]):
+        if is_last and (missing := [name for name in first_blocks if name not in blocks]):
             raise FrameError(
                 f"blocks {', '.join(blocks)}, without the {missing[0]} of the first frame",
                 at_end=True,
@@ -298,27 +306,27 @@ class TRC(TextFormat):
         return Span(start, stop, n_atoms, fields, remarks)
 
     def is_whole_without_newline(self, raw: bytes) -> bool:
-        """Return whether the last block has its END."""
+        """Return whether the last block ends with END."""
         return raw.rstrip().endswith(b"\n" + BLOCK_END)
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
-        """Return the frame behind a title."""
+        """Return a title and the frame."""
         return TITLE + plain(raw)
 
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
         """Return a frame."""
         words = plain(raw).split()
-        has = {name: name in words for name in READ}
-        if has[BOX] and (key := words[words.index(BOX) + 1]) not in map(str, BOUNDARIES):
+        has_block = {name: name in words for name in READ}
+        if has_block[BOX] and (key := words[words.index(BOX) + 1]) not in map(str, BOUNDARIES):
             raise FrameError(f"{BOX} with boundaries {key}, expected 0, 1 or 2")
         snapshot = super().read(raw, n_atoms)
-        if not has[TIME]:
+        if not has_block[TIME]:
             snapshot.time = snapshot.step = None
         return snapshot
 
 
 def _block(lines: Lines) -> tuple[str, int]:
-    """Go over a block; return its name and rows of three numbers, no name at the end of the file.
+    """Skip a block; return its name and number of rows; an empty name at the end of the file.
 
     Raises FrameError: the file ends within it.
     """
