@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from operator import index
 from os import PathLike
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -21,6 +23,7 @@ from mdio.core.errors import (
     FrameRangeError,
     MdioError,
     OptionError,
+    SourceError,
     named_read_error,
 )
 from mdio.core.files.in_flight import ByteRange, Opening, Prefetch
@@ -51,6 +54,14 @@ TIMES_MADE_UP = "times are made up"
 """Beginning of the note in `TrajectoryInfo.made_up`."""
 STEPS_KNOWN = f"{TIMES_MADE_UP}, though steps are known"
 """Beginning of the note where the format numbers integration steps."""
+
+
+def working_folder() -> str:
+    """Return the working folder; empty if it has been removed."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""
 
 
 def chunk_boundaries(info: TrajectoryInfo) -> NDArray[np.int64]:
@@ -141,7 +152,9 @@ class Layout(Closing, ABC):
     """A trajectory on disk, opened for reading on first use.
 
     A layout pickles as (path, options) and reopens in the process that unpickles it: no handle
-    crosses a process. Subclasses implement `_open`, `_read_into`, `_close` and `sniff`.
+    crosses a process. Threads may share one; they read in turn. A relative path is one in the
+    folder in which the layout was made. Subclasses implement `_open`, `_read_into`, `_close` and
+    `sniff`.
 
     Parameters
     ----------
@@ -199,6 +212,9 @@ class Layout(Closing, ABC):
         self.options = options
         self._check_options()
         self._info: TrajectoryInfo | None = None
+        self._lock = RLock()
+        """Held while files are opened, read or closed."""
+        self._folder = "" if self.path.is_absolute() else working_folder()
 
     def _check_options(self) -> None:
         dt = self.options.get("dt")
@@ -247,14 +263,26 @@ class Layout(Closing, ABC):
     def info(self) -> TrajectoryInfo:
         """Facts of the trajectory; opens it if need be."""
         if self._info is None:
-            try:
-                self._info = self._open()
-                self._opens_ahead = self._opening_waits()
-            except OSError as error:
-                self._explain(error)
-                raise
-            self._check_identity()
+            with self._lock:
+                if self._info is None:
+                    self._open_checked()
+        assert self._info is not None
         return self._info
+
+    def _open_checked(self) -> None:
+        self._keep_path()
+        try:
+            self._info = self._open()
+            self._opens_ahead = self._opening_waits()
+        except OSError as error:
+            self._explain(error)
+            raise
+        self._check_identity()
+
+    def _keep_path(self) -> None:
+        """Make a relative path absolute if the working folder has changed."""
+        if self._folder and working_folder() != self._folder:
+            self.path, self._folder = Path(self._folder) / self.path, ""
 
     def _check_identity(self) -> None:
         """Raise if another output has taken the path since this one was first opened."""
@@ -349,6 +377,8 @@ class Layout(Closing, ABC):
             The bytes on disk are not what they should be.
         """
         info = self._info or self.info
+        if type(start) is not int or type(stop) is not int:
+            start, stop = index(start), index(stop)  # NumPy's small integers overflow
         if not 0 <= start <= stop <= info.n_frames:
             raise FrameRangeError(
                 f"{self.path}: frames {start}:{stop} asked for, but it has {info.n_frames} frames; "
@@ -363,19 +393,37 @@ class Layout(Closing, ABC):
                 velocities=info.has_velocities and "velocities" in self.fields,
                 forces=info.has_forces and "forces" in self.fields,
             )
-        elif out.positions.shape[:2] != (stop - start, n_atoms):
-            shape_text = f"{out.n_frames} frames of {out.n_atoms} atoms"
-            raise ValueError(f"out holds {shape_text}, but {stop - start} of {n_atoms} are read")
+        else:
+            self._check_out(out, stop - start, n_atoms, info)
         if start < stop:
-            try:
-                if self._opens_ahead and not self._reads_announced:
-                    self._prefetch_run(start, stop, indices)
-                reads = None if self.cache is None else self._cached_reads(indices)
-                (self._read_into if reads is None else reads.read)(start, stop, indices, out)
-            except Exception as error:
-                self._explain(error, (start, stop - 1))
-                raise
+            with self._lock:
+                try:
+                    if self._opens_ahead and not self._reads_announced:
+                        self._prefetch_run(start, stop, indices)
+                    reads = None if self.cache is None else self._cached_reads(indices)
+                    (self._read_into if reads is None else reads.read)(start, stop, indices, out)
+                except Exception as error:
+                    self._explain(error, (start, stop - 1))
+                    raise
         return out
+
+    def _check_out(
+        self, out: FrameBlock, n_frames: int, n_atoms: int, info: TrajectoryInfo
+    ) -> None:
+        """Raise an error unless a run of frames can be read into `out`."""
+        positions, velocities, forces = out.positions, out.velocities, out.forces
+        if positions.shape[:2] != (n_frames, n_atoms):
+            shape_text = f"{out.n_frames} frames of {out.n_atoms} atoms"
+            raise ValueError(f"out holds {shape_text}, but {n_frames} of {n_atoms} are read")
+        if positions.dtype != np.float32:
+            raise TypeError(f"out holds positions of {positions.dtype}; they must be float32")
+        if not positions.flags.writeable:
+            raise ValueError("out is read-only; give a block of arrays that can be written")
+        if (velocities is not None and not info.has_velocities) or (
+            forces is not None and not info.has_forces
+        ):
+            name = "forces" if info.has_velocities or velocities is None else "velocities"
+            raise SourceError(f"{self.path}: there are no {name} in it; leave them out")
 
     def _atom_indices(self, atoms: ArrayLike, n_atoms: int) -> AtomIndices:
         message = f"{self.path}: atom indices must be a list of numbers from 0 to {n_atoms - 1}"
@@ -634,12 +682,13 @@ class Layout(Closing, ABC):
 
     def close(self) -> None:
         """Close files; reading again opens them again."""
-        if self._info is not None:
-            self.prefetch(())
-            self._prefetch = None
-            self._close_cached()
-            self._info = None
-            self._close()
+        with self._lock:
+            if self._info is not None:
+                self.prefetch(())
+                self._prefetch = None
+                self._close_cached()
+                self._info = None
+                self._close()
 
     def __del__(self) -> None:
         with suppress(Exception):  # the interpreter may be ending
@@ -654,7 +703,8 @@ class Layout(Closing, ABC):
 
     def __reduce__(self) -> tuple[Any, ...]:
         options = {"verify": self.verify, "uuid": self.uuid, "cache": self.cache}
-        arguments = (type(self), str(self.path.absolute()), self.fields, self.options | options)
+        path = str(Path(self._folder) / self.path if self._folder else self.path)
+        arguments = (type(self), path, self.fields, self.options | options)
         return _reopen, arguments, {"_opened_state": self._opened_state}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -70,7 +70,6 @@ class SegmentsLayout(Layout):
     _manifest: dict[str, Any]
     _manifest_state: tuple[int, ...] | None
     """Of the manifest's file when it was read."""
-    _locate: Callable[[str], Path]
     _segments: list[Segment]
     _edges: NDArray[np.int64]
     _opened: dict[int, Layout]
@@ -111,7 +110,6 @@ class SegmentsLayout(Layout):
             _, self._manifest, self._manifest_state = self._opened_state
         manifest = self._manifest
         self._segments = segments_of(manifest, self.path)
-        self._locate = Redirect(self.path, manifest).place
         self._edges = np.array([0, *(segment.stop for segment in self._segments)], np.int64)
         self._opened, self._early = {}, set()
         if self._opened_state is not None:
@@ -134,6 +132,11 @@ class SegmentsLayout(Layout):
             source=manifest["source"],
             flaws=Flaws(made_up=tuple(manifest["source"].get("made_up", ()))),
         )
+
+    def _locate(self, file: str) -> Path:
+        """Return the path of a file of the manifest."""
+        self._keep_path()
+        return Redirect(self.path, self._manifest).place(file)
 
     def _readable_segment(self) -> Layout:
         """Return the first segment; without verifying, the first that is undamaged."""
