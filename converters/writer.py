@@ -69,6 +69,7 @@ class _Growing:
         """UUID of the stored output; None = nothing stored yet."""
         self.result: ConvertResult | None = None
         """Result of the last addition."""
+        self._has_warned = False
 
     def plan(self, new: Layout) -> Conversion:
         """Plan the output with the frames of `new` behind those that it has."""
@@ -84,7 +85,12 @@ class _Growing:
     def add(self, new: Layout) -> None:
         """Add the frames of `new`; raises OutputError, and then it stays as it was."""
         conversion = self.plan(new)
+        planned = conversion.plan.notes
         self.result = conversion.run(Serial(), force=self.force and self.uuid is None)
+        lost = [note for note in self.result.plan.notes if note not in planned]
+        for note in lost if not self._has_warned else ():
+            self._has_warned = True
+            warnings.warn(f"{self.out}: {note}", stacklevel=2)
         self.n_frames, self.uuid = conversion.plan.n_frames, conversion.uuid
 
     def continue_from(self, n_atoms: int, time_ps: float) -> TrajectoryInfo:
@@ -452,6 +458,13 @@ class Writer:
             array("time", time, (n_frames,), np.float64),
             array("step", step, (n_frames,), np.int64),
         )
+        if not (block.step == np.asarray(step)).all():
+            raise ValueError(f"{self.out}: step is {step!r}; give whole numbers")
+        lengths, angles = block.box[:, :3], block.box[:, 3:]
+        if not ((lengths >= 0).all() and (angles >= 0).all() and (angles < 180).all()):
+            raise ValueError(
+                f"{self.out}: the box is {box!r}; give 3 lengths, and 3 angles below 180"
+            )
         if self._block is None and n_frames:
             self._begin(block, [name for name, values in arrays.items() if values is not None])
         for name, is_stored in self._stored.items():

@@ -79,6 +79,15 @@ def sparse_fields(infos: Sequence[TrajectoryInfo]) -> tuple[str, ...]:
     return tuple(sorted(sparse))
 
 
+def fill_absent(block: FrameBlock, info: TrajectoryInfo) -> None:
+    """Fill fields that a member of a trajectory lacks with NaN, and take them out of `block`."""
+    for name in ("velocities", "forces"):
+        values = getattr(block, name)
+        if values is not None and not getattr(info, f"has_{name}"):
+            values[...] = np.nan
+            setattr(block, name, None)
+
+
 Runs = Iterable[tuple[int, int]]
 
 

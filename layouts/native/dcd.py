@@ -49,7 +49,7 @@ from mdio.core.frames import AtomIndices, Flaws, FrameBlock, LostBytes, Trajecto
 from mdio.core.kernels import planar_to_xyz, xyz_to_planar
 from mdio.core.units import AKMA_TO_PS, FS_TO_PS
 from mdio.layouts.base import FormatFacts, Timing
-from mdio.layouts.native.encoder import Bytes, Encoder
+from mdio.layouts.native.encoder import Bytes, Encoder, coarse_times
 from mdio.layouts.native.file import NO_ATOMS, Field, NativeLayout, PositionalFile, spare_gaps
 from mdio.layouts.tables import ChunkTable, FrameTable, Tables, frame_chunk_table
 
@@ -572,8 +572,8 @@ class DCDEncoder(Encoder):
 
     The time of a frame is not stored: readers compute it from the number of the first step, the
     steps between frames and the time step, in single precision. Where times are not equally
-    spaced (see `lost`), they run evenly from the first to the last, or by 1 ps if the last is not
-    after the first; from 0 if the first is no number.
+    spaced (see `lost_times`), they run evenly from the first to the last, or by 1 ps if the last is
+    not after the first; from 0 if the first is not a number.
     """
 
     @property
@@ -609,14 +609,20 @@ class DCDEncoder(Encoder):
         xyz_to_planar(block.positions, planes[:, :, 1:-1].view("<f4"))
         return out
 
-    def lost(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> str | None:  # noqa: ARG002
+    def keeps_steps(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> bool:
+        """Return whether the header has these steps; see the base class."""
+        return _clock(time, step)[:2] == (step[0], step[1] - step[0])
+
+    def lost_times(self, time: NDArray[np.float64]) -> str | None:
         """Return a sentence if these times are not equally spaced, with the first that differs."""
         even = _first(time) + _dt(time) * np.arange(len(time))  # what `_clock` makes of them
         # Times may come from a format in single precision, and go into one.
         tolerance = min(4e-7 * np.abs(even).max() + 1e-6 * _dt(time), _dt(time) / 4)
         differ = ~(np.abs(time - even) <= tolerance)  # NaN too
         if not differ.any():
-            return None
+            istart, nsavc, dt_ps = _clock(time, np.empty(0, np.int64))
+            stored_dt = float(np.float32(dt_ps / AKMA_TO_PS / nsavc)) * AKMA_TO_PS * nsavc
+            return coarse_times(time, (np.arange(len(time)) + istart / nsavc) * stored_dt)
         first = int(np.argmax(differ))
         ascends = 0 < time[-1] - _first(time) < np.inf and np.isfinite(time[0])
         remedy = (

@@ -9,6 +9,7 @@ whose frames have one size (`Encoder.frame_nbytes`) can be written anywhere in a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -101,20 +102,39 @@ class Encoder(ABC):
         """Return the bytes of a frame that begins so, where frames differ in size."""
         raise NotImplementedError
 
-    def lost(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> str | None:  # noqa: ARG002
-        """Return in a sentence what of these times the format could not keep, if anything."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            stored = time.astype(np.float32).astype(np.float64)
-            dt = abs(time[-1] - time[0]) / max(1, len(time) - 1) or 1.0
-            differ = np.abs(stored - time) > dt / 4
-        if not differ.any():
-            return None
-        first = int(np.argmax(differ))
-        return (
-            f"times are stored in single precision, too coarse for steps of {dt:g} ps: frame "
-            f"{first} is the first to differ, at {stored[first]:.10g} ps instead of "
-            f"{time[first]:.10g} ps; h5md and zarr hold any times"
-        )
+    def notes(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> Iterator[str]:
+        """Yield a sentence on times, and one on steps, that the format cannot hold."""
+        if (lost := self.lost_times(time)) is not None:
+            yield lost
+        if (np.diff(step) > 1).any() and not self.keeps_steps(time, step):
+            yield (
+                f"steps ({step[0]}, {step[1]}, ...) are not stored: in this format they are the "
+                "numbers of frames; h5md, zarr, trr and xtc hold any steps"
+            )
+
+    def keeps_steps(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> bool:  # noqa: ARG002
+        """Return whether the file has these steps; otherwise its frames are counted."""
+        return True
+
+    def lost_times(self, time: NDArray[np.float64]) -> str | None:
+        """Return a sentence on times that the format cannot hold; None if it holds all."""
+        with np.errstate(over="ignore"):
+            return coarse_times(time, time.astype(np.float32).astype(np.float64))
+
+
+def coarse_times(time: NDArray[np.float64], stored: NDArray[np.float64]) -> str | None:
+    """Return a sentence on times that differ when they are `stored`; None if none does much."""
+    with np.errstate(invalid="ignore"):
+        dt = abs(time[-1] - time[0]) / max(1, len(time) - 1) or 1.0
+        differ = np.abs(stored - time) > dt / 4
+    if not differ.any():
+        return None
+    first = int(np.argmax(differ))
+    return (
+        f"times are stored in single precision, too coarse for steps of {dt:g} ps: frame "
+        f"{first} is the first to differ, at {stored[first]:.10g} ps instead of "
+        f"{time[first]:.10g} ps; h5md and zarr hold any times"
+    )
 
 
 def summed(record: PieceRecord, frame_nbytes: int | None) -> list[tuple[int, int]]:

@@ -148,9 +148,7 @@ class FileWriter(LayoutWriter):
         with output_errors(self.path):
             self._file.write(0, self._encoder.header(time, step))
             os.fsync(self._file.fileno())
-        lost = self._encoder.lost(time, step)
-        if lost is not None:
-            self.notes.append(lost)
+        self.notes += self._encoder.notes(time, step)
         if self._n_open and not self._encoder.keeps_open_boxes:
             self.notes.append(
                 f"{self.container} cannot hold boxes that have no length along some axes: "

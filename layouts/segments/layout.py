@@ -21,7 +21,7 @@ from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.places import Redirect
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
-from mdio.layouts.base import FormatFacts, Layout, Timing
+from mdio.layouts.base import FormatFacts, Layout, Timing, fill_absent
 from mdio.layouts.registry import layout_class
 from mdio.layouts.segments.files import (
     MANIFEST,
@@ -237,6 +237,7 @@ class SegmentsLayout(Layout):
             first_frame = int(self._edges[number])
             rows = block.frames(slice(first_frame + first - start, first_frame + end - start))
             layout = self._segment(number)
+            fill_absent(rows, layout.info)
             try:
                 layout.read(first, end, atoms, rows)
             except SourceError as error:

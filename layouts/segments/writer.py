@@ -125,7 +125,7 @@ class SegmentsWriter(LayoutWriter):
         self._tables: dict[int, bytes] = {}
         """Checksums of the complete segments."""
         self._time_last_ps = 0.0
-        self._has_lost_times = False
+        self._has_noted = False
         self._has_box = False
         self._joined: dict[int, int] = {}
         """Offsets, in their segments, of pieces that earlier runs have joined, by first frame."""
@@ -237,10 +237,10 @@ class SegmentsWriter(LayoutWriter):
         parts = [part for record in records for part in summed(record, size)]
         sums, sizes = zip((crc32c(header), len(header)), *parts, strict=True)
         crc = crc32c_joined(np.array(sums, np.uint32), np.cumsum((0, *sizes)))
-        lost = self._encoder.lost(time, step)
-        if lost is not None and not self._has_lost_times:
-            self._has_lost_times = True  # noted once, with the figures of one segment
-            self.notes.append(lost)
+        if not self._has_noted:  # once, with the figures of one segment
+            notes = list(self._encoder.notes(time, step))
+            self._has_noted = bool(notes)
+            self.notes += notes
         self._has_box = self._has_box or any(bool(record.box.any()) for record in records)
         segment, info, offsets = describe_segment(
             self.path, number, self._encoder, self.container, self._first_frames[number], crc

@@ -26,7 +26,13 @@ from mdio.core.frames import (
     concatenate_columns,
 )
 from mdio.core.topology import Topology
-from mdio.layouts.base import FormatFacts, Layout, chunk_boundaries, sparse_fields
+from mdio.layouts.base import (
+    FormatFacts,
+    Layout,
+    chunk_boundaries,
+    fill_absent,
+    sparse_fields,
+)
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views import KEEP_ALL, check_overlap
 from mdio.layouts.views.joining import Joining, join
@@ -321,11 +327,7 @@ class ChainLayout(Layout):
     def _read_member(
         self, number: int, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        info = self._infos[number]
-        for name in ("velocities", "forces"):
-            if getattr(block, name) is not None and not getattr(info, f"has_{name}"):
-                getattr(block, name)[...] = np.nan
-                setattr(block, name, None)
+        fill_absent(block, self._infos[number])
         if start < stop:  # a member may have no frames
             self._use(number).read(start, stop, atoms=atoms, out=block)
 
