@@ -149,7 +149,8 @@ class VerifyResult:
     max_abs_diff_angstrom: float = 0.0
     """Largest difference of a coordinate; 0.0 too where nothing was compared."""
     allowed_diff_angstrom: float | None = None
-    """Difference that the output's precision allows; None if nothing was compared."""
+    """Difference that the output's precision allows, besides float32 rounding where a format has
+    units of its own (three units in the last place); None if nothing was compared."""
     bad: list[str] = field(default_factory=list)
     """Problems, one line each."""
 

@@ -31,6 +31,7 @@ from mdio.core.cache import Cache
 from mdio.core.errors import FrameReadError, SourceError
 from mdio.core.files.store import is_remote, to_path
 from mdio.core.frames import absent_frames
+from mdio.core.words import did_you_mean
 from mdio.layouts.base import Layout, cache_notes
 from mdio.layouts.foreign.universe import made_for_mdanalysis
 from mdio.layouts.h5md import layout as h5md
@@ -103,6 +104,9 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         super().__init__(filename, convert_units=convert_units, **kwargs)
+        for name in kwargs:  # others belong to the topology's parser
+            if hint := did_you_mean(name, ("group", "verify", "cache", "cache_size")):
+                warnings.warn(f"{filename}: no reader has the option {name}{hint}", stacklevel=2)
         options = {} if group is None else {"group": group}
         self._layout: Layout = open_layout(
             self.filename,
@@ -111,7 +115,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
             cache=Cache.from_option(cache, cache_size),
             **options,
         )
-        self._n_told = 0
+        self._n_notes = 0
         if n_atoms is not None:
             self._layout.options["n_atoms"] = n_atoms
         info = self._layout.info
@@ -146,7 +150,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
     def layout(self) -> Layout:
         """The layout underneath: its `read` gives blocks of frames without a Timestep.
 
-        From then on the reader reads nothing ahead, since a layout is for one thread at a time.
+        From then on the reader reads nothing ahead, since threads read a layout in turn.
         """
         return self._cache.use_alone()
 
@@ -220,9 +224,9 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
     def _tell(self) -> None:
         """Warn once with the cache's notes."""
         notes = cache_notes(self._layout)
-        for note in notes[self._n_told :]:
+        for note in notes[self._n_notes :]:
             warnings.warn(note, stacklevel=2)
-        self._n_told = len(notes)
+        self._n_notes = len(notes)
 
     def timeseries(
         self,

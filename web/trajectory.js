@@ -37,6 +37,8 @@ export class Trajectory {
 
   // Returns the positions of a frame, (atoms, 3) float32, angstrom; the next chunk comes meanwhile.
   async frame(number) {
+    if (!Number.isInteger(number) || number < 0 || number >= this.nFrames)
+      throw new RangeError(`there is no frame ${number}: give a whole number from 0 to ${this.nFrames - 1}`);
     const nInChunk = this.positions.chunks[0];
     const run = Math.floor(number / nInChunk);
     const wanted = this.run(run);

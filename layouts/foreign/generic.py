@@ -23,6 +23,7 @@ from mdio.core.errors import OptionError, SourceError
 from mdio.core.files.fingerprint import read_head
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.topology import Topology
+from mdio.core.words import did_you_mean
 from mdio.layouts.base import FormatFacts, Layout, Timing, needless_option_error
 from mdio.layouts.foreign.packed import PACKED, UNPACKED_BY, head_unpacked, packed_as
 from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot
@@ -206,6 +207,14 @@ class GenericLayout(Layout):
     def _kind(self) -> str | None:
         """Return the format as MDAnalysis calls it; None if it is to find out."""
         kind = self.options.get("format") or _format_of(self.path)
+        if "format" in self.options and kind not in FORMATS:
+            import MDAnalysis as mda
+
+            if kind not in (known := {*mda._READERS, *FORMATS}):
+                raise OptionError(
+                    f"{self.path}: there is no format {kind!r}{did_you_mean(str(kind), known)}; "
+                    f"give one of {', '.join(sorted(FORMATS))}"
+                )
         if kind in OF_TWO and "format" not in self.options:
             kind = _begins_as(self.path) or kind
         others = getattr(sys.modules.get("MDAnalysis"), "_READERS", {})

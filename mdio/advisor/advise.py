@@ -181,8 +181,12 @@ def advise(
     several = executor is not None and executor.n_workers > 1
     n_workers = executor.n_workers if executor is not None and several else available_cores()
     n_ranks = n_workers if ranks is None else ranks
-    if n_ranks < 1 or passes < 1:
-        raise PlanError(f"{n_ranks} ranks, {passes} passes: give 1 or more of each")
+    if min(n_ranks, passes) < 1 or not (
+        hasattr(n_ranks, "__index__") and hasattr(passes, "__index__")
+    ):
+        raise PlanError(f"{n_ranks} ranks, {passes} passes: give whole numbers of 1 or more")
+    if allow_lossy is not None and not allow_lossy > 0:
+        raise PlanError(f"allow_lossy is {allow_lossy}; give a positive step in angstrom")
 
     def decide() -> Advice:
         profile = forecast.machine if isinstance(forecast.machine, Profile) else None

@@ -129,6 +129,10 @@ def analyze(
     chosen = make_kernel(kernel, select)
     if blocks_per_worker < 1:
         raise PlanError(f"{blocks_per_worker} blocks per worker; give 1 or more")
+    if not isinstance(reducer, Reducer | None):
+        raise PlanError(
+            f"the reducer is {reducer!r}; give a Reducer, such as mdio.Mean()"
+        )
     if gather not in GATHERS:
         raise PlanError(f"the gather is {gather!r}; give one of {', '.join(GATHERS)}")
     chosen_executor = choose_executor(executor, workers)

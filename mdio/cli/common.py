@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from mdio.core.errors import MdioError, PlanError
-from mdio.core.words import without_passwords
+from mdio.core.words import nbytes_from, without_passwords
 from mdio.layouts.views.options import OLD_PBC_NAMES
 
 
@@ -54,8 +54,6 @@ def add(
 
 if TYPE_CHECKING:
     from mdio.parallel.executors import Executor
-
-UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def arguments_for(target: Callable[..., Any] | Mapping[str, Any], args: argparse.Namespace) -> Any:
@@ -154,7 +152,8 @@ def with_settings(
     except MdioError:
         raise
     except (TypeError, ValueError) as error:
-        raise PlanError(f"{name}: {error}; arguments are given with --set") from error
+        problem = re.sub(r"^[\w.<>]+\(\) ", "it ", str(error))  # the name of the class is internal
+        raise PlanError(f"{name}: {problem}; arguments are given with --set") from error
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
@@ -187,14 +186,11 @@ def print_notes(command: str, notes: Sequence[str]) -> None:
 
 
 def parse_nbytes(text: str) -> int:
-    """Return the bytes that ``4M``, ``512K``, ``1GiB`` or ``1048576`` mean (powers of 1024)."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write it as 4M or 1048576")
-    nbytes = round(float(match[1]) * UNITS[match[2].upper()])
-    if nbytes < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is less than one byte")
-    return nbytes
+    """Return bytes; see `mdio.core.words.nbytes_from`."""
+    try:
+        return nbytes_from(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def parse_precision(text: str) -> float | Literal["auto", "none"]:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 from mdio.core.errors import OptionError
-from mdio.core.words import did_you_mean
+from mdio.core.words import did_you_mean, nbytes_from
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -179,9 +179,16 @@ def _options_text(parts: tuple[type, ...], apart: Mapping[str, type]) -> str:
 
 def build_parts(parts: tuple[type, ...], options: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return an object of each dataclass, made from its options among `options`."""
-    names = [declared_fields(part).keys() & options.keys() for part in parts]
-    pairs = zip(parts, names, strict=True)
-    built = tuple(part(**{name: options[name] for name in own}) for part, own in pairs)
-    for part_options in built:
-        check_numbers(part_options)
-    return built
+    built = []
+    for part in parts:
+        declared = declared_fields(part)
+        values = {name: options[name] for name in declared.keys() & options.keys()}
+        for name, value in values.items():
+            if declared[name].metadata.get("kind") == "nbytes" and isinstance(value, str):
+                try:
+                    values[name] = nbytes_from(value)
+                except ValueError as error:
+                    raise OptionError(f"{name}: {error}") from None
+        built.append(part(**values))
+        check_numbers(built[-1])
+    return tuple(built)

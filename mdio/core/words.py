@@ -73,6 +73,20 @@ def human_nbytes(nbytes: float) -> str:
     return f"{nbytes:.1f} TiB"
 
 
+def nbytes_from(text: str) -> int:
+    """Return the bytes that ``4M``, ``512K``, ``1GiB`` or ``1048576`` mean (powers of 1024).
+
+    Raises ValueError: it is not a size, or less than one byte.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise ValueError(f"{text!r} is not a size; write it as 4M or 1048576")
+    nbytes = round(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+    if nbytes < 1:
+        raise ValueError(f"{text!r} is less than one byte")
+    return nbytes
+
+
 def frames_text(start: int, stop: int) -> str:
     """Return a run of frames in words: ``frame 3``, ``frames 3 to 5``."""
     return f"frame {start}" if stop == start + 1 else f"frames {start} to {stop - 1}"

@@ -60,6 +60,10 @@ class Prepared:
     quiet: bool = False
     """Whether the notes of a `SeriesKernel` are left out, since they would be wrong."""
 
+    def __post_init__(self) -> None:
+        if self.atoms is not None:  # a list is as good
+            object.__setattr__(self, "atoms", np.asarray(self.atoms, np.int64))
+
 
 class Kernel(ABC):
     """A computation: its parameters, without any data of the trajectory."""

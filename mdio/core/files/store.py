@@ -36,8 +36,8 @@ Paths = AnyPath | Sequence[AnyPath]
 
 def path_list(paths: Paths) -> list[AnyPath]:
     """Return one path or several as a list; raises PlanError for none, and for anything else."""
-    listed: list[Any] = [paths]
-    if isinstance(paths, Iterable) and not isinstance(paths, str | os.PathLike):
+    listed: list[Any] = [os.fsdecode(paths) if isinstance(paths, bytes) else paths]
+    if isinstance(paths, Iterable) and not isinstance(paths, str | bytes | os.PathLike):
         listed = list(paths)
     if not listed:
         raise PlanError("no trajectory is given; give at least one")
@@ -306,7 +306,7 @@ def to_path(path: str | os.PathLike[str]) -> Path:
                 f"{text}: not a URL that mdio reads; those begin with s3://, gs://, az://, "
                 "https:// or http://, and files are given by their paths"
             )
-        return Path(path)
+        return Path(text)
     if "@" in host[2] or "?" in text or "#" in text or not host[2]:
         shown = re.sub(r"//[^/]*@", "//", re.split(r"[?#]", text)[0])
         raise PlanError(
