@@ -343,6 +343,8 @@ class IndexedLayout(FoundFrames):
             )
         else:
             self._index = sums.index(n_atoms)
+        # It may have grown since it was opened.
+        self._file.nbytes = max(self._file.nbytes, self._index.nbytes)
 
     def _sampled(self, count: int) -> list[int]:
         """Return the numbers of `count` frames at most: the first ones, some, and the last.

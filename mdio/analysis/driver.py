@@ -131,7 +131,7 @@ def analyze(
         raise PlanError(f"{blocks_per_worker} blocks per worker; give 1 or more")
     if not isinstance(reducer, Reducer | None):
         raise PlanError(
-            f"the reducer is {reducer!r}; give a Reducer, such as mdio.Mean()"
+            f"the reducer is {reducer!r}; give one of mdio.analysis.reducers, such as Mean()"
         )
     if gather not in GATHERS:
         raise PlanError(f"the gather is {gather!r}; give one of {', '.join(GATHERS)}")

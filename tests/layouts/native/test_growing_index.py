@@ -86,3 +86,20 @@ def test_garbage_behind_it_is_told_as_ever(written, tmp_path):
         for where in index_paths(path):  # then without an index of the whole frames
             where.unlink(missing_ok=True)
     assert told[0] == told[1]
+
+
+def test_frames_that_come_while_it_is_opened(written, tmp_path, monkeypatch):
+    whole, offsets = written
+    data, path = whole.read_bytes(), tmp_path / f"md{whole.suffix}"
+    path.write_bytes(data[: offsets[12]])
+    load_index = native_file.load_index
+
+    def grown(*words):
+        path.write_bytes(data[: offsets[20]])
+        return load_index(*words)
+
+    monkeypatch.setattr(native_file, "load_index", grown)
+    n_frames, positions, lost = look(path)
+    with mdio.open(whole) as layout:
+        assert n_frames == 20 and np.array_equal(positions, layout.read(0, 20).positions)
+    assert not lost
