@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import mdio
+from mdio.core.errors import SourceError
 from mdio.core.frames import FrameBlock
 
 KINDS = ("xtc", "trr", "dcd", "ncdf", "zarr", "h5md", "segments")
@@ -91,7 +92,7 @@ def test_velocities_of_another_trajectory_do_not_stay(adk, tmp_path, kind):
     path = tmp_path / f"a.{kind}"
     mdio.convert(adk["dcd"], path, stop=3)
     block = FrameBlock.empty(2, 3341, velocities=True)
-    with pytest.raises(mdio.SourceError, match="no velocities"):
+    with pytest.raises(SourceError, match="no velocities"):
         mdio.open(path).read(0, 2, out=block)
 
 
