@@ -380,3 +380,23 @@ def test_atoms_of_another_number_are_refused(tmp_path):
         pytest.raises(ValueError, match="of some atoms"),
     ):
         writer.write_block(np.zeros((3, 0, 3), "f4"))
+
+
+def test_steps_that_a_format_does_not_hold(tmp_path):
+    steps = [500, 1000, 1500]
+    lost = pytest.warns(UserWarning, match=r"steps \(500, 1000, ...\) are not stored")
+    with lost, mdio.Writer(tmp_path / "a.segments") as writer:
+        writer.write_block(np.zeros((3, 5, 3)), step=steps)
+    with mdio.Writer(tmp_path / "a.xtc") as writer:
+        writer.write_block(np.zeros((3, 5, 3)), step=steps)
+    assert mdio.open(tmp_path / "a.xtc").read(0, 3).step.tolist() == steps
+    notes = mdio.convert(tmp_path / "a.xtc", tmp_path / "a.ncdf").plan.notes
+    assert any("steps (500, 1000, ...) are not stored" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"step": 2.7}, {"box": [-1, 9, 9, 90, 90, 90]}, {"box": [9, 9, 9, 90, 90, 200]}]
+)
+def test_what_a_frame_cannot_have(tmp_path, wrong):
+    with mdio.Writer(tmp_path / "a.zarr") as writer, pytest.raises(ValueError, match=r"a\.zarr"):
+        writer.write_block(np.zeros((5, 3)), **wrong)

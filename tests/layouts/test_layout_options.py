@@ -147,3 +147,32 @@ def test_a_mask_chooses_atoms(adk):
         for wrong in (mask[:10], [3.5]):
             with pytest.raises(FrameRangeError, match="list of numbers"):
                 layout.read(0, 2, atoms=wrong)
+
+
+@pytest.mark.parametrize("target", ["zarr", "xtc"])
+def test_a_format_that_nobody_reads(make, target):
+    with pytest.raises(OptionError, match=r"no format 'XTCC' \(did you mean 'XTC'\?\)"):
+        _ = mdio.open(make(target), format="xtcc").info
+
+
+def test_paths_as_bytes(make):
+    path = make("xtc")
+    assert mdio.open(bytes(path)).info.n_frames == mdio.open([bytes(path)]).info.n_frames == 4
+
+
+def test_misspelt_options_of_a_universe(adk, make):
+    with pytest.warns(UserWarning, match=r"no reader has the option gruop \(did you mean 'group'"):
+        mda.Universe(adk["psf"], str(make("zarr")), gruop="ca")
+
+
+def test_arguments_of_another_kind(make):
+    path = make("xtc")
+    with pytest.raises(PlanError, match="the reducer is 'mean'"):
+        mdio.analyze(path, kernel="rmsd", reducer="mean")
+    for wrong in ({"passes": 2.5}, {"allow_lossy": -1}):
+        with pytest.raises(PlanError, match=r"whole numbers|positive step"):
+            mdio.advise(path, **wrong)
+    result = mdio.analyze(path, kernel="rmsd", cache=path.parent / "cache", cache_size="1M")
+    assert result.n_frames == 4
+    with pytest.raises(OptionError, match="cache_size: '1Q' is not a size"):
+        mdio.analyze(path, kernel="rmsd", cache=path.parent / "cache", cache_size="1Q")

@@ -36,9 +36,10 @@ Paths = AnyPath | Sequence[AnyPath]
 
 def path_list(paths: Paths) -> list[AnyPath]:
     """Return one path or several as a list; raises PlanError for none, and for anything else."""
-    listed: list[Any] = [os.fsdecode(paths) if isinstance(paths, bytes) else paths]
+    listed: list[Any] = [paths]
     if isinstance(paths, Iterable) and not isinstance(paths, str | bytes | os.PathLike):
         listed = list(paths)
+    listed = [os.fsdecode(path) if isinstance(path, bytes) else path for path in listed]
     if not listed:
         raise PlanError("no trajectory is given; give at least one")
     for path in listed:
