@@ -11,7 +11,7 @@ is one read, and a narrow range of atoms is three small reads a frame. What come
 MDAnalysis' DCDReader gives:
 
 - The number of frames follows from the size of the file, not from the header, which programs that
-  are killed leave at 0. Of a file that ends within a frame, the whole ones before it are read.
+  are killed leave at 0. Of a file that ends within a frame, the complete frames are read.
 - ``time = (frame + istart / nsavc) * dt`` with ``dt = delta * nsavc``, from AKMA units to ps; from
   femtoseconds where the titles name LAMMPS, which has units of its own. A header with an `nsavc` of
   0, which MDAnalysis cannot read, counts as 1.
@@ -22,8 +22,8 @@ MDAnalysis' DCDReader gives:
 Besides what MDAnalysis reads: a fourth dimension, which is skipped; lengths of 8 bytes; and CHARMM
 files of the other byte order have their own `delta`, which MDAnalysis 2.11 does not swap.
 
-What is written is of CHARMM's flavour, little-endian, with unit cells; what stands in the fields
-follows MDAnalysis: cells as ``A, cos(gamma), B, cos(beta), cos(alpha), C`` (NAMD since 2.5), time
+What is written is of CHARMM's flavour, little-endian, with unit cells; the values of fields
+follow MDAnalysis: cells as ``A, cos(gamma), B, cos(beta), cos(alpha), C`` (NAMD since 2.5), time
 steps in AKMA units.
 """
 
@@ -50,7 +50,7 @@ from mdio.core.kernels import planar_to_xyz, xyz_to_planar
 from mdio.core.units import AKMA_TO_PS, FS_TO_PS
 from mdio.layouts.base import FormatFacts, Timing
 from mdio.layouts.native.encoder import Bytes, Encoder, coarse_times
-from mdio.layouts.native.file import NO_ATOMS, Field, NativeLayout, PositionalFile, spare_gaps
+from mdio.layouts.native.file import NO_ATOMS, Field, NativeLayout, PositionalFile, skips_gaps
 from mdio.layouts.tables import ChunkTable, FrameTable, Tables, frame_chunk_table
 
 FIRST_RECORD_NBYTES = 84
@@ -155,7 +155,7 @@ def _integer(raw: bytes, dtype: str) -> int:
 
 
 class _Records:
-    """Reads one Fortran record after the other."""
+    """Reads Fortran records in order."""
 
     def __init__(self, file: PositionalFile, marker: str) -> None:
         self.file, self.marker = file, marker
@@ -164,11 +164,11 @@ class _Records:
 
     def next(self, what: str, nbytes: int | None = None) -> bytes:
         length = self._length()
-        room = self.file.nbytes - self.offset - 2 * self.size
-        if length is None or not 0 <= length <= room or (nbytes is not None and length != nbytes):
+        n_left = self.file.nbytes - self.offset - 2 * self.size
+        if length is None or not 0 <= length <= n_left or (nbytes is not None and length != nbytes):
             expected = str(nbytes)
             if nbytes in (None, length):
-                expected = f"at most {max(room, 0)}, since the file ends there"
+                expected = f"at most {max(n_left, 0)}, since the file ends there"
             raise SourceError(
                 f"{self.file.path}: the record of {what} at byte {self.offset} has a length of "
                 f"{length}, expected {expected}: the header is truncated or damaged"
@@ -186,8 +186,8 @@ class _Records:
     def titles(self) -> bytes:
         """Return the record of titles: their number, and 80 bytes of each.
 
-        MDAnalysis 0.17.0 wrote 164 as its length for any number of titles; the record ends
-        where the number of titles says then.
+        MDAnalysis 0.17.0 wrote 164 as its length for any number of titles; then the number of
+        titles determines the end of the record.
         """
         begin, length = self.offset, self._length()
         count = self.file.read(begin + self.size, 4)
@@ -211,7 +211,7 @@ class _Records:
 def read_header(file: PositionalFile) -> DCDHeader:
     """Read the header of an opened DCD file.
 
-    Raises SourceError: it is no DCD file, or damaged.
+    Raises SourceError: it is not a DCD file, or damaged.
     """
     head = file.read(0, 12)
     marker = looks_like_dcd(head)
@@ -263,9 +263,9 @@ INT32_MAX = (1 << 31) - 1
 def _header_of(
     raw: bytes, offset: int, order: str, istart: int, stride: int, start: int, stop: int
 ) -> bytes:
-    """Return the header of a file of frames ``start:stop``: it has their number and first step.
+    """Return the header of a file of frames ``start:stop``, with their number and first step.
 
-    `raw`: that of the whole file. `offset`: where these numbers are. `order`: theirs of bytes.
+    `raw`: header of the whole file. `offset`: of these two numbers in it. `order`: byte order.
     """
     numbers = struct.pack(f"{order}2i", stop - start, istart + stride * start)
     return raw[:offset] + numbers + raw[offset + len(numbers) :]
@@ -278,7 +278,7 @@ def _check_markers(
     frames: FrameTable,
     _n_atoms: int,
 ) -> None:
-    """Compare the lengths around records, of which `markers` has offsets in the frame and bytes."""
+    """Compare the lengths around records; `markers`: their offsets in a frame, and bytes."""
     stride = int(frames.edges[1] - frames.edges[0])
     rows = data[: len(run) * stride].reshape(len(run), stride)
     for offset, marker in markers:
@@ -288,8 +288,8 @@ def _check_markers(
             row = run.start + int(np.argmax(wrong))
             raise SourceError(
                 f"{frames.path}: frame {frames.first + row} is damaged: the length of a record of "
-                f"it, at byte {int(frames.edges[row]) + offset}, is not what it should be; copy "
-                "the file from where it came from again"
+                f"it, at byte {int(frames.edges[row]) + offset}, is wrong; copy the file "
+                "from its source again"
             )
 
 
@@ -304,15 +304,15 @@ def bytes_of(path: Path, header: DCDHeader, n_frames: int) -> FrameTable | None:
     with OpenFile(path) as file:
         raw = file.peek(0, header.nbytes)
     offset = header.marker.itemsize + 4
-    own = partial(_header_of, raw, offset, header.order, header.istart, stride)
+    header_for = partial(_header_of, raw, offset, header.order, header.istart, stride)
     numbers = np.arange(n_frames + 1, dtype=np.int64)
     edges = header.nbytes + header.frame_nbytes(header.n_atoms) * numbers
     check = partial(_check_markers, tuple(_markers(header)))
-    return FrameTable(path, edges, own, check=check, byte_order=header.order)
+    return FrameTable(path, edges, header_for, check=check, byte_order=header.order)
 
 
 def _markers(header: DCDHeader) -> Iterator[tuple[int, bytes]]:
-    """Yield the lengths that stand before and behind each record of a frame."""
+    """Yield offset and bytes of the lengths before and after each record of a frame."""
     offset, size = 0, header.marker.itemsize
     lengths = [CELL_NBYTES] * header.has_cell + [4 * header.n_atoms] * header.n_dimensions
     for nbytes in lengths:
@@ -327,8 +327,8 @@ CELL_ORDER = (0, 2, 5, 4, 3, 1)
 MATRIX_ORDER = ((0, 1, 3), (1, 2, 4), (3, 4, 5))  # the rows of CHARMM's symmetric matrix
 
 
-NEWEST_OF_OTHERS = 25
-"""Other programs call themselves CHARMM 24, and write lengths and angles."""
+MAX_VERSION_OF_OTHERS = 25
+"""Other programs write version 24 of CHARMM, and lengths and angles."""
 
 
 def boxes_from_cells(cells: NDArray[np.float64], charmm_version: int = 0) -> NDArray[np.float32]:
@@ -339,13 +339,13 @@ def boxes_from_cells(cells: NDArray[np.float64], charmm_version: int = 0) -> NDA
     MDAnalysis: three angles between -1 and 1 are cosines (NAMD after 2.5, VMD); with a negative
     number or an angle beyond 180 it is the matrix; else they are degrees.
 
-    `cells`, (F, 6) float64: as they lie in the file. `charmm_version`: from the header.
+    `cells`, (F, 6) float64: as stored. `charmm_version`: from the header.
     Returns (F, 6) float32: lengths in angstrom, angles in degrees; zeros where there is no cell.
     """
     lengths_angles = cells[:, CELL_ORDER]
     angles = lengths_angles[:, 3:]
     by_charmm = np.zeros(len(cells), bool)
-    if charmm_version > NEWEST_OF_OTHERS:
+    if charmm_version > MAX_VERSION_OF_OTHERS:
         vectors = cells[:, MATRIX_ORDER]  # which span a cell if all their minors are positive
         with np.errstate(all="ignore"):
             minors = [np.linalg.det(vectors[:, :size, :size]) > 0 for size in (1, 2, 3)]
@@ -398,7 +398,7 @@ class DCDLayout(NativeLayout):
         with np.errstate(all="ignore"):
             times = self._times(np.array([0, n_frames - 1]))
         boxes = np.ones((1, 6), np.float32)
-        with suppress(SourceError):  # only reading this frame raises; the others may be whole
+        with suppress(SourceError):  # reading this frame raises it; others may be undamaged
             self._read_records(0, 1, NO_ATOMS, np.empty((1, 0, 3), np.float32), boxes)
         if header.free is not None:
             self._first_frame = np.empty((1, header.n_atoms, 3), np.float32)
@@ -418,7 +418,7 @@ class DCDLayout(NativeLayout):
 
     def tables(self) -> Tables:
         """Return the tables of frames, and of x, y and z of each; see `Layout.tables`."""
-        frames = None  # copies would lose the time step that the user gave for this file
+        frames = None  # copies would lose the time step that the user gave
         if "dt" not in self.options:
             frames = bytes_of(self.path, self.header, self.info.n_frames)
             frames = frames and replace(frames, sums=self.options.get("sums"))
@@ -439,18 +439,18 @@ class DCDLayout(NativeLayout):
         return self._header.frame_offset(start), self._header.frame_offset(stop)
 
     def _count_frames(self) -> tuple[int, tuple[LostBytes, ...]]:
-        """Return the number of whole frames, and the bytes that follow them."""
+        """Return the number of complete frames, and the bytes after them."""
         header = self._header
         first_nbytes = header.frame_nbytes(header.n_atoms)
-        beyond_first = self._file.nbytes - header.frame_offset(1)
-        if beyond_first == -first_nbytes:
+        n_after_first = self._file.nbytes - header.frame_offset(1)
+        if n_after_first == -first_nbytes:
             raise SourceError(f"{self.path}: the file ends with its header and has no frames")
-        if beyond_first < 0:
+        if n_after_first < 0:
             raise SourceError(
-                f"{self.path}: frame 0 is truncated: found {first_nbytes + beyond_first} of its "
+                f"{self.path}: frame 0 is truncated: found {first_nbytes + n_after_first} of its "
                 f"{first_nbytes} bytes, so no frame is whole. Copy the file again"
             )
-        n_more, n_lost = divmod(beyond_first, header.frame_nbytes(header.n_free))
+        n_more, n_lost = divmod(n_after_first, header.frame_nbytes(header.n_free))
         n_frames, begin = n_more + 1, self._file.nbytes - n_lost
         return n_frames, (LostBytes(str(self.path), n_frames, begin, n_lost),) if n_lost else ()
 
@@ -460,7 +460,7 @@ class DCDLayout(NativeLayout):
 
     @property
     def timing(self) -> Timing:
-        """Times follow from steps, which are counted; see `Layout.timing`."""
+        """Times are computed from steps, which are counted; see `Layout.timing`."""
         timing = super().timing  # opens the file
         return timing._replace(step_ps=self._dt_ps / self._interval)
 
@@ -492,21 +492,21 @@ class DCDLayout(NativeLayout):
     ) -> None:
         frames = np.arange(start, stop)
         block.step[...] = frames + 1
-        with np.errstate(all="ignore"):  # the header's numbers may be anything
+        with np.errstate(all="ignore"):  # numbers in the header may be NaN or huge
             block.time[...] = self._times(frames)
         if self._header.free is None:
             self._read_records(start, stop, atoms, block.positions, block.box)
             return
-        slot = np.full(self._header.n_atoms, -1, np.int64)
-        slot[self._header.free] = np.arange(self._header.n_free)
-        slot = slot if atoms is None else slot[atoms]
-        moving = np.flatnonzero(slot >= 0)
+        row_of_atom = np.full(self._header.n_atoms, -1, np.int64)
+        row_of_atom[self._header.free] = np.arange(self._header.n_free)
+        row_of_atom = row_of_atom if atoms is None else row_of_atom[atoms]
+        moving = np.flatnonzero(row_of_atom >= 0)
         block.positions[...] = self._first_frame if atoms is None else self._first_frame[:, atoms]
         if start == 0:
             self._read_records(0, 1, NO_ATOMS, np.empty((1, 0, 3), np.float32), block.box[:1])
         begin = max(start, 1)
         positions = np.empty((stop - begin, moving.size, 3), np.float32)
-        self._read_records(begin, stop, slot[moving], positions, block.box[begin - start :])
+        self._read_records(begin, stop, row_of_atom[moving], positions, block.box[begin - start :])
         block.positions[begin - start :, moving] = positions
 
     def _read_records(
@@ -519,7 +519,7 @@ class DCDLayout(NativeLayout):
     ) -> None:
         """Fill positions of `atoms`, indices into the atoms of these frames, and unit cells.
 
-        With fixed atoms, the first frame is read by itself.
+        With fixed atoms, the first frame is read alone.
         """
         header, all_fields = self._header, self._fields[bool(start)]
         fields = {name: field for name, field in all_fields.items() if name not in ("x", "y", "z")}
@@ -527,7 +527,7 @@ class DCDLayout(NativeLayout):
         if atoms is not None:
             low, high = (int(atoms.min()), int(atoms.max()) + 1) if atoms.size else (0, 0)
         unwanted = 4 * (n_atoms - (high - low)) * header.n_dimensions
-        if low == high or spare_gaps(unwanted, header.n_dimensions + 1):
+        if low == high or skips_gaps(unwanted, header.n_dimensions + 1):
             fields = {"cell": all_fields["cell"]} if header.has_cell else {}
             fields |= {name: all_fields[name].part(low, high) for name in "xyz" if low < high}
             atoms = None if atoms is None else atoms - low
@@ -649,17 +649,17 @@ def _cells(box: NDArray[np.float32]) -> NDArray[np.float64]:
 def _dt(time: NDArray[np.float64]) -> float:
     """Return the mean time between frames; 1 ps if there is none, as MDAnalysis has it."""
     with np.errstate(invalid="ignore"):
-        whole = time[-1] - time[0]
-    return float(whole) / (len(time) - 1) if 0 < whole < np.inf else 1.0
+        duration = time[-1] - time[0]
+    return float(duration) / (len(time) - 1) if 0 < duration < np.inf else 1.0
 
 
 def _first(time: NDArray[np.float64]) -> float:
-    """Return the first time; 0 if it is no number."""
+    """Return the first time; 0 if it is not a number."""
     return float(time[0]) if np.isfinite(time[0]) else 0.0
 
 
 def _clock(time: NDArray[np.float64], step: NDArray[np.int64]) -> tuple[int, int, float]:
-    """Choose (istart, nsavc, dt) with ``(frame + istart / nsavc) * dt`` the times of the frames.
+    """Choose (istart, nsavc, dt) so that ``(frame + istart / nsavc) * dt`` are the times of frames.
 
     The source's own steps are kept where they agree with its times; otherwise the ratio of
     the first time to dt is written as the nearest simple fraction.

@@ -1,10 +1,10 @@
-"""Native files: fields of records at equal distances, and frames found through an index.
+"""Native files: fields of records of one size, and frames found through an index.
 
-An XTC or TRR file on another machine is scanned in parts. Walking from header to header would cost
-a round trip for each, or all bytes between them anyway. So every process reads one part of the
-file, with many requests in flight, finds the first header in it and follows the frames from there.
-The parts fit together if each ends where the next begins. What was read is then in the page cache
-of the machine that analyses it.
+An XTC or TRR file on another machine is scanned in parts. Going from header to header would cost a
+round trip for each, or all bytes between them. So every process reads one part of the file, with
+many requests in flight, finds the first header in it and follows the frames from there. The parts
+fit together if each ends where the next begins. The bytes are then in the page cache of the machine
+that analyses the file.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from mdio.layouts.base import Layout
 from mdio.layouts.tables import ChunkTable, FrameTable, Tables
 
 BATCH_NBYTES = 4 * 2**20
-"""Bytes of one read: few enough to stay in the processor's cache until they are decoded."""
+"""Bytes of one read: few enough to stay in the CPU's cache until they are decoded."""
 GAP_NBYTES = 16 * 1024
-"""Gaps of this size or more are skipped; a smaller one is cheaper to read than a further call."""
+"""Gaps of this size or more are skipped; smaller ones are cheaper to read than another call."""
 
 
-def spare_gaps(unwanted_nbytes: int, n_gaps: int) -> bool:
+def skips_gaps(unwanted_nbytes: int, n_gaps: int) -> bool:
     """Return whether skipping unwanted bytes, in `n_gaps` gaps, is cheaper than reading them."""
     return unwanted_nbytes >= n_gaps * GAP_NBYTES
 
 
 def batches(start: int, stop: int, row_nbytes: int) -> Iterator[tuple[int, int]]:
-    """Yield (first, last) of consecutive batches of ``start:stop``, each one read."""
+    """Yield (first, end) of consecutive batches of ``start:stop``, one read each."""
     step = max(1, BATCH_NBYTES // max(1, row_nbytes))
     for first in range(start, stop, step):
         yield first, min(first + step, stop)
@@ -76,7 +76,7 @@ class Rows(NamedTuple):
 
 
 class Field(NamedTuple):
-    """Numbers in every record of a file whose records lie at equal distances.
+    """Numbers in every record of a file with records of one size.
 
     `begin`: offset of the field in record 0. `stride`: bytes from record to record. `dtype`,
     `shape`, `strides`: of the field in one record; C-contiguous by default.
@@ -116,7 +116,7 @@ def _read_as_one(fields: Fields) -> list[tuple[int, int, int, list[str]]]:
         low = min(fields[name].begin for name in names)
         nbytes = max(fields[name].begin + fields[name].nbytes for name in names) - low
         unwanted = stride - sum(fields[name].nbytes for name in names)
-        if nbytes <= stride and not spare_gaps(unwanted, len(names)):
+        if nbytes <= stride and not skips_gaps(unwanted, len(names)):
             reads.append((low, nbytes, stride, names))
         else:
             reads += [(fields[name].begin, fields[name].nbytes, stride, [name]) for name in names]
@@ -126,8 +126,8 @@ def _read_as_one(fields: Fields) -> list[tuple[int, int, int, list[str]]]:
 class PositionalFile(OpenFile):
     """A file of records, opened for reading by position.
 
-    `path`: the file. `sums`: checksums that bytes are compared with whenever they are read, which
-    widens reads to whole pieces; None = not.
+    `path`: the file. `sums`: checksums that bytes are compared with when they are read, in whole
+    pieces; None = not compared.
     """
 
     def __init__(self, path: Path, sums: PieceSums | None = None) -> None:
@@ -143,31 +143,31 @@ class PositionalFile(OpenFile):
         return bytes(self._checked(offset, end)) if offset < end else b""
 
     def heads(self, offsets: Sequence[int], nbytes: int) -> Iterator[bytes]:
-        """Yield `nbytes` bytes from each of ascending offsets on; in a store, all are in flight."""
+        """Yield `nbytes` bytes from each of ascending offsets; in a store, all are in flight."""
         with self._all_in_flight(offsets, nbytes):
             for offset in offsets:
                 yield self.read(offset, nbytes)
 
     def run(self, offset: int, nbytes: int, padding: int) -> NDArray[np.uint8]:
-        """Return whole pieces and as many more bytes, in memory that the next run reuses."""
+        """Return a run of bytes, and `padding` more, in memory that the next run reuses."""
         if self._run.size < nbytes + padding:
             self._run = np.zeros(nbytes + padding, np.uint8)
         self._fill_checked(offset, self._run.data[:nbytes])
         return self._run[: nbytes + padding]
 
     def rows(self, offset: int, stride: int, n_rows: int, nbytes: int) -> Rows:
-        """Read `nbytes` of each of `n_rows` records; gaps between them are skipped if large.
+        """Read `nbytes` of each of `n_rows` records; large gaps between them are skipped.
 
         `offset`: of the first wanted byte in the file. `stride`: bytes from record to record.
         `n_rows`: number of records. `nbytes`: wanted bytes of each, at most `stride`.
         Raises SourceError: the file ends before, or cannot be read.
         """
-        if not spare_gaps(stride - nbytes, 1):
+        if not skips_gaps(stride - nbytes, 1):
             return Rows(
                 self._checked(offset, offset + (n_rows - 1) * stride + nbytes), n_rows, stride
             )
         first, last = self._widened(offset, offset + nbytes)
-        buffer = np.empty((n_rows, last - first), np.uint8)  # all records are cut alike
+        buffer = np.empty((n_rows, last - first), np.uint8)  # the same part of each record
         begins = [first + row * stride for row in range(n_rows)]
         with self._all_in_flight(begins, last - first):
             for begin, row in zip(begins, buffer, strict=True):
@@ -191,13 +191,13 @@ class PositionalFile(OpenFile):
     @contextmanager
     def _all_in_flight(self, offsets: Sequence[int], nbytes: int) -> Iterator[None]:
         """Prefetch parts of an object in a store, if there are several."""
-        several = offsets if self.remote is not None and len(offsets) > 1 else ()
-        ranges = (self._widened(offset, offset + nbytes) for offset in several)
+        prefetched = offsets if self.remote is not None and len(offsets) > 1 else ()
+        ranges = (self._widened(offset, offset + nbytes) for offset in prefetched)
         with in_flight(ByteRange(self, begin, end - begin) for begin, end in ranges):
             yield
 
     def fields(self, start: int, stop: int, fields: Fields) -> dict[str, NDArray[Any]]:
-        """Read fields of records ``start:stop``: arrays (stop - start, *shape), maybe with gaps.
+        """Read fields of records ``start:stop``: (stop - start, *shape) arrays, maybe with gaps.
 
         Raises SourceError: the file ends before, or cannot be read.
         """
@@ -214,7 +214,7 @@ class PositionalFile(OpenFile):
         """Yield (first, last, their `fields`) of records ``start:stop``, some MiB at a time."""
         row_nbytes = 0
         for _, nbytes, stride, _ in _read_as_one(fields):
-            row_nbytes += nbytes if spare_gaps(stride - nbytes, 1) else stride
+            row_nbytes += nbytes if skips_gaps(stride - nbytes, 1) else stride
         for first, last in batches(start, stop, row_nbytes):
             yield first, last, self.fields(first, last, fields)
 
@@ -225,7 +225,7 @@ SMALL_FRAME_NBYTES = 64 * 1024
 
 
 class NativeLayout(Layout):
-    """A file that is read by position; closed again if it cannot be opened as a trajectory."""
+    """A file that is read by position; closed if it cannot be opened as a trajectory."""
 
     reads_whole_frames: ClassVar[bool] = False
     """Whether reading a few atoms takes all bytes of a frame."""
@@ -343,7 +343,7 @@ class IndexedLayout(FoundFrames):
             )
         else:
             self._index = sums.index(n_atoms)
-        # It may have grown since it was opened.
+        # The file may have grown since it was opened.
         self._file.nbytes = max(self._file.nbytes, self._index.nbytes)
 
     def _sampled(self, count: int) -> list[int]:
@@ -373,7 +373,7 @@ class IndexedLayout(FoundFrames):
             times = [float(self.read(n, n + 1, atoms=[]).time[0]) for n in neighbours]
             by_size = max(1, round(sizes[frame] / usual))
             by_time = round((times[-1] - times[0]) / info.dt_ps) - 1 if info.dt_ps > 0 else 0
-            # Both are guesses: the simulation may have a gap in its times just here.
+            # Both are estimates: the simulation may have a gap in its times here.
             n_frames = by_time if abs(by_time - by_size) <= max(1, by_size // 4) else by_size
             begin, nbytes = int(offsets[frame]), int(sizes[frame])
             stretches.append(
@@ -395,11 +395,11 @@ Peek = Callable[[int, int], bytes]
 def scan_around_damage(path: Path, marks: FrameMarks) -> tuple[FrameIndex, list[int]]:
     """Find the frames of a file whose frames have headers with their sizes.
 
-    A frame is whole if it has a possible header and another header, or the end of the file, comes
-    right behind it. Elsewhere the next header is searched; the bytes before it are listed as one
-    frame that cannot be read.
+    A frame is complete if its header is valid and another header, or the end of the file, follows
+    it. Otherwise the next header is searched, and the bytes before it are listed as one frame that
+    cannot be read.
 
-    `path`: the file. `marks`: what its frames begin with.
+    `path`: the file. `marks`: of its frames.
     Returns `index` (FrameIndex). `whole` (list of int): numbers of the frames with a header.
     """
     offsets: list[int] = []
@@ -408,25 +408,25 @@ def scan_around_damage(path: Path, marks: FrameMarks) -> tuple[FrameIndex, list[
         size = file.nbytes
 
         def end_of(begin: int) -> int | None:
-            """Return the end of the frame that begins at this offset; None if there is none."""
+            """Return the end of the frame at this offset; None if there is no frame."""
             nbytes = marks.size_of(peek(begin, marks.head_nbytes))
             return None if nbytes is None or begin + nbytes > size else begin + nbytes
 
         begin = end = 0
         while begin < size:
             stop = end_of(begin)
-            sound = stop is not None and (stop == size or end_of(stop) is not None)
+            is_complete = stop is not None and (stop == size or end_of(stop) is not None)
             following = stop
-            if not sound:
+            if not is_complete:
                 following = _find_next(peek, size, marks.begins, begin + 1, end_of)
-                # A frame before damage is whole if the next one does not begin within it.
-                sound = stop is not None and (following is None or following >= stop)
-                if sound and following != stop:
+                # A frame before damage is complete if the next one does not begin within it.
+                is_complete = stop is not None and (following is None or following >= stop)
+                if is_complete and following != stop:
                     following = stop
-            if sound:
+            if is_complete:
                 whole.append(len(offsets))
                 end = stop or end
-            if sound or following is not None:
+            if is_complete or following is not None:
                 offsets.append(begin)
             if following is None:
                 break
@@ -462,7 +462,7 @@ def _peeking(file: OpenFile) -> Iterator[Peek]:
             return b""
         first, last = offset // STORE_PIECE_NBYTES, (end - 1) // STORE_PIECE_NBYTES
         if nbytes < SCANNED_NBYTES and last > newest + 1 and first not in pieces:
-            return file.peek(offset, nbytes)  # far away: a damaged header led there
+            return file.peek(offset, nbytes)  # far away: from a damaged header
         data = b"".join(piece(number) for number in range(first, last + 1))
         offset -= first * STORE_PIECE_NBYTES
         return data[offset : offset + nbytes]
@@ -507,11 +507,11 @@ Part = tuple[NDArray[np.int64], int]
 
 @dataclass(frozen=True, slots=True)
 class FrameMarks:
-    """How frames are recognised in a file whose headers give the size of each."""
+    """How frames are recognised in a file whose frames have headers with their sizes."""
 
     n_atoms: int
     begins: Sequence[bytes]
-    """What frames can begin with."""
+    """Bytes with which frames can begin."""
     size_of: Callable[[bytes], int | None]
     """Returns the bytes of the frame with this header; None for other bytes."""
     head_nbytes: int
@@ -526,7 +526,7 @@ def comes_over_a_network(path: Path) -> bool:
 def scan_fast(path: Path, marks: FrameMarks, scan: Callable[[Path], FrameIndex]) -> FrameIndex:
     """Find the frames of a whole file; over a network, by reading it with many requests at a time.
 
-    `scan` walks from header to header, and raises an error that says what is wrong.
+    `scan` goes from header to header, and raises an error that says what is wrong.
     """
     if comes_over_a_network(path):
         index = join_parts([scan_part(path, marks, 0, 1)], marks.n_atoms, path.stat().st_size)
@@ -536,9 +536,9 @@ def scan_fast(path: Path, marks: FrameMarks, scan: Callable[[Path], FrameIndex])
 
 
 def extend_index(path: Path, marks: FrameMarks, stored: FrameIndex) -> FrameIndex | None:
-    """Add the frames behind those of a stored index, in a file that has grown.
+    """Add the frames after those of a stored index, in a file that has grown.
 
-    None if anything but whole headers follows: a scan can say what.
+    Returns None if anything else than frames follows; a scan reports what.
     """
     offsets, end = [], stored.nbytes
     with OpenFile(path) as file:
@@ -558,7 +558,7 @@ def extend_index(path: Path, marks: FrameMarks, stored: FrameIndex) -> FrameInde
 def scan_part(path: Path, marks: FrameMarks, part: int, n_parts: int) -> Part | None:
     """Find the frames that begin in one of `n_parts` equal parts of a file.
 
-    Returns Part or None: None if there is anything but frames; a scan can say what.
+    Returns Part or None: None if there is anything else than frames; a scan reports what.
     Raises SourceError: the file cannot be read.
     """
     with OpenFile(path) as file:
@@ -569,9 +569,9 @@ def scan_part(path: Path, marks: FrameMarks, part: int, n_parts: int) -> Part | 
 
 def _scan_frames(file: OpenFile, marks: FrameMarks, begin: int, end: int) -> Part | None:
     def end_of(offset: int) -> int | None:
-        """Return the end of a frame that another one, or the end of the file, follows.
+        """Return the end of a frame that is followed by another one or by the end of the file.
 
-        Coordinates may look like a header, but hardly like one whose frame ends at another header.
+        Coordinates may look like a header, but hardly ever like one that leads to another header.
         """
         nbytes = marks.size_of(file.peek(offset, marks.head_nbytes))
         stop = offset + (nbytes or file.nbytes)
@@ -602,7 +602,7 @@ def _scan_frames(file: OpenFile, marks: FrameMarks, begin: int, end: int) -> Par
 
 
 def join_parts(parts: Sequence[Part | None], n_atoms: int, nbytes: int) -> FrameIndex | None:
-    """Return the index of a file that was scanned in parts; None if these do not fit together."""
+    """Return the index of a file that was scanned in parts; None if the parts do not join."""
     all_offsets, begin = [], 0
     for part in parts:
         if part is None:

@@ -1,12 +1,12 @@
 """TRR files of GROMACS, read and written without MDAnalysis.
 
 Frames are found through a stored index (`mdio.core.files.index`). Consecutive frames with the same
-fields are read together, and of these only the wanted parts where that spares enough bytes. Values
+fields are read together; unwanted parts are skipped if they are large. Values
 are those of MDAnalysis' TRRReader, with times in single precision. Frames may differ:
 
 - Fields are NaN in frames that lack them, positions too.
-- ``has_velocities`` and ``has_forces`` come from 64 frames, of which half are the first ones, and
-  from the first of each size; if frames of one size differ among these, from all.
+- ``has_velocities`` and ``has_forces`` come from 64 frames, half of them the first ones, and the
+  first of each size; if frames of one size differ, from all frames.
 
 A frame is XDR, so all of it is big-endian: the magic number 1993, the string ``GMX_trn_file``, the
 sizes in bytes of ten arrays, the number of atoms, the step, an unused number, and time and lambda
@@ -90,7 +90,7 @@ class FrameHeader:
         return head + self.present.index(name) * self.field_nbytes
 
 
-@lru_cache(maxsize=8)  # making one takes as long as a small read
+@lru_cache(maxsize=8)  # making a dtype takes as long as a small read
 def _head_dtype(header_nbytes: int, box_nbytes: int, itemsize: int) -> np.dtype[np.void]:
     """Return the dtype of everything before virial and pressure."""
     real = f">f{itemsize}"
@@ -123,29 +123,29 @@ def parse_header(raw: bytes, path: Path, frame: int) -> FrameHeader:
             f"{path}: frame {frame} is damaged: begins with {raw[:8]!r}, expected {START[:8]!r}"
         )
     ir, e, box, vir, pres, top, sym, *fields, n_atoms = SIZES.unpack_from(raw, len(START))
-    # As GROMACS finds it: from the box, else from the first array.
+    # As in GROMACS: from the box, or else from the first array.
     first_nbytes = next((nbytes for nbytes in fields if nbytes), 0)
     itemsize = box // 9 if box else first_nbytes // max(1, 3 * n_atoms)
-    whole = {0, 3 * n_atoms * itemsize}
-    matrix = {0, 9 * itemsize}
+    field_sizes = {0, 3 * n_atoms * itemsize}
+    matrix_sizes = {0, 9 * itemsize}
     if (
         itemsize not in (4, 8)
         or n_atoms < 1
         or any((ir, e, top, sym))
-        or not {box, vir, pres} <= matrix
-        or not set(fields) <= whole
+        or not {box, vir, pres} <= matrix_sizes
+        or not set(fields) <= field_sizes
     ):
         raise SourceError(
             f"{path}: frame {frame} is damaged: its header says {n_atoms} atoms and sizes of "
             f"{fields} bytes for positions, velocities and forces, {box} for the box, "
-            f"{(vir, pres)} for virial and pressure, {(ir, e, top, sym)} for what is never there"
+            f"{(vir, pres)} for virial and pressure, {(ir, e, top, sym)} for unused arrays"
         )
     present = tuple(name for name, nbytes in zip(FIELDS, fields, strict=True) if nbytes)
     return FrameHeader(n_atoms, itemsize, box, vir + pres, present)
 
 
 def scan(path: Path) -> FrameIndex:
-    """Find the frames of a TRR file by reading all their headers; the last may be cut.
+    """Find the frames of a TRR file by reading all their headers; the last may be truncated.
 
     Raises SourceError if one is damaged, or the first is truncated; the message names it.
     """
@@ -289,16 +289,16 @@ class TRRLayout(IndexedLayout):
         return frame_chunk_table(self.path, offsets, planes, n_atoms, **stored)
 
     def _sample_fields(self) -> tuple[set[str], set[str]]:
-        """Return the fields that any frame has, and those that some may lack."""
+        """Return the fields that any frame has, and those that some frames may lack."""
         first_of_size = np.unique(self._sizes, return_index=True)[1][:N_SAMPLED]
         frames = {*self._sampled(N_SAMPLED), *first_of_size.tolist()}
         if self._whole is not None:
             frames &= set(self._whole)
         kinds = self._kinds(sorted(frames))
         sizes = {nbytes for nbytes, _ in kinds}
-        if len(sizes) < len(kinds):  # sizes do not tell which fields frames have
-            every = range(self._index.n_frames) if self._whole is None else self._whole
-            kinds = self._kinds(every)
+        if len(sizes) < len(kinds):  # frames of one size have different fields
+            all_frames = range(self._index.n_frames) if self._whole is None else self._whole
+            kinds = self._kinds(all_frames)
         sets = [{*present} for _, present in kinds]
         present = set().union(*sets)
         if not present:
@@ -310,7 +310,7 @@ class TRRLayout(IndexedLayout):
         return present, present - sets[0].intersection(*sets)
 
     def _kinds(self, frames: Sequence[int]) -> set[tuple[int, tuple[str, ...]]]:
-        """Return which sizes and fields ascending frames have; a damaged one is told when read."""
+        """Return the sizes and fields of ascending frames; damaged ones are reported when read."""
         kinds = set()
         heads = self._file.heads(self._index.offsets[list(frames)].tolist(), FIXED_NBYTES)
         for frame, raw in zip(frames, heads, strict=True):
@@ -363,7 +363,7 @@ class TRRLayout(IndexedLayout):
             heads = arrays.pop("head")
             differ = (heads["fixed"] != np.frombuffer(raw, np.uint8)).any(axis=1)
             n_alike = int(differ.argmax()) if differ.any() else last - first
-            if first + n_alike == start:  # it was another one a moment ago
+            if first + n_alike == start:  # the first frame has changed since its header was read
                 raise changed
             part = block.frames(slice(first - start, first - start + n_alike))
             if n_alike:
@@ -397,7 +397,7 @@ FACTORS = {"positions": 0.1, "velocities": 0.1, "forces": 10.0}
 class TRREncoder(Encoder):
     """TRR: positions, velocities, forces, box (always, zeros if there is none), time, step.
 
-    A frame that lacks a field says so in its header, and is as much shorter.
+    A frame that lacks a field has size 0 for it in its header, and is shorter.
     """
 
     keeps_open_boxes = False
@@ -460,5 +460,5 @@ class TRREncoder(Encoder):
         return rows.view(np.uint8)
 
     def size_of(self, head: bytes) -> int:
-        """Return the bytes of a frame that begins so."""
+        """Return the bytes of a frame with this header."""
         return parse_header(head[:FIXED_NBYTES], Path("frame"), 0).frame_nbytes

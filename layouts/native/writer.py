@@ -187,7 +187,7 @@ class NCDFFileWriter(FileWriter):
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
-        self._encoder = self._encoder.with_more(meta.frame_data or {})
+        self._encoder = self._encoder.with_columns(meta.frame_data or {})
 
     def _encoded(self, start: int, block: FrameBlock) -> Bytes:
         data = super()._encoded(start, block)

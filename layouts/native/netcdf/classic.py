@@ -1,10 +1,9 @@
 """Classic NetCDF files (CDF-1, CDF-2, CDF-5): the header, and reads of many records at once.
 
 The format is that of the NetCDF Users Guide, appendix "File Format Specifications"
-(https://docs.unidata.ucar.edu/nug/current/file_format_specifications.html). Everything is
-big-endian. Variables whose first dimension is the unlimited one are interleaved, a record each.
-
-Records of classic NetCDF files as bytes that can be copied: the header counts them.
+(https://docs.unidata.ucar.edu/nug/current/file_format_specifications.html). All numbers
+are big-endian. Variables whose first dimension is unlimited are interleaved in records; records can
+be copied as bytes, with a header that has their number.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ NC_CHAR = 2
 TAGS = {"dimensions": 10, "variables": 11, "attributes": 12}
 MAX_ITEMS = {"dimensions": 1024, "variables": 8192, "attributes": 8192}
 """Limits of the NetCDF library; a header with more of them is damaged."""
-MAX_SAID_NBYTES = 2**31 - 4
+MAX_ROW_NBYTES = 2**31 - 4
 """Larger sizes of rows do not fit into the header of CDF-1 and CDF-2 files."""
 MAX_VALUE_NBYTES = 2**24
 """Most bytes of one name or attribute."""
-AHEAD_NBYTES = 512
+READ_NBYTES = 512
 """Bytes of a header that are read at once."""
 
 
@@ -72,7 +71,7 @@ class Variable:
 class _Cursor:
     def __init__(self, file: PositionalFile) -> None:
         self.file, self.at = file, 0
-        self._ahead, self._ahead_from = b"", 0
+        self._data, self._data_offset = b"", 0
         version = self.take(4)[3]
         if version not in (1, 2, 5):
             raise SourceError(f"{file.path}: version {version} of NetCDF; 1, 2 and 5 are known")
@@ -82,11 +81,11 @@ class _Cursor:
     def take(self, nbytes: int) -> bytes:
         raw = b""
         if 0 <= nbytes <= MAX_VALUE_NBYTES:
-            if self.at + nbytes > self._ahead_from + len(self._ahead):
-                self._ahead_from = self.at
-                self._ahead = self.file.read(self.at, max(nbytes, AHEAD_NBYTES))
-            begin = self.at - self._ahead_from
-            raw = self._ahead[begin : begin + nbytes]
+            if self.at + nbytes > self._data_offset + len(self._data):
+                self._data_offset = self.at
+                self._data = self.file.read(self.at, max(nbytes, READ_NBYTES))
+            begin = self.at - self._data_offset
+            raw = self._data[begin : begin + nbytes]
         if len(raw) != nbytes:
             raise SourceError(
                 f"{self.file.path}: the header is truncated or damaged: {nbytes} bytes expected "
@@ -160,7 +159,7 @@ class ClassicFile:
         self.record_nbytes = sum(n + -n % 4 for n in record_rows)
         self._check_places(described)
         self.is_counted = n_records > 0 or not record_rows
-        if not self.is_counted:  # written to a stream, or killed: as many as there is room for
+        if not self.is_counted:  # written to a stream, or killed: as many as the file has
             begin = min((v.begin for _, v in described if v.is_record), default=file.nbytes)
             n_records = max(0, file.nbytes - begin) // max(1, self.record_nbytes)
         self.dimensions = {name: size or n_records for name, size in sizes}
@@ -180,7 +179,7 @@ class ClassicFile:
         numbers = [cursor.count() for _ in range(n_dimensions)]
         attributes = cursor.attributes()
         dtype = cursor.dtype()[1]
-        said_nbytes = cursor.count()
+        stored_nbytes = cursor.count()
         begin = cursor.number(cursor.offset_format)
         if begin < 0 or not all(0 <= n < len(sizes) and sizes[n][1] >= 0 for n in numbers):
             raise SourceError(
@@ -194,32 +193,32 @@ class ClassicFile:
         # The size of a row follows from the shape too. Where it cannot be counted in 32 bits, or
         # padding may or may not be meant, writers differ.
         nbytes = variable.row_nbytes
-        if is_record and nbytes % 4 == 0 and nbytes < MAX_SAID_NBYTES and said_nbytes != nbytes:
+        if is_record and nbytes % 4 == 0 and nbytes < MAX_ROW_NBYTES and stored_nbytes != nbytes:
             raise SourceError(
                 f"{self.file.path}: the header is damaged: a row of {name!r} is said to have "
-                f"{said_nbytes} bytes, but its shape makes {nbytes}"
+                f"{stored_nbytes} bytes, but its shape makes {nbytes}"
             )
         return name, variable
 
     def _check_places(self, described: list[tuple[str, Variable]]) -> None:
-        """See that variables lie beyond the header, and not on each other."""
+        """Check that variables lie after the header and do not overlap."""
         fixed = sorted(
             (v.begin, v.row_nbytes * v.shape[0] if v.shape else v.dtype.itemsize, name)
             for name, v in described
             if not v.is_record
         )
         records = sorted((v.begin, v.row_nbytes, name) for name, v in described if v.is_record)
-        free = self.header_nbytes
+        end = self.header_nbytes
         for begin, nbytes, name in (*fixed, *records):
-            if begin < free:
+            if begin < end:
                 raise SourceError(
                     f"{self.file.path}: the header is damaged: {name!r} lies at byte {begin}, "
-                    f"expected {free} or beyond, where nothing else is"
+                    f"expected {end} or beyond, where nothing else is"
                 )
-            free = begin + nbytes
-        if records and free > records[0][0] + self.record_nbytes:
+            end = begin + nbytes
+        if records and end > records[0][0] + self.record_nbytes:
             raise SourceError(
-                f"{self.file.path}: the header is damaged: {records[-1][2]!r} ends at byte {free}, "
+                f"{self.file.path}: the header is damaged: {records[-1][2]!r} ends at byte {end}, "
                 f"beyond the record that begins at {records[0][0]} and has {self.record_nbytes}"
             )
 
@@ -230,10 +229,10 @@ class ClassicFile:
     def n_whole_rows(self, name: str) -> int:
         """Return the number of rows of a variable that end before the end of the file."""
         variable = self.variables[name]
-        room = self.file.nbytes - variable.begin - variable.row_nbytes
-        if room < 0 or not variable.shape:
+        n_left = self.file.nbytes - variable.begin - variable.row_nbytes
+        if n_left < 0 or not variable.shape:
             return 0
-        return min(variable.shape[0], room // max(1, variable.stride) + 1)
+        return min(variable.shape[0], n_left // max(1, variable.stride) + 1)
 
     def end_of_rows(self, n_rows: int) -> int:
         """Return the end of the first `n_rows` records; of rows where there are no records."""
@@ -249,11 +248,11 @@ class ClassicFile:
     ) -> dict[str, NDArray[Any]]:
         """Read rows ``start:stop`` of several variables.
 
-        Records are read once, as a whole, unless that would read much that is not wanted.
+        Records are read whole, unless that would read many unwanted bytes.
 
         `start`, `stop`: elements of the first dimension. `spans`: for each variable, which elements
         of its second dimension; ignored if it has none.
-        Returns dict: arrays (stop - start, ...), big-endian, maybe views with gaps.
+        Returns dict: arrays (stop - start, ...), big-endian, perhaps not contiguous.
         Raises SourceError: the file ends before.
         """
         fields = {}
@@ -275,7 +274,7 @@ def _header_of(raw: bytes, start: int, stop: int) -> bytes:
 
 
 def bytes_of(path: Path, data: ClassicFile, n_frames: int) -> FrameTable | None:
-    """Return the table of records; None if copies would make no valid files (without times)."""
+    """Return the table of records; None if copies would not be valid files (without times)."""
     if "time" not in data.variables:
         return None  # without times the frames are counted, again in each file
     records = [variable for variable in data.variables.values() if variable.is_record]
@@ -290,5 +289,5 @@ def bytes_of(path: Path, data: ClassicFile, n_frames: int) -> FrameTable | None:
         return None
     if max(fixed, default=0) > begin:
         return None
-    own = partial(_header_of, data.file.peek(0, begin))
-    return FrameTable(path, edges, own, byte_order=">")
+    header_for = partial(_header_of, data.file.peek(0, begin))
+    return FrameTable(path, edges, header_for, byte_order=">")

@@ -5,15 +5,15 @@ read; NetCDF-4 files are read with netCDF4. What comes back is what MDAnalysis' 
 scale factors applied in the precision of number and factor, forces in kJ/(mol angstrom), ``step``
 the number of the frame (the format has none), ``time = frame`` where there is no time. Beyond it,
 NetCDF-4 and CDF-1 and CDF-5 files are read, and ``dt_ps`` follows a scaled time. Of a classic file
-that ends within a frame, the whole ones before it are read; where the header counts none, as a
-program that was killed may leave it, the size of the file does. Units other than those of the
-convention, as LAMMPS and ASE write them, are converted; NetCDF's fill value is no number.
+that ends within a frame, the complete frames are read; if the header counts no frames, as after a
+killed program, the size of the file determines their number. Units other than those of the
+convention, as LAMMPS and ASE write them, are converted; NetCDF's fill value is not a number.
 
 What is written is classic NetCDF with 64-bit offsets (CDF-2,
 https://docs.unidata.ucar.edu/nug/current/file_format_specifications.html), with the variables of
 the convention (https://ambermd.org/netcdf/nctraj.xhtml) in the order in which MDAnalysis writes
-them: forces in kcal/(mol angstrom); velocities in AMBER's own unit, whose scale factor is named,
-since cpptraj takes it for granted.
+them: forces in kcal/(mol angstrom); velocities in AMBER's own unit, with its scale factor,
+which cpptraj expects.
 """
 
 from __future__ import annotations
@@ -78,33 +78,33 @@ UNITS = {
 VARIABLES = {"positions": "coordinates", "velocities": "velocities", "forces": "forces"}
 TYPES = {"i4": NC_INT, "f4": NC_FLOAT, "f8": NC_DOUBLE}
 REMD_DIMTYPE = "remd_dimtype"
-"""Name of the codes of what is exchanged along each dimension; stored once for all frames."""
+"""Name of the codes of the quantity that each dimension exchanges; stored once for all frames."""
 
 
 @dataclass(frozen=True)
 class NCDFEncoder(Encoder):
     """AMBER NetCDF: positions, velocities, forces, cells; time in single precision, no steps."""
 
-    more: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
-    """Numbers of each frame of replica exchange: name, type, (k,) of those of each dimension."""
+    columns: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    """Columns of replica exchange: name, type, and (k,) for one number each dimension."""
     kinds: tuple[int, ...] = ()
-    """Code of what is exchanged along each dimension."""
+    """Code of the quantity that each dimension exchanges."""
 
-    def with_more(self, data: Mapping[str, NDArray[Any]]) -> NCDFEncoder:
-        """Return an encoder that leaves room in each record for these numbers (`fill`)."""
+    def with_columns(self, data: Mapping[str, NDArray[Any]]) -> NCDFEncoder:
+        """Return an encoder with these columns in each record; see `fill`."""
         kinds = tuple(map(int, data[REMD_DIMTYPE][0])) if REMD_DIMTYPE in data else ()
-        more = []
+        columns = []
         for name, values in data.items():
-            one = values.shape[1:] in ((), (len(kinds),)) and values.dtype.kind in "fi"
-            if one and name != REMD_DIMTYPE:
+            is_column = values.shape[1:] in ((), (len(kinds),)) and values.dtype.kind in "fi"
+            if is_column and name != REMD_DIMTYPE:
                 dtype = ">f8" if values.dtype.kind == "f" else ">i4"
-                more.append((name, dtype, values.shape[1:]))
-        return replace(self, more=tuple(more), kinds=kinds)
+                columns.append((name, dtype, values.shape[1:]))
+        return replace(self, columns=tuple(columns), kinds=kinds)
 
     def fill(self, records: Bytes, start: int, data: Mapping[str, NDArray[Any]]) -> None:
-        """Put numbers of frames from `start` on into their records."""
+        """Fill the columns of records, of frames from `start` on."""
         rows = records.view(self._dtype)
-        for name, _, _ in self.more:
+        for name, _, _ in self.columns:
             rows[name] = data[name][start : start + len(rows)]
 
     @property
@@ -126,7 +126,7 @@ class NCDFEncoder(Encoder):
         if self.has_box:
             columns += [("cell_lengths", ">f8", (3,)), ("cell_angles", ">f8", (3,))]
         columns += [(name, ">f4", xyz) for name in self.fields if name != "positions"]
-        return np.dtype(columns + list(self.more))
+        return np.dtype(columns + list(self.columns))
 
     def keeps_steps(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> bool:  # noqa: ARG002
         """Return False; see the base class."""
@@ -158,7 +158,7 @@ class NCDFEncoder(Encoder):
             unit = UNITS.get(name, "kelvin" if name == "temp0" else None)
             attributes: dict[str, str | float] = {} if unit is None else {"units": unit}
             attributes |= {"scale_factor": AMBER_VELOCITY} if name == "velocities" else {}
-            in_each = any(name == other and shape for other, _, shape in self.more)
+            in_each = any(name == other and shape for other, _, shape in self.columns)
             dimensions = _dimensions(name) + ((REMD_DIMENSION,) if in_each else ())
             described.append(_variable(name, dimensions, kind, attributes))
         texts = [*(text for text, _ in fixed), *described]
@@ -222,7 +222,7 @@ def _attributes(attributes: Mapping[str, str | float]) -> bytes:
 def _variable(
     name: str, dimensions: Sequence[str], kind: int, attributes: Mapping[str, str | float]
 ) -> bytes:
-    """Return the description of a variable up to its size and place."""
+    """Return the description of a variable up to its size and offset."""
     ids = [DIMENSIONS.index(dimension) for dimension in dimensions]
     return (
         _text(name)
@@ -237,8 +237,8 @@ EXCHANGE = (REMD_DIMTYPE, "temp0", "remd_indices", "remd_values", "remd_repidx",
 """Variables of replica exchange in files of pmemd and cpptraj."""
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 FILLS = {4: float(np.float32(9.969209968386869e36)), 8: 9.969209968386869e36}
-"""What stands where nothing was written (NC_FILL_FLOAT, NC_FILL_DOUBLE), by bytes of a number; a
-variable may name another number (`_FillValue`)."""
+"""Fill values of numbers that were never written (NC_FILL_FLOAT, NC_FILL_DOUBLE), by itemsize; a
+variable may have another one (`_FillValue`)."""
 
 
 class NCDFLayout(NativeLayout):
@@ -259,9 +259,9 @@ class NCDFLayout(NativeLayout):
     """Names of the variables that are read."""
     _scales: dict[str, Any]
     _factors: dict[str, float | None]
-    """Factors to mdio's units, which come after the scales; None is 1."""
+    """Factors to mdio's units, applied after the scales; None is 1."""
     _fills: dict[str, float]
-    """Number that stands where a variable was never written, by name."""
+    """Fill values by variable."""
     _unwritten: tuple[str, ...] = ()
 
     @classmethod
@@ -286,7 +286,7 @@ class NCDFLayout(NativeLayout):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes, also on how its program rounded, and on what it defined and never wrote."""
+        """Notes, also on rounding, and on variables that were never written."""
         step = getattr(self.data, "rounded_to", None)
         note = f"{self.path}: its program rounded coordinates to {step:g} angstrom" if step else ""
         unwritten = (
@@ -312,7 +312,7 @@ class NCDFLayout(NativeLayout):
             self._data = ClassicFile(self._file)
         else:
             raise SourceError(
-                f"{self.path}: begins with {magic!r}, expected CDF or HDF: no NetCDF file"
+                f"{self.path}: begins with {magic!r}, expected CDF or HDF: not a NetCDF file"
             )
         return self._check()
 
