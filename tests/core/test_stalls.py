@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from mdio.core import stalls
-from mdio.core.files import reading
+from mdio.core.errors import SourceError
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.writing import write_all
 from mdio.core.stalls import StallWatch
+from mdio.core.waits import waits
 
 
 @pytest.fixture
@@ -23,9 +24,10 @@ def told():
 
 
 @pytest.fixture
-def watch(told):
+def watch(told, monkeypatch):
     watch = StallWatch(timeout_s=60.0, report=told.append)
     watch.stop()  # the test looks itself, at times of its own
+    monkeypatch.setattr(waits, "n_watches", 1)
     return watch
 
 
@@ -107,9 +109,17 @@ def test_ranks_are_named(monkeypatch):
     assert stalls.describe_process() == f"mdio, rank 3 on {socket.gethostname()}"
 
 
-def test_functions_that_are_watched_have_the_variables_it_looks_at():
-    for code, (_, names) in stalls.WATCHED.items():
-        assert set(names) <= {*code.co_varnames, *code.co_cellvars}
+def test_nothing_is_left_of_calls_that_ended(tmp_path, watch):
+    path = tmp_path / "a"
+    path.write_bytes(bytes(100))
+    with OpenFile(path) as file:
+        file.array(0, 100)
+        file.peek(90, 20)
+        with pytest.raises(SourceError):
+            file.array(90, 20)
+    with pytest.raises(SourceError):
+        OpenFile(tmp_path / "b")
+    assert not waits.by_thread
 
 
 COMMAND = """
@@ -141,7 +151,3 @@ def test_a_command_tells_and_ends_if_asked(adk, tmp_path, workers):
     assert done.returncode == 1
     assert f"reading {Path(adk['xtc'])} has taken" in done.stderr
     assert "ended, as --stall-abort asks" in done.stderr
-
-
-def test_it_costs_reads_nothing():
-    assert not hasattr(reading, "stalls")

@@ -27,6 +27,7 @@ from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.remote.objects import RemoteObject
 from mdio.core.files.store import MOUNTS, mounts, store_at
 from mdio.core.kernels import read_rows
+from mdio.core.waits import waits
 
 
 class Closing:
@@ -164,6 +165,7 @@ class OpenFile(Closing):
         self._pickled_identity = (-1, -1)
         self.ahead: ByteSource | None = None
         """Has prefetched bytes of the file, or will."""
+        waits.begin("opening", path)
         try:
             if descriptor < 0:
                 self._descriptor, self.remote = store_at(path).open(path, last_nbytes)
@@ -175,6 +177,8 @@ class OpenFile(Closing):
                 if missing
                 else f"{path}: cannot be opened ({failure.strerror})"
             ) from failure
+        finally:
+            waits.end()
         self.nbytes = self.status().st_size
         """Bytes of the file when it was opened."""
 
@@ -219,6 +223,8 @@ class OpenFile(Closing):
         n_read = 0
         try:
             while n_read < n_wanted:  # the system reads at most 2 GiB at a time
+                if waits.n_watches:
+                    waits.begin("reading", self.path)
                 n_more = self._request(
                     _without_first(buffers, n_read) if n_read else buffers, offset + n_read
                 )
@@ -232,6 +238,9 @@ class OpenFile(Closing):
                 f"{self.path}: {n_wanted} bytes at {offset} cannot be read "
                 f"({error.strerror or error})"
             ) from error
+        finally:
+            if waits.n_watches:
+                waits.end()
 
     def fill_rows(
         self, offset: int, rows: NDArray[Any], sums: NDArray[np.uint32], piece_nbytes: int
@@ -246,7 +255,12 @@ class OpenFile(Closing):
             return False
         if not self._has_begun and rows.nbytes >= MIN_RAMP_NBYTES:  # see `read_with_ramp_up`
             return False
-        if not read_rows(self._descriptor, offset, rows, sums, piece_nbytes):
+        if waits.n_watches:
+            waits.begin("reading", self.path)
+        is_sound = read_rows(self._descriptor, offset, rows, sums, piece_nbytes)
+        if waits.n_watches:
+            waits.end()
+        if not is_sound:
             return False
         reads.nbytes_source += rows.nbytes
         return True
@@ -267,6 +281,8 @@ class OpenFile(Closing):
         done = 0
         try:
             while done < n_wanted:
+                if waits.n_watches:
+                    waits.begin("reading", self.path)
                 n_more = self._request([view[done:]], offset + done)
                 if not n_more:
                     break
@@ -275,6 +291,9 @@ class OpenFile(Closing):
             raise self.error(
                 f"{self.path}: bytes at {offset} cannot be read ({error.strerror or error})"
             ) from error
+        finally:
+            if waits.n_watches:
+                waits.end()
         return bytes(view[:done])
 
     def _truncated(self, offset: int, n_wanted: int, end: int) -> MdioError:
