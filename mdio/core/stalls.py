@@ -1,9 +1,8 @@
 """Reports of storage that does not answer: a thread watches what the others wait for.
 
 A read from a lost server can hang for minutes without an error, and nobody can see why the program
-makes no progress. `StallWatch` looks every few seconds at what each thread waits for
-(`mdio.core.waits`). A thread that stays in one call for too long is reported, with rank, host, file
-and time.
+makes no progress. `StallWatch` looks every few seconds at what each thread waits for. A thread that
+stays in one call for too long is reported, with rank, host, file and time.
 """
 
 from __future__ import annotations
@@ -14,12 +13,59 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Set
+from itertools import count
+from pathlib import Path
+from threading import get_ident
+from typing import NamedTuple
 
-from mdio.core.waits import Wait, waits
 from mdio.core.words import RANK_NAMES
 
 STALL_TIMEOUT_S = 60.0
 MAX_POLL_S = 5.0
+
+
+class Wait(NamedTuple):
+    """A call in progress."""
+
+    operation: str
+    """``reading``, ``opening``, ``writing`` or ``flushing``."""
+    file: Path | int
+    """The file, or its descriptor."""
+    number: int
+    """Different for each call."""
+
+    def __str__(self) -> str:
+        """Return operation and file, for messages."""
+        file: Path | int | str = self.file
+        if isinstance(file, int):
+            try:
+                file = Path(f"/proc/self/fd/{file}").readlink()
+            except OSError:
+                file = "a file"
+        return f"{self.operation} {file}"
+
+
+class Waits:
+    """The call in progress of each thread.
+
+    Reads, which may take a microsecond, are noted only while a `StallWatch` watches (`n_watches`).
+    """
+
+    def __init__(self) -> None:
+        self.n_watches = 0
+        self.by_thread: dict[int, Wait] = {}
+        self._numbers = count()
+
+    def begin(self, operation: str, file: Path | int) -> None:
+        """Note that this thread begins a call."""
+        self.by_thread[get_ident()] = Wait(operation, file, next(self._numbers))
+
+    def end(self) -> None:
+        """Note that this thread's call has ended."""
+        self.by_thread.pop(get_ident(), None)
+
+
+waits = Waits()
 
 
 class StallWatch:

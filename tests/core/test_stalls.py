@@ -14,8 +14,7 @@ from mdio.core import stalls
 from mdio.core.errors import SourceError
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.writing import write_all
-from mdio.core.stalls import StallWatch
-from mdio.core.waits import waits
+from mdio.core.stalls import StallWatch, waits
 
 
 @pytest.fixture

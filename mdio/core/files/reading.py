@@ -27,7 +27,7 @@ from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.remote.objects import RemoteObject
 from mdio.core.files.store import MOUNTS, mounts, store_at
 from mdio.core.kernels import read_rows
-from mdio.core.waits import waits
+from mdio.core.stalls import waits
 
 
 class Closing:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from mdio.core.errors import SourceError
 from mdio.core.files.marks import OUTPUT_MARKERS
 from mdio.core.kernels.checks import Buffer, buffer
-from mdio.core.waits import waits
+from mdio.core.stalls import waits
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor

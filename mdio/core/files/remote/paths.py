@@ -78,6 +78,10 @@ class RemotePath(PosixPath):
         """Return False."""
         return False
 
+    def is_absolute(self) -> bool:
+        """Return True."""
+        return True
+
     def absolute(self) -> RemotePath:
         """Return the path itself."""
         return self
