@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import shutil
 import sys
 import time
 import warnings
@@ -175,6 +176,9 @@ def main() -> int:
     }
     (args.folder / "demo.json").write_text(json.dumps(record, indent=1))
     print(f"plot: {args.folder / 'demo.png'}")
+    shutil.copyfile(top, args.folder / "adk.psf")
+    shutil.copyfile(adk.tiled(args.folder / "data", 1), args.folder / "adk.xtc")
+    print(f"next: . .venv/bin/activate && cd {args.folder} && mdio info adk.xtc")
     lossy = {row["layout"] for row in rows if "precision" in row["layout"]}
     worst = max(row["rmsd_diff"] for row in rows if row["layout"] not in lossy)
     if worst > 1e-4:
