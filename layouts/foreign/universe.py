@@ -186,6 +186,8 @@ def made_for_mdanalysis(topology: Topology) -> TopologyOfMDAnalysis:
         "resids": topologyattrs.Resids,
         "resnames": topologyattrs.Resnames,
         "icodes": topologyattrs.ICodes,
+        "moltypes": topologyattrs.Moltypes,
+        "molnums": topologyattrs.Molnums,
         "segids": topologyattrs.Segids,
     }
     attributes = []

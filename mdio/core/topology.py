@@ -58,11 +58,11 @@ def find_molecules(
 
 MAGIC = b"mdiotop1"
 ATOMS = ("names", "types", "elements", "masses", "charges", "chainIDs")
-RESIDUES = ("resids", "resnames", "icodes")
+RESIDUES = ("resids", "resnames", "icodes", "moltypes", "molnums")
 SEGMENTS = ("segids",)
 """Attributes of atoms, residues and segments, as MDAnalysis calls them."""
-TEXTS = ("names", "elements", "chainIDs", "resnames", "icodes", "segids")
-NUMBERS = ("masses", "charges", "resids")
+TEXTS = ("names", "elements", "chainIDs", "resnames", "icodes", "moltypes", "segids")
+NUMBERS = ("masses", "charges", "resids", "molnums")
 BONDS = "bonds"
 RESINDEX, SEGINDEX = "resindices", "segindices"
 """Names of the columns with the residue of each atom, and the segment of each residue."""

@@ -8,7 +8,7 @@ import h5py
 import MDAnalysis as mda
 import numpy as np
 import pytest
-from MDAnalysisTests.datafiles import DCD, GRO, PSF
+from MDAnalysisTests.datafiles import DCD, GRO, PSF, TPR, XTC
 from numpy.testing import assert_array_equal
 from suites.files_of_others import write_gromacs
 from suites.per_rank import convert
@@ -206,3 +206,16 @@ def test_a_universe_is_a_topology_and_an_atom_group_a_selection(adk, tmp_path, w
     with mdio.open(tmp_path / "c.zarr") as one, mdio.open(tmp_path / "d.zarr") as other:
         assert one.manifest["atoms"] == other.manifest["atoms"]
         assert mdio.verify(one.path, adk["dcd"]).ok
+
+
+@pytest.mark.parametrize("name", ["o.zarr", "o.h5md"])
+def test_kinds_of_molecules_of_gromacs(tmp_path, name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        known = mda.Universe(TPR, XTC)
+        mdio.convert(XTC, tmp_path / name, top=TPR, stop=1)
+        u = mda.Universe(str(tmp_path / name))
+    for selection in ("moltype SOL", "molnum 0 3", "moltype AKeco and name CA"):
+        expected = known.select_atoms(selection).indices
+        assert len(expected)
+        assert_array_equal(u.select_atoms(selection).indices, expected)
