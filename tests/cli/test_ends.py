@@ -21,7 +21,7 @@ class Finder:
 
 sys.meta_path.insert(0, Finder())
 sys.argv = ["mdio", "info", "none.xtc"]
-from mdio.cli.start import main
+from mdio.__main__ import main
 main()
 """
 

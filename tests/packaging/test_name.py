@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import mdio
-from mdio.cli import start
+import mdio
 
-PACKAGE = Path(start.__file__).parents[1]
+PACKAGE = Path(mdio.__file__).parent
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_the_other_one_was_installed_last(site):
     (site / "mdio/segy").touch()
     (site / "mdio/__init__.py").unlink()
     (site / "mdio/__init__.py").write_text("theirs = True\n")
-    told = run(site, "-c", "from mdio.cli.start import main; main()")
+    told = run(site, "-c", "from mdio.__main__ import main; main()")
     assert told.returncode == 1
     assert told.stderr.startswith("mdio: ") and "pip uninstall multidimio)" in told.stderr
 
