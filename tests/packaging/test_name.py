@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import mdio
-import mdio
 
 PACKAGE = Path(mdio.__file__).parent
 
