@@ -311,7 +311,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         if self.transformations:
             raise ValueError("transformations go from frame to frame; take timeseries()")
         frames, atoms = self._picked(atomgroup, (start, stop, step), order)
-        array = FieldArray(LayoutPerThread(self._layout), "positions", atoms).on_dask()
+        array = FieldArray(LayoutPerThread(self._layout), "positions", atoms).to_dask()
         stops = frames.stop if frames.stop >= 0 else None
         return array[frames.start : stops : frames.step].transpose(["fac".index(a) for a in order])
 
