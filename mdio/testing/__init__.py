@@ -1,1 +1,1 @@
-"""Test classes for the contracts of layouts and writers, also those of other packages."""
+"""Test classes for the contracts of layouts and writers, also for those of other packages."""
