@@ -308,7 +308,7 @@ class Layout(Closing, ABC):
 
     @property
     def _assumed(self) -> list[str]:
-        """Names of the given options that supply what the file does not hold."""
+        """Names of the given options that supply what the file lacks."""
         return [name for name in ASSUMED_OPTIONS if self.options.get(name) is not None]
 
     def boundaries(self) -> NDArray[np.int64]:

@@ -44,7 +44,7 @@ class Unit:
 
     name: str
     check: Callable[[], object]
-    """Reads it; raises OSError if it is not what was written."""
+    """Reads it; raises OSError if it is damaged."""
     frames: tuple[int, int] | None = None
     """Start and stop of the run of frames that needs it; None: all frames."""
     group: str | None = None

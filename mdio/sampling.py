@@ -430,7 +430,7 @@ def _check_last(sources: Sequence[_Source], fields: Sequence[str]) -> None:
     first, last = sources[0], sources[-1]
     if last.n_atoms != first.n_atoms:
         raise PlanError(
-            f"{last.layout.path}: {last.n_atoms} of its atoms are chosen, but {first.n_atoms} of "
+            f"{last.layout.path}: {last.n_atoms} atoms are chosen, but {first.n_atoms} of "
             f"{first.layout.path}; choose the same number of each with atoms="
         )
     for name in fields[1:]:

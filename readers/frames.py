@@ -85,9 +85,9 @@ class FrameCache:
             self._unit_frames = 1
             unit_nbytes = info.frame_nbytes
         self._run_frames = self._unit_frames * max(1, RUN_NBYTES // max(1, unit_nbytes))
-        self._ahead = ReadAhead(layout) if may_read_ahead(layout) else None
+        self._read_ahead = ReadAhead(layout) if may_read_ahead(layout) else None
         # One that the caller still uses, one that it gets next, one for reading ahead.
-        self._ring = BufferRing(info, layout.fields, 2 if self._ahead is None else 3)
+        self._ring = BufferRing(info, layout.fields, 2 if self._read_ahead is None else 3)
         self._single_frames = BufferRing(info, layout.fields, 2)
         self._start = self._stop = 0
         self._frames: list[Frame | None] = []
@@ -126,13 +126,13 @@ class FrameCache:
 
     def stop_reading_ahead(self) -> None:
         """End the thread that may be using the layout; sequential reads start another."""
-        if self._ahead is not None:
-            self._ahead.stop()
+        if self._read_ahead is not None:
+            self._read_ahead.stop()
 
     def layout_without_thread(self) -> Layout:
         """Return the layout for use outside of the cache; no thread uses it any more."""
         self.stop_reading_ahead()
-        self._ahead = None
+        self._read_ahead = None
         return self._layout
 
     def _fetch(self, frame: int, *, is_again: bool) -> None:
@@ -140,8 +140,8 @@ class FrameCache:
         start, stop, must_copy = self._window(frame, is_again=is_again)
         self._start = self._stop = 0  # nothing is cached if the read fails
         self._frames = []
-        buffer = None if self._ahead is None else self._ahead.take(start, stop)
-        if self._ahead is None:
+        buffer = None if self._read_ahead is None else self._read_ahead.take(start, stop)
+        if self._read_ahead is None:
             self._announce(frame, start, stop, previous_run)
         try:
             buffer = buffer or self._read(start, stop)
@@ -154,13 +154,13 @@ class FrameCache:
             buffer = self._read(start, stop)
         self._frames, self.must_copy = _split_frames(buffer), must_copy
         self._start, self._stop = start, stop
-        if stop - start >= MIN_LONG_RUN_FRAMES and not must_copy and self._ahead is None:
+        if stop - start >= MIN_LONG_RUN_FRAMES and not must_copy and self._read_ahead is None:
             row = 0 if frame < self._last_frame else stop - start - 1
             self._frames[row] = self._copy(buffer, row)
-        if self._ahead is not None and start == previous_run[1] and stop < self._n_frames:
+        if self._read_ahead is not None and start == previous_run[1] and stop < self._n_frames:
             # Two neighbouring runs in a row: the next one is expected to follow.
             end = min(stop + self._run_frames, self._n_frames)
-            self._ahead.begin(stop, end, self._ring.take(end - stop))
+            self._read_ahead.begin(stop, end, self._ring.take(end - stop))
 
     def _announce(self, frame: int, start: int, stop: int, previous_run: tuple[int, int]) -> None:
         """Let the layout prefetch the expected runs, after two neighbouring ones or equal jumps."""

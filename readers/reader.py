@@ -62,7 +62,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
     uuid
         Identity of the output that is expected there; by default, any.
     cache, cache_size
-        Keep what is read in this folder of this node; see `mdio.layouts.views.opening.open_source`.
+        Folder on this node for units that are read, and its limit; see `mdio.open`.
     **kwargs
         Those of other MDAnalysis readers: `time_offset`; `dt`, which replaces stored times by its
         multiples.

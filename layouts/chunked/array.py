@@ -248,7 +248,7 @@ class ChunkedArray(ABC):
         raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without what was read last."""
+        """Return the state without decoded chunks."""
         emptied = {"_decoded_row": -1, "_last_partial_row": -1, "_decoded": {}}
         return {**self.__dict__, **emptied, "_last_selection": None}
 

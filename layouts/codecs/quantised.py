@@ -122,7 +122,7 @@ def compress(numbers: NDArray[Any], packing: Packing = DEFAULT_PACKING) -> bytes
     data = np.ascontiguousarray(numbers).reshape(-1)
     if data.size % 8:
         data = np.append(data, np.zeros(-data.size % 8, data.dtype))
-    packed: bytes = blosc.compress(
+    compressed: bytes = blosc.compress(
         data,
         name.encode(),
         level,
@@ -130,7 +130,7 @@ def compress(numbers: NDArray[Any], packing: Packing = DEFAULT_PACKING) -> bytes
         blocksize=data.nbytes,
         typesize=numbers.dtype.itemsize,
     )
-    return packed
+    return compressed
 
 
 FloatArray = NDArray[np.float32]
@@ -299,8 +299,8 @@ def decode_chunk(
     if len(data) < HEADER.size:
         raise ValueError(f"{len(data)} bytes, too few for a quantised chunk")
     magic, mode, itemsize, _, n_frames, n_atoms, scale, *sizes = HEADER.unpack_from(data)
-    packed, rigid = mode > XTC + ALONG_ATOMS, mode > RIGID
-    itemsizes = range(8) if rigid else (0,) if packed else (2, 4)
+    is_bitpacked, is_rigid = mode > XTC + ALONG_ATOMS, mode > RIGID
+    itemsizes = range(8) if is_rigid else (0,) if is_bitpacked else (2, 4)
     if magic != MAGIC or mode > XTC + RIGID or itemsize not in itemsizes:
         raise ValueError("it does not begin with the header of a quantised chunk")
     if (n_frames, n_atoms) != shape:
@@ -318,7 +318,7 @@ def decode_chunk(
         return
     along_atoms = (mode - 1) & ALONG_ATOMS
     xtc = mode % 2 == 0
-    if rigid:
+    if is_rigid:
         n_description = -1
         if len(first_part) >= BLOSC_HEADER.size:
             n_description = BLOSC_HEADER.unpack_from(first_part)[4] - itemsize
@@ -328,7 +328,7 @@ def decode_chunk(
         bits = np.frombuffer(second_part, np.uint8)
         decode_rigid(description, bits, shape, scale, out, atoms, first, last, xtc=xtc)
         return
-    if packed:
+    if is_bitpacked:
         bits = np.frombuffer(second_part, np.uint8)
         neighbours = _decompress(first_part, 1, n_atoms, "first part") if along_atoms else None
         sum_packed(bits, shape, scale, out, atoms, first, last, xtc=xtc, kept=neighbours)

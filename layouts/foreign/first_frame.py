@@ -14,8 +14,8 @@ from mdio.layouts.base import Layout
 class FirstFrame(SingleFrameReaderBase):  # type: ignore[misc]
     """Reads the frame when its coordinates are first used: most selections are by name.
 
-    Reading it may take decoding a complete chunk, or a request to a store. The layout is left open
-    or closed, as it was.
+    Reading it may take decoding a complete chunk, or a request to a store. It opens the layout if
+    necessary, and then closes it again.
     """
 
     units = {"time": "ps", "length": "Angstrom"}  # noqa: RUF012 - as MDAnalysis reads it

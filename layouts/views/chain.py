@@ -83,7 +83,7 @@ class ChainLayout(Layout):
         self._joining: Joining | None = None
         self._infos: list[TrajectoryInfo] = []
         self._member_boundaries: dict[int, NDArray[np.int64]] = {}
-        self._opened = Handles[Layout, Layout](lambda member: member, MAX_OPEN)
+        self._open_members = Handles[Layout, Layout](lambda member: member, MAX_OPEN)
         self._edges = np.zeros(1, np.int64)
         self._starts: list[int] = []
 
@@ -281,11 +281,11 @@ class ChainLayout(Layout):
         )
 
     def _close(self) -> None:
-        self._opened.close()
+        self._open_members.close()
 
     def _open_member(self, number: int) -> Layout:
         """Return an open member; close the least recently used one if too many are open."""
-        return self._opened[self.members[number]]
+        return self._open_members[self.members[number]]
 
     def boundaries(self) -> NDArray[np.int64]:
         """Return where the members, and the chunks or files of each, begin."""

@@ -73,17 +73,17 @@ class FieldArray:
         keys = key if isinstance(key, tuple) else (key,)
         indices = [np.arange(n)[index] for n, index in zip(self.shape, keys, strict=False)]
         indices += [np.arange(n) for n in self.shape[len(indices) :]]
-        frames, *rest = map(np.atleast_1d, indices)
+        frames, *other_axes = map(np.atleast_1d, indices)
         atoms = np.empty(0, np.int64)
         if self.name in FIELDS:
-            atoms, rest = rest[0], [np.arange(rest[0].size), *rest[1:]]
+            atoms, other_axes = other_axes[0], [np.arange(other_axes[0].size), *other_axes[1:]]
             atoms = atoms if self.atoms is None else self.atoms[atoms]
         first = int(frames.min(initial=self.shape[0]))
         stop = int(frames.max(initial=first - 1)) + 1
         fields = {name: name == self.name for name in FIELDS[1:]}
         block = FrameBlock.empty(stop - first, len(atoms), **fields)
         self.layouts.get().read(first, stop, atoms=atoms, out=block)
-        values: NDArray[Any] = getattr(block, self.name)[np.ix_(frames - first, *rest)]
+        values: NDArray[Any] = getattr(block, self.name)[np.ix_(frames - first, *other_axes)]
         return values[tuple(0 if index.ndim == 0 else slice(None) for index in indices)]
 
     def chunks(self) -> tuple[tuple[int, ...], ...]:

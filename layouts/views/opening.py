@@ -40,8 +40,8 @@ def open_source(
         ``error`` raises an error. By default ``keep-last``, but an error for files that look like
         replicas.
     cache
-        Keep what is read in this folder, on a disk of this node, and read it from there the next
-        time (see `mdio.core.cache.Cache`).
+        Folder on a disk of this node, in which units that are read are kept, to be read from there
+        the next time (see `mdio.core.cache.Cache`).
     cache_size
         Limit of the cache, bytes; by default, all but a tenth of the disk.
     **options

@@ -35,9 +35,9 @@ class FrameChoice:
     dt_ps: float | None = option("keep one frame every PS ps", "--dt PS", follow=False)
     pbc: str | None = option(
         "whole: molecules that the box cuts are made whole (needs bonds); mol: and put into the "
-        "box by their centres; cluster: the molecules of --center (or of --select) brought "
-        "together, the others around them; atom: each atom into the box; nojump: atoms go on "
-        "where they leave the box",
+        "box by their centres; cluster: the molecules of --center (or of --select) are put next to "
+        "each other, the others around them; atom: each atom into the box; nojump: atoms that "
+        "leave the box are not put back",
         f"--pbc {'|'.join(PBC)}",
         kind="pbc",
         choices=(*PBC, *OLD_PBC_NAMES),
@@ -49,14 +49,14 @@ class FrameChoice:
     )
 
     fit: str | None = option(
-        "lay each frame on a reference, after --pbc and --center: moved and turned, or just moved; "
-        "velocities and forces turn with it",
+        "superpose each frame on a reference, after --pbc and --center: translated and rotated, or "
+        "only translated; velocities and forces are rotated, too",
         f"--fit {'|'.join(FITS)}",
         choices=FITS,
     )
     fit_select: str | None = option(
-        "atoms that are laid on those of the reference, with equal weights (default: those of "
-        "--select)",
+        "atoms that are superposed on those of the reference, with equal weights (default: those "
+        "of --select)",
         "--fit-select SEL",
     )
     fit_reference: int | str | PathLike[str] | None = option(

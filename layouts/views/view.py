@@ -41,8 +41,8 @@ def select_frames(
     """Choose frames of `source` by number, and of these by time.
 
     `start`, `stop`, `step`: as a Python slice; negative numbers count from
-    the end; `step` is positive. `begin_ps`, `end_ps`: only frames whose time lies between these,
-    both included (as ``-b`` and ``-e`` of GROMACS). `dt_ps`: of these, only frames at a multiple of
+    the end; `step` is positive. `begin_ps`, `end_ps`: only frames with times between these, both
+    included (as ``-b`` and ``-e`` of GROMACS). `dt_ps`: of these, only frames at a multiple of
     this time after the first one kept.
     Returns range or (F,) int64 array: frame numbers in `source`, ascending.
     Raises PlanError: no frames are left, or a step is not positive.

@@ -61,18 +61,18 @@ class ForecastOptions:
     """The machine that will run the analysis."""
 
     machine: str | PathLike[str] | Profile = option(
-        f"{LOCAL} (this one, from what is measured alone; default), {', '.join(NAMES)}, or a "
-        "profile made by mdio model fit",
+        f"{LOCAL} (this one, from measurements alone; default), {', '.join(NAMES)}, or a profile "
+        "of mdio model fit",
         "--machine NAME|FILE",
         LOCAL,
     )
     nodes: int | None = option(
-        "machines like this one that the ranks are spread over (default: those of the workers)",
+        "number of machines like this one on which ranks run (default: those of the workers)",
         "--nodes N",
     )
     cache: str = option(
         "--cold: assume that passes read from storage, --warm: from memory (default: from memory "
-        "if what they read fits into it)",
+        "if their bytes fit into it)",
         "--cold",
         "auto",
         values={"cold": "--cold", "warm": "--warm"},

@@ -657,15 +657,15 @@ def measure(
         runs.limit_time(total.run.t_total_s)
     entries = [source]
     with ExitStack() as stack:
-        places = [(candidate, folder) for candidate in trial_candidates]
+        candidate_folders = [(candidate, folder) for candidate in trial_candidates]
         is_native_file = info.layout == container
         if trial_candidates and local_folder is not None and is_native_file:
             # In a trial the sample is copied as one segment: the same file of fewer frames.
             copy = Candidate("local-copy", "local-copy", "segments", to="segments", segments=1)
-            places.append((copy, Path(local_folder)))
-        parents = {parent for _, parent in places}
+            candidate_folders.append((copy, Path(local_folder)))
+        parents = {parent for _, parent in candidate_folders}
         folders = {parent: stack.enter_context(scratch(parent)) for parent in parents}
-        for number, (candidate, parent) in enumerate(places):
+        for number, (candidate, parent) in enumerate(candidate_folders):
             out = folders[parent] / f"{number}.{candidate.to}"
             entries.append(CandidateRuns(candidate, [str(out)], range(len(frames)), out))
         runs.measure(entries)

@@ -31,7 +31,7 @@ WORTH_A_GROUP = 0.5
 """A group is stored if it has at most this share of the atoms."""
 
 PLAIN_CONTAINER = "dcd"
-"""Container with floats as they are in memory, in frames of one size."""
+"""Container with floats as in memory, in frames of one size."""
 SEGMENT_NBYTES = 64 << 20
 """Decoded bytes of a segment, unless there are as many segments as ranks anyway."""
 
@@ -202,7 +202,7 @@ class Trial:
     groups: dict[str, str]
     precision: float | str | None
     one_writer: bool
-    """Whether one process stores what the others encode; True only in records before 2026-11."""
+    """Whether one process stores for all others; True only in measurements before 2026-11."""
     fits: bool
     """Whether the target folder has room for it."""
     convert_workers: int

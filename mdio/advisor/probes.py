@@ -68,7 +68,7 @@ def bandwidths(paths: Sequence[Path], readers: Sequence[int]) -> list[Bandwidth]
     """Return bytes/s of simultaneous readers, each with its own part of the largest file.
 
     Each number of readers has a region of its own: a client of a network file system may keep in
-    memory what was read before, even if this process drops it.
+    memory the bytes of earlier reads, even if this process drops them.
     """
     largest, size = _largest_file(paths)
     rates = []

@@ -132,7 +132,7 @@ class Decision:
     ranks_asked: int
     passes: int
     ratio: float | None
-    """t_comp/t_IO of one worker on the source as it is; None where reading took no time."""
+    """t_comp/t_IO of one worker on the source as it is; None if reading took no time."""
     bound: str
     """``io``, ``compute`` or ``balanced``."""
     recommended: Recommendation
@@ -417,7 +417,7 @@ class Choice:
 
     def papers_rule(self) -> Rule:
         """Return the guidelines of Khoshlessan et al., and the reason if the advice differs."""
-        measurements, chosen = self.measurements, self.best
+        measurements, advised = self.measurements, self.best
         result_nbytes = measurements.question.result_nbytes_frame * measurements.source.n_frames
         gather = "one-sided" if result_nbytes <= SMALL_RESULT_NBYTES else "blocking"
         ratio = measurements.ratio_comp_io
@@ -429,7 +429,7 @@ class Choice:
         else:
             layout = "segments"
             text += "below 100, and there is no parallel HDF5 here: one segment per rank"
-        if layout == chosen.layout:
+        if layout == advised.layout:
             return Rule(layout, gather, text, True, "")
         trials = [trial for trial in measurements.trials if trial.layout == layout]
         measured = [self.totals[trial.name] for trial in trials if trial.name in self.totals]
@@ -440,28 +440,28 @@ class Choice:
         reason = (
             f"the rule looks at the ratio alone; the time for {plural(self.passes, 'pass')} is "
             f"{duration(best.total_s)} with {layout}, "
-            f"{duration(self.totals[chosen.name].total_s)} with {chosen.name}"
+            f"{duration(self.totals[advised.name].total_s)} with {advised.name}"
         )
-        if chosen.name == "as-is":
+        if advised.name == "as-is":
             reason += f", because converting costs {duration(best.convert_s)}"
-        elif chosen.groups:
+        elif advised.groups:
             reason += ", which reads a stored group of just the analysed atoms"
         return Rule(layout, gather, text, False, reason)
 
     def reasons(self, useful_ranks: int) -> Iterator[str]:
         """Yield notes on this advice, as sentences."""
-        measurements, forecaster, chosen = self.measurements, self.forecaster, self.best
-        total, source_total = self.totals[chosen.name], self.totals["as-is"]
+        measurements, forecaster, advised = self.measurements, self.forecaster, self.best
+        total, source_total = self.totals[advised.name], self.totals["as-is"]
         as_good, host = [trial.name for trial in self.as_good], measurements.host
         if len(as_good) > 1:
-            names = ", ".join(name for name in as_good if name != chosen.name)
+            names = ", ".join(name for name in as_good if name != advised.name)
             fastest = min(as_good, key=lambda name: self.totals[name].total_s)
             choice = (
-                "either will do" if fastest == chosen.name else "the simpler one is recommended"
+                "either will do" if fastest == advised.name else "the simpler one is recommended"
             )
-            yield f"{chosen.name} and {names} differ by less than the noise: {choice}"
+            yield f"{advised.name} and {names} differ by less than the noise: {choice}"
         if useful_ranks < self.ranks_asked:
-            asked_s = forecaster.one_pass(chosen, self.ranks_asked).t_total_s
+            asked_s = forecaster.one_pass(advised, self.ranks_asked).t_total_s
             yield (
                 f"more ranks than {useful_ranks} do not help: one pass takes "
                 f"{duration(total.run.t_total_s)} with {useful_ranks}, {duration(asked_s)} with "
@@ -473,7 +473,7 @@ class Choice:
                 f"{self.ranks_asked} ranks take turns on {owner} {plural(self._cores, 'core')}; "
                 "use --nodes N if there are more nodes, or --machine to forecast for a cluster"
             )
-        cold = forecaster.profile is None and forecaster.cache_state(chosen) == "cold"
+        cold = forecaster.profile is None and forecaster.cache_state(advised) == "cold"
         if cold and forecaster.storage_nbytes_per_s is not None:
             yield (
                 "passes are assumed to read from storage, which gave "
@@ -492,7 +492,7 @@ class Choice:
                 yield f"{trial.name}: {trial.problem}"
         if "as-is" not in as_good and total.high_s > source_total.low_s:
             yield (
-                f"the ranges of {chosen.name} and of the source as it is overlap: "
+                f"the ranges of {advised.name} and of the source as it is overlap: "
                 f"{duration(total.low_s)} to {duration(total.high_s)}, "
                 f"{duration(source_total.low_s)} to {duration(source_total.high_s)}; "
                 "another measurement may recommend the source"

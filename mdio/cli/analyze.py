@@ -116,7 +116,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(atoms, "--select SEL", "atoms to analyse (default: all; dihedrals: protein)")
     add(atoms, "--group NAME", "read this stored group, or this trajectory of an ensemble")
     add_options(parser, FrameChoice)
-    computation = parser.add_argument_group("what is computed")
+    computation = parser.add_argument_group("computation")
     for spelling, (_, text, keywords) in KERNEL_OPTIONS.items():
         add(computation, spelling, text, **keywords)
     add_settings(computation, "an argument of your own kernel's class (repeatable)")

@@ -108,7 +108,7 @@ def add_trajectory(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
 
 
 def add_output_options(parser: Any, quiet: str = "no progress bar, no summary") -> None:
-    """Add the options on what is printed."""
+    """Add the options on printing."""
     add(parser, "--json", "print one JSON object")
     add(parser, "-q --quiet", quiet)
 
@@ -335,7 +335,7 @@ def names_among(names: tuple[str, ...]) -> Callable[[str], list[str]]:
 
 
 def add_bench_output(parser: argparse.ArgumentParser, name: str, files: str) -> None:
-    """Add the options of bench `name` on its output `files`, and on what is printed."""
+    """Add the options of bench `name` on its output `files`, and on printing."""
     text = f"for {files} (default: %(default)s)"
     add(parser, "-o --out FOLDER", text, default=f"bench-output/{name}")
     add_output_options(parser, "print nothing")

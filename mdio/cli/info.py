@@ -1,4 +1,4 @@
-"""``mdio info``: what is in a trajectory."""
+"""``mdio info``: facts of a trajectory."""
 
 from __future__ import annotations
 

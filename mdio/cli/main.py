@@ -125,13 +125,13 @@ class FriendlyParser(argparse.ArgumentParser):
         """Hide all options except `common` in help; `show_all`: hide none."""
         if not common:
             return
-        shown = {*common, "-h"}
+        visible = {*common, "-h"}
         self.add_argument("--help-all", action="help", help="show all options and exit")
         if show_all:
             return
         self.epilog = f"{self.prog} --help-all lists all options."
         for action in self._actions[:-1]:
-            if action.option_strings and not shown & {*action.option_strings}:
+            if action.option_strings and not visible & {*action.option_strings}:
                 action.help = argparse.SUPPRESS
         arguments = map(_argument_text, self._get_positional_actions())
         self.usage = " ".join([self.prog, *arguments, "[options]"])

@@ -52,7 +52,7 @@ def _overview(plan: LayoutPlan) -> dict[str, str]:
 
 
 def _placement(plan: LayoutPlan) -> dict[str, str]:
-    """Return how arrays lie on stripes."""
+    """Return the rows on stripes, shards and alignment of arrays."""
     count, array = plan.stripes.stripe_count, plan.arrays[0]
     targets = {None: "the default number of", -1: "all"}.get(count, str(count))
     rows = {"stripes": f"{human_nbytes(plan.stripes.stripe_nbytes)} over {targets} targets"}

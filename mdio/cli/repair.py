@@ -1,4 +1,4 @@
-"""``mdio repair``: damaged units of an output written again, or what is lost."""
+"""``mdio repair``: writes damaged units of an output again, or lists lost frames."""
 
 from __future__ import annotations
 
