@@ -485,7 +485,7 @@ class _Merger:
             raise self._overlap_error(
                 self.is_old & self.is_new, "are there already", "leave out --overlap error, or give"
             )
-        zone = np.cumsum(self.equal)
+        zone = np.cumsum(self.equal)  # a zone is a common, equal frame and those up to the next
         last = int(zone[-1]) if len(zone) else 0
         differ, only_old, only_new = (
             np.bincount(zone[mask], minlength=last + 1) > 0
