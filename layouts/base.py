@@ -47,13 +47,13 @@ ASSUMED_OPTIONS = {
     "dt": ("--timestep", "times"),
     "length_unit": ("--length-unit", "units of lengths"),
 }
-"""Options that supply what a format does not hold: flag, and what it supplies."""
+"""Options that supply what a format lacks: flag, and what it supplies."""
 
 
 TIMES_MADE_UP = "times are made up"
 """Beginning of the note in `TrajectoryInfo.made_up`."""
 STEPS_KNOWN = f"{TIMES_MADE_UP}, though steps are known"
-"""Beginning of the note where the format numbers integration steps."""
+"""Beginning of the note if the format numbers integration steps."""
 
 
 def working_folder() -> str:
@@ -71,7 +71,7 @@ def chunk_boundaries(info: TrajectoryInfo) -> NDArray[np.int64]:
 
 
 def sparse_fields(infos: Sequence[TrajectoryInfo]) -> tuple[str, ...]:
-    """Return the fields that are missing from some frames, of one file or of whole files."""
+    """Return the fields that some frames lack: in a file, or since another file lacks them."""
     sparse = {name for info in infos for name in info.sparse}
     for name in ("velocities", "forces"):
         if len({getattr(info, f"has_{name}") for info in infos}) > 1:
@@ -95,7 +95,7 @@ Runs = Iterable[tuple[int, int]]
 class FormatFacts:
     """The facts of a format that are known without a file of it.
 
-    Other classes are named as ``module:Class``, so that they are imported only when needed.
+    An address is ``module:Class``, which is imported only when needed.
     """
 
     suffixes: tuple[str, ...] = ()
@@ -138,7 +138,7 @@ class FormatFacts:
 
 
 def needless_option_error(path: Path, option: str) -> OptionError:
-    """Return the error for an option that supplies what the file holds already."""
+    """Return the error for an option that supplies what the file has already."""
     flag, what = ASSUMED_OPTIONS[option]
     return OptionError(
         f"{path}: it has {what} of its own, so that there is nothing to assume; leave out {flag} "
@@ -154,7 +154,7 @@ class Timing(NamedTuple):
     has_steps: bool
     """Whether a file without times gives the integration step of each frame."""
     step_ps: float | None = None
-    """Length of an integration step in ps, where times are computed from steps."""
+    """Length of an integration step in ps, if times are computed from steps."""
 
 
 class Layout(Closing, ABC):
@@ -174,13 +174,12 @@ class Layout(Closing, ABC):
     verify
         Compare what is read with the checksums in the output. False trusts the disk.
     uuid
-        Identity of the output that is expected at the path; by default, of the one that is there
-        on first use.
+        Identity of the output that is expected at the path; by default, of the one at first use.
     cache
-        Where this node keeps the bytes that it has read.
+        Cache of this node, for the bytes that are read.
     **options
         Those of the subclass (``group=`` for layouts with stored groups). All take ``n_atoms``, for
-        formats that do not hold the number of atoms.
+        formats that do not store the number of atoms.
 
     Raises
     ------
@@ -193,15 +192,15 @@ class Layout(Closing, ABC):
     cache: Cache | None
     """Cache of this node for its units."""
     _opened_state: Any = None
-    """What opening found in another process, so that it need not be read again."""
+    """Facts from opening it in another process, so that they need not be read again."""
     _prefetch: Prefetch | None = None
     _unit_reads: dict[str, UnitReads] | None = None
     _closed_notes: tuple[str, ...] = ()
-    """Notes of caches that were closed."""
+    """Notes of units that were closed."""
     _opens_ahead = False
     """Whether opening files takes so long that they are opened ahead."""
     _reads_announced = False
-    """Whether a caller announces what will be read."""
+    """Whether a caller announces the next reads by `prefetch`."""
 
     def __init__(
         self,
@@ -245,7 +244,7 @@ class Layout(Closing, ABC):
     @classmethod
     @abstractmethod
     def sniff(cls, path: Path) -> bool:
-        """Return whether the bytes at `path` look like this layout (a cheap look, no parse)."""
+        """Return whether the bytes at `path` look like this layout: a quick check, no parsing."""
 
     @abstractmethod
     def _open(self) -> TrajectoryInfo:
@@ -270,7 +269,7 @@ class Layout(Closing, ABC):
 
     @property
     def info(self) -> TrajectoryInfo:
-        """Facts of the trajectory; opens it if need be."""
+        """Facts of the trajectory; opens it if it is not open."""
         if self._info is None:
             with self._lock:
                 if self._info is None:
@@ -302,26 +301,25 @@ class Layout(Closing, ABC):
         self.uuid = uuid
 
     def _explain(self, error: Exception, frames: tuple[int, int] | None = None) -> None:
-        """Raise a better error than `error` where there is one: system errors name no file.
+        """Raise a clearer error than `error`, if there is one: system errors name no file.
 
-        `frames`: the first and the last of the frames that could not be read.
+        `frames`: the first and the last frame that could not be read.
         """
-        better: Exception | None = None
+        better_error: Exception | None = None
         if frames is not None and not isinstance(error, MdioError):
-            better = self._damage(error, "frames {} to {} cannot be read".format(*frames))
-        if better is None and isinstance(error, OSError):
-            better = named_read_error(self.path, error)
-        best = better or error
-        if isinstance(best, CorruptLayoutError):
-            was_replaced = self.uuid is not None and self.uuid_at(self.path) not in (
-                None,
-                self.uuid,
-            )
-            manifest = self.manifest if self._info is not None else None
-            replaced_error = self._replaced_error() if was_replaced else None
-            better = replaced_error or add_repair_hint(self.path, manifest, best) or better
-        if better is not None:
-            raise better from error
+            better_error = self._damage(error, "frames {} to {} cannot be read".format(*frames))
+        if better_error is None and isinstance(error, OSError):
+            better_error = named_read_error(self.path, error)
+        best_error = better_error or error
+        if isinstance(best_error, CorruptLayoutError):
+            uuids = (None, self.uuid)
+            if self.uuid is not None and self.uuid_at(self.path) not in uuids:
+                better_error = self._replaced_error()
+            else:
+                manifest = self.manifest if self._info is not None else None
+                better_error = add_repair_hint(self.path, manifest, best_error) or better_error
+        if better_error is not None:
+            raise better_error from error
 
     def _damage(self, error: Exception, what: str) -> CorruptLayoutError | None:  # noqa: ARG002
         """Return the error for damage if `error` is one that a library raises on damage.
@@ -347,7 +345,7 @@ class Layout(Closing, ABC):
 
     @property
     def _assumed(self) -> list[str]:
-        """Names of the given options that supply what the file does not hold."""
+        """Names of the given options that supply what the file lacks."""
         return [name for name in ASSUMED_OPTIONS if self.options.get(name) is not None]
 
     def boundaries(self) -> NDArray[np.int64]:
@@ -365,10 +363,10 @@ class Layout(Closing, ABC):
         Parameters
         ----------
         start, stop
-            First frame, and one beyond the last; ``0 <= start <= stop <= n_frames``.
+            Run of frames; ``0 <= start <= stop <= n_frames``.
         atoms
-            Indices of the wanted atoms, in the wanted order; all by default. An empty selection
-            gives box, time and step alone, without decoding coordinates.
+            Indices of atoms, in the order of the result; all by default. With an empty selection
+            only box, time and step are read, and no coordinates are decoded.
         out
             A block of the right shape, which is filled and returned, so that none is allocated.
             Velocities and forces are read only if it has them.
@@ -383,7 +381,7 @@ class Layout(Closing, ABC):
         FrameRangeError
             Frames or atoms outside the trajectory.
         SourceError, CorruptLayoutError
-            The bytes on disk are not what they should be.
+            The file is damaged.
         """
         info = self._info or self.info
         if type(start) is not int or type(stop) is not int:
@@ -446,14 +444,14 @@ class Layout(Closing, ABC):
         elif array.size and array.dtype.kind not in "iu":
             raise FrameRangeError(message)
         indices = np.ascontiguousarray(array, dtype=np.int64)
-        outside = indices.size and not 0 <= indices.min() <= indices.max() < n_atoms
-        if indices.ndim != 1 or outside:
+        is_outside = indices.size and not 0 <= indices.min() <= indices.max() < n_atoms
+        if indices.ndim != 1 or is_outside:
             raise FrameRangeError(message)
         return indices
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the user, a sentence each: where files are cut, what is made up."""
+        """Notes for the user, a sentence each: on truncated files, and on what is assumed."""
         info = self.info
         return (*map(str, info.lost), *(f"{self.path}: {text}" for text in info.made_up))
 
@@ -487,7 +485,7 @@ class Layout(Closing, ABC):
 
     @property
     def timing(self) -> Timing:
-        """Whether its times and steps are its own."""
+        """Whether its times and steps were read rather than made up."""
         texts = self.info.made_up
         knows_steps = any(text.startswith(STEPS_KNOWN) for text in texts)
         return Timing(
@@ -497,7 +495,7 @@ class Layout(Closing, ABC):
 
     @property
     def stretches(self) -> tuple[Stretch, ...]:
-        """Damaged bytes between frames of a file, which may be several frames."""
+        """Damaged bytes between frames of a file, in which several frames may be lost."""
         return ()
 
     @property
@@ -531,7 +529,7 @@ class Layout(Closing, ABC):
         return from_json((self.manifest or {}).get("frame_data"), n_frames, self.path)
 
     def tables(self) -> Tables:
-        """Return where frames and positions lie in files, if other programs can read them there.
+        """Return the offsets of frames and positions in files, for copies and references.
 
         Raises
         ------
@@ -546,10 +544,10 @@ class Layout(Closing, ABC):
         """Return the trajectory as a dataset of xarray, which dask reads chunk by chunk.
 
         Variables are ``positions``, ``velocities`` and ``forces`` (frame, atom, axis) and ``box``
-        (frame, edge), where the trajectory has them; only selected frames and atoms are read. What
-        `frame_data` returns is in memory, and so are the coordinates: ``time`` (frame), ps, for
+        (frame, edge), if the trajectory has them; only selected frames and atoms are read. The
+        numbers of `frame_data` are in memory, and so are the coordinates: ``time`` (frame), ps, for
         which the times of all frames are read; ``axis`` and ``edge``; and those of ``name``,
-        ``resid``, ``resname``, ``segid`` (atom) that the trajectory holds. Units are those of
+        ``resid``, ``resname``, ``segid`` (atom) that the trajectory has. Units are those of
         `FrameBlock`.
 
         Raises
@@ -585,7 +583,7 @@ class Layout(Closing, ABC):
         return html
 
     def preopened(self) -> Any:
-        """Return a layout that pickles with what opening found; itself if opening is cheap."""
+        """Return a layout that is pickled with the facts of opening; itself if opening is quick."""
         return self
 
     def _cached_group(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:  # noqa: ARG002
@@ -610,13 +608,13 @@ class Layout(Closing, ABC):
 
     def _opening_waits(self) -> bool:
         return store_at(self.path).opening_waits or any(
-            inner._opening_waits() for inner in self._inner_layouts
+            inner_layout._opening_waits() for inner_layout in self._inner_layouts
         )
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield the bytes of files that reading frames ``start:stop`` of `atoms` takes, in order.
 
-        Bytes in the node's cache are left out. Small tables may be, and all ranges where
+        Bytes in the node's cache are left out. So may be small tables, and all ranges if
         prefetching gains nothing.
         Raises SourceError or CorruptLayoutError as reading does.
         """
@@ -637,7 +635,7 @@ class Layout(Closing, ABC):
         yield from ()
 
     def _openings(self, runs: Spans, atoms: AtomIndices | None) -> Iterator[Opening]:
-        """Yield the objects that reading `runs` opens, in order: at least those of the first."""
+        """Yield the objects that reading `runs` opens, in order; at least those of the first."""
         for run in runs:
             for member, first, end in self._members_of(*run):
                 yield from member._openings([(first, end)], atoms)
@@ -647,10 +645,10 @@ class Layout(Closing, ABC):
     ) -> None:
         """Prefetch what will be read next, and stop prefetching anything else.
 
-        `runs`: first frame, and one beyond the last, of each read to come, in order; an empty
-        sequence if nothing will be read. They are consumed as reading proceeds, so there may be
-        many. `atoms`: as in the reads. `guessed`: whether reading may end at any time, so that few
-        bytes are prefetched from stores at first.
+        `runs`: start and stop of the next reads, in order; an empty sequence if nothing will be
+        read. They are consumed as reading proceeds, so there may be many. `atoms`: as in the reads.
+        `guessed`: whether reading may end at any time, so that few bytes are prefetched from stores
+        at first.
         """
         if isinstance(runs, Sequence) and not runs:
             self._announce_reads(False)
@@ -670,13 +668,13 @@ class Layout(Closing, ABC):
     def _announce_reads(self, announced: bool) -> None:
         """Note, here and in all members, whether a caller announces what will be read."""
         self._reads_announced = announced
-        for inner in self._inner_layouts:
-            inner._announce_reads(announced)
+        for inner_layout in self._inner_layouts:
+            inner_layout._announce_reads(announced)
 
     def _prefetch_run(self, start: int, stop: int, atoms: AtomIndices | None) -> None:
         """Prefetch the frames that are being read, in a store."""
-        for inner in self._inner_layouts:
-            inner._announce_reads(True)
+        for inner_layout in self._inner_layouts:
+            inner_layout._announce_reads(True)
         if stop - start > 1:
             self._prefetching.begin([(start, stop)], atoms, guessed=False)
         else:
@@ -704,7 +702,7 @@ class Layout(Closing, ABC):
             self.close()
 
     def _with_opened_state(self, state: Any) -> Layout:
-        """Return an unopened copy that pickles with `state`, which opening found."""
+        """Return an unopened copy that is pickled with `state`, the facts of opening."""
         rebuild, arguments, _ = Layout.__reduce__(self)
         copy: Layout = rebuild(*arguments)
         copy._opened_state = state
@@ -733,6 +731,9 @@ def container_format(layout: Layout) -> str | None:
 
 def cache_notes(layout: Layout) -> tuple[str, ...]:
     """Return the notes of the cache of a layout, and of its members, each once."""
-    own = (note for reads in (layout._unit_reads or {}).values() for note in reads.source.notes)
-    inner = (note for member in layout._inner_layouts for note in cache_notes(member))
-    return tuple(dict.fromkeys([*layout._closed_notes, *own, *inner]))
+    notes = [*layout._closed_notes]
+    for reads in (layout._unit_reads or {}).values():
+        notes += reads.source.notes
+    for inner_layout in layout._inner_layouts:
+        notes += cache_notes(inner_layout)
+    return tuple(dict.fromkeys(notes))

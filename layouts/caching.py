@@ -27,17 +27,17 @@ from mdio.core.frames import AtomIndices, FrameBlock
 
 MAX_UNIT_NBYTES = 16 << 20
 """Decoded bytes of a unit, unless a single chunk has more: enough for a local disk to read the file
-at full speed, few enough to share out many units evenly."""
+at full speed, few enough to distribute many units evenly."""
 MIN_UNIT_NBYTES = 256 << 10
 GROWTH_DIVISOR = 64
 """A unit has at most 1/64 of the frames before it, or `MIN_UNIT_NBYTES` if that is more: so even
 short trajectories have units for all workers."""
-MAX_HELD_UNITS = 2
-"""Units that are held open; those just read from the source are held in memory."""
+MAX_OPEN_UNITS = 2
+"""Units that are kept open; those just read from the source are kept in memory."""
 MAX_TABLE_NBYTES = 4 << 20
 MAX_TABLES = 256
-"""A process also keeps what it reads besides frames (indexes of shards, times): at most so many
-tables, each of at most so many bytes."""
+"""Most tables (reads of other data than frames, such as indexes of shards, or times) that a process
+also keeps, each of at most `MAX_TABLE_NBYTES`."""
 
 
 def unit_edges(layout: Any, n_atoms: int) -> NDArray[np.int64]:
@@ -83,15 +83,15 @@ def _cache_notes(cache: Cache, path: Path, ranges_known: bool) -> Iterator[str]:
     """
     if not ranges_known:
         yield (
-            f"{path}: no unit of it can be kept, since only MDAnalysis or a library knows where "
-            "its frames lie; it is read from the source: convert it, and keep units of the output"
+            f"{path}: it cannot be cached, since only MDAnalysis or a library can find its frames; "
+            "it is read from the source: convert it, and cache the output"
         )
     from mdio.core.files.store import file_system_type, is_network
 
     kind = file_system_type(cache.root)
     if is_network(kind):
         yield (
-            f"{cache.root}: it lies on a network file system ({kind}), where a cache gains nothing "
+            f"{cache.root}: it is on a network file system ({kind}), where a cache gains nothing "
             "and all nodes share it; give a folder on a disk of each node"
         )
 
@@ -117,12 +117,12 @@ class UnitReads:
         self.source = CachedSource(
             cache, layout.path, label, layout.uuid, len(self.edges) - 1, status
         )
-        self._held: OrderedDict[int, CachedUnit] = OrderedDict()
-        self._current: CachedUnit | None = None
-        self._failed: set[int] = set()
+        self._open_units: OrderedDict[int, CachedUnit] = OrderedDict()
+        self._current_unit: CachedUnit | None = None
+        self._uncached: set[int] = set()
         self._tables: dict[tuple[str, int, int], CachedUnit | None] = {}
-        self._last_listed = -1
-        """The unit that `source_ranges` dealt with last."""
+        self._last_listed_unit = -1
+        """The unit that `source_ranges` listed last."""
 
     def read(self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock) -> None:
         """Fill `block` with frames ``start:stop``; raises the errors of the layout's reading."""
@@ -134,12 +134,12 @@ class UnitReads:
     def _read_unit(
         self, number: int, start: int, stop: int, atoms: AtomIndices | None, rows: FrameBlock
     ) -> None:
-        self._current = self._hold(number)
+        self._current_unit = self._open_unit(number)
         try:
             with reading_from(self):
                 self._layout._read_into(start, stop, atoms, rows)
         except Exception as error:  # libraries raise errors of their own
-            self._current = None
+            self._current_unit = None
             with reading_from(None):
                 self._layout._read_into(start, stop, atoms, rows)
             self._drop(number, DamagedUnitError(str(error)))  # the source is sound
@@ -149,23 +149,23 @@ class UnitReads:
         number = int(np.searchsorted(self.edges, start, side="right")) - 1
         while number < len(self.edges) - 1 and self.edges[number] < stop:
             begin, end = self.edges[number : number + 2].tolist()
-            if number != self._last_listed and not self.source.held([number], [end])[0]:
+            if number != self._last_listed_unit and not self.source.held([number], [end])[0]:
                 with reading_from(self):  # finding the ranges may read indexes
                     ranges = list(self._layout._ranges(begin, end, self._atoms))
                 yield from ranges
-            self._last_listed = number
+            self._last_listed_unit = number
             number += 1
 
     def read_into(self, file: OpenFile, buffers: Sequence[Any], offset: int) -> int:
         """Fill the beginning of `buffers` with bytes of a file; see `CachedUnit.read_into`."""
         name = self._name(file)
         try:
-            if self._current is not None and (
-                n_read := self._current.read_into(name, buffers, offset)
+            if self._current_unit is not None and (
+                n_read := self._current_unit.read_into(name, buffers, offset)
             ):
                 return n_read
         except (DamagedUnitError, OSError) as damage:
-            number = next(n for n, unit in self._held.items() if unit is self._current)
+            number = next(n for n, unit in self._open_units.items() if unit is self._current_unit)
             self._drop(number, DamagedUnitError(str(damage)))
             return 0
         return self._read_table(name, file, buffers, offset)
@@ -174,43 +174,48 @@ class UnitReads:
         return str(file.path).removeprefix(str(self._layout.path))
 
     def _drop(self, number: int, damage: DamagedUnitError) -> None:
-        """Forget a unit, so that it is read from the source when it is needed again."""
-        self._current = None
-        self._held.pop(number).close() if number in self._held else None
+        """Remove a damaged unit, so that it is read from the source when it is needed again."""
+        self._current_unit = None
+        if number in self._open_units:
+            self._open_units.pop(number).close()
         self.source.drop(self._unit_name(number), damage)
 
     def _unit_name(self, number: int) -> str:
         return self.source.name(number, int(self.edges[number + 1]))
 
-    def _hold(self, number: int) -> CachedUnit | None:
-        """Return a unit from the cache, fetched if need be; None if only the source can be read."""
-        unit = self._held.get(number)
-        if unit is not None or number in self._failed or not self.ranges_known:
+    def _open_unit(self, number: int) -> CachedUnit | None:
+        """Return a unit, from the cache or fetched; None if only the source can be read."""
+        unit = self._open_units.get(number)
+        if unit is not None or number in self._uncached or not self.ranges_known:
             return unit
         unit = self.source.take(self._unit_name(number)) or self.fetch(number)
         if unit is None:
-            self._failed.add(number)
+            self._uncached.add(number)
             return None
-        self._held[number] = unit
-        while len(self._held) > MAX_HELD_UNITS:
-            self._held.popitem(last=False)[1].close()
+        self._open_units[number] = unit
+        while len(self._open_units) > MAX_OPEN_UNITS:
+            self._open_units.popitem(last=False)[1].close()
         return unit
 
     def fetch(self, number: int) -> CachedUnit | None:
-        """Read a unit from the source and keep it; None if it cannot be read as a whole."""
+        """Read a unit from the source and cache it; None if a part of it cannot be read."""
         begin, end = self.edges[number : number + 2].tolist()
-        self._current = None
+        self._current_unit = None
         try:
             with reading_from(self):
                 byte_ranges = _coalesced(self._layout._ranges(begin, end, self._atoms))
-            data = np.empty(sum(wanted.nbytes for wanted in byte_ranges), np.uint8)
+            data = np.empty(sum(byte_range.nbytes for byte_range in byte_ranges), np.uint8)
             ranges: list[SourceRange] = []
             position = 0
             with reading_from(None):
-                for wanted in byte_ranges:
-                    wanted.file.fill(wanted.offset, data[position : position + wanted.nbytes])
-                    ranges.append((self._name(wanted.file), wanted.offset, wanted.nbytes))
-                    position += wanted.nbytes
+                for byte_range in byte_ranges:
+                    byte_range.file.fill(
+                        byte_range.offset, data[position : position + byte_range.nbytes]
+                    )
+                    ranges.append(
+                        (self._name(byte_range.file), byte_range.offset, byte_range.nbytes)
+                    )
+                    position += byte_range.nbytes
         except MdioError:  # reading these frames raises it again
             return None
         if not ranges:
@@ -248,27 +253,27 @@ class UnitReads:
 
     def close(self) -> None:
         """Close all units."""
-        for unit in (*self._held.values(), *self._tables.values()):
+        for unit in (*self._open_units.values(), *self._tables.values()):
             if unit is not None:
                 unit.close()
-        self._held.clear()
+        self._open_units.clear()
         self._tables.clear()
 
 
 def _coalesced(ranges: Iterator[ByteRange]) -> list[ByteRange]:
     """Return `ranges`, with adjacent and overlapping ones of a file coalesced."""
     coalesced: list[ByteRange] = []
-    for wanted in ranges:
+    for byte_range in ranges:
         last = coalesced[-1] if coalesced else None
         if (
             last is not None
-            and wanted.file is last.file
-            and 0 <= wanted.offset - last.offset <= last.nbytes
+            and byte_range.file is last.file
+            and 0 <= byte_range.offset - last.offset <= last.nbytes
         ):
-            nbytes = max(last.nbytes, wanted.offset - last.offset + wanted.nbytes)
-            coalesced[-1] = ByteRange(wanted.file, last.offset, nbytes)
-        elif wanted.nbytes:
-            coalesced.append(wanted)
+            nbytes = max(last.nbytes, byte_range.offset - last.offset + byte_range.nbytes)
+            coalesced[-1] = ByteRange(byte_range.file, last.offset, nbytes)
+        elif byte_range.nbytes:
+            coalesced.append(byte_range)
     return coalesced
 
 
@@ -281,12 +286,12 @@ class FileUnits:
     uuid: str | None
     numbers: NDArray[np.int64]
     stops: NDArray[np.int64]
-    """One beyond the last frame of each unit."""
+    """The frame after the last one of each unit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CacheUnits:
-    """Units of a trajectory, of one or several files; pickles to a few bytes a unit.
+    """Units of a trajectory, of one or several files; pickled, a unit takes a few bytes.
 
     Attributes: `edges`, (U + 1,) int64: frames at which units begin, ``n_frames`` last. `by_file`:
     units of each file, in order.
@@ -297,14 +302,14 @@ class CacheUnits:
 
     def held(self, cache: Cache) -> NDArray[np.bool_]:
         """Return whether this node has each unit, (U,)."""
-        has_units = []
+        is_cached = []
         for units in self.by_file:
             source = CachedSource(cache, units.path, units.label, units.uuid)
             try:
-                has_units.append(source.held(units.numbers.tolist(), units.stops.tolist()))
+                is_cached.append(source.held(units.numbers.tolist(), units.stops.tolist()))
             except OSError:  # the source is missing: reading it raises a clear error
-                has_units.append(np.zeros(len(units.numbers), bool))
-        return np.concatenate(has_units)
+                is_cached.append(np.zeros(len(units.numbers), bool))
+        return np.concatenate(is_cached)
 
 
 def cache_units(layout: Any, atoms: NDArray[np.int64] | None) -> CacheUnits:

@@ -1,8 +1,8 @@
 """Reading a source through references, unless it has changed since; and writing references.
 
 The format is kerchunk's, version 1, over arrays of Zarr v2
-(https://fsspec.github.io/kerchunk/spec.html). Positions are one array of which each chunk is a run
-of bytes of the source; times, steps and boxes, which are small, are in the file itself.
+(https://fsspec.github.io/kerchunk/spec.html). Positions are an array whose chunks are ranges of
+bytes of the source; times, steps and boxes, which are small, are in the file itself.
 """
 
 from __future__ import annotations
@@ -43,18 +43,17 @@ from mdio.layouts.writer import (
 OWN_OPTIONS = {"fields", "verify", "layout", "cache", "cache_size", "path"}
 """Options of opening the references, which do not belong to the source."""
 MAX_NESTED = 16
-"""Files of references that may refer to one another."""
-_opening: ContextVar[tuple[str, ...]] = ContextVar("_opening", default=())
-"""The files of references that are being opened, each referred to by the one before it."""
+"""Most files of references in a row that refer to the next one."""
+_opening_paths: ContextVar[tuple[str, ...]] = ContextVar("_opening_paths", default=())
+"""Paths of the files of references that are being opened; each refers to the next."""
 FILE_START = b'{"version":1,"mdio":'
 """First bytes of mdio's files; readers of kerchunk skip the key ``mdio``."""
 
 
 class RefsLayout(Layout):
-    """A file of references in kerchunk's format, as mdio writes them.
+    """A file of references in kerchunk's format, written by mdio.
 
-    Its frames are read from the source by mdio's own readers, which verify more than references
-    can.
+    Frames are read from the source by mdio's own readers, which verify more than references can.
     """
 
     name = "refs"
@@ -68,7 +67,7 @@ class RefsLayout(Layout):
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
-        """Return whether it begins as mdio's files do, or is named ``.refs`` and begins as JSON."""
+        """Return whether it begins like mdio's files, or is a ``.refs`` and begins like JSON."""
         head = read_head(path)
         return head.startswith(FILE_START) or (
             path.suffix in cls.facts.suffixes and head.startswith(b"{")
@@ -81,34 +80,33 @@ class RefsLayout(Layout):
         return self._manifest
 
     def _open(self) -> TrajectoryInfo:
-        opening = _opening.get()
+        paths = _opening_paths.get()
         own_path = str(self.path.resolve())
-        if own_path in opening or len(opening) >= MAX_NESTED:
+        if own_path in paths or len(paths) >= MAX_NESTED:
             raise CorruptLayoutError(
-                f"{self.path}: refers to itself, through {len(opening)} files of references; make "
+                f"{self.path}: refers to itself, through {len(paths)} files of references; make "
                 "them again from the trajectory"
             )
-        token = _opening.set((*opening, own_path))
+        token = _opening_paths.set((*paths, own_path))
         try:
             return self._open_source()
         finally:
-            _opening.reset(token)
+            _opening_paths.reset(token)
 
     def _open_source(self) -> TrajectoryInfo:
         self._manifest = manifest = self._read_manifest()
-        recorded = manifest["source"]
-        source = to_path(recorded["path"])
+        stored_source = manifest["source"]
+        source = to_path(stored_source["path"])
         current = fingerprint(source)
-        changed = [name for name in ("nbytes", "crc32c_head", "crc32c_tail") if name in recorded]
-        changed = [name for name in changed if current[name] != recorded[name]]
-        for name in changed:
-            raise SourceError(
-                f"{self.path}: points into {source}, which has changed (its "
-                f"{KEY_NAMES[name]} was {recorded[name]}, now it is {current[name]}); "
-                "make the references again"
-            )
-        opened = recorded.get("opened") or {}
-        layout = open_layout(source, fields=self.fields, verify=self.verify, **opened)
+        for name in ("nbytes", "crc32c_head", "crc32c_tail"):
+            if name in stored_source and current[name] != stored_source[name]:
+                raise SourceError(
+                    f"{self.path}: points into {source}, which has changed (its "
+                    f"{KEY_NAMES[name]} was {stored_source[name]}, now it is {current[name]}); "
+                    "make the references again"
+                )
+        open_options = stored_source.get("opened") or {}
+        layout = open_layout(source, fields=self.fields, verify=self.verify, **open_options)
         stop = max((stop for _, stop, _ in manifest["frames"]), default=0)
         n_listed = count_indices(manifest["frames"])
         if n_listed != manifest["n_frames"] or stop > layout.info.n_frames:
@@ -128,7 +126,7 @@ class RefsLayout(Layout):
                 f"{manifest['n_atoms']} atoms, but {source} has {info.n_frames} of "
                 f"{info.n_atoms}; make the references again"
             )
-        return info.replace(layout=self.name, path=str(self.path), source=recorded)
+        return info.replace(layout=self.name, path=str(self.path), source=stored_source)
 
     def _read_manifest(self) -> dict[str, Any]:
         try:
@@ -137,17 +135,18 @@ class RefsLayout(Layout):
             raise SourceError(f"{self.path}: no such file") from error
         except (OSError, ValueError, RecursionError) as error:
             raise CorruptLayoutError(
-                f"{self.path}: not JSON, or cut ({error}); make the references again"
+                f"{self.path}: not JSON, or truncated ({error}); make the references again"
             ) from error
         manifest = references.get("mdio") if isinstance(references, dict) else None
         manifest = check_manifest(manifest, self.path)
-        path, opened = manifest["source"].get("path"), manifest["source"].get("opened", {})
-        is_valid = isinstance(path, str) and path and "\0" not in path and isinstance(opened, dict)
-        has_names = is_valid and all(isinstance(key, str) for key in opened)
-        if not has_names or OWN_OPTIONS & opened.keys():
+        path, open_options = manifest["source"].get("path"), manifest["source"].get("opened", {})
+        is_valid = isinstance(path, str) and path and "\0" not in path
+        is_valid = is_valid and isinstance(open_options, dict)
+        is_valid = is_valid and all(isinstance(key, str) for key in open_options)
+        if not is_valid or OWN_OPTIONS & open_options.keys():
             raise CorruptLayoutError(
                 f"{self.path}: its source is described as {str(manifest['source'])[:80]!r}, "
-                "expected a path and the options of opening it; make the references again"
+                "expected a path and the options for opening it; make the references again"
             )
         return manifest
 
@@ -158,7 +157,7 @@ class RefsLayout(Layout):
 
     @property
     def timing(self) -> Timing:
-        """Whether the source's times and steps are its own."""
+        """Timing of the source."""
         _ = self.info
         return self._source.timing
 
@@ -200,7 +199,7 @@ DIMENSIONS_KEY = "_ARRAY_DIMENSIONS"
 class RefsWriter(LayoutWriter):
     """Writes ``NAME.refs``.
 
-    `path`, `plan`, `meta`: see `LayoutWriter`. `tables`: where positions lie, file by file.
+    `path`, `plan`, `meta`: see `LayoutWriter`. `tables`: offsets of positions, file by file.
     """
 
     facts = WriterFacts(points=True)
@@ -227,15 +226,15 @@ class RefsWriter(LayoutWriter):
                     "leave it out, or write zarr"
                 )
         options.refuse_rounding("references")
-        left_out = [name for name in ("velocities", "forces") if getattr(info, f"has_{name}")]
-        note = f"references are to positions; {' and '.join(left_out)} stay in the source"
+        omitted = [name for name in ("velocities", "forces") if getattr(info, f"has_{name}")]
+        note = f"references are to positions; {' and '.join(omitted)} stay in the source"
         return LayoutPlan(
             layout="refs",
             n_frames=info.n_frames,
             n_atoms=info.n_atoms,
             piece_frames=PIECE_FRAMES,
             native=FieldPlan(has_box=info.has_box),
-            notes=(note,) if left_out else (),
+            notes=(note,) if omitted else (),
             nbytes=FRAME_NBYTES * info.n_frames,
         )
 
@@ -276,10 +275,10 @@ class RefsWriter(LayoutWriter):
 
     def _position_references(self) -> Iterator[tuple[str, Any]]:
         """Yield the metadata of positions, and file, offset and size of each chunk, by key."""
-        first = self._tables[0]
+        table = self._tables[0]
         shape = (self.plan.n_frames, self.plan.n_atoms, 3)
         yield from _array_metadata(
-            "position", first.dtype, shape, first.chunk, first.unit, first.codec
+            "position", table.dtype, shape, table.chunk, table.unit, table.codec
         )
         i = 0
         for number, table in enumerate(self._tables):
@@ -318,7 +317,7 @@ def _array_metadata(
 def _inline_array(
     name: str, values: NDArray[Any], dimensions: Sequence[str], unit: str | None
 ) -> dict[str, str]:
-    """Return an array of one chunk, with its numbers, which the file itself holds."""
+    """Return the metadata of an array of one chunk, and its numbers, for the file itself."""
     values = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
     key = ".".join("0" * values.ndim)
     data = base64.b64encode(values.tobytes()).decode()
@@ -329,9 +328,9 @@ def _inline_array(
 
 
 def position_tables(source: Layout) -> list[ChunkTable]:
-    """Return where the positions of a trajectory lie, file by file, all in the same format.
+    """Return the offsets of a trajectory's positions, file by file, all in the same format.
 
-    Raises PlanError: other programs cannot read them there. SourceError.
+    Raises PlanError: other programs cannot read them there. SourceError: a file is damaged.
     """
     tables: list[ChunkTable] = []
     for layout in source.files():
@@ -339,14 +338,14 @@ def position_tables(source: Layout) -> list[ChunkTable]:
             table = layout.tables().positions()
         if table is None:
             raise PlanError(
-                f"{layout.path}: its positions do not lie there as others can read them "
-                "(compressed, in other units, fixed atoms, or frames that lack some); convert "
-                "it into zarr"
+                f"{layout.path}: its positions are stored in a way that other programs cannot read "
+                "(compressed, in other units, fixed atoms, or frames that lack some); convert it "
+                "into zarr"
             )
         if tables and table.kind != tables[0].kind:
             raise PlanError(
-                f"{layout.path}: its positions do not lie there as those in {tables[0].path} do, "
-                "so they cannot be one array; convert them into zarr"
+                f"{layout.path}: its positions are stored in another way than those in "
+                f"{tables[0].path}, so they cannot be one array; convert them into zarr"
             )
         tables.append(table)
     return tables

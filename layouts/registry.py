@@ -295,9 +295,9 @@ def open_layout(
         )
     from MDAnalysis import _PARSERS
 
-    from mdio.layouts.foreign.packed import PACKED
+    from mdio.layouts.foreign.packed import COMPRESSED_SUFFIXES
 
-    unpacked = where.with_suffix("") if where.suffix.lower() in PACKED else where
+    unpacked = where.with_suffix("") if where.suffix.lower() in COMPRESSED_SUFFIXES else where
     if unpacked.suffix[1:].upper() in _PARSERS:
         raise UnknownLayoutError(
             f"{where}: a topology, which holds no frames; give a trajectory, and this file with "

@@ -29,10 +29,10 @@ from mdio.core.stalls import is_mount_gone
 from mdio.core.words import frames_text
 
 CONVERT_AGAIN = re.compile("(split or )?convert the source again")
-"""Advice at the end of messages on damage, in place of which a repair may be advised."""
+"""Advice in messages on damage, which may be replaced by the command that repairs."""
 
 CHECK_NBYTES = 16 << 20
-"""Decoded bytes of a unit where a layout has no chunks."""
+"""Decoded bytes of a unit, for layouts without chunks."""
 
 UnitFilter = Callable[[int], bool]
 """Takes the number of a unit; returns whether to check it."""
@@ -44,13 +44,13 @@ class Unit:
 
     name: str
     check: Callable[[], object]
-    """Reads it; raises OSError if it is not what was written."""
+    """Reads it; raises OSError if it is damaged."""
     frames: tuple[int, int] | None = None
-    """First, and one beyond the last, of the frames that need it; None = all."""
+    """Start and stop of the run of frames that needs it; None: all frames."""
     group: str | None = None
-    """Group of atoms that needs it; None = all."""
+    """Group of atoms that needs it; None: all groups."""
     ranges: Callable[[], Iterable[ByteRange]] = tuple
-    """Returns the byte ranges that `check` reads; some or all are left out where prefetching gains
+    """Returns the byte ranges that `check` reads; some or all are left out if prefetching gains
     nothing."""
     openings: Callable[[], Iterable[Opening]] = tuple
     """Returns the objects of stores that `check` opens."""
@@ -81,9 +81,9 @@ def check_units(
     `opens_ahead`: whether their files are opened ahead.
     Raises OSError: the mount is gone.
     """
-    chosen = (unit for number, unit in enumerate(units) if wanted is None or wanted(number))
+    selected_units = (unit for number, unit in enumerate(units) if wanted is None or wanted(number))
     # Prefetched ranges have to be read in order, which units that list no ranges may not do.
-    for _, run in groupby(chosen, key=lambda unit: unit.ranges is tuple):
+    for _, run in groupby(selected_units, key=lambda unit: unit.ranges is tuple):
         to_check, to_prefetch = tee(run)
         with in_flight(_ranges(_opened_ahead(to_prefetch) if opens_ahead else to_prefetch)):
             for unit in to_check:
@@ -106,20 +106,20 @@ def _ranges(units: Iterable[Unit]) -> Iterator[ByteRange]:
 
 def _opened_ahead(units: Iterable[Unit]) -> Iterator[Unit]:
     """Yield `units`, and prefetch the objects that the next ones will open."""
-    coming, ahead, last_path = iter(units), deque[Unit](), None
+    remaining, opened_units, last_path = iter(units), deque[Unit](), None
     while True:
-        added = list(islice(coming, MAX_SEPARATE_RUNS - len(ahead)))
-        openings = {opening.path: opening for unit in added for opening in unit.openings()}
+        new_units = list(islice(remaining, MAX_SEPARATE_RUNS - len(opened_units)))
+        openings = {opening.path: opening for unit in new_units for opening in unit.openings()}
         prefetch_openings(opening for path, opening in openings.items() if path != last_path)
-        ahead.extend(added)
-        if not ahead:
+        opened_units.extend(new_units)
+        if not opened_units:
             return
         last_path = next(reversed(openings), last_path)
-        yield ahead.popleft()
+        yield opened_units.popleft()
 
 
 def add_unit_name(name: str, problem: str) -> str:
-    """Return `problem`, with the unit's name in front unless it has it already."""
+    """Return `problem`, preceded by the unit's name unless it contains it."""
     return problem if name in problem else f"{name}: {problem}"
 
 

@@ -1,6 +1,6 @@
 """Reporters: simulation programs call them while they run, to store frames.
 
-They import no simulation program: their arguments come from one.
+They do not import the simulation program, which passes its objects to them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ANGSTROM_PER_NM = 10.0
 
 
 class OpenMMReporter:
-    """Stores frames of a simulation of OpenMM, in the background, by whole shards.
+    """Stores frames of a simulation of OpenMM, in the background, a shard at a time.
 
     It follows OpenMM's protocol: append it to ``simulation.reporters``. The topology of the
     simulation is stored, too.
@@ -35,18 +35,18 @@ class OpenMMReporter:
     velocities, forces
         Whether to store these, too.
     periodic
-        Whether molecules are put into the box (OpenMM's ``enforcePeriodicBox``); by default, as
-        OpenMM does it itself.
+        Whether molecules are put into the box (OpenMM's ``enforcePeriodicBox``); by default, OpenMM
+        decides.
     append
-        Append to an existing output, or create one: frames that a simulation repeats, since it was
-        restarted from a checkpoint, are replaced. False refuses an existing output.
+        Append to an existing output, or create one: frames that a simulation repeats after a
+        restart from a checkpoint are replaced. False refuses an existing output.
     **options
         Those of `mdio.Writer`: ``precision``, ``storage``, ``groups``, ``every_s``, ``force``.
 
     Raises
     ------
     PlanError
-        Options, or a selection, that do not fit.
+        Invalid options, or an invalid selection.
     OutputError
         The output cannot be written: raised in a step of the simulation.
 
@@ -83,7 +83,7 @@ class OpenMMReporter:
     def describeNextReport(self, simulation: Any) -> dict[str, Any]:  # noqa: N802 - OpenMM's name
         """Return when the next frame is due, and what it needs; OpenMM calls it."""
         if self._has_box is None:
-            self._set_up(simulation)
+            self._take_system(simulation)
         steps = self.interval - simulation.currentStep % self.interval
         include = ["positions", *self._fields]
         return {"steps": steps, "periodic": self._periodic, "include": include}
@@ -116,14 +116,14 @@ class OpenMMReporter:
         )
 
     def close(self) -> None:
-        """Store the last frames; otherwise done when the program ends."""
+        """Store the last frames; without it, this happens when the program ends."""
         self.writer.close()
 
     def _choose_atoms(self, quantity: Any) -> NDArray[np.float64]:
         values: NDArray[np.float64] = quantity._value
         return values if self._atoms is None else values[self._atoms]
 
-    def _set_up(self, simulation: Any) -> None:
+    def _take_system(self, simulation: Any) -> None:
         """Take topology, selected atoms and box from the simulation."""
         from MDAnalysis import Universe
         from MDAnalysis.converters.OpenMMParser import OpenMMTopologyParser
@@ -143,7 +143,7 @@ class OpenMMReporter:
                 )
             self._atoms = np.asarray(indices, np.int64)
             if not self._atoms.size:
-                raise PlanError(f"{self.writer.out}: atoms={selection!r} selects none")
+                raise PlanError(f"{self.writer.out}: atoms={selection!r} selects no atoms")
             group = every_atom[self._atoms]
         self.writer.set_atoms(group)
         self._has_box = bool(simulation.system.usesPeriodicBoundaryConditions())

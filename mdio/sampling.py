@@ -1,9 +1,9 @@
 """Frames of many trajectories in random order, for training a model.
 
-Reading a single frame costs its whole chunk. So runs of whole chunks are read, in random order over
-all trajectories, into a pool of frames in memory, from which batches are drawn at random: each
-frame comes once an epoch, and each byte is read once. The order depends on seed and epoch alone:
-workers read runs in any order, but they go into the pool in the drawn one.
+Reading a single frame takes reading its complete chunk. So runs of complete chunks are read, in
+random order over all trajectories, into a pool of frames in memory, from which batches are drawn at
+random: each frame comes once an epoch, and each byte is read once. The order depends only on seed
+and epoch: workers may read runs in another order, but they are added to the pool in this one.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ Trajectory = AnyPath | Sequence[AnyPath] | Layout
 
 POOL_NBYTES = 256 << 20
 RUN_NBYTES = 4 << 20
-"""Decoded bytes of a run, unless a chunk has more: a long read, and few of a pool."""
-RUNS_IN_POOL, RUNS_IN_ALL = 16, 256
-"""Least numbers of runs in a pool and in all: frames of one run are alike."""
+"""Decoded bytes of a run, unless a chunk has more: enough for fast reads, few of a pool."""
+MIN_RUNS_IN_POOL, MIN_RUNS = 16, 256
+"""Least numbers of runs in a pool and in all, since frames of one run are similar."""
 MAX_OPEN = 16
-"""Trajectories that a worker has open at a time; each may have some thirty files."""
+"""Most trajectories that a worker has open at a time; each may have some thirty files."""
 PAUSE_S = 0.005
+"""How long a worker pauses while too many blocks wait for a slower worker's."""
 
 
 @dataclass(slots=True, repr=False)
@@ -84,11 +85,11 @@ class _Run(NamedTuple):
 class _Reader(Closing):
     """Reads runs; in each worker, a few trajectories are open at a time.
 
-    `longest`: frames of the longest run. `shape`: of blocks, as `FrameBlock.empty` takes it.
+    `max_frames`: frames of the longest run. `shape`: keywords of `FrameBlock.empty` for blocks.
     """
 
-    def __init__(self, sources: Sequence[_Source], longest: int, shape: dict[str, Any]) -> None:
-        self._sources, self._longest, self._shape = sources, longest, shape
+    def __init__(self, sources: Sequence[_Source], max_frames: int, shape: dict[str, Any]) -> None:
+        self._sources, self._max_frames, self._shape = sources, max_frames, shape
         self._buffer: FrameBlock | None = None
         self._layouts = Handles[int, Layout](self._layout, MAX_OPEN)
 
@@ -96,24 +97,24 @@ class _Reader(Closing):
         return self._sources[number].layout
 
     def __call__(self, run: _Run | None) -> FrameBlock | None:
-        """Return the frames of a run, until the next one is read; None stands for a short pause."""
+        """Return the frames of a run, valid until the next call; None makes a short pause."""
         if run is None:
             time.sleep(PAUSE_S)
             return None
-        if self._buffer is None:  # reused, since new memory is slow
-            self._buffer = FrameBlock.empty(self._longest, **self._shape)
+        if self._buffer is None:  # reused, since fresh memory is slow
+            self._buffer = FrameBlock.empty(self._max_frames, **self._shape)
         block = self._buffer.frames(slice(run.stop - run.start))
         atoms = self._sources[run.trajectory].atoms
         return self._layouts[run.trajectory].read(run.start, run.stop, atoms, block)
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the open trajectories."""
         self._layouts.close()
         self._buffer = None
 
 
 class _Pool:
-    """Frames in memory, of which batches are drawn; at random if there is a generator.
+    """Frames in memory, from which batches are drawn; in random order if `random` is given.
 
     `n_rows`: most frames in the pool.
     """
@@ -121,16 +122,16 @@ class _Pool:
     def __init__(self, n_rows: int, random: np.random.Generator | None) -> None:
         self._random, self._arrays = random, dict[str, NDArray[Any]]()
         self._rows = np.arange(n_rows)
-        """Rows of `_arrays`: first those with frames, then the free ones."""
+        """Numbers of rows of `_arrays`: first `n_held` rows with frames, then the free ones."""
         self.n_held = 0
 
     @property
     def n_free(self) -> int:
-        """Frames that can be added."""
+        """Number of frames that can be added."""
         return len(self._rows) - self.n_held
 
     def add(self, run: _Run, block: FrameBlock) -> None:
-        """Add the frames of a run; there have to be as many free rows."""
+        """Add the frames of a run; there must be enough free rows."""
         frame = np.arange(run.start, run.stop)
         columns: dict[str, NDArray[Any]] = {
             "box": block.box,
@@ -155,11 +156,11 @@ class _Pool:
             rows[:n_held] = np.roll(rows[:n_held], n_left)
         else:
             drawn = self._random.choice(n_held, n_held - n_left, replace=False)
-            picked = rows[drawn]
+            drawn_rows = rows[drawn]
             rows[drawn[drawn < n_left]] = rows[np.setdiff1d(np.arange(n_left, n_held), drawn)]
-            rows[n_left:n_held] = picked
-        picked = rows[n_left:n_held]
-        return Batch(**{name: values[picked] for name, values in self._arrays.items()})
+            rows[n_left:n_held] = drawn_rows
+        drawn_rows = rows[n_left:n_held]
+        return Batch(**{name: values[drawn_rows] for name, values in self._arrays.items()})
 
 
 class Sample:
@@ -198,19 +199,19 @@ class Sample:
         self.notes = tuple(note for source in sources for note in source.notes)
         self._batch, self._shuffle, self._seed, self._n_workers = batch, shuffle, seed, n_workers
         row_nbytes = 12 * self.n_atoms * len(fields)
-        limits = pool_nbytes // RUNS_IN_POOL, self.n_frames * row_nbytes // RUNS_IN_ALL
-        most = min(RUN_NBYTES, *limits) // row_nbytes
+        max_nbytes = pool_nbytes // MIN_RUNS_IN_POOL, self.n_frames * row_nbytes // MIN_RUNS
+        max_run_frames = min(RUN_NBYTES, *max_nbytes) // row_nbytes
         self._runs = [
             _Run(number, run.start, run.stop)
             for number, (*_, info, edges, _) in enumerate(sources)
-            for run in runs_within(edges, info.n_frames, info.chunk_frames or 1, most)
+            for run in runs_within(edges, info.n_frames, info.chunk_frames or 1, max_run_frames)
         ]
-        longest = max(run.stop - run.start for run in self._runs)
-        self._pool_frames = batch + longest
+        max_frames = max(run.stop - run.start for run in self._runs)
+        self._pool_frames = batch + max_frames
         if shuffle:
             self._pool_frames = max(pool_nbytes // row_nbytes, self._pool_frames)
         other_fields = {name: name in fields for name in FIELDS[1:]}
-        self._reader = _Reader(sources, longest, {"n_atoms": self.n_atoms} | other_fields)
+        self._reader = _Reader(sources, max_frames, {"n_atoms": self.n_atoms} | other_fields)
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""
@@ -224,15 +225,15 @@ class Sample:
     def batches(self, epoch: int, shard: tuple[int, int] = (0, 1)) -> Iterator[Batch]:
         """Yield the batches of an epoch, or of one of its shards.
 
-        The last one has fewer frames, unless they happen to fill it. Files are closed and workers
-        ended with the iterator, also where it is left early.
+        The last batch may have fewer frames. Files are closed and workers ended with the iterator,
+        even if it is not exhausted.
 
         Parameters
         ----------
         epoch
             0 or more; each has another order.
         shard
-            Number of the shard, from 0, and of all shards, which together have each frame once.
+            Number of the shard, from 0, and number of shards; together they have each frame once.
 
         Raises
         ------
@@ -264,13 +265,13 @@ class Sample:
             yield pool.draw(self._batch)
 
     def _read(self, runs: list[_Run]) -> Generator[FrameBlock]:
-        """Yield the frames of runs in their order; they may be read in another."""
-        waiting: dict[int, FrameBlock | None] = {}
+        """Yield the frames of runs in their order, in whatever order workers read them."""
+        blocks_by_number: dict[int, FrameBlock | None] = {}
         next_number = 0
 
         def items() -> Iterator[_Run | None]:
             for run in runs:
-                while len(waiting) > executor.n_workers:  # others wait for a slow worker
+                while len(blocks_by_number) > executor.n_workers:  # others wait for a slow worker
                     yield None
                 yield run
 
@@ -278,9 +279,9 @@ class Sample:
             for number, block_read in executor.imap(
                 self._reader, items(), describe=self._run_label
             ):
-                waiting[number] = block_read
-                while next_number in waiting:
-                    block = waiting.pop(next_number)
+                blocks_by_number[number] = block_read
+                while next_number in blocks_by_number:
+                    block = blocks_by_number.pop(next_number)
                     next_number += 1
                     if block is not None:
                         yield block
@@ -304,33 +305,32 @@ def sample(
 ) -> Sample:
     """Draw frames of many trajectories in random order, each once an epoch, in batches.
 
-    Chunks are read whole, in random order over all trajectories, into a pool in memory, from which
-    batches are drawn.
+    Complete chunks are read, in random order over all trajectories, into a pool in memory, from
+    which batches are drawn.
 
     Parameters
     ----------
     trajectories
         Trajectories of any layouts: each a path, several files that are joined, or an open
-        `Layout`; an ensemble stands for those in it.
+        `Layout`; an ensemble stands for its trajectories.
     batch
         Frames of a batch.
     atoms
-        Which atoms, the same number of each trajectory; all by default. Indices, an MDAnalysis
-        AtomGroup, the name of a stored group, or a selection, which needs `top` or a topology that
-        is stored in the trajectories.
+        Indices, an MDAnalysis AtomGroup, the name of a stored group, or a selection, which needs
+        `top` or stored topologies: the same number of atoms of each trajectory; all by default.
     top
-        Topology of all trajectories. Atoms that are selected by place are those of the first frame.
+        Topology of all trajectories. Selections by position are made in the first frame.
     shuffle
-        False: all frames one after the other.
+        False: all frames in order.
     seed
         0 or more. The same one gives the same sequence, with any number of workers.
     workers
         Processes that read ahead; by default, frames are read in this one.
     fields
-        ``positions``, and what else is wanted: ``velocities``, ``forces``.
+        Fields of the batches besides ``positions``: ``velocities``, ``forces``.
     pool_nbytes
-        Bytes of the pool: what lies farther apart in the order of chunks is not mixed. It has room
-        for a chunk and a batch at least. Each worker has one or two runs of 4 MiB besides.
+        Bytes of the pool, at least those of a chunk and a batch; only frames that are in it at the
+        same time are mixed. Each worker also has one or two runs of 4 MiB.
     **options
         As for `mdio.open`: ``cache``, ``verify``, ``overlap``, ...
 
@@ -342,7 +342,7 @@ def sample(
     Raises
     ------
     PlanError
-        Arguments that do not fit, or trajectories that give different numbers of atoms.
+        Invalid arguments, or different numbers of atoms of the trajectories.
     SourceError, CorruptLayoutError, UnknownLayoutError
         A trajectory or the topology cannot be read.
 
@@ -374,18 +374,18 @@ def sample(
     single = isinstance(trajectories, str | PathLike | Layout)
     members: Any = [trajectories] if single else trajectories
     for member in members:
-        opened: Iterable[Any] = [member]
+        layouts: Iterable[Any] = [member]
         if not isinstance(member, Layout):
             paths = ensemble_members(member).values() or [member]
-            opened = (open_with_topology(path, top, fields=fields, **options) for path in paths)
-        for layout in opened:  # each is closed before the next is opened: there may be thousands
+            layouts = (open_with_topology(path, top, fields=fields, **options) for path in paths)
+        for layout in layouts:  # each is closed before the next is opened: there may be thousands
             with layout:
                 indices = _choose_indices(layout, atoms, top, indices_by_size)
                 n_atoms = layout.read(0, 0, indices).n_atoms  # raises for missing atoms
                 edges, notes = layout.boundaries(), layout.notes
-                closed = layout.preopened()
-                sources.append(_Source(closed, indices, n_atoms, layout.info, edges, notes))
-            _check(sources, fields)
+                closed_layout = layout.preopened()
+                sources.append(_Source(closed_layout, indices, n_atoms, layout.info, edges, notes))
+            _check_last(sources, fields)
     return Sample(
         sources,
         batch=batch,
@@ -405,7 +405,7 @@ def _choose_indices(
 ) -> AtomIndices | None:
     """Return indices of the chosen atoms of a trajectory; None for all.
 
-    `by_size`: indices chosen with `top`, by number of atoms, so that it is read once.
+    `by_size`: indices chosen with `top`, by number of atoms, so that `top` is read once for each.
     """
     if atoms is None:
         return None
@@ -425,13 +425,13 @@ def _choose_indices(
     return by_size[n_atoms]
 
 
-def _check(sources: Sequence[_Source], fields: Sequence[str]) -> None:
+def _check_last(sources: Sequence[_Source], fields: Sequence[str]) -> None:
     """Raise PlanError if the last trajectory does not fit the first one."""
     first, last = sources[0], sources[-1]
     if last.n_atoms != first.n_atoms:
         raise PlanError(
-            f"{last.layout.path}: {last.n_atoms} atoms are taken of it, but {first.n_atoms} of "
-            f"{first.layout.path}; choose as many of each with atoms="
+            f"{last.layout.path}: {last.n_atoms} atoms are chosen, but {first.n_atoms} of "
+            f"{first.layout.path}; choose the same number of each with atoms="
         )
     for name in fields[1:]:
         if not getattr(last.info, f"has_{name}"):

@@ -1,7 +1,8 @@
-"""The MDAnalysis plugin: one reader over every layout, one writer, and the names of both.
+"""The MDAnalysis plugin: readers for every layout, one writer, and their registration.
 
-Names of other readers (H5MD, H5, ZARRMD, ...) stay theirs; a hint claims only what mdio wrote, and
-what is called so and nobody else reads: MDAnalysis would answer with a list of all formats.
+Formats of other readers (H5MD, H5, ZARRMD, ...) stay theirs. A hint claims only outputs of mdio,
+and paths with a suffix of mdio that no other reader claims: MDAnalysis' error for these would be a
+list of all formats.
 
 ``MDAnalysis.Writer("md.zarr", n_atoms)`` and ``atoms.write("md.segments", frames="all")`` know the
 suffixes that no other writer has; ``format="MDIO"`` writes by any suffix.
@@ -44,10 +45,10 @@ from mdio.readers.frames import FrameCache
 class LayoutReader(ReaderBase):  # type: ignore[misc]
     """Reads any layout as an MDAnalysis trajectory: ``Universe(top, path, format="MDIO")``.
 
-    Frame after frame costs one read per chunk; a jump to a far frame of uncompressed data reads
-    that frame only. Units are always MDAnalysis' own, also without `convert_units`. With
+    Sequential access costs one read per chunk; a jump to a distant frame of uncompressed data reads
+    that frame only. Units are always those of MDAnalysis, also without `convert_units`. With
     ``MDIO_READ_AHEAD=1`` in the environment a thread decodes the next frames of compressed layouts
-    while the analysis looks at the present ones.
+    while the analysis uses the current ones.
 
     Parameters
     ----------
@@ -56,20 +57,21 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
     group
         Name of a stored atom group to read instead of the full system.
     n_atoms
-        Number of atoms of the topology, for formats that do not say it themselves.
+        Number of atoms of the topology, for formats that do not store it.
     verify
-        Compare all that is read with the checksums that the output holds. False trusts the disk.
+        Compare all that is read with the checksums of the output. False trusts the disk.
     uuid
         Identity of the output that is expected there; by default, any.
     cache, cache_size
-        Keep what is read in this folder of this node; see `mdio.layouts.views.opening.open_source`.
+        Folder on this node for units that are read, and its limit; see `mdio.open`.
     **kwargs
-        As other MDAnalysis readers: `time_offset`; `dt`, with which frames lie at its multiples.
+        Those of other MDAnalysis readers: `time_offset`; `dt`, which replaces stored times by its
+        multiples.
 
     Raises
     ------
     FrameReadError
-        Damaged data met while reading a frame.
+        A frame is damaged.
     SourceError, CorruptLayoutError, UnknownLayoutError
         When opening.
     """
@@ -87,8 +89,8 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         """Claim all paths in a store: readers for files would fail with unclear errors."""
         if not is_remote(thing):
             return False
-        other = _READERS.get(PurePath(thing).suffix[1:].upper())
-        return other is None or other.__module__.partition(".")[0] in ("MDAnalysis", "mdio")
+        reader = _READERS.get(PurePath(thing).suffix[1:].upper())
+        return reader is None or reader.__module__.partition(".")[0] in ("MDAnalysis", "mdio")
 
     @store_init_arguments  # type: ignore[untyped-decorator]
     def __init__(
@@ -115,15 +117,15 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
             cache=Cache.from_option(cache, cache_size),
             **options,
         )
-        self._n_notes = 0
+        self._n_warned = 0
         if n_atoms is not None:
             self._layout.options["n_atoms"] = n_atoms
         info = self._layout.info
-        self._kwargs["uuid"] = self._layout.uuid  # copies are of this output, or fail
+        self._kwargs["uuid"] = self._layout.uuid  # copies of the reader fail on another output
         self.n_atoms = info.n_atoms
         self.n_frames = info.n_frames
         self._dt_ps = info.dt_ps
-        self._asked_dt_ps: float | None = self._ts_kwargs.get("dt")
+        self._requested_dt_ps: float | None = self._ts_kwargs.get("dt")
         self._sparse = info.sparse
         self._frame_data = self._layout.frame_data()
         self._frame = -1
@@ -139,20 +141,20 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
 
     @cached_property
     def _cache(self) -> FrameCache:
-        """Frames of late, and of soon; opens the layout.
+        """The cache of frames; making it opens the layout.
 
-        Of a copy only when it is read: what a pool's worker unpickles must not raise, or the pool
-        waits for ever.
+        An unpickled reader makes it when it is first read: an error while a pool's worker unpickles
+        would make the pool wait forever.
         """
         return FrameCache(self._layout)
 
     @property
     def layout(self) -> Layout:
-        """The layout underneath: its `read` gives blocks of frames without a Timestep.
+        """The layout, whose `read` returns blocks of frames without a Timestep.
 
-        From then on the reader reads nothing ahead, since threads read a layout in turn.
+        From then on the reader does not read ahead, since threads read a layout in turn.
         """
-        return self._cache.use_alone()
+        return self._cache.layout_without_thread()
 
     @classmethod
     def parse_n_atoms(cls, filename: str | PathLike[str], **kwargs: Any) -> int:
@@ -183,17 +185,16 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         except OSError as error:
             raise FrameReadError(f"frame {frame}: {error}") from error
         if self._layout.cache is not None:
-            self._tell()
-        if cache.keeps or ts is not self.ts:
+            self._warn_once()
+        if cache.must_copy or ts is not self.ts:
             ts.positions = positions
             if velocities is not None:
                 ts.velocities = velocities
             if forces is not None:
                 ts.forces = forces
         else:
-            # Somebody who has kept the timestep's array, or a view of it, goes on seeing the
-            # present frame there, as with MDAnalysis' readers of files: what is kept is filled,
-            # and what is not is replaced.
+            # As with MDAnalysis' readers of files, an array of the timestep that somebody has kept
+            # (or a view of it) shows the current frame. It is filled then, otherwise replaced.
             ts.has_positions = True
             if sys.getrefcount(ts._pos) > self._n_references:
                 ts.positions = positions
@@ -205,28 +206,28 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
                     is_kept = sys.getrefcount(getattr(ts, f"_{name}")) > self._n_references
                     setattr(ts, name if is_kept else f"_{name}", array)
         if self._sparse:
-            self._leave_out(ts)
+            self._mark_absent(ts)
         ts.dimensions = box
         ts.frame = self._frame = frame
         data = ts.data
-        data["time"] = time if self._asked_dt_ps is None else frame * self._asked_dt_ps
+        data["time"] = time if self._requested_dt_ps is None else frame * self._requested_dt_ps
         data["step"] = step
         for name, values in self._frame_data.items():
             data[name] = values[frame]
         return ts
 
-    def _leave_out(self, ts: Timestep) -> None:
-        """Say what a frame does not have, as MDAnalysis' readers do."""
+    def _mark_absent(self, ts: Timestep) -> None:
+        """Mark velocities and forces that a frame lacks, as MDAnalysis' readers do."""
         for name in self._sparse:
             if getattr(ts, f"has_{name}") and absent_frames(getattr(ts, name)[np.newaxis])[0]:
                 setattr(ts, f"has_{name}", False)
 
-    def _tell(self) -> None:
-        """Warn once with the cache's notes."""
+    def _warn_once(self) -> None:
+        """Warn of new notes of the cache, each once."""
         notes = cache_notes(self._layout)
-        for note in notes[self._n_notes :]:
+        for note in notes[self._n_warned :]:
             warnings.warn(note, stacklevel=2)
-        self._n_notes = len(notes)
+        self._n_warned = len(notes)
 
     def timeseries(
         self,
@@ -240,12 +241,12 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         """Return coordinates of many frames, read in blocks.
 
         Parameters and the result are those of `MDAnalysis.coordinates.base.ProtoReader.timeseries`;
-        with transformations added, frames go through them one by one as they do there.
+        if transformations were added, they are applied frame by frame, as there.
 
         Returns
         -------
         (F, A, 3) float32 array
-            Angstrom; the axes as `order` says.
+            Angstrom; the axes in the order `order`.
         """
         if self.transformations:
             return np.asarray(super().timeseries(asel, atomgroup, start, stop, step, order))
@@ -258,14 +259,14 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
             if atomgroup is not None:
                 raise ValueError("Cannot provide both asel and atomgroup kwargs")
             atomgroup = asel
-        frames, atoms = self._picked(atomgroup, (start, stop, step), order)
+        frames, atoms = self._check_selection(atomgroup, (start, stop, step), order)
         coordinates = self._cache.positions(frames, atoms)
         return np.moveaxis(coordinates, ["fac".index(axis) for axis in order], [0, 1, 2])
 
-    def _picked(
+    def _check_selection(
         self, atomgroup: Any, span: tuple[int | None, ...], order: str
     ) -> tuple[range, NDArray[np.int64] | None]:
-        """Return which frames and atoms are asked for; raises ValueError."""
+        """Return the frames and atoms of `timeseries`; raises ValueError for wrong arguments."""
         if atomgroup is not None and len(atomgroup) == 0:
             raise ValueError("Timeseries requires at least one atom to analyze")
         if sorted(order) != ["a", "c", "f"]:
@@ -283,20 +284,20 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
     ) -> Any:
         """Return coordinates of many frames as an array of dask, which reads them by chunks.
 
-        Parameters are those of `timeseries`. Only what a computation takes is read, a few MB at a
-        time where the layout can; each thread, process or worker opens the trajectory for itself.
+        Parameters are those of `timeseries`. Only the chunks of a computation are read, a few MB
+        each if the layout allows; each thread, process or worker opens the trajectory for itself.
 
         Returns
         -------
         dask.array.Array
-            (F, A, 3) float32, angstrom; the axes as `order` says.
+            (F, A, 3) float32, angstrom; the axes in the order `order`.
 
         Raises
         ------
         MissingExtraError
             dask is not installed.
         ValueError
-            No atoms or a wrong `order`; or there are transformations, which go from frame to frame.
+            No atoms, a wrong `order`, or transformations, which depend on the order of reading.
 
         Examples
         --------
@@ -307,15 +308,12 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         >>> ca.shape, ca[:3, 0, 0].compute().round(1)
         ((10, 214, 3), array([11.7, 11.9, 11.9], dtype=float32))
         """
-        from mdio.layouts.views.notebooks import (  # for those who have dask
-            FieldArray,
-            LayoutPerThread,
-        )
+        from mdio.layouts.views.notebooks import FieldArray, LayoutPerThread
 
         if self.transformations:
             raise ValueError("transformations go from frame to frame; take timeseries()")
-        frames, atoms = self._picked(atomgroup, (start, stop, step), order)
-        array = FieldArray(LayoutPerThread(self._layout), "positions", atoms).on_dask()
+        frames, atoms = self._check_selection(atomgroup, (start, stop, step), order)
+        array = FieldArray(LayoutPerThread(self._layout), "positions", atoms).to_dask()
         stops = frames.stop if frames.stop >= 0 else None
         return array[frames.start : stops : frames.step].transpose(["fac".index(a) for a in order])
 
@@ -326,7 +324,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
     def close(self) -> None:
         """Close the files of the layout."""
         layout = getattr(self, "_layout", None)
-        if layout is not None:  # None if __init__ failed before there was one
+        if layout is not None:  # __init__ may have failed
             if "_cache" in self.__dict__:
                 self._cache.stop_reading_ahead()
             layout.close()
@@ -339,7 +337,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
 
 
 class StoredTopologyParser(TopologyReaderBase):  # type: ignore[misc]
-    """Reads what an output of mdio holds of its atoms; of one that holds nothing, their number."""
+    """Reads the topology of an output of mdio, or, if it has none, the number of atoms."""
 
     format = "MDIOTOP"
 
@@ -357,19 +355,19 @@ class StoredTopologyParser(TopologyReaderBase):  # type: ignore[misc]
             return made_for_mdanalysis(topology)
 
 
-def _is(thing: Any, written: Callable[[Path], bool], *, folder: bool) -> bool:
-    """Return whether mdio has written what is at a path, a folder or a file."""
+def _was_written_by_mdio(thing: Any, was_written: Callable[[Path], bool], *, folder: bool) -> bool:
+    """Return whether a path is a folder, or else a file, that mdio has written."""
     if not isinstance(thing, str | Path):
         return False
     path = to_path(thing)
     try:
-        return (path.is_dir() if folder else path.is_file()) and written(path)
+        return (path.is_dir() if folder else path.is_file()) and was_written(path)
     except OSError as error:  # of a store
         raise SourceError(f"{path}: cannot be opened ({error.strerror}); check the URL") from error
 
 
-def _nobody_elses(thing: Any, suffix: str) -> bool:
-    """Return whether a path is called so, and no reader besides ours is for it."""
+def _is_unclaimed(thing: Any, suffix: str) -> bool:
+    """Return whether a path has this suffix, and no reader of others claims it."""
     if not isinstance(thing, str | Path) or is_remote(thing) or Path(thing).suffix != suffix:
         return False
     others = (hint for name, hint in _READER_HINTS.items() if not name.startswith("MDIO"))
@@ -383,8 +381,8 @@ class SegmentsReader(LayoutReader):
 
     @staticmethod
     def _format_hint(thing: Any) -> bool:
-        ours = _is(thing, segments.written_by_mdio, folder=True)
-        return ours or (_nobody_elses(thing, ".segments") and not Path(thing).exists())
+        is_ours = _was_written_by_mdio(thing, segments.written_by_mdio, folder=True)
+        return is_ours or (_is_unclaimed(thing, ".segments") and not Path(thing).exists())
 
 
 class H5MDReader(LayoutReader):
@@ -394,7 +392,7 @@ class H5MDReader(LayoutReader):
 
     @staticmethod
     def _format_hint(thing: Any) -> bool:
-        return _is(thing, h5md.written_by_mdio, folder=False)
+        return _was_written_by_mdio(thing, h5md.written_by_mdio, folder=False)
 
 
 class ZarrReader(LayoutReader):
@@ -404,8 +402,8 @@ class ZarrReader(LayoutReader):
 
     @staticmethod
     def _format_hint(thing: Any) -> bool:
-        ours = _is(thing, zarr_layout.written_by_mdio, folder=True)
-        return ours or _nobody_elses(thing, ".zarr")
+        is_ours = _was_written_by_mdio(thing, zarr_layout.written_by_mdio, folder=True)
+        return is_ours or _is_unclaimed(thing, ".zarr")
 
 
 class TrajectoryWriter(WriterBase):  # type: ignore[misc]
@@ -423,9 +421,9 @@ class TrajectoryWriter(WriterBase):  # type: ignore[misc]
     Raises
     ------
     TypeError
-        What is written is neither an AtomGroup nor a Universe.
+        The argument of `write` is neither an AtomGroup nor a Universe.
     ValueError
-        It has another number of atoms.
+        It has another number of atoms than `n_atoms`.
     OutputError, PlanError
         See `mdio.Writer`.
     """
@@ -444,8 +442,8 @@ class TrajectoryWriter(WriterBase):  # type: ignore[misc]
         self._writer.write(atoms)
 
     def close(self) -> None:
-        """Store what was written, and make the output."""
-        if "_writer" in self.__dict__:  # it was not refused
+        """Store the frames that were written, and publish the output."""
+        if "_writer" in self.__dict__:  # __init__ may have failed
             self._writer.close()
 
 

@@ -1,1 +1,1 @@
-"""Arrays in chunks, as HDF5 and Zarr hold them: reading, and what mdio writes around them."""
+"""Arrays in chunks, of HDF5 and Zarr, and outputs of mdio that consist of them: reading."""

@@ -1,9 +1,9 @@
-"""Per-atom arrays in chunks: only what is wanted of them is read, and it is verified.
+"""Per-atom arrays in chunks: only the requested frames and atoms are read, and verified.
 
-Chunks that lie as they are in memory go from the file straight to where they are wanted, several
-with one call. Chunks that are read whole are compared with their crc32c. Of uncompressed chunks at
-the ends of a run of frames, and of frames much larger than the wanted atoms, only the pieces that
-hold what is wanted are read, and each is compared with a checksum of its own.
+Uncompressed chunks of complete frames are read from the file straight into the caller's array,
+several with one call. A complete chunk is compared with its crc32c. Of uncompressed chunks at the
+ends of a run of frames, and of frames much larger than the requested atoms, only the pieces with
+requested numbers are read, and each is compared with its own checksum.
 """
 
 from __future__ import annotations
@@ -35,97 +35,103 @@ from mdio.core.kernels import crc32c, gather_atoms, unshuffle
 FloatArray = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 Run = list[tuple[int, Bytes, Bytes]]
-"""Whole chunks that follow one another: number, frames, what lies behind them."""
+"""Neighbouring complete chunks: their numbers, memory for their frames, and for the bytes after
+these."""
 
 
 NARROW_SHARE = 4
-"""Only the bytes of the wanted atoms are read if they are at most this part of a frame ..."""
+"""Only the bytes of the requested atoms are read if they are at most 1/NARROW_SHARE of a frame, and
+frames have at least `NARROW_FRAME_NBYTES`."""
 NARROW_FRAME_NBYTES = 64 << 10
-"""... and frames are at least this large: below, reading all costs less than the calls it saves."""
-FEW_SHARE = 16
-"""So few frames of a chunk, a part of it, or one, are decoded alone when it is first looked at: if
-more are read next, decoding all of them then has cost little more."""
+"""Of smaller frames all bytes are read, which costs less than the additional calls."""
+FEW_FRAMES_SHARE = 16
+"""At most 1/FEW_FRAMES_SHARE of a chunk's frames, or one, are decoded alone when a chunk is first
+accessed: if others are read next, decoding all of them then has cost little more."""
 
 
 class Rows(NamedTuple):
-    """The wanted frames of one row of chunks."""
+    """The requested frames of one row of chunks."""
 
     i: int
     """Number of the row, along the frames."""
     first: int
     last: int
-    """Frames within the chunk."""
+    """Run of frames, numbered within the chunk."""
     target: slice
-    """Where they go."""
-    whole: bool
-    """Whether they are all that the row has."""
+    """Their place in the caller's array."""
+    is_complete: bool
+    """Whether they are all frames of the row."""
 
 
 class Columns(NamedTuple):
-    """The wanted atoms of one column of chunks."""
+    """The requested atoms of one column of chunks."""
 
     j: int
+    """Number of the column, along the atoms."""
     atoms: AtomIndices | None
-    """Within the chunk; None = all that it has."""
+    """Indices within the chunk; None: all of its atoms."""
     n_atoms: int
-    """How many the column has."""
+    """Number of atoms of the column."""
     target: slice | AtomIndices
-    """Where they go."""
+    """Their place in the caller's array."""
     span: tuple[int, int] | None
     """The bytes of each frame that are read; None for all."""
 
 
-def cut(
+def select_atoms(
     rows: NDArray[np.float32], atoms: AtomIndices | None, n_atoms: int, begin: int
 ) -> tuple[NDArray[np.float32], AtomIndices | None]:
-    """Return the numbers of the wanted atoms in rows from number `begin` on, and these atoms."""
+    """Return the part of `rows` that spans the requested atoms, and their indices in this part.
+
+    `begin`: index of the rows' first number in a frame of `n_atoms`.
+    """
     low, high = (0, n_atoms) if atoms is None else (int(atoms.min()), int(atoms.max()) + 1)
     source = rows[:, 3 * low - begin : 3 * high - begin].reshape(len(rows), -1, 3)
     return source, None if atoms is None else atoms - low
 
 
 class _Scratch(local):
-    """Memory of one thread for bytes that are decoded at once: new pages are dear.
+    """Memory of a thread for bytes that are decoded at once, since fresh pages cost time.
 
-    Not one for each array: of an ensemble, hundreds of them are open.
+    All arrays share it, since hundreds of them are open for an ensemble.
     """
 
     def __init__(self) -> None:
-        self._room = np.empty(0, np.uint8)
+        self._buffer = np.empty(0, np.uint8)
 
     def take(self, nbytes: int) -> Bytes:
-        """Return so many bytes, which are the caller's until the next call; many are not kept."""
+        """Return `nbytes`, valid until the next call; large buffers are not kept."""
         if nbytes > SCRATCH_NBYTES:
             return np.empty(nbytes, np.uint8)
-        if self._room.nbytes < nbytes:
-            self._room = np.empty(nbytes, np.uint8)
-        return self._room[:nbytes]
+        if self._buffer.nbytes < nbytes:
+            self._buffer = np.empty(nbytes, np.uint8)
+        return self._buffer[:nbytes]
 
 
 _scratch = _Scratch()
 SCRATCH_NBYTES = 64 << 20
 RUN_NBYTES = 4 << 20
-"""A checksum is taken as often, while what was read is still in a processor's cache; file systems
-should not be asked for less at a time."""
+"""Bytes that are read before their checksum is computed: few enough to be still in a processor's
+cache, many enough for file systems to be fast."""
 
 
 class ChunkedArray(ABC):
-    """An array of coordinates, (F, A, 3) float32, that is read.
+    """An array of coordinates, (F, A, 3) float32, for reading.
 
-    `what`: what messages call it. `shape`, `chunk`: frames and atoms, of all and of a chunk.
-    `plain`: whether chunks lie as they are in memory. `verify`: whether what is read is compared
-    with checksums. `in_pieces`: whether what is read of a frame's row of a chunk is widened to
-    whole pieces then (`mdio.core.files.piece_sums`).
+    `what`: its name in messages. `shape`, `chunk`: numbers of frames and atoms, of the array and of
+    a chunk. `plain`: whether chunks are stored uncompressed. `verify`: whether everything that is
+    read is compared with checksums. `in_pieces`: whether parts of a frame in a chunk are then read
+    as complete pieces (`mdio.core.files.piece_sums`).
     """
 
     behind_nbytes = 0
     """Bytes that follow each chunk and are read with it."""
     decodes_parts = False
-    """Whether `_decode` saves time where few atoms are wanted."""
+    """Whether `_decode` is faster for few atoms."""
     decodes_frames = False
-    """Whether it does where few frames are."""
+    """Whether `_decode` is faster for few frames."""
     sums_of_decoded = False
-    """Whether the checksum of a compressed chunk is that of what it holds."""
+    """Whether the checksum of a compressed chunk is that of its decoded numbers."""
 
     def __init__(
         self,
@@ -144,16 +150,16 @@ class ChunkedArray(ABC):
         self.row_nbytes = 12 * self.chunk_atoms
         self.plain, self.in_pieces = plain, plain and verify and in_pieces
         self.verifies = verify
-        self._all = [
+        self._all_columns = [
             self._column(j, None, slice(j * self.chunk_atoms, (j + 1) * self.chunk_atoms))
             for j in range(self.grid[1])
         ]
-        # Frames of all atoms then lie one after the other, as they do in memory.
-        self._in_rows = plain and self.chunk_atoms == self.n_atoms
+        # Frames of all atoms are then stored in one run, as in memory.
+        self._is_contiguous = plain and self.chunk_atoms == self.n_atoms
         self._n_pieces = pieces_of_row(self.row_nbytes)
-        self._last: tuple[AtomIndices, list[Columns]] | None = None
-        self._row = self._passed = -1
-        """The row of chunks that is decoded, and that of which a few frames were read last."""
+        self._last_selection: tuple[AtomIndices, list[Columns]] | None = None
+        self._decoded_row = self._last_partial_row = -1
+        """Numbers of the row whose decoded chunks are kept, and of that last read in part."""
         self._decoded: dict[int, FloatArray] = {}
 
     def describe_chunk(self, i: int, j: int) -> str:
@@ -165,7 +171,7 @@ class ChunkedArray(ABC):
         return name
 
     def rows(self, start: int, stop: int) -> Iterator[Rows]:
-        """Yield what frames ``start:stop`` take from each row of chunks."""
+        """Yield the part of frames ``start:stop`` in each row of chunks."""
         size = self.chunk_frames
         for i in range(start // size, (stop - 1) // size + 1):
             begin, end = i * size, min((i + 1) * size, self.n_frames)
@@ -174,13 +180,13 @@ class ChunkedArray(ABC):
             yield Rows(i, first - begin, last - begin, target, last - first == end - begin)
 
     def columns(self, atoms: AtomIndices | None) -> list[Columns]:
-        """Sort a selection by chunk; the answer for the last selection is kept."""
+        """Divide a selection by columns of chunks; the result of the last one is kept."""
         if atoms is None:
-            return self._all
+            return self._all_columns
         if self.grid[1] == 1:
             return [self._column(0, atoms, slice(None))]
-        if self._last is not None and np.array_equal(self._last[0], atoms):
-            return self._last[1]
+        if self._last_selection is not None and np.array_equal(self._last_selection[0], atoms):
+            return self._last_selection[1]
         owner = atoms // self.chunk_atoms
         columns = []
         for j in np.flatnonzero(np.bincount(owner)).tolist():
@@ -189,7 +195,7 @@ class ChunkedArray(ABC):
             if positions[-1] - positions[0] + 1 == positions.size:
                 target = slice(int(positions[0]), int(positions[-1]) + 1)
             columns.append(self._column(j, atoms[positions] - j * self.chunk_atoms, target))
-        self._last = (atoms.copy(), columns)
+        self._last_selection = (atoms.copy(), columns)
         return columns
 
     def _column(self, j: int, atoms: AtomIndices | None, target: slice | AtomIndices) -> Columns:
@@ -209,39 +215,46 @@ class ChunkedArray(ABC):
     def locate(self, i: int, j: int) -> tuple[OpenFile, int, int]:
         """Return the file of a chunk, and offset and size of the chunk in it.
 
-        Raises CorruptLayoutError: it is not there.
+        Raises CorruptLayoutError: the chunk is missing.
         """
 
     @abstractmethod
     def corrupt(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:
         """Return the error for a chunk, which names file, array and frames."""
 
-    # What follows is not asked of arrays that verify nothing, or of which all chunks are plain.
+    # The next three are not needed of arrays that do not verify, or whose chunks are all plain.
 
     def _compare(self, i: int, j: int, file: OpenFile, crc: int, behind: Bytes) -> None:
-        """Compare the crc32c of a chunk with what it should be; raises CorruptLayoutError."""
+        """Compare the crc32c of a chunk with the stored one; raises CorruptLayoutError.
+
+        `behind`: the bytes that follow the chunk.
+        """
         raise NotImplementedError
 
     def _pieces(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
-        """Return the checksums of pieces of frames ``start:stop`` of a column, (frames, pieces)."""
+        """Return stored checksums of pieces of frames ``start:stop`` of a column, (frames, pieces).
+
+        `first`, `n_pieces`: pieces of each frame.
+        """
         raise NotImplementedError
 
     def _decode(
         self, data: Bytes, out: FloatArray, atoms: AtomIndices | None, first: int, last: int
     ) -> None:
-        """Turn the bytes of a chunk into its frames ``first:last``; raises ValueError.
+        """Decode frames ``first:last`` of a chunk into `out`; raises ValueError.
 
-        Some atoms or frames only are wanted only if it `decodes_parts`.
+        It is called for all atoms and frames unless it `decodes_parts`.
         """
         raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave behind what was read last."""
-        return {**self.__dict__, "_row": -1, "_passed": -1, "_decoded": {}, "_last": None}
+        """Return the state without decoded chunks."""
+        emptied = {"_decoded_row": -1, "_last_partial_row": -1, "_decoded": {}}
+        return {**self.__dict__, **emptied, "_last_selection": None}
 
     def close(self) -> None:
-        """Forget what was decoded."""
-        self._row = self._passed = -1
+        """Drop decoded chunks."""
+        self._decoded_row = self._last_partial_row = -1
         self._decoded.clear()
 
     def read(self, start: int, stop: int, atoms: AtomIndices | None, out: FloatArray) -> None:
@@ -250,55 +263,59 @@ class ChunkedArray(ABC):
         Raises CorruptLayoutError: a chunk is missing or damaged; the message names the file and the
         frames.
         """
-        if self._in_rows and atoms is None and out.flags.c_contiguous:
+        if self._is_contiguous and atoms is None and out.flags.c_contiguous:
             i, first = divmod(start, self.chunk_frames)
             begin = start - first
             end = min(begin + self.chunk_frames, self.n_frames)
             if stop <= end and stop - start < end - begin:
                 self._read_frames(i, first, out)
             else:
-                self._read_in_rows(start, stop, out)
+                self._read_contiguous(start, stop, out)
             return
         columns = self.columns(atoms)
         for rows in self.rows(start, stop):
             target = out[rows.target]
-            direct = self.decodes_parts and rows.i != self._row and self._alone(rows, columns)
+            alone = (
+                self.decodes_parts
+                and rows.i != self._decoded_row
+                and self._decodes_alone(rows, columns)
+            )
             for column in columns:
-                self._read_chunk(rows, column, target, direct=direct)
+                self._read_chunk(rows, column, target, alone=alone)
 
-    def _alone(self, rows: Rows, columns: Sequence[Columns]) -> bool:
-        """Return whether to decode the wanted frames of some chunks alone, and keep none.
+    def _decodes_alone(self, rows: Rows, columns: Sequence[Columns]) -> bool:
+        """Return whether to decode only the requested frames of a row of chunks, and keep nothing.
 
-        All that they have; or a few, if others were not wanted just before: then these may never
-        be. From a store a chunk comes once.
+        So if they are all frames of the row; or few, and others of the row were not requested just
+        before. From a store, a chunk is fetched only once, and kept.
         """
-        if rows.whole or not self.decodes_frames:
-            return rows.whole
-        before, self._passed = self._passed, rows.i
+        if rows.is_complete or not self.decodes_frames:
+            return rows.is_complete
+        previous_row, self._last_partial_row = self._last_partial_row, rows.i
         n_frames = rows.last - rows.first
-        few = n_frames == 1 or n_frames * FEW_SHARE <= self.chunk_frames
-        return few and rows.i != before and not self.locate(rows.i, columns[0].j)[0].remote
+        is_few = n_frames == 1 or n_frames * FEW_FRAMES_SHARE <= self.chunk_frames
+        return is_few and rows.i != previous_row and not self.locate(rows.i, columns[0].j)[0].remote
 
     def check(self, i: int, j: int) -> FloatArray:
-        """Return a whole chunk, compared with its checksum; raises CorruptLayoutError."""
+        """Return a complete chunk, compared with its checksum; raises CorruptLayoutError."""
         return self._load(i, j, verify=True)
 
     def chunk_range(self, i: int, j: int) -> list[ByteRange]:
-        """Return where a chunk lies; raises CorruptLayoutError."""
+        """Return the range of a chunk in its file; raises CorruptLayoutError."""
         file, offset, nbytes = self.locate(i, j)
         return [ByteRange(file, offset, nbytes + self.behind_nbytes)]
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
-        """Yield what `read` reads of chunks; raises what it raises."""
+        """Yield the ranges that `read` reads; raises the errors of `read`."""
         columns = self.columns(atoms)
-        for i, first, last, _, whole in self.rows(start, stop):
+        for i, first, last, _, is_complete in self.rows(start, stop):
             for column in columns:
                 file, offset, nbytes = self.locate(i, column.j)
                 if column.span is not None:
                     begin, end = column.span
                     for k in range(first, last):
                         yield ByteRange(file, offset + k * self.row_nbytes + begin, end - begin)
-                elif self.plain and not whole:
+                elif self.plain and not is_complete:
                     nbytes = (last - first) * self.row_nbytes
                     yield ByteRange(file, offset + first * self.row_nbytes, nbytes)
                 else:
@@ -310,7 +327,7 @@ class ChunkedArray(ABC):
         atoms: AtomIndices | None,  # noqa: ARG002
         share: int,  # noqa: ARG002
     ) -> Iterator[Opening]:
-        """Yield the objects that reading runs opens first, within the memory of one of `share`."""
+        """Yield the objects that reading runs opens first; `share` arrays share a memory limit."""
         yield from ()
 
     def chunk_openings(self, i: int) -> Iterator[Opening]:  # noqa: ARG002
@@ -327,22 +344,22 @@ class ChunkedArray(ABC):
     def _check_rows(
         self, i: int, j: int, first: int, file: OpenFile, rows: NDArray[np.generic], piece: int = 0
     ) -> None:
-        """Compare rows of a chunk, from its frame `first` and from a piece of each on."""
+        """Compare rows of a chunk, from its frame `first` on, and from piece `piece` of each on."""
         sums = row_sums(rows)
         start, n_rows = i * self.chunk_frames + first, len(rows)
         n_pieces = len(sums) // n_rows
         expected = self._pieces(start, start + n_rows, j, piece, n_pieces)
-        wrong = first_difference(sums, expected)
-        if wrong is not None:
+        difference = first_difference(sums, expected)
+        if difference is not None:
             problem = (
-                f"the checksum of frame {start + wrong // n_pieces} is {sums[wrong]:08x}, expected"
-                f" {expected.flat[wrong]:08x}; the file is damaged or not what was written there, "
-                "convert the source again"
+                f"the checksum of frame {start + difference // n_pieces} is "
+                f"{sums[difference]:08x}, expected {expected.flat[difference]:08x}; the file is "
+                "damaged or not what was written there, convert the source again"
             )
             raise self.corrupt(i, j, file, problem)
 
     def _read_frames(self, i: int, first: int, out: FloatArray) -> None:
-        """Read frames of a chunk, from its frame `first` on, as they lie."""
+        """Read frames of an uncompressed chunk, from its frame `first` on."""
         file, offset, _ = self.locate(i, 0)
         offset += first * self.row_nbytes
         if self.in_pieces:
@@ -354,28 +371,28 @@ class ChunkedArray(ABC):
         if self.in_pieces:
             self._check_rows(i, 0, first, file, out)
 
-    def _read_in_rows(self, start: int, stop: int, out: FloatArray) -> None:
+    def _read_contiguous(self, start: int, stop: int, out: FloatArray) -> None:
         """Read straight into `out`, neighbouring chunks with one call."""
         run: Run = []
         file: OpenFile | None = None
         begin = end = 0
-        for i, first, _, target, whole in self.rows(start, stop):
-            if not whole:
-                if file is not None:  # in order, as what is asked for ahead
+        for i, first, _, target, is_complete in self.rows(start, stop):
+            if not is_complete:
+                if file is not None:  # first, since prefetched ranges are in order
                     self._read_run(file, begin, run)
                     run, file = [], None
                 self._read_frames(i, first, out[target])
                 continue
-            other, offset, nbytes = self.locate(i, 0)
+            next_file, offset, nbytes = self.locate(i, 0)
             data = out[target].reshape(-1).view(np.uint8)
             behind = np.empty(nbytes - data.nbytes + self.behind_nbytes, np.uint8)
             if file is not None and (
-                other is not file or offset != end or offset + nbytes > begin + RUN_NBYTES
+                next_file is not file or offset != end or offset + nbytes > begin + RUN_NBYTES
             ):
                 self._read_run(file, begin, run)
                 run = []
             if not run:
-                file, begin = other, offset
+                file, begin = next_file, offset
             run.append((i, data, behind))
             end = offset + nbytes + self.behind_nbytes
         if file is not None:
@@ -384,7 +401,7 @@ class ChunkedArray(ABC):
     def _read_run(self, file: OpenFile, offset: int, run: Run) -> None:
         i, data, last = run[0]
         crc = 0
-        while self.verifies and data.nbytes > RUN_NBYTES:  # it is alone in its run
+        while self.verifies and data.nbytes > RUN_NBYTES:  # then the run has a single chunk
             self._fill(i, 0, file, offset, data[:RUN_NBYTES])
             crc = crc32c(data[:RUN_NBYTES], crc)
             data, offset = data[RUN_NBYTES:], offset + RUN_NBYTES
@@ -398,19 +415,19 @@ class ChunkedArray(ABC):
             self._compare(i, 0, file, crc, behind[n_zeros:])
             crc = 0
 
-    def _read_chunk(self, rows: Rows, column: Columns, out: FloatArray, *, direct: bool) -> None:
-        """Fill the column's part of `out` with the wanted frames and atoms of one chunk.
+    def _read_chunk(self, rows: Rows, column: Columns, out: FloatArray, *, alone: bool) -> None:
+        """Fill the column's part of `out` with the requested frames and atoms of one chunk.
 
-        `direct`: whether these alone are decoded.
+        `alone`: whether to decode only these.
         """
         j, atoms, n_atoms, target, span = column
         if span is not None:
             source = self._read_rows(rows, j, *span)
-            source, atoms = cut(source, atoms, n_atoms, span[0] // 4)
-        elif self.plain and not rows.whole:
+            source, atoms = select_atoms(source, atoms, n_atoms, span[0] // 4)
+        elif self.plain and not rows.is_complete:
             source = self._read_rows(rows, j, 0, self.row_nbytes)
             source = source.reshape(len(source), -1, 3)
-        elif direct:
+        elif alone:
             if atoms is None and n_atoms < self.chunk_atoms:
                 atoms = np.arange(n_atoms)
             if isinstance(target, slice):
@@ -420,7 +437,7 @@ class ChunkedArray(ABC):
             self._decode_into(rows.i, j, source, atoms, rows.first, rows.last)
             atoms, n_atoms = None, len(target)
         else:
-            source = self._chunk(rows.i, j, keep=not rows.whole)[rows.first : rows.last]
+            source = self._chunk(rows.i, j, keep=not rows.is_complete)[rows.first : rows.last]
         if atoms is None:
             out[:, target] = source[:, :n_atoms]
         elif isinstance(target, slice):
@@ -429,7 +446,7 @@ class ChunkedArray(ABC):
             out[:, target] = source[:, atoms]
 
     def _read_rows(self, rows: Rows, j: int, begin: int, end: int) -> FloatArray:
-        """Return bytes ``begin:end`` of the wanted frames of an uncompressed chunk, as numbers."""
+        """Return bytes ``begin:end`` of the requested frames of a plain chunk, as floats."""
         i, first, last, *_ = rows
         file, offset, _ = self.locate(i, j)
         row_bytes = np.empty((last - first, end - begin), np.uint8)
@@ -444,7 +461,7 @@ class ChunkedArray(ABC):
         return row_bytes.view("<f4")
 
     def _encoded(self, i: int, j: int, *, verify: bool) -> tuple[OpenFile, Bytes]:
-        """Return the bytes of a chunk as they lie on disk, until this thread asks for others."""
+        """Return the stored bytes of a chunk, valid until the next call in this thread."""
         file, offset, nbytes = self.locate(i, j)
         encoded = _scratch.take(nbytes + self.behind_nbytes)
         self._fill(i, j, file, offset, encoded)
@@ -473,7 +490,7 @@ class ChunkedArray(ABC):
             self._compare(i, j, file, crc32c(out), data[:0])
 
     def _load(self, i: int, j: int, *, verify: bool) -> FloatArray:
-        """Return a whole chunk, padding included; one as it lies until the next is asked for."""
+        """Return a complete chunk with its padding; a plain one is valid until the next call."""
         if self.plain:
             data = self._encoded(i, j, verify=verify)[1]
             return data.view("<f4").reshape(-1, self.chunk_atoms, 3)
@@ -482,27 +499,27 @@ class ChunkedArray(ABC):
         return chunk
 
     def _chunk(self, i: int, j: int, *, keep: bool) -> FloatArray:
-        """Return a whole chunk; those of one row are kept, if that is wanted."""
-        if self._row == i and j in self._decoded:
+        """Return a complete chunk; `keep`: keep it, with others of its row."""
+        if self._decoded_row == i and j in self._decoded:
             return self._decoded[j]
         chunk = self._load(i, j, verify=self.verifies)
         if keep:
-            if self._row != i:
-                self._row, self._decoded = i, {}
+            if self._decoded_row != i:
+                self._decoded_row, self._decoded = i, {}
             self._decoded[j] = chunk
         return chunk
 
 
 DEFLATE_MAX_RATIO = 1100
-"""zlib makes at most about 1,030 bytes of one; a chunk that claims more is damaged."""
+"""zlib decompresses a byte to at most about 1,030; a chunk that claims more is damaged."""
 DAMAGED = "the file is damaged: convert the source again"
 
 
 class ChunksInFile(ChunkedArray):
     """Chunks of one file.
 
-    `file`: which has them. `offset`, `nbytes`, (frame chunks, atom chunks): place and stored bytes
-    of each. The rest is that of `ChunkedArray`.
+    `offset`, `nbytes`, (frame chunks, atom chunks): offset of each chunk in `file`, and its stored
+    bytes. Other arguments are those of `ChunkedArray`.
     """
 
     def __init__(
@@ -528,14 +545,14 @@ class ChunksInFile(ChunkedArray):
 
 
 def inflate(stored: NDArray[np.uint8], out: NDArray[Any]) -> None:
-    """Fill `out` with what is in a chunk that went through HDF5's filters shuffle and deflate.
+    """Decode a chunk of HDF5's filters shuffle and deflate into `out`.
 
-    Raises ValueError: it cannot be decompressed, or to another number of bytes.
+    Raises ValueError: it cannot be decompressed, or has another number of bytes.
     """
     if out.nbytes > DEFLATE_MAX_RATIO * stored.nbytes:
         raise ValueError(f"{stored.nbytes} bytes cannot hold {out.nbytes}; {DAMAGED}")
     stream = zlib.decompressobj()
-    try:  # one byte more: zlib compares its checksum at the end alone
+    try:  # one byte more than expected, since zlib checks its checksum only at the end
         inflated = stream.decompress(stored.data, out.nbytes + 1)
     except zlib.error as error:
         raise ValueError(f"{error}; {DAMAGED}") from error

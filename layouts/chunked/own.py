@@ -1,7 +1,7 @@
-"""Reading what mdio writes in chunks, in HDF5 or Zarr: arrays, columns, groups, ensembles.
+"""Reading outputs of mdio in chunks, of HDF5 or Zarr: arrays, columns, groups, ensembles.
 
-An ensemble has trajectories of one system side by side in one output, each an output of its own.
-What holds them together has a manifest of its own kind, which names them in order.
+An ensemble has trajectories of one system side by side in one output, each readable alone. Its own
+manifest names them in order.
 """
 
 from __future__ import annotations
@@ -42,19 +42,20 @@ class OwnOutput(ABC, Generic[Array]):
 
     A subclass sets `arrays`, and reads times, steps and boxes.
 
-    `path`: the file or folder. `manifest`: as it is in it. `group`: particle group whose atoms are
-    those of the trajectory; the full system by default. `verify`: whether what is read is compared
-    with its checksums.
-    Raises CorruptLayoutError: it is not what its manifest says. PlanError: there is no such group.
+    `path`: the file or folder. `manifest`: its manifest, unchecked. `group`: particle group whose
+    atoms are those of the trajectory; the full system by default. `verify`: whether everything that
+    is read is compared with checksums.
+    Raises CorruptLayoutError: it does not fit its manifest. PlanError: there is no such group.
     """
 
     arrays: dict[tuple[str, str], Array]
-    """By group and field."""
+    """The arrays, by group and field."""
     _factors: Mapping[str, float] = {}
-    """Factors of fields that are stored in other units."""
+    """Factors to mdio's units, of fields that are stored in others."""
 
-    _near: tuple[int, int, Sequence[NDArray[Any]]] = (0, -1, ((), (), ()))  # type: ignore[assignment]
-    """Times, steps and boxes of a run of frames, around those that were read last."""
+    _columns_run: tuple[int, int, Sequence[NDArray[Any]]] = (0, -1, ((), (), ()))  # type: ignore[assignment]
+    """Start and stop of the run of frames that includes those that were read last, and its times,
+    steps and boxes."""
 
     def __init__(self, path: Path, manifest: Any, group: str | None, *, verify: bool) -> None:
         self.path, self._verifies = path, verify
@@ -74,12 +75,12 @@ class OwnOutput(ABC, Generic[Array]):
         self.groups = StoredGroups(members)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave behind what `rows` has at hand as well."""
-        return {name: value for name, value in self.__dict__.items() if name != "_near"}
+        """Return the state without `_columns_run`."""
+        return {name: value for name, value in self.__dict__.items() if name != "_columns_run"}
 
     @property
     def has_manifest_times(self) -> bool:
-        """Whether the manifest has the first and last time, so that opening reads no more."""
+        """Whether the manifest has the first and last time, so that opening reads no columns."""
         times = (self.manifest.get(f"time_{which}_ps") for which in ("first", "last"))
         return None not in times
 
@@ -89,7 +90,7 @@ class OwnOutput(ABC, Generic[Array]):
 
     @abstractmethod
     def _held(self, start: int, stop: int) -> tuple[int, int]:
-        """Return a run of frames around these whose times, steps and boxes memory holds."""
+        """Return a run around these frames whose times, steps and boxes are in memory."""
 
     @abstractmethod
     def _topology_bytes(self) -> bytes | None:
@@ -113,17 +114,17 @@ class OwnOutput(ABC, Generic[Array]):
         return topology if runs is None else topology.take(indices_from_runs(runs))
 
     def array_plans(self, *, contiguous: bool = False) -> tuple[ArrayPlan, ...]:
-        """Return how arrays are cut into chunks."""
-        from mdio.layouts.plan import ArrayPlan  # reading frames needs none
+        """Return the plans of the arrays, with their chunks."""
+        from mdio.layouts.plan import ArrayPlan  # not needed for reading frames
 
         plans = []
-        for of, one in self.arrays.items():
-            shape = (one.n_atoms, one.chunk_frames, one.chunk_atoms)
-            plans.append(ArrayPlan(*of, *shape, contiguous, self._own_compression(*of)))
+        for key, array in self.arrays.items():
+            shape = (array.n_atoms, array.chunk_frames, array.chunk_atoms)
+            plans.append(ArrayPlan(*key, *shape, contiguous, self._own_compression(*key)))
         return tuple(plans)
 
     def _own_compression(self, group: str, field: str) -> str | None:  # noqa: ARG002
-        """Return the codec of an array, where it is not that of the full system."""
+        """Return the codec of an array; None if it is that of the full system."""
         return None
 
     def info(self, layout: str) -> TrajectoryInfo:
@@ -134,7 +135,7 @@ class OwnOutput(ABC, Generic[Array]):
             time_first_ps, time_last_ps = manifest["time_first_ps"], manifest["time_last_ps"]
             has_box = manifest["has_box"]
         else:
-            # Without verifying, damaged outputs are opened to be repaired.
+            # Damaged outputs must open without verifying, to be repaired.
             with nullcontext() if self._verifies else suppress(CorruptLayoutError):
                 has_box = bool(self.rows("box", 0, 1).any())
                 time_first_ps = float(self.rows("time", 0, 1)[0])
@@ -166,12 +167,12 @@ class OwnOutput(ABC, Generic[Array]):
     def read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        """Fill `block`; raises CorruptLayoutError."""
-        first, last, (time, step, box) = self._near
+        """Fill `block` with frames; raises CorruptLayoutError."""
+        first, last, (time, step, box) = self._columns_run
         if not first <= start <= stop <= last:
             first, last = self._held(start, stop)
             time, step, box = (self.rows(name, first, last) for name in ("time", "step", "box"))
-            self._near = first, last, (time, step, box)
+            self._columns_run = first, last, (time, step, box)
         block.time[:] = time[start - first : stop - first]
         block.step[:] = step[start - first : stop - first]
         block.box[:] = box[start - first : stop - first]
@@ -188,7 +189,7 @@ class OwnOutput(ABC, Generic[Array]):
     def byte_ranges(
         self, start: int, stop: int, atoms: AtomIndices | None, fields: Sequence[str]
     ) -> Iterator[ByteRange]:
-        """Yield what reading `fields` takes of chunks; see `Layout.byte_ranges`."""
+        """Yield the ranges of chunks that reading `fields` takes; see `Layout.byte_ranges`."""
         if atoms is None or atoms.size:
             group, atoms = self.stored_group(atoms)
             for field in fields:
@@ -198,18 +199,19 @@ class OwnOutput(ABC, Generic[Array]):
     def openings(
         self, runs: Spans, atoms: AtomIndices | None, fields: Sequence[str]
     ) -> Iterator[Opening]:
-        """Yield the objects that reading `fields` opens; of several fields by turns."""
+        """Yield the objects that reading `fields` opens; those of several fields alternate."""
         group, atoms = self.stored_group(atoms)
         if runs and (atoms is None or atoms.size):
             stored_fields = [field for field in fields if (group, field) in self.arrays]
-            each = [
+            openings = [
                 self.arrays[group, field].openings(runs, atoms, len(stored_fields))
                 for field in stored_fields
             ]
-            yield from (one for some in zip_longest(*each) for one in some if one is not None)
+            for alternatives in zip_longest(*openings):
+                yield from (opening for opening in alternatives if opening is not None)
 
     def stored_group(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:
-        """Return the group that atoms are read of, and which of its atoms; None for all."""
+        """Return the stored group to read atoms from, and their indices in it; None for all."""
         if atoms is None:
             return self.group, None
         group, atoms = self.groups.cover(atoms) or (self.group, atoms)
@@ -235,6 +237,7 @@ class OwnOutput(ABC, Generic[Array]):
 
 
 Covered = tuple[str, AtomIndices | None]
+"""A stored group, and indices of atoms in it; None: all of them, in its order."""
 
 
 class StoredGroups:
@@ -245,54 +248,51 @@ class StoredGroups:
     """
 
     def __init__(self, groups: Mapping[str, AtomIndices]) -> None:
-        self._stored, self._groups = groups, []
+        self._groups_as_stored, self._groups = groups, []
         for name in sorted(groups, key=lambda name: groups[name].size):
             order = np.argsort(groups[name], kind="stable")
             self._groups.append((name, groups[name][order], order))
         self._last: tuple[AtomIndices, Covered | None] | None = None
 
     def cover(self, atoms: AtomIndices) -> Covered | None:
-        """Find the smallest group that holds all of `atoms`.
+        """Return the smallest group that has all of `atoms`, and their indices in it; None if none.
 
-        `atoms`, (n,) int64: indices into the full system, in any order.
-        Returns (name, indices) or None: the group, and where in it each of `atoms` is stored; None
-        instead of the indices if they are all atoms of the group in its order. None where no group
-        has them all. The answer for the last selection is kept, since an analysis asks for one
-        selection block after block.
+        `atoms`, (n,) int64: indices into the full system, in any order. The result for the last
+        selection is kept, since an analysis reads the same selection block after block.
         """
         if self._last is not None and np.array_equal(self._last[0], atoms):
             return self._last[1]
-        covering = self._search(atoms) if self._groups else None
-        self._last = (atoms.copy(), covering)
-        return covering
+        covered = self._search(atoms) if self._groups else None
+        self._last = (atoms.copy(), covered)
+        return covered
 
     def members(self, name: str) -> AtomIndices:
         """Return the atoms of a group in the order in which they are stored; raises KeyError."""
-        return self._stored[name]
+        return self._groups_as_stored[name]
 
     def _search(self, atoms: AtomIndices) -> Covered | None:
         for name, members, order in self._groups:
             if not members.size:
                 continue
-            places = np.minimum(np.searchsorted(members, atoms), members.size - 1)
-            if np.array_equal(members[places], atoms):
-                indices = order[places]
-                whole = np.array_equal(indices, np.arange(members.size))
-                return name, None if whole else indices
+            indices = np.minimum(np.searchsorted(members, atoms), members.size - 1)
+            if np.array_equal(members[indices], atoms):
+                indices = order[indices]
+                is_all = np.array_equal(indices, np.arange(members.size))
+                return name, None if is_all else indices
         return None
 
 
 class Ensemble(ABC):
-    """Makes one output of several.
+    """Combines several outputs to one ensemble.
 
-    `path`: the output's temporary name; nothing is there. `target`: what it will be called.
+    `path`: the temporary path of the output, which does not exist yet. `target`: its final path.
     """
 
     in_parts: ClassVar[bool] = False
-    """Whether the trajectories lie in the folder of parts beside the output."""
+    """Whether the trajectories are in the folder of parts beside the output."""
 
     def __init__(self, path: Path, target: Path) -> None:
-        from uuid import uuid4  # an analysis makes no ensemble
+        from uuid import uuid4  # not needed for reading
 
         self.path, self.target = path, target
         self.uuid = str(uuid4())
@@ -303,14 +303,14 @@ class Ensemble(ABC):
 
     @abstractmethod
     def member(self, label: str, *, final: bool = False) -> Path:
-        """Return where a trajectory is to be written, or `final`, where it will be."""
+        """Return the path where a trajectory is written; `final`: its path after publication."""
 
     @abstractmethod
     def seal(self, labels: Sequence[str]) -> None:
-        """Write what holds together those that are there, in order; raises OutputError."""
+        """Write the manifest, with the trajectories in order; raises OutputError."""
 
     def manifest(self, labels: Sequence[str]) -> dict[str, Any]:
-        """Return the manifest."""
+        """Return the manifest of the ensemble."""
         return {
             "format": "mdio",
             "format_version": 1,
@@ -321,23 +321,25 @@ class Ensemble(ABC):
 
 
 def labels_in(manifest: Mapping[str, Any]) -> list[str]:
-    """Return the labels that a manifest names, in order; none if it is not of an ensemble."""
+    """Return the labels in a manifest, in order; empty if it is not of an ensemble."""
     members = manifest.get("members") if manifest.get("layout") == "ensemble" else None
     return [*map(str, members)] if isinstance(members, list) else []
 
 
-def check_members(path: Path, members: Mapping[str, Path], holding: str | None = None) -> None:
+def check_members(
+    path: Path, members: Mapping[str, Path], required_file: str | None = None
+) -> None:
     """Raise CorruptLayoutError if a trajectory of the ensemble at `path` is missing.
 
-    `members`: each with its file, or folder; `holding`: a file that such a folder has.
+    `members`: their files or folders, by label. `required_file`: name of a file in each folder.
     """
     for label, member in members.items():
         if label in ("", ".", "..") or "/" in label or "\0" in label:
             raise CorruptLayoutError(
-                f"{path}: its manifest has {label!r} among the names of trajectories of the "
-                "ensemble, which is none; convert it again"
+                f"{path}: its manifest calls a trajectory of the ensemble {label!r}, which is not "
+                "a valid name; convert it again"
             )
-        required = member if holding is None else member / holding
+        required = member if required_file is None else member / required_file
         if not required.exists():
             raise CorruptLayoutError(
                 f"{path}: the trajectory {label!r} of the ensemble is missing ({member}); put it "

@@ -1,1 +1,1 @@
-"""Encodings of chunks that are not of the libraries."""
+"""Codecs of chunks: the compressors of Zarr trees, and mdio's own for rounded positions."""

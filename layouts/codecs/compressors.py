@@ -23,32 +23,34 @@ from mdio.layouts.codecs.quantised import RULES, WITHOUT_LEVEL, QuantisedFormat
 Bytes = NDArray[np.uint8]
 
 QUANTISED_NAME = "mdio.quantised"
-"""Name of the codec of ours, in metadata and among zarr's entry points."""
+"""Name of mdio's own codec, in metadata and among zarr's entry points."""
 QUANTISED_LEVELS = {"zstd": (1, 9, 1), "lz4": (1, 9, 5)}
 """Levels of codecs for integers: lowest, highest and default."""
 MEANT = {"fast": ("lz4", "bitpack"), "small": ("zstd", "rigid")}
-"""Names for what is wanted: of floats, of integers."""
+"""Names of purposes, and the compressors that they select: of floats, of integers."""
 
 
 class Compressor(ABC):
-    """Bytes to fewer bytes, without loss, as a codec of Zarr v3 does it.
+    """A lossless codec of Zarr v3, from bytes to bytes.
 
-    A subclass for each codec. One in another package is found by an entry point of the group
-    ``mdio.codecs``, whose name is that of the option; what reads its trees without mdio needs the
-    codec too.
+    A subclass in another package is found by an entry point of the group ``mdio.codecs``, whose
+    name is that of the option; programs that read its trees without mdio need the codec, too.
     """
 
     codec: ClassVar[str]
     """Its name in ``zarr.json``."""
     levels: ClassVar[tuple[int, int, int]] = (0, 0, 0)
-    """The lowest and the highest level, and the one that is used unless another is asked for."""
+    """The lowest, the highest and the default level."""
 
     def __init__(self, level: int) -> None:
         self.level = level
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, Any]) -> Self | None:
-        """Undo `configuration`; None if it is not of this kind; raises ValueError, TypeError."""
+        """Return the codec with this configuration; None if it belongs to another codec.
+
+        Raises ValueError, TypeError: the configuration is invalid.
+        """
         return cls(int(configuration.get("level", 0)))
 
     def configuration(self) -> dict[str, Any]:
@@ -61,10 +63,10 @@ class Compressor(ABC):
 
     @abstractmethod
     def decode(self, data: memoryview, out: Bytes) -> None:
-        """Fill `out`; raises ValueError if that is not what `data` holds."""
+        """Decompress into `out`; raises ValueError if `data` is invalid or has another size."""
 
     def metadata(self) -> dict[str, Any]:
-        """Return the codec as it stands in ``zarr.json``."""
+        """Return the codec's entry in ``zarr.json``."""
         return {"name": self.codec, "configuration": self.configuration()}
 
 
@@ -75,18 +77,18 @@ class Zstd(Compressor):
     levels = (1, 22, 3)
 
     def configuration(self) -> dict[str, Any]:
-        """Return the level, without a checksum: Zarr's own follows."""
+        """Return the level, without a checksum, since a codec of Zarr adds one."""
         return {"level": self.level, "checksum": False}
 
     def encode(self, data: Bytes) -> bytes:
         """Compress."""
-        from numcodecs import zstd  # 0.1 s to import, as below
+        from numcodecs import zstd  # 0.1 s to import
 
-        packed: bytes = zstd.compress(data, self.level)
-        return packed
+        compressed: bytes = zstd.compress(data, self.level)
+        return compressed
 
     def decode(self, data: memoryview, out: Bytes) -> None:
-        """Fill `out`; see the base class."""
+        """Decompress into `out`; see the base class."""
         from numcodecs import zstd
 
         try:
@@ -103,13 +105,13 @@ class BloscLZ4(Compressor):
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, Any]) -> Self | None:
-        """Undo `configuration`; None for Blosc's other compressors."""
+        """Return the codec; None for Blosc's other compressors."""
         if configuration.get("cname") != "lz4":
             return None
         return cls(int(configuration.get("clevel", 0)))
 
     def configuration(self) -> dict[str, Any]:
-        """Return Blosc's own."""
+        """Return the configuration of Blosc."""
         options = {"typesize": 4, "cname": "lz4", "clevel": self.level}
         return options | {"shuffle": "shuffle", "blocksize": 0}
 
@@ -117,15 +119,15 @@ class BloscLZ4(Compressor):
         """Compress."""
         from numcodecs import blosc
 
-        packed: bytes = blosc.compress(data, b"lz4", self.level, shuffle=1, typesize=4)
-        return packed
+        compressed: bytes = blosc.compress(data, b"lz4", self.level, shuffle=1, typesize=4)
+        return compressed
 
     def decode(self, data: memoryview, out: Bytes) -> None:
-        """Fill `out`; see the base class."""
+        """Decompress into `out`; see the base class."""
         from numcodecs import blosc
 
         if len(data) < 16 or int.from_bytes(data[4:8], "little") != out.nbytes:
-            raise ValueError(f"no Blosc buffer of {out.nbytes} bytes")
+            raise ValueError(f"not a Blosc buffer of {out.nbytes} bytes")
         try:
             blosc.decompress(data, out)
         except RuntimeError as error:
@@ -133,56 +135,56 @@ class BloscLZ4(Compressor):
 
 
 class Gzip(Compressor):
-    """The codec that every reader has."""
+    """Gzip, which every reader of Zarr has."""
 
     codec = "gzip"
     levels = (0, 9, 6)
 
     def encode(self, data: Bytes) -> bytes:
         """Compress."""
-        packer = zlib.compressobj(self.level, wbits=31)  # 31: with the header of gzip
-        return packer.compress(data.data) + packer.flush()
+        compressor = zlib.compressobj(self.level, wbits=31)  # 31: with the header of gzip
+        return compressor.compress(data.data) + compressor.flush()
 
     def decode(self, data: memoryview, out: Bytes) -> None:
-        """Fill `out`; see the base class."""
-        unpacker = zlib.decompressobj(wbits=31)
+        """Decompress into `out`; see the base class."""
+        decompressor = zlib.decompressobj(wbits=31)
         try:
-            plain = unpacker.decompress(data, out.nbytes)
+            decompressed = decompressor.decompress(data, out.nbytes)
         except zlib.error as error:
             raise ValueError(str(error)) from error
-        if len(plain) != out.nbytes:
-            raise ValueError(f"{len(plain)} bytes, expected {out.nbytes}")
-        out[...] = np.frombuffer(plain, np.uint8)
+        if len(decompressed) != out.nbytes:
+            raise ValueError(f"{len(decompressed)} bytes, expected {out.nbytes}")
+        out[...] = np.frombuffer(decompressed, np.uint8)
 
 
 COMPRESSORS: Mapping[str, type[Compressor]] = {"zstd": Zstd, "lz4": BloscLZ4, "gzip": Gzip}
-"""By the name of the option."""
+"""Compressors of mdio by their names in ``--compression``."""
 
 
 @cache
 def _plugins() -> Mapping[str, type[Compressor]]:
-    """Return those of other packages."""
+    """Return the compressors of other packages."""
     return find_plug_ins("mdio.codecs", Compressor, COMPRESSORS)  # type: ignore[type-abstract]
 
 
-def _all() -> Iterator[type[Compressor]]:
-    """Yield ours, and look for others only where none of them is meant."""
+def _compressor_classes() -> Iterator[type[Compressor]]:
+    """Yield mdio's compressors, then those of other packages, which are looked up only then."""
     yield from COMPRESSORS.values()
     yield from _plugins().values()
 
 
 def _with_level(
-    option: str, levels: Mapping[str, tuple[int, int, int]], of: str
+    option: str, levels: Mapping[str, tuple[int, int, int]], layout_name: str
 ) -> tuple[str, int]:
-    """Return the name and the level that an option has; raises PlanError.
+    """Return the name and the level in an option; raises PlanError.
 
-    `levels`: levels by name. `of`: whose they are.
+    `levels`: of the compressors, by name. `layout_name`: of the layout, for messages.
     """
     name, _, text = option.partition(":")
     if name not in levels:
         raise PlanError(
-            f"--compression {option}: unknown{did_you_mean(name, (*MEANT, *levels))}; {of} has "
-            f"{', '.join(f'{n}[:LEVEL]' for n in levels)}, and {', '.join(MEANT)}"
+            f"--compression {option}: unknown{did_you_mean(name, (*MEANT, *levels))}; "
+            f"{layout_name} has {', '.join(f'{n}[:LEVEL]' for n in levels)}, and {', '.join(MEANT)}"
         )
     low, high, default = levels[name]
     try:
@@ -202,13 +204,13 @@ def compressor_from_option(option: str | None) -> Compressor | None:
     classes = COMPRESSORS
     if option.partition(":")[0] not in classes:
         classes = {**classes, **_plugins()}
-    levels = {name: one.levels for name, one in classes.items()}
+    levels = {name: cls.levels for name, cls in classes.items()}
     name, level = _with_level(option, levels, "zarr")
     return classes[name](level)
 
 
 def full_option(option: str | None) -> str | None:
-    """Return ``--compression`` of floats with its level, None for none; raises PlanError."""
+    """Return ``--compression`` of floats with its level; None without one; raises PlanError."""
     compressor = compressor_from_option(option)
     if compressor is None or option is None:
         return None
@@ -219,19 +221,19 @@ def full_option(option: str | None) -> str | None:
 def compressor_from_metadata(codec: Mapping[str, Any]) -> Compressor:
     """Return the compressor that a codec of ``zarr.json`` names; raises ValueError."""
     name, configuration = codec.get("name"), codec.get("configuration") or {}
-    for one in _all():
-        if one.codec == name and (compressor := one.from_configuration(configuration)) is not None:
+    for cls in _compressor_classes():
+        if cls.codec == name and (compressor := cls.from_configuration(configuration)) is not None:
             return compressor
     raise ValueError(f"the codec {name!r}")
 
 
 def quantised_from_option(step: float, rule: str | None, option: str | None) -> QuantisedFormat:
-    """Return how positions of this step are stored.
+    """Return the format of positions that are rounded to this step.
 
-    `step`: angstrom. `rule`: `LayoutPlan.precision_source`. `option`: ``--compression``:
-    ``zstd[:LEVEL]`` or ``lz4[:LEVEL]``, ``rigid`` (``small``), ``rigid-seek``, or ``bitpack``
+    `step`: angstrom. `rule`: `LayoutPlan.precision_source`. `option`: of ``--compression``:
+    ``zstd[:LEVEL]``, ``lz4[:LEVEL]``, ``rigid`` (``small``), ``rigid-seek``, or ``bitpack``
     (``fast``), the default.
-    Raises PlanError: a step that is not positive, or another compressor.
+    Raises PlanError: the step is not positive, or the compressor is unknown.
     """
     if not 0 < step < np.inf:
         raise PlanError(f"--precision is {step}; give a positive step in angstrom")
@@ -248,7 +250,7 @@ def quantised_from_option(step: float, rule: str | None, option: str | None) -> 
 
 
 def quantised_metadata(form: QuantisedFormat) -> dict[str, Any]:
-    """Return the codec of ours as it stands in ``zarr.json``."""
+    """Return the entry of mdio's codec in ``zarr.json``."""
     options: dict[str, Any] = {"rule": form.rule, "step_angstrom": form.step}
     options |= {"compressor": form.compressor}
     if form.compressor not in WITHOUT_LEVEL:
@@ -257,7 +259,7 @@ def quantised_metadata(form: QuantisedFormat) -> dict[str, Any]:
 
 
 def quantised_from_metadata(options: Mapping[str, Any]) -> QuantisedFormat:
-    """Undo `quantised_metadata`, given its configuration; raises ValueError."""
+    """Return the format with this configuration of mdio's codec; raises ValueError."""
     try:
         step, rule = float(options["step_angstrom"]), options["rule"]
         form = QuantisedFormat(step, rule, options["compressor"])

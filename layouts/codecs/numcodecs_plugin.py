@@ -18,16 +18,16 @@ from mdio.core.xtc import HEADER_NBYTES, parse_header
 
 
 class XTCFrame(Codec):  # type: ignore[misc]
-    """A whole frame of an XTC file, decoded to (atoms, 3) float32, angstrom."""
+    """A frame of an XTC file, decoded to (atoms, 3) float32, angstrom."""
 
     codec_id = "mdio.xtc"
 
     def encode(self, buf: Any) -> Any:
-        """Refuse: the frames of a file are not changed."""
+        """Raise NotImplementedError: the frames of the file are only read."""
         raise NotImplementedError("references are read only")
 
     def decode(self, buf: Any, out: Any = None) -> Any:
-        """Return the positions of a frame; raises ValueError for what is none."""
+        """Return the positions of a frame; raises ValueError for other bytes."""
         raw: NDArray[np.uint8] = ensure_contiguous_ndarray(buf).view(np.uint8)
         header = parse_header(raw[:HEADER_NBYTES].tobytes(), 0, 0)
         if header.nbytes != raw.size:

@@ -1,4 +1,4 @@
-"""The bytes of a chunk of quantised positions: integers, differenced, packed.
+"""The bytes of a chunk of rounded positions: integers, their differences, compressed.
 
 A chunk describes itself; numbers are little-endian:
 
@@ -6,55 +6,51 @@ A chunk describes itself; numbers are little-endian:
 offset size what
 ====== ==== ===========================================================================
 0      4    ``mdq1``
-4      1    mode: 0 floats as they are; differences along the frames of 1 integers of a
-            step, 2 the integers of an XTC; along the atoms of 3 integers of a step, 4 the
-            integers of an XTC; 5 to 8 as 1 to 4, but bit-packed; by what stays the same of 9
-            integers of a step, 10 the integers of an XTC
+4      1    mode: 0 floats; 1 and 2 differences from frame to frame, 3 and 4 from atom to
+            atom; 5 to 8 as 1 to 4, but bit-packed; 9 and 10 vectors between atoms (rigid). In
+            odd modes integers are multiples of a step, in even ones (from 2) those of an XTC
 5      1    bytes of a stored difference: 2 or 4; 4 in mode 0, 0 in modes 5 to 8; in modes 9
-            and 10 how many zeros fill up the first part, 0 to 7
+            and 10 the number of zeros that pad the first part, 0 to 7
 6      2    zero
 8      4    frames F
 12     4    atoms A
 16     8    float64: step in angstrom (odd modes), precision per nm (even ones), zero (0)
 24     4    bytes of the first part
 28     4    bytes of the second part
-32          the two parts, each a Blosc 1 buffer, but the second of modes 5 to 10; the first
+32          the two parts, each a Blosc 1 buffer, except the second of modes 5 to 10; the first
             is empty in modes 5 and 6, the second in mode 0, and in modes 1 and 2 if F is 1
 ====== ==== ===========================================================================
 
 In modes 1 and 2 the first part holds the first frame, the second the differences of each other
-frame to the one before; they suit frames that are close in time. In modes 3 and 4 the first part
-has a byte for each atom, the second the differences of each atom to one of the four before it, the
-atoms sorted; `mdio.core.kernels.packed` says how. Which takes fewer bits is estimated for each
-chunk. In mode 0 the first part holds all frames.
+frame from the one before; they suit frames that are close in time. In modes 3 and 4 the first part
+has a byte for each atom, the second the differences of each atom from one of the four before it,
+with the atoms sorted; `mdio.core.kernels.packed` says how. Which of the two takes fewer bits is
+estimated for each chunk. In mode 0 the first part holds all frames.
 
-Integers are folded (0, -1, 1, -2, ... become 0, 1, 2, 3, ...), so that small ones have leading
-zeros for either sign. In modes 1 to 4 they take two bytes where all differences allow. Each
-Blosc part is shuffled as one block and filled up with zeros to a multiple of 8 numbers, without
-which Blosc leaves the last block unshuffled.
+Integers are folded (0, -1, 1, -2, ... become 0, 1, 2, 3, ...), so that small ones of either sign
+have leading zeros. In modes 1 to 4 they take two bytes if all differences are small enough. Each
+Blosc part is shuffled as one block and padded with zeros to a multiple of 8 numbers, since Blosc
+would leave an incomplete block unshuffled.
 
-In modes 5 to 8 the second part holds rows of numbers, each group of them with just as many bits as
-it needs; `mdio.core.kernels.packed` says how. A row is a frame: in modes 5 and 6 the first frame as
-differences of each atom to the one before, the others as those to the frame before. It is read
-several times faster than an entropy coder's output, and about a tenth larger.
+In modes 5 to 8 the second part holds rows of numbers, each group of them with as many bits as it
+needs; `mdio.core.kernels.packed` says how. A row is a frame: in modes 5 and 6 the first frame as
+differences of each atom from the one before, the others as differences from the frame before. Rows
+are read several times faster than an entropy coder's output, and are about a tenth larger.
 
 In modes 9 and 10 the first part describes the chunk, and the second holds its frames; see
-``docs/rigid.md``. They take two thirds to four fifths of the room of an XTC. What has
-one frame is bit-packed instead.
+``docs/rigid.md``. They take two thirds to four fifths of the bytes of an XTC. A chunk of one frame
+is bit-packed instead.
 
-First parts beside bit-packed or entropy-coded numbers are written by LZ4, for which little code is
-needed: HDF5's filter (`packaging/hdf5-filter`) has no Blosc. Older ones are Zstandard's, and those
-of `rigid` outside of HDF5.
+The first parts of modes 5 to 10 are compressed by LZ4, which takes little code to read: HDF5's
+filter (`packaging/hdf5-filter`) has no Blosc. Older ones are compressed by Zstandard, and so are
+those of `rigid` outside of HDF5.
 
-A chunk with a number that is not finite or beyond the integers' range, or (XTC) that would not come
-back bit for bit, is written in mode 0; so is one that would be larger than floats when bit-packed.
+A chunk with a number that is not finite or beyond the integers' range, or (XTC) that would not be
+restored bit for bit, is written in mode 0; so is one that would be larger than floats when
+bit-packed.
 
-How the parts of a quantised chunk become Blosc buffers.
-
-Memory that is kept from chunk to chunk.
-
-Fresh memory for every chunk would be cleared by the system first, a page at a time, which can take
-several times as long as decoding it.
+Memory is kept from chunk to chunk: the system would clear fresh memory page by page, which can take
+several times as long as decoding.
 """
 
 from __future__ import annotations
@@ -81,44 +77,44 @@ from mdio.core.kernels import (
 )
 
 MAX_KEPT_NBYTES = 32 << 20
-"""Larger buffers are allocated each time."""
+"""Larger buffers are not kept."""
 
 
 class Scratch(threading.local):
-    """Rooms for some purposes, for each thread its own."""
+    """Buffers by purpose, for each thread its own."""
 
     def __init__(self) -> None:
-        self._rooms: dict[str, NDArray[np.uint8]] = {}
+        self._buffers: dict[str, NDArray[np.uint8]] = {}
 
-    def room(self, purpose: str, nbytes: int) -> NDArray[np.uint8]:
-        """Return `nbytes`, valid until they are asked for again for the same purpose."""
+    def buffer(self, purpose: str, nbytes: int) -> NDArray[np.uint8]:
+        """Return a buffer of `nbytes`, valid until the next call for the same purpose."""
         if nbytes > MAX_KEPT_NBYTES:
             return np.empty(nbytes, np.uint8)
-        room = self._rooms.get(purpose)
-        if room is None or room.nbytes < nbytes:
-            room = self._rooms[purpose] = np.empty(nbytes, np.uint8)
-        return room[:nbytes]
+        buffer = self._buffers.get(purpose)
+        if buffer is None or buffer.nbytes < nbytes:
+            buffer = self._buffers[purpose] = np.empty(nbytes, np.uint8)
+        return buffer[:nbytes]
 
 
 BLOSC_HEADER = struct.Struct("<4BIII")
 BITS, BYTES = 2, 1
 """Blosc's numbers of its two shuffles."""
 SHUFFLES = {"zstd": BITS, "lz4": BYTES}
-"""Planes of bits suit an entropy coder; LZ4 has none and does better, and faster, on bytes."""
+"""Bit planes suit an entropy coder; LZ4 has none: shuffled bytes are smaller and faster with it."""
 
 Packing = tuple[str, int, int]
 """Compressor, level and shuffle of a Blosc buffer."""
-KEPT: Packing = ("lz4hc", 5, 0)
-"""Of what is kept of atoms, whose runs are found as they lie."""
-DESCRIBED: Packing = ("zstd", 2, 0)
-"""Of what a rigid chunk says of its atoms: fewer bytes than ... Level 3 makes chunks of ten frames
-0.02 to 0.26% smaller, and writing them takes 2 to 7% longer."""
-DESCRIBED_FAST: Packing = ("lz4hc", 1, 0)
-"""... this, which one frame or a few atoms at random do not wait for, and HDF5's filter reads.
-Higher levels take up to a fifth of writing a chunk."""
+DEFAULT_PACKING: Packing = ("lz4hc", 5, 0)
+"""For the neighbours of atoms, whose bytes form runs unshuffled, and for chunks of floats."""
+DESCRIPTION_PACKING: Packing = ("zstd", 2, 0)
+"""For the description of a rigid chunk; smaller than `FAST_DESCRIPTION_PACKING`. Level 3 would make
+chunks of ten frames 0.02 to 0.26% smaller, and take 2 to 7% longer to write."""
+FAST_DESCRIPTION_PACKING: Packing = ("lz4hc", 1, 0)
+"""For descriptions that HDF5's filter reads, or that are decoded for single frames or few atoms.
+Higher levels would take up to a fifth of the time of writing a chunk."""
 
 
-def compress(numbers: NDArray[Any], packing: Packing = KEPT) -> bytes:
+def compress(numbers: NDArray[Any], packing: Packing = DEFAULT_PACKING) -> bytes:
     """Return a Blosc buffer; floats are shuffled by bytes."""
     from numcodecs import blosc  # 0.1 s to import
 
@@ -126,7 +122,7 @@ def compress(numbers: NDArray[Any], packing: Packing = KEPT) -> bytes:
     data = np.ascontiguousarray(numbers).reshape(-1)
     if data.size % 8:
         data = np.append(data, np.zeros(-data.size % 8, data.dtype))
-    packed: bytes = blosc.compress(
+    compressed: bytes = blosc.compress(
         data,
         name.encode(),
         level,
@@ -134,7 +130,7 @@ def compress(numbers: NDArray[Any], packing: Packing = KEPT) -> bytes:
         blocksize=data.nbytes,
         typesize=numbers.dtype.itemsize,
     )
-    return packed
+    return compressed
 
 
 FloatArray = NDArray[np.float32]
@@ -143,25 +139,26 @@ Bytes = NDArray[np.uint8]
 MAGIC = b"mdq1"
 HEADER = struct.Struct("<4sBBHIIdII")
 RAW, STEP, XTC = 0, 1, 2
-ALONG_ATOMS, PACKED, RIGID = 2, 4, 8
-"""Added to the mode."""
+ALONG_ATOMS, BITPACKED, RIGID = 2, 4, 8
+"""Numbers that are added to the mode."""
 WITHOUT_LEVEL = ("bitpack", "rigid", "rigid-seek")
-"""Compressors that have none."""
+"""Compressors without a level."""
 RIGID_CUTS = {"rigid": (0, 0), "rigid-seek": (16, 2048)}
-"""Frames between those that need none before, and atoms that are decoded together; 0: all."""
+"""Number of frames from one that is decoded without earlier ones to the next, and number of atoms
+that are decoded together; 0: all."""
 DESCRIPTION_NBYTES = 1 << 20
-"""The most that a rigid chunk's description takes, but for 4 bytes an atom."""
+"""Most bytes of a rigid chunk's description, besides 4 for each atom."""
 RULES = ("step", "xtc")
 
 
 @dataclass(frozen=True, slots=True)
 class QuantisedFormat:
-    """How positions become integers, and what packs these."""
+    """How positions are rounded to integers, and how these are compressed."""
 
     step: float
     """Step of the integers, angstrom."""
     rule: Literal["step", "xtc"] = "step"
-    """``xtc``: the integers an XTC of this step holds, or else the floats; nothing is lost."""
+    """``xtc``: the integers of an XTC with this step, or floats if these would lose anything."""
     compressor: Literal["bitpack", "rigid", "rigid-seek", "zstd", "lz4"] = "bitpack"
     level: int = 1
     """Level of zstd and lz4."""
@@ -173,9 +170,9 @@ class QuantisedFormat:
 
     @property
     def packing(self) -> Packing:
-        """Blosc's codec for the integers, if any."""
+        """How Blosc compresses integers (zstd and lz4), or floats."""
         if self.compressor in WITHOUT_LEVEL:
-            return KEPT
+            return DEFAULT_PACKING
         return self.compressor, self.level, SHUFFLES[self.compressor]
 
     @property
@@ -188,9 +185,9 @@ _scratch = Scratch()
 
 
 def _decompress(data: memoryview, itemsize: int, count: int, part: str) -> Bytes:
-    """Return `count` numbers of `itemsize` bytes, after Blosc's own header has been checked.
+    """Check Blosc's header, and return the bytes of `count` numbers of `itemsize` bytes.
 
-    They are valid until the next such `part` is unpacked.
+    They are valid until the next part of this name is decompressed.
     """
     nbytes = -(-count // 8) * 8 * itemsize
     if len(data) < BLOSC_HEADER.size:
@@ -202,7 +199,7 @@ def _decompress(data: memoryview, itemsize: int, count: int, part: str) -> Bytes
         )
     from numcodecs import blosc
 
-    out = _scratch.room(part, nbytes)
+    out = _scratch.buffer(part, nbytes)
     try:
         blosc.decompress(data, out)
     except RuntimeError as error:
@@ -211,24 +208,24 @@ def _decompress(data: memoryview, itemsize: int, count: int, part: str) -> Bytes
 
 
 def _integers(n_frames: int, n_atoms: int) -> NDArray[np.int32]:
-    """Return memory for the integers of a chunk, valid until those of the next are needed."""
-    room = _scratch.room("integers", 12 * n_frames * n_atoms)
-    return room.view(np.int32).reshape(n_frames, n_atoms, 3)
+    """Return memory for the integers of a chunk, valid until the next call."""
+    buffer = _scratch.buffer("integers", 12 * n_frames * n_atoms)
+    return buffer.view(np.int32).reshape(n_frames, n_atoms, 3)
 
 
 def encode_chunk(
     positions: FloatArray, form: QuantisedFormat, *, for_filter: bool = False
 ) -> bytes:
-    """Turn the positions of a chunk into bytes.
+    """Encode the positions of a chunk.
 
-    `positions`, (F, A, 3) float32: angstrom, F and A at least 1. `form`: how. `for_filter`: whether
-    HDF5's filter is to read it.
+    `positions`, (F, A, 3) float32: angstrom, F and A at least 1. `for_filter`: whether HDF5's
+    filter must be able to decode it.
     """
     n_frames, n_atoms = positions.shape[:2]
     is_xtc = form.rule != "step"
     mode, scale = (XTC, form.precision_per_nm) if is_xtc else (STEP, form.step)
-    head = b""
-    rest: bytes | memoryview = b""
+    first_part = b""
+    second_part: bytes | memoryview = b""
     itemsize = 0
     rigid = deltas = None
     if form.compressor in RIGID_CUTS:
@@ -240,41 +237,42 @@ def encode_chunk(
         mode += RIGID
         itemsize = -len(rigid[0]) % 8
         is_small = form.compressor == "rigid" and not for_filter
-        packing = DESCRIBED if is_small else DESCRIBED_FAST
-        head, rest = compress(np.frombuffer(rigid[0], np.uint8), packing), rigid[1].data
+        packing = DESCRIPTION_PACKING if is_small else FAST_DESCRIPTION_PACKING
+        first_part = compress(np.frombuffer(rigid[0], np.uint8), packing)
+        second_part = rigid[1].data
     elif deltas is not None:
-        differenced = choose_neighbours(deltas)
-        if differenced is not None:
+        neighbours = choose_neighbours(deltas)
+        if neighbours is not None:
             mode += ALONG_ATOMS
-            difference_neighbours(deltas, differenced)
-            head = compress(differenced)
+            difference_neighbours(deltas, neighbours)
+            first_part = compress(neighbours)
         if form.compressor in WITHOUT_LEVEL:
-            mode += PACKED
-            if differenced is None:
+            mode += BITPACKED
+            if neighbours is None:
                 difference_first(deltas)
-            most = packed_limit(n_frames, 3 * n_atoms)
-            packed = pack(deltas, _scratch.room("packed", most))
+            max_nbytes = packed_limit(n_frames, 3 * n_atoms)
+            packed = pack(deltas, _scratch.buffer("packed", max_nbytes))
             deltas = None if packed is None else deltas
-            rest = b"" if packed is None else packed.data
-        elif differenced is not None:
+            second_part = b"" if packed is None else packed.data
+        elif neighbours is not None:
             folded = kernels.fold(deltas)
             itemsize = folded.itemsize
-            rest = compress(folded, form.packing)
+            second_part = compress(folded, form.packing)
         else:
             folded = kernels.fold(deltas[1:])
-            head = compress(kernels.fold(deltas[0]).astype(np.uint32), form.packing)
+            first_part = compress(kernels.fold(deltas[0]).astype(np.uint32), form.packing)
             itemsize = folded.itemsize
-            rest = compress(folded, form.packing) if n_frames > 1 else b""
+            second_part = compress(folded, form.packing) if n_frames > 1 else b""
     if rigid is None and deltas is None:
         mode, itemsize, scale = RAW, 4, 0.0
-        head, rest = compress(positions, form.packing), b""
-    sizes = (len(head), len(rest))
+        first_part, second_part = compress(positions, form.packing), b""
+    sizes = (len(first_part), len(second_part))
     header = HEADER.pack(MAGIC, mode, itemsize, 0, n_frames, n_atoms, scale, *sizes)
-    return b"".join((header, head, rest))
+    return b"".join((header, first_part, second_part))
 
 
 def shape_of(data: memoryview) -> tuple[int, int]:
-    """Return how many frames and atoms a chunk says it has; raises ValueError."""
+    """Return the numbers of frames and atoms in a chunk's header; raises ValueError."""
     if len(data) < HEADER.size:
         raise ValueError(f"{len(data)} bytes, too few for a quantised chunk")
     n_frames, n_atoms = HEADER.unpack_from(data)[4:6]
@@ -289,62 +287,66 @@ def decode_chunk(
     first: int = 0,
     last: int | None = None,
 ) -> None:
-    """Turn bytes back into positions.
+    """Decode positions of a chunk.
 
-    `data`: what `encode_chunk` made. `shape`, (F, A): frames and atoms that the chunk should hold;
-    nothing is allocated for other numbers. `out`, (last - first, k, 3) float32: filled; each frame
-    contiguous. `atoms`, (k,) int64, optional: which atoms; all by default. `first`, `last`: which
-    frames; all by default.
-    Raises ValueError: the bytes are no such chunk.
+    `data`: from `encode_chunk`. `shape`, (F, A): expected frames and atoms; nothing is allocated
+    for a chunk of others. `out`, (last - first, k, 3) float32: is filled; each frame must be
+    contiguous. `atoms`, (k,) int64: their indices; all by default. `first`, `last`: run of frames;
+    all by default.
+    Raises ValueError: the bytes are not such a chunk.
     """
     last = shape[0] if last is None else last
     if len(data) < HEADER.size:
         raise ValueError(f"{len(data)} bytes, too few for a quantised chunk")
     magic, mode, itemsize, _, n_frames, n_atoms, scale, *sizes = HEADER.unpack_from(data)
-    packed, rigid = mode > XTC + ALONG_ATOMS, mode > RIGID
-    itemsizes = range(8) if rigid else (0,) if packed else (2, 4)
+    is_bitpacked, is_rigid = mode > XTC + ALONG_ATOMS, mode > RIGID
+    itemsizes = range(8) if is_rigid else (0,) if is_bitpacked else (2, 4)
     if magic != MAGIC or mode > XTC + RIGID or itemsize not in itemsizes:
-        raise ValueError("the header of a quantised chunk was expected, and is not there")
+        raise ValueError("it does not begin with the header of a quantised chunk")
     if (n_frames, n_atoms) != shape:
         raise ValueError(f"it holds {n_frames} frames of {n_atoms} atoms, expected {shape}")
     if HEADER.size + sum(sizes) != len(data):
         raise ValueError(f"{len(data)} bytes, expected {HEADER.size + sum(sizes)}")
     if mode != RAW and not 0 < scale < np.inf:
         raise ValueError(f"its integers have a step of {scale}")
-    head = data[HEADER.size : HEADER.size + sizes[0]]
-    rest = data[HEADER.size + sizes[0] :]
+    first_part = data[HEADER.size : HEADER.size + sizes[0]]
+    second_part = data[HEADER.size + sizes[0] :]
     if mode == RAW:
-        floats = _decompress(head, 4, 3 * n_frames * n_atoms, "head").view("<f4")
+        floats = _decompress(first_part, 4, 3 * n_frames * n_atoms, "first part").view("<f4")
         frames = floats.reshape(n_frames, n_atoms, 3)[first:last]
         out[...] = frames if atoms is None else frames[:, atoms]
         return
     along_atoms = (mode - 1) & ALONG_ATOMS
     xtc = mode % 2 == 0
-    if rigid:
-        n_described = BLOSC_HEADER.unpack_from(head)[4] - itemsize if len(head) >= 16 else -1
-        if not 0 < n_described <= 4 * n_atoms + DESCRIPTION_NBYTES:
-            raise ValueError(f"its description has {n_described} bytes")
-        described = _decompress(head, 1, n_described, "head")
-        bits = np.frombuffer(rest, np.uint8)
-        decode_rigid(described, bits, shape, scale, out, atoms, first, last, xtc=xtc)
+    if is_rigid:
+        n_description = -1
+        if len(first_part) >= BLOSC_HEADER.size:
+            n_description = BLOSC_HEADER.unpack_from(first_part)[4] - itemsize
+        if not 0 < n_description <= 4 * n_atoms + DESCRIPTION_NBYTES:
+            raise ValueError(f"its description has {n_description} bytes")
+        description = _decompress(first_part, 1, n_description, "first part")
+        bits = np.frombuffer(second_part, np.uint8)
+        decode_rigid(description, bits, shape, scale, out, atoms, first, last, xtc=xtc)
         return
-    if packed:
-        bits = np.frombuffer(rest, np.uint8)
-        differenced = _decompress(head, 1, n_atoms, "head") if along_atoms else None
-        sum_packed(bits, shape, scale, out, atoms, first, last, xtc=xtc, kept=differenced)
+    if is_bitpacked:
+        bits = np.frombuffer(second_part, np.uint8)
+        neighbours = _decompress(first_part, 1, n_atoms, "first part") if along_atoms else None
+        sum_packed(bits, shape, scale, out, atoms, first, last, xtc=xtc, kept=neighbours)
         return
     if along_atoms:
-        differenced = _decompress(head, 1, n_atoms, "head")
-        numbers = _decompress(rest, itemsize, 3 * n_atoms * n_frames, "rest").view(f"<u{itemsize}")
+        neighbours = _decompress(first_part, 1, n_atoms, "first part")
+        n_numbers = 3 * n_atoms * n_frames
+        raw = _decompress(second_part, itemsize, n_numbers, "second part")
+        numbers = raw.view(f"<u{itemsize}")
         differences = _integers(last - first, n_atoms)
         kernels.unfold(numbers[3 * n_atoms * first : 3 * n_atoms * last], differences)
-        sum_neighbours(differences, differenced, scale, out, atoms, xtc=xtc)
+        sum_neighbours(differences, neighbours, scale, out, atoms, xtc=xtc)
         return
     deltas = _integers(last, n_atoms)
     if last:
-        kernels.unfold(_decompress(head, 4, 3 * n_atoms, "head").view("<u4"), deltas[0])
+        kernels.unfold(_decompress(first_part, 4, 3 * n_atoms, "first part").view("<u4"), deltas[0])
     if last > 1:
         n_numbers = 3 * n_atoms * (n_frames - 1)
-        numbers = _decompress(rest, itemsize, n_numbers, "rest").view(f"<u{itemsize}")
+        numbers = _decompress(second_part, itemsize, n_numbers, "second part").view(f"<u{itemsize}")
         kernels.unfold(numbers[: 3 * n_atoms * (last - 1)], deltas[1:])
     kernels.dequantise(deltas, scale, out, atoms, first, last, xtc=xtc)

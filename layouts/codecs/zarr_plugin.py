@@ -1,4 +1,4 @@
-"""The codecs of quantised positions and of XTC frames as plug-ins of zarr, for its users alone.
+"""The codecs of quantised positions and of XTC frames as plug-ins of zarr; mdio does not need them.
 
 zarr finds them by their names in metadata, through the entry point group ``zarr.codecs``.
 """
@@ -24,13 +24,11 @@ from mdio.layouts.codecs.quantised import QuantisedFormat, decode_chunk, encode_
 
 @dataclass(frozen=True)
 class QuantisedCodec(ArrayBytesCodec):
-    """Positions (frames, atoms, 3) as integers, differenced, packed.
-
-    Stands where the codec ``bytes`` would.
+    """Positions (frames, atoms, 3) as compressed integers, instead of the codec ``bytes``.
 
     `step_angstrom`: step of the integers. `rule`: ``step``, or ``xtc``: the integers of an XTC with
-    this step, or the floats as they are. `compressor`: ``bitpack``, ``rigid``, ``rigid-seek``,
-    ``zstd`` or ``lz4``. `level`: of zstd and lz4.
+    this step, or floats if these would lose anything. `compressor`: ``bitpack``, ``rigid``,
+    ``rigid-seek``, ``zstd`` or ``lz4``. `level`: of zstd and lz4.
     """
 
     is_fixed_size = False
@@ -49,18 +47,18 @@ class QuantisedCodec(ArrayBytesCodec):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Make it from metadata; raises ValueError."""
+        """Return the codec for its metadata; raises ValueError."""
         if data.get("name") != QUANTISED_NAME:
             raise ValueError(f"{data.get('name')!r} is not {QUANTISED_NAME!r}")
         form = quantised_from_metadata(data.get("configuration") or {})
         return cls(form.step, form.rule, form.compressor, form.level)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return its metadata."""
+        """Return the codec's metadata."""
         return quantised_metadata(self._format)
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
-        """Refuse: the size depends on the numbers."""
+        """Raise NotImplementedError: the size depends on the numbers."""
         raise NotImplementedError
 
     def _decode_sync(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
@@ -86,17 +84,17 @@ class QuantisedCodec(ArrayBytesCodec):
 
 @dataclass(frozen=True)
 class XTCFrameCodec(BytesBytesCodec):
-    """A whole frame of an XTC file as the bytes of (atoms, 3) float32, little-endian, angstrom."""
+    """A frame of an XTC file, decoded to bytes of (atoms, 3) float32, little-endian, angstrom."""
 
     is_fixed_size = False
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:  # noqa: ARG003
-        """Make it from metadata, which has no options."""
+        """Return the codec; its metadata has no options."""
         return cls()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return its metadata."""
+        """Return the codec's metadata."""
         return {"name": XTCFrame.codec_id}
 
     def get_config(self) -> dict[str, str]:
@@ -104,13 +102,13 @@ class XTCFrameCodec(BytesBytesCodec):
         return {"id": XTCFrame.codec_id}
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
-        """Refuse: the size depends on the numbers."""
+        """Raise NotImplementedError: the size depends on the numbers."""
         raise NotImplementedError
 
     async def _decode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> Buffer:
         positions = XTCFrame().decode(chunk_data.as_numpy_array())
-        little = positions.astype("<f4", copy=False)
-        return chunk_spec.prototype.buffer.from_bytes(little.tobytes())
+        little_endian = positions.astype("<f4", copy=False)
+        return chunk_spec.prototype.buffer.from_bytes(little_endian.tobytes())
 
     async def _encode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> Buffer | None:
         raise NotImplementedError("references are read only")

@@ -1,1 +1,1 @@
-"""Files of other programs, and formats that only MDAnalysis reads."""
+"""Files of other programs, and formats that are read through MDAnalysis."""

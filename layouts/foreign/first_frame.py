@@ -1,4 +1,4 @@
-"""The first frame of a layout as MDAnalysis' coordinates of a topology, read once it is wanted."""
+"""The first frame of a layout as coordinates of an MDAnalysis Universe, read when first used."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from mdio.layouts.base import Layout
 
 
 class FirstFrame(SingleFrameReaderBase):  # type: ignore[misc]
-    """Reads nothing before its coordinates are asked for: most selections are by name.
+    """Reads the frame when its coordinates are first used: most selections are by name.
 
-    One frame costs a whole chunk where that is compressed as one, and a request where it is in a
-    store. The layout is left open or closed, as it was.
+    Reading it may take decoding a complete chunk, or a request to a store. It opens the layout if
+    necessary, and then closes it again.
     """
 
     units = {"time": "ps", "length": "Angstrom"}  # noqa: RUF012 - as MDAnalysis reads it
@@ -27,12 +27,12 @@ class FirstFrame(SingleFrameReaderBase):  # type: ignore[misc]
         super().__init__(str(layout.path), n_atoms=n_atoms, dt=dt_ps, **kwargs)
 
     def _read_first_frame(self) -> None:
-        """Forget the frame and what was made of it, so that it is read once it is wanted."""
+        """Drop the frame and its changes, so that it is read again when it is next used."""
         self._ts = None
 
     @property
     def ts(self) -> Timestep:
-        """The frame; reads it at the first time."""
+        """The frame, which is read at first use."""
         if self._ts is None:
             was_open = self._layout._info is not None
             block = self._layout.read(0, 1, out=FrameBlock.empty(1, self.n_atoms))
@@ -48,9 +48,9 @@ class FirstFrame(SingleFrameReaderBase):  # type: ignore[misc]
         self._ts = value
 
     def copy(self) -> FirstFrame:
-        """Return another one, with what was made of the frame so far."""
-        other = type(self)(self._layout)
+        """Return a copy, with the changes that were made to the frame."""
+        copy = type(self)(self._layout)
         if self._ts is not None:
-            other.ts = self._ts.copy()
-        other.transformations = self.transformations
-        return other
+            copy.ts = self._ts.copy()
+        copy.transformations = self.transformations
+        return copy

@@ -1,11 +1,10 @@
-"""Any other trajectory, through the reader that MDAnalysis has for it.
+"""Any other trajectory, through MDAnalysis' reader for it.
 
-Frame by frame, as fast as that reader is. The only layout that needs MDAnalysis; it is imported
-when a file is opened. What comes back is what the reader has in its timestep: ``step`` is
-``ts.data["step"]`` where the reader gives one and the number of the frame otherwise; velocities and
-forces are there if any frame of a text has them, or the first of other files, and NaN in frames
-that lack them. Text of many frames is cut into frames here (`mdio.layouts.foreign.text`), GSD is
-read through its own package.
+It is read frame by frame, as fast as that reader is. This is the only layout that needs MDAnalysis,
+which is imported when a file is opened. ``step`` is ``ts.data["step"]``, or the number of the frame
+if the reader sets none. A trajectory has velocities and forces if any frame of a text has them, or
+the first frame of other files; they are NaN in frames that lack them. Text of many frames is
+divided into frames by `mdio.layouts.foreign.text`; GSD is read through its own package.
 """
 
 from __future__ import annotations
@@ -25,7 +24,12 @@ from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.topology import Topology
 from mdio.core.words import did_you_mean
 from mdio.layouts.base import FormatFacts, Layout, Timing, needless_option_error
-from mdio.layouts.foreign.packed import PACKED, UNPACKED_BY, head_unpacked, packed_as
+from mdio.layouts.foreign.packed import (
+    COMPRESSED_SUFFIXES,
+    DECOMPRESSORS,
+    compression_of,
+    decompressed_head,
+)
 from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot
 from mdio.layouts.foreign.text.format import FORMATS as TEXT_FORMATS
 from mdio.layouts.foreign.text.format import TextFrames
@@ -34,28 +38,28 @@ from mdio.layouts.foreign.universe import topology_of
 from mdio.layouts.foreign.whole_file import WholeFile, tng_frames
 
 NATIVE = {"XTC": "XTC", "TRR": "TRR", "DCD": "DCD", "NCDF": "NetCDF", "NC": "NetCDF"}
-"""Formats that mdio reads itself: a file that is called so and gets here is none."""
+"""Formats that mdio reads itself, by suffix: another file with such a suffix is misnamed."""
 BINARY = (*NATIVE, "TNG", "GSD", "H5MD", "H5", "DMS", "NCRST")
-"""Formats that are not read through a stream that unpacks them."""
-NAMES = (
+"""Formats that cannot be read from a compressed file."""
+SUFFIXES = (
     "ARC CIF CONFIG COOR CRD CRDBOX DATA DMS ENT FHIAIMS GMS GRO GSD H5MD HISTORY IN "
     "INPCRD LAMMPS LAMMPSDUMP MDCRD MMCIF MMTF MOL2 NAMDBIN PDB PDBQT PQR RESTRT TNG "
     "TRC TRJ TRZ TXYZ XPDB XYZ"
 )
-FORMATS = frozenset(NAMES.split()).union(NATIVE)
+FORMATS = frozenset(SUFFIXES.split()).union(NATIVE)
 """Suffixes of trajectories that MDAnalysis 2.x reads, in capitals."""
-LOOKED_AT_NBYTES = 512
+HEAD_NBYTES = 512
 OTHER_NAMES = {"LAMMPSTRJ": "LAMMPSDUMP", "DUMP": "LAMMPSDUMP"}
-"""Suffixes that MDAnalysis does not know, though it reads the format."""
-OF_TWO = ("CRD",)
-"""Suffixes that files of two formats have: CHARMM's coordinates and AMBER's trajectories."""
-NAMED = ("names", "types", "elements")
-"""A topology that has none of these says nothing."""
+"""Formats of suffixes that MDAnalysis does not know, although it reads the format."""
+AMBIGUOUS_SUFFIXES = ("CRD",)
+"""Suffixes of two formats: CHARMM's coordinates and AMBER's trajectories."""
+NAMING_COLUMNS = ("names", "types", "elements")
+"""A topology without any of these columns is of no use."""
 OPTIONS = ("format", "length_unit", "dt", "time_offset", "n_atoms")
-"""Those that any format may have, ..."""
+"""Options that any format may have."""
 HIDDEN_OPTIONS = ("lengthunit", "timeunit", "velocityunit", "atom_style")
-"""... and those of MDAnalysis' readers that their signatures do not name."""
-BEGINNINGS = {
+"""Options of MDAnalysis' readers that are not in their signatures."""
+FIRST_BYTES = {
     "LAMMPSDUMP": re.compile(rb"ITEM: (TIMESTEP|UNITS|TIME)\b"),
     "HISTORY": re.compile(rb"[^\n]{0,100}\n(\s+\d+){3}[^\n]*\ntimestep\s"),
     "TNG": re.compile(rb".{8,100}GENERAL INFO", re.DOTALL),
@@ -69,12 +73,11 @@ BEGINNINGS = {
 class GenericLayout(Layout):
     """A file that MDAnalysis reads.
 
-    `path`: the file. `fields`: which per-atom arrays to read of those that are there; all by
-    default. `format`: name of the format as MDAnalysis has it; by default that of the suffix.
-    `n_atoms`: number of atoms, for formats that do not say it themselves (AMBER's ASCII
-    trajectories, TRZ, LAMMPS dumps); others ignore it or check it. `dt`: time between frames in ps,
-    where the format holds none. `length_unit`: unit of lengths, where the format names none;
-    angstrom by default. `**options`: for the reader.
+    `fields`: the per-atom arrays to read, if the file has them; all by default. `format`:
+    MDAnalysis' name of the format; by default that of the suffix. `n_atoms`: number of atoms, for
+    formats that do not store it (AMBER's ASCII trajectories, TRZ, LAMMPS dumps); others ignore it
+    or check it. `dt`: time between frames in ps, for formats without times. `length_unit`: unit of
+    lengths, for formats that name none; angstrom by default. `**options`: for the reader.
     """
 
     name = "generic"
@@ -87,41 +90,42 @@ class GenericLayout(Layout):
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
-        """Return whether MDAnalysis knows the suffix; does not import it to find out."""
+        """Return whether MDAnalysis knows the suffix or the first bytes; does not import it."""
         if not path.is_file():
             return False
-        kind = _format_of(path)
-        if kind in FORMATS or _begins_as(path) is not None:
+        kind = _format_by_name(path)
+        if kind in FORMATS or _format_by_head(path) is not None:
             return True
         # Formats of other packages are known to MDAnalysis only if these have been imported.
         readers = getattr(sys.modules.get("MDAnalysis"), "_READERS", {})
         return kind in readers and not readers[kind].__module__.startswith("mdio.")
 
     def _open(self) -> TrajectoryInfo:
-        if (packed := packed_as(self.path)) in UNPACKED_BY and _format_of(self.path) in BINARY:
+        suffix, name = compression_of(self.path), _format_by_name(self.path)
+        if suffix in DECOMPRESSORS and name in BINARY:
             raise SourceError(
-                f"{self.path}: frames of {_format_of(self.path)} files are found by position, and "
-                f"this one is packed; unpack it first ({UNPACKED_BY[packed]} {self.path.name})"
+                f"{self.path}: a compressed {name} file cannot be read; decompress it first "
+                f"({DECOMPRESSORS[suffix]} {self.path.name})"
             )
         kind = self._kind()
         self._factor = length_factor(self.path, self.options)
         self._frames = self._frames_of(kind)
         try:
-            return self._described(kind or "its format")
+            return self._read_info(kind or "its format")
         except BaseException:
             self._frames.close()
             raise
 
-    def _described(self, kind: str) -> TrajectoryInfo:
+    def _read_info(self, kind: str) -> TrajectoryInfo:
         """Return the information on the trajectory; reads the first two frames and the last."""
         frames = self._frames
-        from_file = {"dt": frames.has_times, "length_unit": frames.names_lengths}
-        if needless := [name for name in self._assumed if from_file[name]]:
+        is_stored = {"dt": frames.has_times, "length_unit": frames.names_lengths}
+        if needless := [name for name in self._assumed if is_stored[name]]:
             raise needless_option_error(self.path, needless[0])
         first = self._snapshot(0)
-        # A frame may take long to read: none is read twice.
-        ends = {0, min(1, frames.n_frames - 1), frames.n_frames - 1}
-        times = [self._time(frame, None if frame else first) for frame in sorted(ends)]
+        # Reading a frame may take long: no frame is read twice.
+        frame_numbers = {0, min(1, frames.n_frames - 1), frames.n_frames - 1}
+        times = [self._time(frame, None if frame else first) for frame in sorted(frame_numbers)]
         dt = self.options.get("dt")
         info = TrajectoryInfo(
             layout=self.name,
@@ -149,37 +153,37 @@ class GenericLayout(Layout):
         return info.replace(flaws=info.flaws._replace(made_up=(*assumed, *frames.remarks())))
 
     def _frames_of(self, kind: str | None) -> ForeignFrames:
-        """Return the reader of frames."""
+        """Return the reader for a format; raises SourceError, OptionError."""
         if kind is None or (kind in NATIVE and "format" not in self.options):
             head = read_head(self.path)[:8]
             raise SourceError(
                 f"{self.path}: called {self.path.suffix}, but begins with {head!r}, which is not "
-                f"how a {NATIVE[_format_of(self.path)]} file begins: it is damaged or misnamed"
+                f"how a {NATIVE[_format_by_name(self.path)]} file begins: it is damaged or misnamed"
             )
-        self._refuse_unknown_options(kind)
+        self._check_reader_options(kind)
         if kind in TEXT_FORMATS:
             return TextFrames(self.path, kind, self.options)
         if kind == "TNG":
             return tng_frames(self.path, self.options)
         return WholeFile(self.path, kind, self.options)
 
-    def _refuse_unknown_options(self, kind: str) -> None:
-        """Raise OptionError if MDAnalysis' reader has no such option: it ignores what is left."""
-        if not (more := self.options.keys() - {*OPTIONS, *HIDDEN_OPTIONS}):
+    def _check_reader_options(self, kind: str) -> None:
+        """Raise OptionError if MDAnalysis' reader lacks an option, which it would ignore."""
+        if not (reader_options := self.options.keys() - {*OPTIONS, *HIDDEN_OPTIONS}):
             return
         import MDAnalysis as mda
 
         reader = mda._READERS.get(kind)
         if reader is None or not reader.__module__.startswith("MDAnalysis."):
             return
-        known = {
+        parameters = {
             name
             for cls in reader.__mro__
             if "__init__" in vars(cls)
             for name in inspect.signature(cls.__init__).parameters
         } - {"self", "args", "kwargs"}
-        if unknown := sorted(more - known):
-            names = ", ".join(sorted(known.union(OPTIONS, HIDDEN_OPTIONS) - {"filename"}))
+        if unknown := sorted(reader_options - parameters):
+            names = ", ".join(sorted(parameters.union(OPTIONS, HIDDEN_OPTIONS) - {"filename"}))
             raise OptionError(
                 f"{self.path}: the reader of {kind} has no option {unknown[0]!r}; it has {names}"
             )
@@ -195,18 +199,18 @@ class GenericLayout(Layout):
         return snapshot
 
     def _time(self, frame: int, snapshot: Snapshot | None = None) -> float:
-        """Return the time of a frame, as the file has it or as it is made up."""
+        """Return the stored time of a frame, or the assumed one."""
         snapshot = self._snapshot(frame) if snapshot is None else snapshot
         if snapshot.time is not None:
             return snapshot.time
         dt, offset = self.options.get("dt"), self.options.get("time_offset")
-        counted = snapshot.step if self._frames.counts == "steps" else frame
-        counted = frame if counted is None else counted
-        return counted * float(1.0 if dt is None else dt) + float(offset or 0.0)
+        number = snapshot.step if self._frames.counts == "steps" else frame
+        number = frame if number is None else number
+        return number * float(1.0 if dt is None else dt) + float(offset or 0.0)
 
     def _kind(self) -> str | None:
-        """Return the format as MDAnalysis calls it; None if it is to find out."""
-        kind = self.options.get("format") or _format_of(self.path)
+        """Return MDAnalysis' name of the format; None if it is unknown."""
+        kind = self.options.get("format") or _format_by_name(self.path)
         if "format" in self.options and kind not in FORMATS:
             import MDAnalysis as mda
 
@@ -215,33 +219,33 @@ class GenericLayout(Layout):
                     f"{self.path}: there is no format {kind!r}{did_you_mean(str(kind), known)}; "
                     f"give one of {', '.join(sorted(FORMATS))}"
                 )
-        if kind in OF_TWO and "format" not in self.options:
-            kind = _begins_as(self.path) or kind
-        others = getattr(sys.modules.get("MDAnalysis"), "_READERS", {})
-        if kind not in FORMATS and kind not in others:
-            kind = _begins_as(self.path)
+        if kind in AMBIGUOUS_SUFFIXES and "format" not in self.options:
+            kind = _format_by_head(self.path) or kind
+        other_readers = getattr(sys.modules.get("MDAnalysis"), "_READERS", {})
+        if kind not in FORMATS and kind not in other_readers:
+            kind = _format_by_head(self.path)
         return None if kind is None else str(kind)
 
     @property
     def timing(self) -> Timing:
-        """Whether the reader finds times in the file; see `Layout.timing`."""
-        timing = super().timing  # opens it
+        """Whether the file has times; see `Layout.timing`."""
+        timing = super().timing  # opens the file
         return timing._replace(has_times=self._frames.has_times)
 
     def topology(self) -> Topology | None:
-        """Return the topology in the file itself, as in PDB, MOL2 or GRO; else None."""
+        """Return the topology in the file, as PDB, MOL2 and GRO have one; else None."""
         import MDAnalysis as mda
         from MDAnalysis.core._get_readers import get_parser_for
 
         n_atoms, topology = self.info.n_atoms, None
-        with warnings.catch_warnings(), suppress(Exception):  # parsers raise anything, too
+        with warnings.catch_warnings(), suppress(Exception):  # parsers may raise any exception
             warnings.simplefilter("ignore")
             parser_class = get_parser_for(str(self.path), format=self._kind())
             with parser_class(self._frames.topology_file()) as parser:
                 topology = topology_of(mda.Universe(parser.parse(), to_guess=()))
         if topology is None or topology.n_atoms != n_atoms:
             return None
-        return topology if {*topology.columns} & {*NAMED} else None
+        return topology if {*topology.columns} & {*NAMING_COLUMNS} else None
 
     def _close(self) -> None:
         self._frames.close()
@@ -272,15 +276,15 @@ class GenericLayout(Layout):
                     out[row] *= self._factor
 
 
-def _format_of(path: Path) -> str:
+def _format_by_name(path: Path) -> str:
     name = path.name.lower()
-    for suffix in PACKED:
+    for suffix in COMPRESSED_SUFFIXES:
         name = name.removesuffix(suffix)
     kind = Path(name).suffix[1:].upper() or name.upper()  # HISTORY of DL_POLY has no suffix
     return OTHER_NAMES.get(kind, kind)
 
 
-def _begins_as(path: Path) -> str | None:
-    """Return the format by the first bytes of a file; None if they fit none."""
-    head = head_unpacked(path, LOOKED_AT_NBYTES)
-    return next((kind for kind, begins in BEGINNINGS.items() if begins.match(head)), None)
+def _format_by_head(path: Path) -> str | None:
+    """Return the format by the first bytes of a file; None if no format fits."""
+    head = decompressed_head(path, HEAD_NBYTES)
+    return next((kind for kind, pattern in FIRST_BYTES.items() if pattern.match(head)), None)

@@ -1,8 +1,9 @@
 """GSD files of HOOMD, through the file layer of the gsd package.
 
-Schema: https://gsd.readthedocs.io/en/stable/schema-hoomd.html. What a frame lacks is that of frame
-0. Positions count from the centre of the box. A cell has three lengths and three tilts (HOOMD's
-xy, xz, yz); they become lengths and angles here, where MDAnalysis takes tilts for cosines.
+Schema: https://gsd.readthedocs.io/en/stable/schema-hoomd.html. A frame has the numbers of frame 0
+that it does not replace. The origin is the centre of the box. A cell has three lengths and three
+tilts (HOOMD's xy, xz, yz), which are converted to lengths and angles here, since MDAnalysis takes
+the tilts for cosines.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot, one_line
 MAGIC = 0x65DF65DF65DF65DF
 POSITION, N_PARTICLES = "particles/position", "particles/N"
 STEP, BOX = "configuration/step", "configuration/box"
-READ = {POSITION: "f4", N_PARTICLES: "u4", STEP: "u8", BOX: "f4"}
+DTYPES = {POSITION: "f4", N_PARTICLES: "u4", STEP: "u8", BOX: "f4"}
 MAX_EMPTY_RATIO = 10
-"""Frames for each byte of the file: an index that goes to a later one is damaged."""
+"""Most frames for each byte of the file; an index with more is damaged."""
 
 
 class GSDFrames(ForeignFrames):
@@ -54,29 +55,29 @@ class GSDFrames(ForeignFrames):
         return gsd.fl.open(str(self.path), "r")
 
     def _failure(self, what: str, error: BaseException) -> SourceError:
-        return self._fail(f"{what} cannot be read ({one_line(error)})")
+        return self._error(f"{what} cannot be read ({one_line(error)})")
 
-    def _fail(self, problem: str) -> SourceError:
-        return SourceError(f"{self.path}: {problem}; it is no GSD file of HOOMD, or is damaged")
+    def _error(self, problem: str) -> SourceError:
+        return SourceError(f"{self.path}: {problem}; it is not a GSD file of HOOMD, or is damaged")
 
     def _describe(self) -> None:
         file, nbytes = self._file, self.path.stat().st_size
         self.n_frames = file.nframes
         if file.schema != "hoomd":
-            raise self._fail(f"its schema is {file.schema!r}, expected 'hoomd'")
+            raise self._error(f"its schema is {file.schema!r}, expected 'hoomd'")
         if self.n_frames > MAX_EMPTY_RATIO * nbytes:
-            raise self._fail(f"its index goes to frame {self.n_frames - 1} in {nbytes} bytes")
+            raise self._error(f"its index goes to frame {self.n_frames - 1} in {nbytes} bytes")
         if self.n_frames == 0 or not file.chunk_exists(0, POSITION):
-            raise self._fail("frame 0 has no positions")
-        self._later = sorted(
+            raise self._error("frame 0 has no positions")
+        self._unread_names = sorted(
             name
             for name in file.find_matching_chunk_names("particles/")
-            if name not in READ and any(self._frames_of(name))
+            if name not in DTYPES and any(self._frames_with(name))
         )
-        self._source_frames = {name: self._frames_of(name) for name in READ}
-        self._in_first = {name for name in READ if file.chunk_exists(0, name)}
+        self._source_frames = {name: self._frames_with(name) for name in DTYPES}
+        self._in_frame_0 = {name for name in DTYPES if file.chunk_exists(0, name)}
         n_atoms = {len(self._numbers(POSITION, 0))}
-        if N_PARTICLES in self._in_first:
+        if N_PARTICLES in self._in_frame_0:
             frames = sorted(set(self._source_frames[N_PARTICLES]))
             n_atoms |= {int(self._numbers(N_PARTICLES, frame)[0]) for frame in frames}
         if len(n_atoms) > 1:
@@ -86,8 +87,8 @@ class GSDFrames(ForeignFrames):
             )
         self.n_atoms = n_atoms.pop()
 
-    def _frames_of(self, name: str) -> list[int]:
-        """Return from which frame each has its numbers: itself, or 0."""
+    def _frames_with(self, name: str) -> list[int]:
+        """Return for each frame which frame has its numbers: itself, or frame 0."""
         exists = self._file.chunk_exists
         return [frame if exists(frame, name) else 0 for frame in range(self.n_frames)]
 
@@ -96,18 +97,20 @@ class GSDFrames(ForeignFrames):
         with self._translated(f"{name} of frame {frame}"):
             numbers: NDArray[Any] = self._file.read_chunk(frame, name)
         shape = {BOX: (6,), POSITION: (numbers.shape[0], 3)}.get(name, (1,))
-        if numbers.dtype != READ[name] or numbers.shape != shape or not numbers.size:
-            raise self._fail(f"{name} of frame {frame} is {numbers.dtype} {numbers.shape}")
+        if numbers.dtype != DTYPES[name] or numbers.shape != shape or not numbers.size:
+            raise self._error(f"{name} of frame {frame} is {numbers.dtype} {numbers.shape}")
         return numbers
 
-    def _own(self, name: str, frame: int) -> NDArray[Any] | None:
-        """Return the numbers of a frame, or those of frame 0; None where neither has any."""
+    def _numbers_or_default(self, name: str, frame: int) -> NDArray[Any] | None:
+        """Return the numbers of a frame, or else those of frame 0; None if neither has any."""
         source = self._source_frames[name][frame]
-        return self._numbers(name, source) if source or name in self._in_first else None
+        return self._numbers(name, source) if source or name in self._in_frame_0 else None
 
     def read(self, frame: int) -> Snapshot:
         """Return a frame; raises SourceError."""
-        positions, step, cell = (self._own(name, frame) for name in (POSITION, STEP, BOX))
+        positions, step, cell = (
+            self._numbers_or_default(name, frame) for name in (POSITION, STEP, BOX)
+        )
         assert positions is not None
         box = None
         if cell is not None and cell[:3].any():
@@ -115,16 +118,16 @@ class GSDFrames(ForeignFrames):
             b, c = sqrt(1 + xy**2), sqrt(1 + xz**2 + yz**2)
             lengths = cell[:3] * np.array([1, b, c])
             cosines = (xy * xz + yz) / (b * c), xz / c, xy / b
-            box = np.array([*lengths, *(degrees(acos(one)) for one in cosines)], np.float32)
-        # 0 is what the schema says where there is no step.
+            box = np.array([*lengths, *(degrees(acos(cosine)) for cosine in cosines)], np.float32)
+        # By the schema, the default step is 0.
         return Snapshot(
             positions, box=box, step=0 if step is None else int(step.astype(np.int64)[0])
         )
 
     def remarks(self) -> Iterator[str]:
-        """Yield what is not read."""
-        if self._later:
-            yield f"{', '.join(self._later)} of later frames are not read"
+        """Yield notes on contents that are not read."""
+        if self._unread_names:
+            yield f"{', '.join(self._unread_names)} of later frames are not read"
 
 
 class GSDLayout(GenericLayout):
@@ -137,7 +140,7 @@ class GSDLayout(GenericLayout):
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
-        """Return whether it begins as GSD does."""
+        """Return whether it begins like a GSD file."""
         return path.is_file() and read_head(path)[:8] == MAGIC.to_bytes(8, "little")
 
     def _kind(self) -> str:

@@ -1,10 +1,10 @@
-"""HDF5 files of others: coordinates by their places in the file, the rest by HDF5; damaged heaps.
+"""HDF5 files of other programs: coordinates by their offsets, the rest through HDF5; damaged heaps.
 
-Strings of variable length lie in global heaps (HDF5 File Format Specification 3.0, III.E): 4 KiB or
-more of objects one behind the other, each with its size. Where a size is such that the next object
-is this one again, HDF5 goes round for ever, in a call that nothing interrupts. So before the
-attributes of a file of others are read, they are read once through a file object that looks at
-what passes, and shows HDF5 nothing of a heap that is damaged.
+Strings of variable length are in global heaps (HDF5 File Format Specification 3.0, III.E): 4 KiB or
+more of consecutive objects, each with its size. If a damaged size makes an object its own
+successor, HDF5 loops forever, in a call that nothing interrupts. Therefore the attributes of such a
+file are first read through a file object that checks all heaps that HDF5 reads, and returns zeros
+for a damaged one.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from mdio.core.files.reading import OpenFile
 from mdio.core.frames import AtomIndices
 from mdio.layouts.chunked.array import ChunksInFile
 
-LARGEST_NBYTES = 64 << 20
-"""Chunks are held in memory; HDF5 reads larger ones in parts."""
+MAX_CHUNK_NBYTES = 64 << 20
+"""Chunks are kept in memory; arrays with larger chunks are read through HDF5, in parts."""
 SLAB_NBYTES = 64 << 20
-"""Frames are read this much at a time where HDF5 cannot read them into the output."""
-NOWHERE = -1
+"""Bytes that are read at a time if HDF5 cannot read into the caller's array."""
+NO_OFFSET = -1
 
 
 class ForeignChunks(ChunksInFile):
@@ -48,24 +48,24 @@ class ForeignChunks(ChunksInFile):
 
 
 class Datasets:
-    """Arrays of coordinates in an HDF5 file of others, whose chunks are looked for once.
+    """Arrays of coordinates in an HDF5 file, whose chunks are located once.
 
-    `path`: the file. `descriptor`: returns one of the file that is open already, if it is.
+    `path`: the file. `descriptor`: returns that of the open file, so that it is not opened again.
     """
 
     def __init__(self, path: Path, descriptor: Callable[[], int] | None = None) -> None:
         self._path, self._descriptor = path, descriptor
-        self._bytes: OpenFile | None = None
-        self._found: dict[str, ForeignChunks | None] = {}
+        self._file: OpenFile | None = None
+        self._chunks_by_name: dict[str, ForeignChunks | None] = {}
 
     def chunks(self, name: str, dataset: h5py.Dataset) -> ForeignChunks | None:
-        """Return the chunks of an array; None for what HDF5 has to read; see `chunks_of`."""
-        if name not in self._found:
-            if self._bytes is None:
+        """Return the chunks of an array; None if HDF5 must read it; see `chunks_of`."""
+        if name not in self._chunks_by_name:
+            if self._file is None:
                 descriptor = -1 if self._descriptor is None else self._descriptor()
-                self._bytes = OpenFile(self._path, descriptor=descriptor)
-            self._found[name] = chunks_of(dataset, self._bytes)
-        return self._found[name]
+                self._file = OpenFile(self._path, descriptor=descriptor)
+            self._chunks_by_name[name] = chunks_of(dataset, self._file)
+        return self._chunks_by_name[name]
 
     def read(
         self,
@@ -76,7 +76,7 @@ class Datasets:
         atoms: AtomIndices | None,
         out: NDArray[np.float32],
     ) -> None:
-        """Fill `out` with frames of an array (F, A, 3), by HDF5 where it has to be."""
+        """Fill `out` with frames of an array (F, A, 3), through HDF5 if necessary."""
         chunks = self.chunks(name, dataset)
         if chunks is not None:
             chunks.read(start, stop, atoms, out)
@@ -84,8 +84,8 @@ class Datasets:
         if atoms is None and out.flags.c_contiguous:
             dataset.read_direct(out, np.s_[start:stop])
             return
-        picked = np.arange(dataset.shape[1]) if atoms is None else atoms
-        first, last = int(picked.min()), int(picked.max()) + 1
+        indices = np.arange(dataset.shape[1]) if atoms is None else atoms
+        first, last = int(indices.min()), int(indices.max()) + 1
         n_rows = max(1, SLAB_NBYTES // (12 * (last - first)))
         if dataset.chunks is not None and n_rows > dataset.chunks[0]:
             n_rows -= n_rows % dataset.chunks[0]
@@ -93,28 +93,28 @@ class Datasets:
             end = min(begin + n_rows, stop)
             rows = np.empty((end - begin, last - first, out.shape[2]), np.float32)
             dataset.read_direct(rows, np.s_[begin:end, first:last])
-            out[begin - start : end - start] = rows[:, picked - first]
+            out[begin - start : end - start] = rows[:, indices - first]
 
     def close(self) -> None:
         """Close the file, if it was opened here."""
-        if self._bytes is not None:
-            self._bytes.close()
+        if self._file is not None:
+            self._file.close()
 
 
-SUPERBLOCK_NBYTES = 48
-"""The least that the head of an HDF5 file takes (format specification, II.A), where no chunk is."""
+MIN_SUPERBLOCK_NBYTES = 48
+"""Least bytes of the superblock of an HDF5 file (format specification, II.A): no chunk is in it."""
 
 
 def chunks_of(dataset: h5py.Dataset, file: OpenFile) -> ForeignChunks | None:
-    """Return an array of coordinates of an HDF5 file; None for what HDF5 has to read.
+    """Return the chunks of an array of coordinates; None if HDF5 must read it.
 
-    That is what is compressed or other than float32, has chunks that were never written (HDF5
-    fills them), lies elsewhere, or is cut along x, y, z. Raises SourceError: a chunk lies where
-    none can be, whoever reads it.
+    HDF5 reads arrays that are compressed or not float32, have chunks that were never written (it
+    fills them), are in another file, or are divided along x, y, z. Raises SourceError: a chunk has
+    an impossible offset.
     """
     n_frames, n_atoms, _ = dataset.shape
     frames, atoms = (1, n_atoms) if dataset.chunks is None else dataset.chunks[:2]
-    whole = dataset.dtype.itemsize * 3 * frames * atoms
+    chunk_nbytes = dataset.dtype.itemsize * 3 * frames * atoms
     if (
         dataset.is_virtual
         or Path(dataset.file.filename) != file.path  # a link to another file
@@ -123,30 +123,30 @@ def chunks_of(dataset: h5py.Dataset, file: OpenFile) -> ForeignChunks | None:
         or (dataset.chunks is not None and not hasattr(dataset.id, "chunk_iter"))
     ):
         return None
-    offset = np.full((-(-n_frames // frames), -(-n_atoms // atoms)), NOWHERE, np.int64)
+    offset = np.full((-(-n_frames // frames), -(-n_atoms // atoms)), NO_OFFSET, np.int64)
     if dataset.chunks is not None:
 
-        def place(chunk: h5py.h5d.StoreInfo) -> None:
+        def set_offset(chunk: h5py.h5d.StoreInfo) -> None:
             (i, first), (j, second) = map(divmod, chunk.chunk_offset[:2], (frames, atoms))
             if first or second or chunk.chunk_offset[2] or j >= offset.shape[1]:
                 raise SourceError(
                     f"{file.path}: {dataset.name} has a chunk at {chunk.chunk_offset}, where none "
                     f"of {dataset.chunks} begins; the file is damaged, copy it again"
                 )
-            if not SUPERBLOCK_NBYTES <= chunk.byte_offset < 1 << 63:
+            if not MIN_SUPERBLOCK_NBYTES <= chunk.byte_offset < 1 << 63:
                 raise SourceError(
                     f"{file.path}: {dataset.name} has a chunk at byte {chunk.byte_offset} of the "
                     "file, where none can be; the file is damaged, copy it again"
                 )
-            if chunk.size == whole and not chunk.filter_mask and i < len(offset):
+            if chunk.size == chunk_nbytes and not chunk.filter_mask and i < len(offset):
                 offset[i, j] = chunk.byte_offset
 
-        dataset.id.chunk_iter(place)
+        dataset.id.chunk_iter(set_offset)
     elif not dataset.external and dataset.id.get_offset() is not None:
-        offset[:, 0] = dataset.id.get_offset() + whole * np.arange(n_frames)
+        offset[:, 0] = dataset.id.get_offset() + chunk_nbytes * np.arange(n_frames)
     if (
         (offset < 0).any()
-        or whole > LARGEST_NBYTES
+        or chunk_nbytes > MAX_CHUNK_NBYTES
         or dataset.dtype != "<f4"
         or h5t.py_create(dataset.dtype) != dataset.id.get_type()  # a float with another bias
         or dataset.id.get_create_plist().get_nfilters()
@@ -158,7 +158,7 @@ def chunks_of(dataset: h5py.Dataset, file: OpenFile) -> ForeignChunks | None:
         (frames, atoms),
         file,
         offset,
-        np.full(offset.shape, whole, np.int64),
+        np.full(offset.shape, chunk_nbytes, np.int64),
         plain=True,
         verify=False,
         in_pieces=False,
@@ -166,45 +166,45 @@ def chunks_of(dataset: h5py.Dataset, file: OpenFile) -> ForeignChunks | None:
 
 
 SIGNATURE = b"GCOL"
-HEADER = struct.Struct("<4sB3xQ")
-"""Signature, version, and bytes of the whole."""
-OBJECT = struct.Struct("<H6xQ")
-"""Number of an object, 0 for free space, and its bytes: without this header, with it if free."""
-MAX_NBYTES = 1 << 28
-"""Most bytes of a heap that is checked; one is as large as the longest string in it."""
+HEAP_HEADER = struct.Struct("<4sB3xQ")
+"""Signature, version, and bytes of the heap."""
+OBJECT_HEADER = struct.Struct("<H6xQ")
+"""Number of an object, 0 for free space, and its bytes, which include this header in free space."""
+MAX_HEAP_NBYTES = 1 << 28
+"""Most bytes of a heap that are checked; a heap may be as large as its longest string."""
 MAX_ATTRIBUTES = 10_000
-"""Attributes that are looked at: trajectories have a few dozen."""
+"""Most attributes that are checked; trajectories have a few dozen."""
 
 
 class FileObject(ABC):
-    """A file object for h5py, of so many bytes."""
+    """A file object for h5py, of `nbytes`."""
 
     def __init__(self, nbytes: int) -> None:
         self._at, self._nbytes = 0, nbytes
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a place in the file."""
+        """Set the position in the file."""
         begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._nbytes}[whence]
         self._at = begin + offset
         return self._at
 
     def tell(self) -> int:
-        """Return the place."""
+        """Return the position."""
         return self._at
 
     def read(self, nbytes: int) -> bytes:
-        """Return bytes; by this h5py knows an object for a file."""
+        """Return bytes; h5py recognises file objects by this method."""
         data = bytearray(nbytes)
         self.readinto(data)
         return bytes(data)
 
     @abstractmethod
     def readinto(self, target: Any) -> int:
-        """Fill a buffer; zeros where there is nothing."""
+        """Fill a buffer; zeros after the end of the file."""
 
 
-class _Watched(FileObject):
-    """One that is read."""
+class _HeapChecker(FileObject):
+    """Reads a file, and checks its global heaps."""
 
     def __init__(self, file: OpenFile) -> None:
         super().__init__(file.nbytes)
@@ -212,9 +212,9 @@ class _Watched(FileObject):
         self._file = file
 
     def readinto(self, target: Any) -> int:
-        """Fill a buffer; zeros where there is nothing, or a damaged heap."""
+        """Fill a buffer; zeros after the end of the file, and once a heap is damaged."""
         view = memoryview(target).cast("B")
-        begin = max(0, self._at - len(SIGNATURE))  # HDF5 may have read a part of it before
+        begin = max(0, self._at - len(SIGNATURE))  # the last read may have ended in a signature
         data = self._file.peek(begin, self._at + len(view) - begin)
         signature_offset = data.find(SIGNATURE)
         while signature_offset >= 0 and self.damaged_at is None:
@@ -227,54 +227,54 @@ class _Watched(FileObject):
         return len(view)
 
     def _is_sound(self, offset: int) -> bool:
-        head = self._file.peek(offset, HEADER.size)
-        if len(head) < HEADER.size:
-            return True  # HDF5 sees that itself
-        nbytes = HEADER.unpack(head)[2]
-        heap = self._file.peek(offset, min(nbytes, MAX_NBYTES))
-        position = HEADER.size
-        while position + OBJECT.size <= len(heap):
-            number, size = OBJECT.unpack_from(heap, position)
-            position += OBJECT.size + size + -size % 8 if number else size
-            if position > nbytes or (number == 0 and size < OBJECT.size):
+        head = self._file.peek(offset, HEAP_HEADER.size)
+        if len(head) < HEAP_HEADER.size:
+            return True  # HDF5 reports that
+        nbytes = HEAP_HEADER.unpack(head)[2]
+        heap = self._file.peek(offset, min(nbytes, MAX_HEAP_NBYTES))
+        position = HEAP_HEADER.size
+        while position + OBJECT_HEADER.size <= len(heap):
+            number, size = OBJECT_HEADER.unpack_from(heap, position)
+            position += OBJECT_HEADER.size + size + -size % 8 if number else size
+            if position > nbytes or (number == 0 and size < OBJECT_HEADER.size):
                 return False
         return True
 
 
 def check_heaps(path: Path) -> None:
-    """Read all attributes of an HDF5 file, as far as that is safe.
+    """Read the attributes of an HDF5 file, up to the first damaged heap.
 
     Raises SourceError: a global heap is damaged.
     """
     with OpenFile(path) as file:
-        watched = _Watched(file)
+        checker = _HeapChecker(file)
         with (
-            suppress(*FOREIGN_ERRORS),  # the next opening reports what is wrong with it
-            h5py.File(watched, "r") as opened,
+            suppress(*FOREIGN_ERRORS),  # opening it next reports them
+            h5py.File(checker, "r") as h5file,
         ):
-            _read_attributes(opened, watched)
-        if watched.damaged_at is not None:
+            _read_attributes(h5file, checker)
+        if checker.damaged_at is not None:
             raise SourceError(
-                f"{path}: the strings at byte {watched.damaged_at} (a global heap of HDF5) are "
-                "damaged, and HDF5 would not come back from reading them; copy the file again"
+                f"{path}: the strings at byte {checker.damaged_at} (a global heap of HDF5) are "
+                "damaged, and HDF5 would never finish reading them; copy the file again"
             )
 
 
-def _read_attributes(opened: h5py.File, watched: _Watched) -> None:
-    """Read those of all groups and datasets; what is damaged is left out, and the rest is not.
+def _read_attributes(h5file: h5py.File, checker: _HeapChecker) -> None:
+    """Read the attributes of all groups and datasets, skipping those that cannot be read.
 
-    At the first damaged heap it ends: HDF5 before 2.0 does not survive that it is shown nothing.
+    It ends at the first damaged heap: HDF5 before 2.0 would crash on the zeros instead of it.
     """
-    waiting: list[Any] = [opened]
-    addresses = {h5py.h5o.get_info(opened.id).addr}
+    nodes: list[Any] = [h5file]
+    addresses = {h5py.h5o.get_info(h5file.id).addr}
     n_read = 0
-    while waiting and n_read < MAX_ATTRIBUTES:
-        node = waiting.pop()
+    while nodes and n_read < MAX_ATTRIBUTES:
+        node = nodes.pop()
         for name in _names(node.attrs):
             n_read += 1
             with suppress(*FOREIGN_ERRORS):
                 node.attrs[name]
-            if watched.damaged_at is not None:
+            if checker.damaged_at is not None:
                 return
         for name in _names(node) if isinstance(node, h5py.Group) else ():
             with suppress(*FOREIGN_ERRORS):
@@ -282,7 +282,7 @@ def _read_attributes(opened: h5py.File, watched: _Watched) -> None:
                     address = h5py.h5o.get_info(node.id, name.encode()).addr
                     if address not in addresses:
                         addresses.add(address)
-                        waiting.append(node[name])
+                        nodes.append(node[name])
 
 
 def _names(mapping: Any) -> list[str]:

@@ -35,8 +35,9 @@ UNITS = {
     "cell_angles": "degrees",
 }
 """Units of the convention, for arrays that name none."""
-MAX_RATIO = 100_000
-"""No compressor makes a trajectory so much smaller: more was never written."""
+MAX_COMPRESSION_RATIO = 100_000
+"""Most bytes of an array for each stored byte: no compressor does better, so that a file with more
+was not written completely."""
 
 
 class MDTrajLayout(Layout):
@@ -49,7 +50,7 @@ class MDTrajLayout(Layout):
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
-        """Return whether it is HDF5 with coordinates where mdtraj has them, and not AMBER's."""
+        """Return whether it is HDF5 with mdtraj's array of coordinates, and not of AMBER."""
         if not path.is_file() or not read_head(path).startswith(SIGNATURE):
             return False
         try:
@@ -76,10 +77,13 @@ class MDTrajLayout(Layout):
         if not isinstance(array, h5py.Dataset):
             raise SourceError(f"{self.path}: {name} is a group, expected numbers of shape {shape}")
         if array.is_virtual or array.external or array.dtype.kind not in "fiu":
-            raise SourceError(f"{self.path}: {name} holds {array.dtype}, or lies elsewhere")
+            raise SourceError(
+                f"{self.path}: {name} is {array.dtype}, or in another file; expected numbers in "
+                "this file"
+            )
         if array.shape != shape:
             raise SourceError(f"{self.path}: {name} has shape {array.shape}, expected {shape}")
-        if array.nbytes > MAX_RATIO * max(array.id.get_storage_size(), 1):
+        if array.nbytes > MAX_COMPRESSION_RATIO * max(array.id.get_storage_size(), 1):
             raise SourceError(f"{self.path}: {name} claims {array.nbytes} bytes, few are stored")
         return array
 
@@ -153,7 +157,7 @@ class MDTrajLayout(Layout):
         return times * self._factors["time"]
 
     def _boxes(self, start: int, stop: int) -> NDArray[np.float32]:
-        """Return the boxes of frames; those without lengths are none, whatever their angles."""
+        """Return the boxes of frames; without lengths they are 0, whatever their angles."""
         boxes = np.zeros((stop - start, 6), np.float32)
         if "cell_lengths" in self._columns:
             for name, part in (("cell_lengths", boxes[:, :3]), ("cell_angles", boxes[:, 3:])):
@@ -190,7 +194,7 @@ class MDTrajLayout(Layout):
 
 
 def _topology(description: Any, n_atoms: int) -> Topology:
-    """Return mdtraj's JSON as columns; raises ValueError or KeyError if it does not fit."""
+    """Return the topology in mdtraj's JSON; raises ValueError or KeyError if it does not fit."""
     names, elements, resindex = [""] * n_atoms, [""] * n_atoms, np.full(n_atoms, -1)
     resids: list[int] = []
     segindex: list[int] = []

@@ -1,6 +1,6 @@
-"""A topology as MDAnalysis parsed it, kept beside its file, as frame indexes are.
+"""Topologies that MDAnalysis has parsed, stored beside their files as frame indexes are.
 
-Parsing it takes a hundred times longer, and MDAnalysis has to be imported for it.
+Parsing takes a hundred times longer than reading them, and MDAnalysis has to be imported for it.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ from mdio.core.topology import Topology
 
 ENDING = ".mdio-topology"
 MAGIC = b"MDIOTOP1"
-"""First bytes; the last character is the version of the format."""
-PARSER = struct.Struct("<I")
-"""What follows the file's identity: a crc of the version of MDAnalysis; then
-`Topology.to_bytes`."""
+"""First bytes of the file; the last character is the version of the format."""
+PARSER_CRC = struct.Struct("<I")
+"""Crc of the version of MDAnalysis, after the identity of the topology file. `Topology.to_bytes`
+follows."""
 
 
 def _parser_crc() -> int:
-    spec = find_spec("MDAnalysis")  # which does not import it
+    spec = find_spec("MDAnalysis")  # does not import it
     assert spec is not None and spec.origin is not None
     return zlib.crc32(Path(spec.origin).with_name("version.py").read_bytes())
 
 
 @uncounted()
 def parsed_topology(path: Path) -> Topology | None:
-    """Return the topology that was stored when a file was parsed; None if the file has changed."""
-    for where, then, body in stored_beside(path, MAGIC, ENDING):
+    """Return the stored topology of a file; None without one, or if the file has changed."""
+    for stored_path, stored_identity, body in stored_beside(path, MAGIC, ENDING):
         with suppress(struct.error, CorruptLayoutError, OSError):
-            is_ours = PARSER.unpack_from(body) == (_parser_crc(),)
-            if is_ours and Identity.of(path).matches(then, where):
-                return Topology.from_bytes(bytes(body[PARSER.size :]), str(where))
+            is_ours = PARSER_CRC.unpack_from(body) == (_parser_crc(),)
+            if is_ours and Identity.of(path).matches(stored_identity, stored_path):
+                return Topology.from_bytes(bytes(body[PARSER_CRC.size :]), str(stored_path))
     return None
 
 
 @uncounted()
-def state_of(path: Path) -> Identity | None:
-    """Return by what a topology file is known again; None if it cannot be read."""
+def identity_of(path: Path) -> Identity | None:
+    """Return the identity of a topology file; None if it cannot be read."""
     try:
         return Identity.of(path)
     except OSError:
         return None
 
 
-def store_parsed(path: Path, state: Identity | None, topology: Topology) -> None:
-    """Store a topology beside its file, or in the cache folder, where that can be done.
+def store_parsed(path: Path, identity: Identity | None, topology: Topology) -> None:
+    """Store a topology beside its file, or else in the cache folder, if either is writable.
 
-    `state`: of the file, before it was parsed: it may have been replaced since.
+    `identity`: of the file before it was parsed, since it may have been replaced meanwhile.
     """
-    if state is not None:
-        body = PARSER.pack(_parser_crc()) + topology.to_bytes()
-        store_beside(path, state, MAGIC, body, ENDING)
+    if identity is not None:
+        body = PARSER_CRC.pack(_parser_crc()) + topology.to_bytes()
+        store_beside(path, identity, MAGIC, body, ENDING)

@@ -1,4 +1,4 @@
-"""One frame as a library gives it, in MDAnalysis' units."""
+"""Frames as libraries return them, in MDAnalysis' units."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Snapshot:
     velocities: Vectors | None = None
     forces: Vectors | None = None
     box: NDArray[np.float32] | None = None
-    """Lengths and angles; a length of 0 where an axis is not periodic."""
+    """Lengths and angles; the length of an axis that is not periodic is 0."""
     time: float | None = None
     step: int | None = None
 
@@ -53,8 +53,8 @@ def snapshot_of(ts: Any) -> Snapshot:
     )
 
 
-def forget(ts: Any) -> None:
-    """Take from a timestep what its reader would leave there if the next frame lacks it."""
+def clear_timestep(ts: Any) -> None:
+    """Clear a timestep, in which a reader leaves old values if the next frame lacks them."""
     ts.dimensions = None
     for name in FIELDS:
         if getattr(ts, f"has_{name}"):
@@ -63,31 +63,33 @@ def forget(ts: Any) -> None:
         ts.data.pop(name, None)
 
 
-def lacking(snapshot: Snapshot) -> tuple[str, ...]:
-    """Return the fields that a reader did not fill since they were forgotten."""
+def absent_fields(snapshot: Snapshot) -> tuple[str, ...]:
+    """Return the fields that a reader did not fill after `clear_timestep`."""
     values = {name: getattr(snapshot, name) for name in FIELDS}
     return tuple(
-        name for name, one in values.items() if one is not None and one.size and np.isnan(one).all()
+        name
+        for name, array in values.items()
+        if array is not None and array.size and np.isnan(array).all()
     )
 
 
 class ForeignFrames(ABC):
-    """A reader of the frames of a file, by any library."""
+    """A reader of the frames of a file, through any library."""
 
     n_frames: int
     n_atoms: int
     fields: tuple[str, ...] = ()
-    """Those of velocities and forces that any frame has."""
+    """Which of velocities and forces any frame has."""
     sparse: tuple[str, ...] = ()
-    """Those that some frames lack."""
+    """Which of them some frames lack."""
     has_times: bool = False
     counts: str = "frames"
-    """Of what times are made where there are none."""
+    """What times are counted in if the file has none: ``frames`` or ``steps``."""
     lost: tuple[LostBytes, ...] = ()
     names_lengths: bool = True
     """Whether the unit of lengths is known."""
     _errors: tuple[type[BaseException], ...] = (Exception,)
-    """What the library raises on bad input; most raise anything."""
+    """What the library raises on bad input; most may raise any exception."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -96,9 +98,9 @@ class ForeignFrames(ABC):
 
     @property
     def _file(self) -> Any:
-        """What is open of the file.
+        """The library's handle of the open file.
 
-        A forked process has its parent's position in the file: it opens the file for itself.
+        A forked process shares the position in the file with its parent: it opens it again.
         """
         if self._process != os.getpid():
             self._handle, self._process = self._open(), os.getpid()
@@ -110,7 +112,7 @@ class ForeignFrames(ABC):
 
     @abstractmethod
     def _failure(self, what: str, error: BaseException) -> BaseException:
-        """Return what is to be raised where a library raised `error`; `what` could not be done."""
+        """Return the exception to raise for an `error` of the library; `what`: what failed."""
 
     def _lacks_n_atoms(self) -> AtomCountError:
         return AtomCountError(
@@ -120,7 +122,7 @@ class ForeignFrames(ABC):
 
     @contextmanager
     def _translated(self, what: str) -> Iterator[None]:
-        """Turn errors of the library into SourceError, and hide its warnings."""
+        """Raise SourceError for errors of the library, and hide its warnings."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
@@ -134,7 +136,7 @@ class ForeignFrames(ABC):
                 raise failure from error
 
     def _take_facts(self, first: Snapshot) -> None:
-        """Take from the first frame what all are said to have."""
+        """Set the facts of all frames from the first one."""
         self.has_times = first.time is not None
         self.fields = tuple(name for name in FIELDS[1:] if getattr(first, name) is not None)
 
@@ -144,10 +146,10 @@ class ForeignFrames(ABC):
 
     @abstractmethod
     def remarks(self) -> Iterator[str]:
-        """Yield what is assumed or not read, in words."""
+        """Yield notes on what is assumed or not read."""
 
     def topology_file(self) -> Any:
-        """Return what a parser of MDAnalysis reads for the topology."""
+        """Return the file that MDAnalysis' parser of topologies reads."""
         return str(self.path)
 
     def close(self) -> None:

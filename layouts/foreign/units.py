@@ -1,13 +1,11 @@
-"""Units that H5MD files of others name, and what converts them to those in memory.
+"""Units in files of other programs, and their factors to mdio's units.
 
-The names are those that MDAnalysis' H5MDReader knows, and the factors are computed as
+H5MD: the names are those that MDAnalysis' H5MDReader knows, and the factors are computed as
 ``MDAnalysis.units`` computes them, so that results agree to the last bit.
 
-Units that AMBER NetCDF and mdtraj's HDF5 spell out, and what makes those of mdio of them.
-
-AMBER NetCDF 1.0 asks for angstrom, degree, picosecond, angstrom/picosecond and
-kilocalorie/mole/angstrom; LAMMPS (``dump netcdf``) and ASE name units of their own. mdtraj writes
-nanometers, picoseconds and degrees, and converts others that it knows.
+AMBER NetCDF and mdtraj's HDF5, which spell units out: AMBER NetCDF 1.0 requires angstrom, degree,
+picosecond, angstrom/picosecond and kilocalorie/mole/angstrom; LAMMPS (``dump netcdf``) and ASE
+write others. mdtraj writes nanometers, picoseconds and degrees, and converts others.
 """
 
 from __future__ import annotations
@@ -45,23 +43,23 @@ _TIMES = {
 _ENERGIES = {"kilocalorie/mole": KCAL_TO_KJ, "kilojoule/mole": 1.0, "ev": 96.48533212331}
 """In kJ/mol; an electronvolt by CODATA 2018."""
 
-KNOWN: Mapping[str, Mapping[str, float]] = {
+FACTORS: Mapping[str, Mapping[str, float]] = {
     "coordinates": _LENGTHS,
     "cell_lengths": _LENGTHS,
     "cell_angles": {"degree": 1.0, "radian": 180 / math.pi},
     "time": _TIMES,
     "velocities": {
-        f"{length}/{time}": factor / per
+        f"{length}/{time}": factor / divisor
         for length, factor in _LENGTHS.items()
-        for time, per in _TIMES.items()
+        for time, divisor in _TIMES.items()
     },
     "forces": {
-        f"{energy}/{length}": factor / per
+        f"{energy}/{length}": factor / divisor
         for energy, factor in _ENERGIES.items()
-        for length, per in _LENGTHS.items()
+        for length, divisor in _LENGTHS.items()
     },
 }
-"""By variable: how many of mdio's units (angstrom, degree, ps, kJ/(mol angstrom)) a unit is."""
+"""Factors of units to mdio's (angstrom, degree, ps, kJ/(mol angstrom)), by variable."""
 _SPELLINGS = {
     "a": "angstrom",
     "nm": "nanometer",
@@ -79,27 +77,27 @@ _SPELLINGS = {
     "rad": "radian",
 }
 WITHOUT = "lj"
-"""The unit of LAMMPS' reduced units, which says nothing."""
+"""The name of LAMMPS' reduced units, by which no unit is known."""
 
 
 def spelled_factor(variable: str, unit: str) -> float | None:
-    """Return the factor of numbers of a variable in `unit`; None if it is unknown."""
+    """Return the factor of a spelled-out `unit` to mdio's; None if it is unknown."""
     words = re.sub("[()]", "", unit.strip().lower()).split("/")
     names = [word.strip() for word in words]
     names = [name.removesuffix("s") if len(name) > 2 else name for name in names]
-    return KNOWN[variable].get("/".join(_SPELLINGS.get(name, name) for name in names))
+    return FACTORS[variable].get("/".join(_SPELLINGS.get(name, name) for name in names))
 
 
 UNITS_OF_PROGRAMS = {"GROMACS": "nm"}
-"""Unit of lengths of programs that may leave units out."""
+"""Units of lengths of programs that may write H5MD without units."""
 
 _AVOGADRO_PER_MOL = 6.02214129e23
 _CALORIE_J = 4.184
 _AKMA_PS = 4.888821e-2
 _NEWTON = 1e13 / _AVOGADRO_PER_MOL
 
-_LENGTH = {"Angstrom": 1.0, "angstrom": 1.0, "A": 1.0, "nm": 1.0 / 10, "pm": 1e2, "fm": 1e5}
-_TIME = {
+_H5MD_LENGTHS = {"Angstrom": 1.0, "angstrom": 1.0, "A": 1.0, "nm": 1.0 / 10, "pm": 1e2, "fm": 1e5}
+_H5MD_TIMES = {
     "ps": 1.0,
     "fs": 1e3,
     "ns": 1e-3,
@@ -108,7 +106,7 @@ _TIME = {
     "s": 1e-12,
     "AKMA": 1 / _AKMA_PS,
 }
-_VELOCITY = {
+_H5MD_VELOCITIES = {
     "Angstrom ps-1": 1.0,
     "A ps-1": 1.0,
     "Angstrom fs-1": 1.0 * 1e-3,
@@ -120,7 +118,7 @@ _VELOCITY = {
     "pm ps-1": 1e2,
     "m s-1": 1e-10 / 1e-12,
 }
-_FORCE = {
+_H5MD_FORCES = {
     "kJ mol-1 Angstrom-1": 1.0,
     "kJ mol-1 nm-1": 10.0,
     "Newton": _NEWTON,
@@ -131,19 +129,22 @@ _FORCE = {
 }
 
 UNITS: Mapping[str, Mapping[str, float]] = {
-    "positions": _LENGTH,
-    "time": _TIME,
-    "velocities": _VELOCITY,
-    "forces": _FORCE,
+    "positions": _H5MD_LENGTHS,
+    "time": _H5MD_TIMES,
+    "velocities": _H5MD_VELOCITIES,
+    "forces": _H5MD_FORCES,
 }
-"""By field: how many of a unit make one of the unit in memory."""
+"""Units of H5MD: how many make one of mdio's unit, by field; the reciprocal of `FACTORS`."""
 
 
 _DALTON_KG = 1.0 / (_AVOGADRO_PER_MOL * 1e3)
-_BASE: Mapping[str, tuple[float, tuple[int, int, int]]] = {
+_BASE_UNITS: Mapping[str, tuple[float, tuple[int, int, int]]] = {
     **{name: (scale, (1, 0, 0)) for name, scale in {"m": 1e10, "cm": 1e8, "um": 1e4}.items()},
-    **{name: (1.0 / per, (1, 0, 0)) for name, per in {**_LENGTH, "\u00c5": 1.0}.items()},
-    **{name: (1.0 / per, (0, 1, 0)) for name, per in _TIME.items()},
+    **{
+        name: (1.0 / divisor, (1, 0, 0))
+        for name, divisor in {**_H5MD_LENGTHS, "\u00c5": 1.0}.items()
+    },
+    **{name: (1.0 / divisor, (0, 1, 0)) for name, divisor in _H5MD_TIMES.items()},
     **dict.fromkeys(("u", "Da", "amu", "dalton"), (1.0, (0, 0, 1))),
     "g": (1e-3 / _DALTON_KG, (0, 0, 1)),
     "kg": (1.0 / _DALTON_KG, (0, 0, 1)),
@@ -154,8 +155,8 @@ _BASE: Mapping[str, tuple[float, tuple[int, int, int]]] = {
     "N": (1e-14 / _DALTON_KG, (1, -2, 1)),
     "mol": (_AVOGADRO_PER_MOL, (0, 0, 0)),
 }
-"""Names that units are made of (https://www.nongnu.org/h5md/modules/units.html): how many angstrom,
-ps and dalton one is, and the powers of these."""
+"""Units that others are composed of (https://www.nongnu.org/h5md/modules/units.html): their value
+in angstrom, ps and dalton, and the powers of these."""
 _DIMENSIONS = {
     "positions": ((1, 0, 0), 1.0),
     "time": ((0, 1, 0), 1.0),
@@ -164,31 +165,31 @@ _DIMENSIONS = {
 }
 
 
-def _composed(field: str, unit: str) -> float | None:
-    """Return the factor of a unit that is composed of known ones; None if it is not."""
+def _composed_factor(field: str, unit: str) -> float | None:
+    """Return the factor of a unit of H5MD that is composed of `_BASE_UNITS`; None if it is not."""
     powers, factor = np.zeros(3, int), 1.0
     for token in unit.replace("*", " ").split():
         match = re.fullmatch(r"([A-Za-z\u00c5]+)\^?([+-]?\d{1,2})?", token)
-        if match is None or match[1] not in _BASE:
+        if match is None or match[1] not in _BASE_UNITS:
             return None
-        scale, own = _BASE[match[1]]
+        scale, unit_powers = _BASE_UNITS[match[1]]
         power = int(match[2] or 1)
-        powers, factor = powers + power * np.array(own), factor * scale**power
-    expected, last = _DIMENSIONS[field]
-    return factor * last if tuple(powers) == expected else None
+        powers, factor = powers + power * np.array(unit_powers), factor * scale**power
+    expected, final_factor = _DIMENSIONS[field]
+    return factor * final_factor if tuple(powers) == expected else None
 
 
 def factor_of(field: str, unit: str | None) -> float:
-    """Return the factor of numbers in `unit`.
+    """Return the factor of a unit of H5MD to mdio's.
 
-    Raises KeyError: the unit is not known; its argument lists those that are.
+    Raises KeyError: the unit is unknown; the argument of the error lists known units.
     """
     factors = UNITS[field]
     if unit is None:
         raise KeyError(", ".join(factors))
     if unit in factors:
         return 1.0 / factors[unit]
-    factor = _composed(field, unit)
+    factor = _composed_factor(field, unit)
     if factor is None:
         raise KeyError(", ".join(factors))
     return factor
@@ -203,11 +204,11 @@ def made_up(
     fields: Sequence[str] = (),
     stepped: bool = False,
 ) -> Iterator[str]:
-    """Yield in words what a format does not hold, and what is taken for it.
+    """Yield notes on what a format lacks, and what is assumed instead.
 
-    `kind`: its name. `options`: what was said of it (``dt``, ``length_unit``). `times`: what times
-    are made of; None if it holds them. `lengths`: whether it names no unit of lengths, nor of
-    `fields`. `stepped`: whether it numbers integration steps.
+    `kind`: name of the format. `options`: the user's (``dt``, ``length_unit``). `times`: what times
+    are counted in; None if the format has times. `lengths`: whether it lacks the units of lengths
+    and `fields`. `stepped`: whether it numbers integration steps.
     """
     if times is not None:
         dt = options.get("dt")

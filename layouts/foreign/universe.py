@@ -1,4 +1,4 @@
-"""Between topologies as outputs hold them and those of MDAnalysis."""
+"""Conversion between topologies of mdio's outputs and those of MDAnalysis; selections; guesses."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
     from MDAnalysis.core.topology import Topology as TopologyOfMDAnalysis
 
 GUESSED = {"types": "type", "masses": "mass"}
-"""Attributes that MDAnalysis guesses where a topology lacks them, and their words in selections."""
+"""Attributes that MDAnalysis guesses if a topology lacks them, and their words in selections."""
 MAX_NAMES = 6
-"""Names of atoms that a note has."""
+"""Most names of atoms in a note."""
 _UNKNOWN = re.compile(r"Unknown selection token: '(.+)'")
 
 
 def selected(
     atoms: AtomGroup, selection: str, option: str = "", notes: list[str] | None = None
 ) -> NDArray[np.int64]:
-    """Return the indices of those of some atoms that a selection means.
+    """Return the indices of the atoms in a selection.
 
-    Types and masses that the topology lacks are guessed for it, as MDAnalysis does.
+    Types and masses that it needs and the topology lacks are guessed, as MDAnalysis does.
 
-    `atoms`: to select from. `selection`: in MDAnalysis' selection language. `option`: what gave it,
-    for the message. `notes`: gets a sentence on what was guessed.
-    Raises PlanError: MDAnalysis does not understand it, or the topology lacks what it asks for.
+    `atoms`: to select from. `selection`: in MDAnalysis' selection language. `option`: name of the
+    user's option, for the message. `notes`: a note on guessed attributes is appended.
+    Raises PlanError: MDAnalysis does not understand it, or the topology lacks an attribute.
     """
     from MDAnalysis.core.selection import _OPERATIONS, _SELECTIONDICT
     from MDAnalysis.exceptions import SelectionError
@@ -64,21 +64,21 @@ def selected(
         unknown = _UNKNOWN.search(str(error))
         words = {*_SELECTIONDICT, *_OPERATIONS}
         hint = did_you_mean(unknown[1], words) if unknown else ""
-        where = f"{option}: " if option else ""
-        raise PlanError(f"{where}cannot select {selection!r} ({error}){hint}") from error
+        prefix = f"{option}: " if option else ""
+        raise PlanError(f"{prefix}cannot select {selection!r} ({error}){hint}") from error
     return np.asarray(indices, np.int64)
 
 
 @contextmanager
 def guessed(universe: Universe, attributes: set[str]) -> Iterator[tuple[list[str], str]]:
-    """Let a Universe have types and masses that it lacks, for as long as that lasts.
+    """Guess types and masses that a Universe lacks, and remove them at the end.
 
-    They are not part of its topology, which is stored in outputs. Yields which are guessed, and
-    from what MDAnalysis does that: elements or types where there are some, else names.
+    So they do not become a part of its topology, which is stored in outputs. Yields the guessed
+    attributes, and the one from which MDAnalysis guesses: elements, types, or names.
     """
-    before = [name for name in GUESSED if attributes and hasattr(universe.atoms, name)]
-    names = [name for name in GUESSED if name in attributes and name not in before]
-    source = "types" if "types" in before else "names"
+    existing = [name for name in GUESSED if attributes and hasattr(universe.atoms, name)]
+    names = [name for name in GUESSED if name in attributes and name not in existing]
+    source = "types" if "types" in existing else "names"
     if "types" not in names and hasattr(universe.atoms, "elements"):
         source = "elements"
     if not names:
@@ -91,42 +91,42 @@ def guessed(universe: Universe, attributes: set[str]) -> Iterator[tuple[list[str
         yield names, source
     finally:
         for name in GUESSED:
-            if hasattr(universe.atoms, name) and name not in before:
+            if hasattr(universe.atoms, name) and name not in existing:
                 universe.del_TopologyAttr(name)
 
 
 def _how_guessed(atoms: AtomGroup, source: str) -> str:
-    """Say from what masses or types were guessed, and which names were taken for which elements."""
-    found = np.asarray(getattr(atoms, source))
-    pairs = dict(zip(found, atoms.types, strict=True))
+    """Return a text on how masses or types were guessed: from which names or elements."""
+    values = np.asarray(getattr(atoms, source))
+    pairs = dict(zip(values, atoms.types, strict=True))
     masses = getattr(atoms, "masses", None)
-    some = [
+    guesses = [
         f"{name} as {kind or 'nothing'}" if source == "names" else str(name)
         for name, kind in sorted(pairs.items())
     ]
-    text = f"guessed from {source} (" + ", ".join(some[:MAX_NAMES])
-    text += ", ...)" if len(some) > MAX_NAMES else ")"
+    text = f"guessed from {source} (" + ", ".join(guesses[:MAX_NAMES])
+    text += ", ...)" if len(guesses) > MAX_NAMES else ")"
     if masses is not None and (unknown := np.asarray(masses) == 0).any():
-        names = sorted(set(found[unknown]))
-        which = ", ".join(names[:MAX_NAMES]) + (", ..." if len(names) > MAX_NAMES else "")
-        text += f"; {int(unknown.sum())} of {len(masses)} atoms weigh 0 ({which})"
+        names = sorted(set(values[unknown]))
+        weightless = ", ".join(names[:MAX_NAMES]) + (", ..." if len(names) > MAX_NAMES else "")
+        text += f"; {int(unknown.sum())} of {len(masses)} atoms weigh 0 ({weightless})"
     return text
 
 
 def masses_of(
-    universe: Universe, atoms: NDArray[np.int64] | None, notes: list[str], named: Any
+    universe: Universe, atoms: NDArray[np.int64] | None, notes: list[str], topology_name: Any
 ) -> NDArray[np.float64]:
-    """Return masses (u) of all atoms of a Universe; a note names those that are guessed.
+    """Return masses (u) of all atoms of a Universe; a note is appended if they are guessed.
 
-    `atoms`: those that the note is about; None is all. `named`: the topology, for messages.
-    Raises ValueError, AttributeError: they cannot be guessed.
+    `atoms`: the atoms of the note; None: all. `topology_name`: for the note.
+    Raises ValueError, AttributeError: the masses cannot be guessed.
     """
     with guessed(universe, {"masses"}) as (names, source):
         if names:
-            some = universe.atoms if atoms is None else universe.atoms[atoms]
+            group = universe.atoms if atoms is None else universe.atoms[atoms]
             notes.append(
-                f"{named} has no masses: they are {_how_guessed(some, source)}; --weights none "
-                "(in Python: weights=None) weights all atoms equally"
+                f"{topology_name} has no masses: they are {_how_guessed(group, source)}; "
+                "--weights none (in Python: weights=None) weights all atoms equally"
             )
         return np.array(universe.atoms.masses, np.float64)
 
@@ -134,8 +134,8 @@ def masses_of(
 def topology_of(universe: Universe, atoms: NDArray[np.int64] | None = None) -> Topology:
     """Return the topology of a Universe's atoms, or of some of them.
 
-    `universe`: with what its topology file gave; what MDAnalysis would guess is left to be guessed.
-    `atoms`: which atoms, in which order; all by default.
+    `universe`: with the attributes of its topology file, without guessed ones. `atoms`: indices, in
+    the order of the result; all by default.
     """
     columns: dict[str, Any] = {}
     levels = ((universe.atoms, ATOMS), (universe.residues, RESIDUES), (universe.segments, SEGMENTS))
@@ -155,7 +155,7 @@ def topology_of(universe: Universe, atoms: NDArray[np.int64] | None = None) -> T
 
 
 def classes_of(resnames: Texts | None) -> dict[str, tuple[str, ...]]:
-    """Return which names of residues MDAnalysis takes for protein, nucleic acid and water."""
+    """Return the names of residues that MDAnalysis takes for protein, nucleic acid and water."""
     from MDAnalysis.core import selection
 
     if resnames is None:
@@ -172,7 +172,7 @@ def classes_of(resnames: Texts | None) -> dict[str, tuple[str, ...]]:
 
 
 def made_for_mdanalysis(topology: Topology) -> TopologyOfMDAnalysis:
-    """Return a topology as MDAnalysis has it."""
+    """Return a topology of mdio as one of MDAnalysis."""
     from MDAnalysis.core import topology as core
     from MDAnalysis.core import topologyattrs
 
@@ -216,7 +216,7 @@ def made_for_mdanalysis(topology: Topology) -> TopologyOfMDAnalysis:
 
 
 def universe_of(topology: Topology) -> Universe:
-    """Return a Universe, without coordinates, of a stored topology; nothing is guessed."""
+    """Return a Universe of a stored topology, without coordinates and guessed attributes."""
     import MDAnalysis as mda
 
     with warnings.catch_warnings():

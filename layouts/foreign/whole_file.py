@@ -1,4 +1,4 @@
-"""A file that MDAnalysis reads as a whole: binary formats, and text of one frame."""
+"""Files in which the library finds the frames: binary formats, and text of one frame."""
 
 from __future__ import annotations
 
@@ -18,43 +18,45 @@ import numpy as np
 from mdio.core.errors import SourceError
 from mdio.core.files.marks import open_regular
 from mdio.core.frames import LostBytes
-from mdio.layouts.foreign.packed import let_mdanalysis_read, opened_unpacked
+from mdio.layouts.foreign.packed import let_mdanalysis_read, open_decompressed
 from mdio.layouts.foreign.snapshot import (
     ForeignFrames,
     Snapshot,
-    forget,
-    lacking,
+    absent_fields,
+    clear_timestep,
     one_line,
     snapshot_of,
 )
 from mdio.layouts.foreign.text.format import has_all_digits
 
-TEXT = ("CRD", "CONFIG", "FHIAIMS", "IN", "DATA", "GMS")
-"""Formats of lines of numbers, whose last may be cut, ..."""
-WIDTHS = {"INPCRD": 12, "RESTRT": 12}
-"""... and those of numbers of a width."""
-UNCOUNTED = ("CONFIG", "FHIAIMS", "IN")
+TEXT_FORMATS = ("CRD", "CONFIG", "FHIAIMS", "IN", "DATA", "GMS")
+"""Formats of lines of numbers, of which the last may be truncated."""
+NUMBER_WIDTHS = {"INPCRD": 12, "RESTRT": 12}
+"""Characters of each number, of formats with numbers of a fixed width."""
+WITHOUT_N_ATOMS = ("CONFIG", "FHIAIMS", "IN")
+"""Formats that do not store the number of atoms."""
 LAST_LINES = {"GMS": b"EXECUTION OF GAMESS TERMINATED"}
-"""Bytes near the end of whole files, for formats without a number of frames."""
-END_NBYTES = 1 << 16
+"""Bytes near the end of complete files, for formats without a number of frames."""
+TAIL_NBYTES = 1 << 16
 
 
 class WholeFile(ForeignFrames):
-    """The frames that MDAnalysis' reader counts."""
+    """The frames of a file, as MDAnalysis' reader finds and reads them."""
 
     def __init__(self, path: Path, kind: str, options: Mapping[str, Any]) -> None:
         super().__init__(path)
         self.kind, self._options = kind, options
-        if (kind in TEXT or kind in WIDTHS) and not _ends_whole(path, WIDTHS.get(kind)):
+        is_text = kind in TEXT_FORMATS or kind in NUMBER_WIDTHS
+        if is_text and not _is_complete(path, NUMBER_WIDTHS.get(kind)):
             raise SourceError(
-                f"{path}: the last line has no end, and its last number may be cut; if it is "
-                "whole, put a newline there"
+                f"{path}: the last line does not end in a newline, and its last number may be "
+                "truncated; if it is complete, append a newline"
             )
         with self._translated("opened"):
-            with warnings.catch_warnings(record=True) as warned:
+            with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 reader = self._file
-            self._warnings = [str(one.message) for one in warned if one.category is UserWarning]
+            self._warnings = [str(w.message) for w in caught if w.category is UserWarning]
             self.n_frames, self.n_atoms = int(reader.n_frames), int(reader.n_atoms)
         if (n_models := self._n_models()) > 1:
             self.close()
@@ -63,7 +65,7 @@ class WholeFile(ForeignFrames):
                 "by MDAnalysis; write them into a PDB file, of which each model is read as a frame"
             )
         first = self.read(0)
-        if kind in LAST_LINES and LAST_LINES[kind] not in _end_of(path):
+        if kind in LAST_LINES and LAST_LINES[kind] not in _tail(path):
             size = path.stat().st_size
             self.lost = (LostBytes(str(path), self.n_frames, size, 0),)
         self._take_facts(first)
@@ -75,13 +77,13 @@ class WholeFile(ForeignFrames):
         reader_class = get_reader_for(str(self.path), format=self.kind)
         if reader_class.__module__.startswith("mdio."):
             raise SourceError(f"{self.path}: no layout of mdio reads it, nor does MDAnalysis")
-        ours = ("format", "length_unit")
-        options = {name: value for name, value in self._options.items() if name not in ours}
+        names = self._options.keys() - {"format", "length_unit"}  # which are the layout's
+        options = {name: self._options[name] for name in names}
         reader = reader_class.__new__(reader_class)
         try:
             reader.__init__(str(self.path), **options)
         except BaseException:
-            # Its __del__ would fail on what is not there yet, and print that on stderr.
+            # Its __del__ would fail on missing attributes, and print that on stderr.
             with suppress(Exception):
                 reader.close()
             reader._auxs, reader.close = {}, lambda: None
@@ -94,16 +96,16 @@ class WholeFile(ForeignFrames):
             reader = self._file
             if self.n_frames == 1:
                 return snapshot_of(reader[frame])
-            forget(reader.ts)
+            clear_timestep(reader.ts)
             snapshot = snapshot_of(reader[frame])
-            for name in lacking(snapshot):
+            for name in absent_fields(snapshot):
                 if name == "positions":
                     raise ValueError("a frame without positions")
                 setattr(snapshot, name, None)
             return snapshot
 
     def _n_models(self) -> int:
-        """Return how many models a file has, of formats of which MDAnalysis reads one frame."""
+        """Return the number of models in a file of a format of which MDAnalysis reads only one."""
         if self.kind == "MMTF":
             from MDAnalysis.coordinates.MMTF import _parse_mmtf
 
@@ -113,9 +115,9 @@ class WholeFile(ForeignFrames):
         return 1 if models is None else int(models[1])
 
     def remarks(self) -> Iterator[str]:
-        """Yield notes on what is unknown, and MDAnalysis' warnings."""
-        if self.kind in UNCOUNTED:
-            yield f"{self.kind} has no number of atoms: whether some are missing cannot be told"
+        """Yield a note on the number of atoms, and MDAnalysis' warnings."""
+        if self.kind in WITHOUT_N_ATOMS:
+            yield f"{self.kind} has no number of atoms: it is unknown whether some are missing"
         for text in dict.fromkeys(self._warnings):
             yield f"MDAnalysis: {' '.join(text.split())[:200]}"
 
@@ -129,58 +131,63 @@ class WholeFile(ForeignFrames):
         )
 
 
-def _ends_whole(path: Path, width: int | None) -> bool:
-    """Return whether a text has an end of its last line, or cannot be cut there."""
-    raw = _end_of(path)
-    last = raw.rpartition(b"\n")[2]
-    if not last.strip():
+def _is_complete(path: Path, width: int | None) -> bool:
+    """Return whether the last line of a text ends, or has complete numbers of `width`."""
+    raw = _tail(path)
+    last_line = raw.rpartition(b"\n")[2]
+    if not last_line.strip():
         return True
-    return has_all_digits(raw) if width is None else len(last.rstrip()) % width == 0
+    return has_all_digits(raw) if width is None else len(last_line.rstrip()) % width == 0
 
 
-def _end_of(path: Path) -> bytes:
-    """Return the last bytes of a file, unpacked."""
-    with opened_unpacked(path) as file:
+def _tail(path: Path) -> bytes:
+    """Return the last bytes of a file, decompressed."""
+    with open_decompressed(path) as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - END_NBYTES))
+        file.seek(max(0, size - TAIL_NBYTES))
         return file.read()
 
 
-FIXED = 40
-"""Bytes of a header before the name."""
+FIXED_HEADER_NBYTES = 40
+"""Bytes of the header of a TNG block before its name."""
 MAX_HEADER = 4096
-PIECE_NBYTES = 4 << 20
-BY_CHEMFILES = "read by chemfiles, since pytng cannot: forces, if there are any, are left out"
+READ_NBYTES = 4 << 20
+CHEMFILES_NOTE = "read by chemfiles, since pytng cannot: forces, if there are any, are left out"
 
 
 def check_blocks(path: Path) -> None:
-    """Compare all blocks with their checksums; raises SourceError: one is cut or damaged."""
+    """Compare all blocks of a TNG file with their checksums.
+
+    Raises SourceError: a block is truncated or damaged.
+    """
     offset, number, size = 0, 0, path.stat().st_size
     with open(open_regular(path), "rb") as file:
         order = ">" if file.read(8)[:4] == bytes(4) else "<"
         while offset < size:
             file.seek(offset)
-            head = file.read(FIXED)
+            head = file.read(FIXED_HEADER_NBYTES)
             length, nbytes = (
-                struct.unpack(order + "qq", head[:16]) if len(head) == FIXED else (0, 0)
+                struct.unpack(order + "qq", head[:16])
+                if len(head) == FIXED_HEADER_NBYTES
+                else (0, 0)
             )
             end = offset + length + nbytes
-            if not FIXED < length <= MAX_HEADER or nbytes < 0 or end > size:
+            if not FIXED_HEADER_NBYTES < length <= MAX_HEADER or nbytes < 0 or end > size:
                 raise SourceError(
                     f"{path}: block {number} at byte {offset} says it ends at byte {end}, the file "
-                    f"has {size}: it is cut or damaged; copy it anew"
+                    f"has {size}: it is truncated or damaged; copy it again"
                 )
-            if any(expected := head[24:FIXED]):
-                digest, left = hashlib.md5(usedforsecurity=False), nbytes
+            if any(expected := head[24:FIXED_HEADER_NBYTES]):
+                digest, n_remaining = hashlib.md5(usedforsecurity=False), nbytes
                 file.seek(offset + length)
-                while left and (piece := file.read(min(left, PIECE_NBYTES))):
-                    digest.update(piece)
-                    left -= len(piece)
+                while n_remaining and (data := file.read(min(n_remaining, READ_NBYTES))):
+                    digest.update(data)
+                    n_remaining -= len(data)
                 if digest.digest() != expected:
                     raise SourceError(
                         f"{path}: block {number} at byte {offset} has the MD5 "
                         f"{digest.hexdigest()}, expected {expected.hex()}: it is damaged; copy the "
-                        "file anew"
+                        "file again"
                     )
             offset, number = end, number + 1
 
@@ -207,45 +214,49 @@ class TNGByChemfiles(ForeignFrames):
     def read(self, frame: int) -> Snapshot:
         """Return a frame; raises SourceError."""
         with self._translated(f"read at frame {frame}"):
-            whole = self._file.read_step(frame)
-        box = np.array([*whole.cell.lengths, *whole.cell.angles], np.float32)
+            source = self._file.read_step(frame)
+        box = np.array([*source.cell.lengths, *source.cell.angles], np.float32)
         return Snapshot(
-            positions=np.array(whole.positions, np.float32),
-            velocities=(np.array(whole.velocities, np.float32) if whole.has_velocities() else None),
+            positions=np.array(source.positions, np.float32),
+            velocities=(
+                np.array(source.velocities, np.float32) if source.has_velocities() else None
+            ),
             box=box if box[:3].any() else None,
-            time=float(whole["time"]) if "time" in whole.list_properties() else None,
-            step=int(whole.step),
+            time=float(source["time"]) if "time" in source.list_properties() else None,
+            step=int(source.step),
         )
 
     def _failure(self, what: str, error: BaseException) -> BaseException:
         return SourceError(
-            f"{self.path}: cannot be {what} by chemfiles ({error}); {way_out(self.path)}"
+            f"{self.path}: cannot be {what} by chemfiles ({error}); {conversion_hint(self.path)}"
         )
 
     def remarks(self) -> Iterator[str]:
-        """Yield what is not read."""
-        yield BY_CHEMFILES
+        """Yield a note on forces, which are not read."""
+        yield CHEMFILES_NOTE
 
 
 def tng_frames(path: Path, options: Mapping[str, Any]) -> ForeignFrames:
-    """Return the reader of a TNG file: pytng, or chemfiles where that cannot; raises SourceError.
+    """Return the reader of a TNG file: pytng, or chemfiles if pytng fails; raises SourceError.
 
-    pytng reads forces too, but only files whose frames all have a box, and positions as often.
+    Only pytng reads forces, but it reads only files with a box and positions in all frames.
     """
     check_blocks(path)
-    has = {name: importlib.util.find_spec(name) is not None for name in ("pytng", "chemfiles")}
-    if not any(has.values()):
+    is_installed = {
+        name: importlib.util.find_spec(name) is not None for name in ("pytng", "chemfiles")
+    }
+    if not any(is_installed.values()):
         raise SourceError(
             f"{path}: TNG files are read through the packages pytng or chemfiles, which are not "
             "installed; install one: pip install pytng"
         )
     problems = []
-    if has["pytng"]:
+    if is_installed["pytng"]:
         try:
             return WholeFile(path, "TNG", options)
         except SourceError as error:
             problems.append(f"pytng: {error.__cause__ or error}")
-    if has["chemfiles"]:
+    if is_installed["chemfiles"]:
         try:
             return TNGByChemfiles(path)
         except SourceError as error:
@@ -254,9 +265,11 @@ def tng_frames(path: Path, options: Mapping[str, Any]) -> ForeignFrames:
         problems.append(
             "chemfiles, which reads more of them, is not installed: pip install chemfiles"
         )
-    raise SourceError(f"{path}: cannot be read as TNG ({'; '.join(problems)}); {way_out(path)}")
+    raise SourceError(
+        f"{path}: cannot be read as TNG ({'; '.join(problems)}); {conversion_hint(path)}"
+    )
 
 
-def way_out(path: Path) -> str:
+def conversion_hint(path: Path) -> str:
     """Return advice on a TNG file that no package reads."""
-    return f"turn it into another format: gmx trjconv -f {path.name} -o {path.stem}.xtc"
+    return f"convert it to another format: gmx trjconv -f {path.name} -o {path.stem}.xtc"

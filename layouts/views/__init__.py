@@ -4,11 +4,11 @@ from mdio.core.errors import PlanError
 
 KEEP_ALL = "keep-all"
 OVERLAPS = ("keep-last", "keep-first", "error", KEEP_ALL)
-"""How frames whose times several files have are treated. By default `keep-last`, as restarts want
-it, but not where that would lose the greater part of what there is."""
+"""What is done with frames whose times are in several files. The default is `keep-last`, which fits
+restarts, but an error where that would drop frames without replacement."""
 
 
 def check_overlap(overlap: str | None) -> None:
-    """Refuse what is none of `OVERLAPS`, nor None, the default; raises PlanError."""
+    """Raise PlanError unless `overlap` is one of `OVERLAPS`, or None, the default."""
     if overlap is not None and overlap not in OVERLAPS:
         raise PlanError(f"the overlap is {overlap!r}; give one of {', '.join(OVERLAPS)}")

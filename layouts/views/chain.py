@@ -37,26 +37,26 @@ from mdio.layouts.registry import open_layout
 from mdio.layouts.views import KEEP_ALL, check_overlap
 from mdio.layouts.views.joining import Joining, join
 
-MAX_OPEN = 4  # members that are open at the same time: many would run out of handles
+MAX_OPEN = 4  # members that are open at the same time, since file handles are limited
 
 
 class ChainLayout(Layout):
     """Files or folders joined as one trajectory.
 
-    Times and steps are those in each file. Velocities and forces are there if any member has them,
-    and NaN in the frames of the others. Once it is open, `members` are those whose frames are read,
-    in this order, and `notes` says what was dropped or put into another order.
+    Times and steps are those in each file. It has velocities and forces if any member has them,
+    NaN in the frames of the others. Once it is open, `members` are those whose frames are read, in
+    this order, and `notes` says what was dropped or put into another order.
 
     ``info.layout`` is ``chain``, and ``info.path`` that of the first member; compression and
-    precision are kept where all members share them. Messages about bytes name the member.
+    precision are given if all members share them. Messages about bytes name the member.
 
     `members`: layouts, or paths for `open_layout`. `overlap`: what is done with frames whose times
-    several members have: one of `mdio.layouts.views.OVERLAPS`. With all but ``keep-all``,
-    members are put into the order of their times; None is ``keep-last``, but an error where members
-    look like replicas. `fields`, `options`: as for `open_layout`; passed on to it.
-    Raises ValueError, PlanError: there are no members, or an `overlap` that is none. SourceError:
-    when opened: a member cannot be read, has another number of atoms than the first, or times that
-    others have too.
+    several members have: one of `mdio.layouts.views.OVERLAPS`. Except with ``keep-all``, members
+    are put into the order of their times; None is ``keep-last``, but an error if members look like
+    replicas. `fields`, `options`: passed on to `open_layout`.
+    Raises ValueError, PlanError: there are no members, or `overlap` is unknown. SourceError, when
+    opened: a member cannot be read, has another number of atoms than the first, or times that
+    others have, too.
     """
 
     name = "chain"
@@ -64,7 +64,7 @@ class ChainLayout(Layout):
         options=None,
     )
     members: tuple[Layout, ...] = ()
-    # What is `_opened_state`: info, those of members, joining, boundaries.
+    # `_opened_state` is info, infos of the members, joining, boundaries.
 
     def __init__(
         self,
@@ -83,19 +83,19 @@ class ChainLayout(Layout):
         )
         if not self.members:
             raise ValueError("a chain needs one trajectory at least")
-        options.pop("cache", None)  # each member's own
+        options.pop("cache", None)  # the members have it
         super().__init__(self.members[0].path, fields=fields, **options)
-        self._given = self.members
+        self._all_members = self.members
         self._joining: Joining | None = None
         self._infos: list[TrajectoryInfo] = []
-        self._own_boundaries: dict[int, NDArray[np.int64]] = {}
-        self._opened = Handles[Layout, Layout](lambda member: member, MAX_OPEN)
+        self._member_boundaries: dict[int, NDArray[np.int64]] = {}
+        self._open_members = Handles[Layout, Layout](lambda member: member, MAX_OPEN)
         self._edges = np.zeros(1, np.int64)
         self._starts: list[int] = []
 
     @classmethod
     def sniff(cls, path: Path) -> bool:  # noqa: ARG003
-        """Return False: a chain is not something on disk."""
+        """Return False: no path is a chain."""
         return False
 
     def _open(self) -> TrajectoryInfo:
@@ -110,7 +110,7 @@ class ChainLayout(Layout):
             self._infos = self._opened_state[1]
             self._set_edges()
             return cast(TrajectoryInfo, self._opened_state[0])
-        timed, steps_ps, stepped = self._learn()
+        has_times, steps_ps, has_steps = self._inspect_members()
         first = self._infos[0]
         for info in self._infos:
             if info.n_atoms != first.n_atoms:
@@ -120,45 +120,47 @@ class ChainLayout(Layout):
                 )
         if self._joining is None:
             self._joining = join(
-                self._infos, timed, self._read_times, self.overlap, steps_ps, stepped
+                self._infos, has_times, self._read_times, self.overlap, steps_ps, has_steps
             )
-        self._arrange()
+        self._select_members()
         return self._describe()
 
-    def _learn(self) -> tuple[list[bool], list[float | None], list[bool]]:
-        """Ask each member, while it is open, for all that will be asked of it but frames.
+    def _inspect_members(self) -> tuple[list[bool], list[float | None], list[bool]]:
+        """Open each member once, for all that is needed of it except frames.
 
-        Returns whether the times of each are its own, where that matters, the lengths of the steps
-        that they count, and whether they number steps where they have no times.
+        Returns for each: whether it has times of its own (True if that does not matter), the length
+        of its integration steps, and whether it numbers them.
         """
-        self.members = self._given
-        self._infos, self._own_boundaries, timed, steps_ps, stepped = [], {}, [], [], []
+        self.members = self._all_members
+        self._infos, self._member_boundaries, has_times, steps_ps, has_steps = [], {}, [], [], []
         for number in range(len(self.members)):
-            member = self._use(number)
+            member = self._open_member(number)
             self._infos.append(member.info)
             timing = member.timing
-            timed.append(self.overlap == KEEP_ALL or timing.has_times)
+            has_times.append(self.overlap == KEEP_ALL or timing.has_times)
             steps_ps.append(timing.step_ps)
-            stepped.append(self.overlap != KEEP_ALL and timing.has_steps)
+            has_steps.append(self.overlap != KEEP_ALL and timing.has_steps)
             if type(member).boundaries is not Layout.boundaries:
-                self._own_boundaries[number] = member.boundaries()
-        return timed, steps_ps, stepped
+                self._member_boundaries[number] = member.boundaries()
+        return has_times, steps_ps, has_steps
 
     def _read_times(self, number: int, start: int, stop: int) -> FrameBlock:
-        return self._use(number).read(start, stop, atoms=[])
+        return self._open_member(number).read(start, stop, atoms=[])
 
     def _time_ps(self, number: int, frame: int) -> float:
         return float(self._read_times(number, frame, frame + 1).time[0])
 
-    def _arrange(self) -> None:
-        """Keep of the members, and of what is known of them, what was chosen, in its order."""
+    def _select_members(self) -> None:
+        """Select the members of the joining, their infos and boundaries, in its order."""
         assert self._joining is not None
         numbers = [number for number, *_ in self._joining.parts]
-        own = self._own_boundaries
-        self._own_boundaries = {place: own[n] for place, n in enumerate(numbers) if n in own}
+        boundaries = self._member_boundaries
+        self._member_boundaries = {
+            place: boundaries[n] for place, n in enumerate(numbers) if n in boundaries
+        }
         self._infos = [self._infos[number] for number in numbers]
-        self.members = tuple(self._given[number] for number in numbers)
-        for member in {*self._given} - {*self.members}:
+        self.members = tuple(self._all_members[number] for number in numbers)
+        for member in {*self._all_members} - {*self.members}:
             member.close()
         self._set_edges()
 
@@ -180,7 +182,7 @@ class ChainLayout(Layout):
         if self._member_runs[0][2] - start == 1 and len(infos) > 1:
             dt_ps = self._time_ps(1, self._member_runs[1][1]) - time_first_ps
         distinct = list({id(info): info for info in infos}.values())
-        alike = len({(info.compression, info.precision) for info in infos}) == 1
+        share_encoding = len({(info.compression, info.precision) for info in infos}) == 1
         steps = first.field_precisions
         return TrajectoryInfo(
             layout=self.name,
@@ -194,8 +196,8 @@ class ChainLayout(Layout):
             has_forces=any(info.has_forces for info in infos),
             has_box=first.has_box,
             sparse=sparse_fields(infos),
-            compression=first.compression if alike else None,
-            precision=first.precision if alike else None,
+            compression=first.compression if share_encoding else None,
+            precision=first.precision if share_encoding else None,
             rounding=Rounding(
                 steps if all(info.field_precisions == steps for info in infos) else {},
                 all(info.xtc_integers for info in infos),
@@ -203,9 +205,9 @@ class ChainLayout(Layout):
             nbytes=sum(info.nbytes for info in distinct),
             flaws=Flaws(
                 lost=tuple(
-                    replace(one, first=int(self._edges[infos.index(info)]))
+                    replace(lost, first=int(self._edges[infos.index(info)]))
                     for info in distinct
-                    for one in info.lost
+                    for lost in info.lost
                 ),
                 made_up=tuple(dict.fromkeys(text for info in infos for text in info.made_up)),
             ),
@@ -213,12 +215,12 @@ class ChainLayout(Layout):
 
     @property
     def stretches(self) -> tuple[Stretch, ...]:
-        """Those of its members, by its own numbers of frames."""
+        """Stretches of its members, with frames numbered as in the chain."""
         return tuple(
-            replace(one, frame=int(edge) + one.frame - start)
+            replace(stretch, frame=int(edge) + stretch.frame - start)
             for (member, start, stop), edge in zip(self.member_runs, self._edges, strict=False)
-            for one in member.stretches
-            if start <= one.frame < stop
+            for stretch in member.stretches
+            if start <= stretch.frame < stop
         )
 
     def files(self) -> Iterator[Layout]:
@@ -227,9 +229,9 @@ class ChainLayout(Layout):
             yield from member.files()
 
     def preopened(self) -> Layout:
-        """Return a chain that pickles with what is known of its members.
+        """Return a chain that is pickled with the infos and boundaries of its members.
 
-        A worker then opens just the files that its blocks lie in, not all of them.
+        A worker then opens only the files of its blocks.
         """
         if self._opened_state is not None:
             return self
@@ -244,7 +246,7 @@ class ChainLayout(Layout):
 
     @property
     def member_runs(self) -> list[tuple[Layout, int, int]]:
-        """The members whose frames are read, in order, and which: first, one beyond the last."""
+        """Members in order, each with the run of its frames that is read: start and stop."""
         _ = self.info
         return self._member_runs
 
@@ -256,7 +258,7 @@ class ChainLayout(Layout):
 
     @property
     def joined(self) -> dict[str, Any] | None:
-        """How files were joined, for `open_source` to do it again; None if just as given."""
+        """How files were joined, for `open_source` to repeat it; None for all frames in order."""
         joining = self._joining
         if joining is None or not joining.changes:
             return None
@@ -264,7 +266,7 @@ class ChainLayout(Layout):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on what was dropped, put into another order or is missing; opens it if need be."""
+        """Notes on what was dropped, reordered or is missing; opens the chain if it is not open."""
         if self._joining is None:
             _ = self.info
         assert self._joining is not None
@@ -277,34 +279,38 @@ class ChainLayout(Layout):
     def frame_data(self) -> FrameData:
         """Return the data of all members; see `Layout.frame_data`."""
         _ = self.info
-        parts = [(one.frame_data(), start, stop) for one, start, stop in self.member_runs]
         return concatenate_columns(
-            [{name: v[a:b] for name, v in data.items()} for data, a, b in parts]
+            [
+                {name: values[start:stop] for name, values in member.frame_data().items()}
+                for member, start, stop in self.member_runs
+            ]
         )
 
     def _close(self) -> None:
-        self._opened.close()
+        self._open_members.close()
 
-    def _use(self, number: int) -> Layout:
-        """Return a member, and close the one that was used longest ago if too many are open."""
-        return self._opened[self.members[number]]
+    def _open_member(self, number: int) -> Layout:
+        """Return an open member; close the least recently used one if too many are open."""
+        return self._open_members[self.members[number]]
 
     def boundaries(self) -> NDArray[np.int64]:
-        """Return where the members, and the pieces of each, begin."""
+        """Return where the members, and the chunks or files of each, begin."""
         if self._opened_state is not None:
             return np.asarray(self._opened_state[-1])
         _ = self.info
         edges = []
         for number, info in enumerate(self._infos):
-            own = self._own_boundaries.get(number)
-            own = chunk_boundaries(info) if own is None else own
+            boundaries = self._member_boundaries.get(number)
+            boundaries = chunk_boundaries(info) if boundaries is None else boundaries
             start, count = self._starts[number], self._edges[number + 1] - self._edges[number]
-            own = own[slice(*np.searchsorted(own, [start + 1, start + count]))] - start
-            edges.append(np.concatenate([[0] if count else [], own]) + self._edges[number])
+            boundaries = (
+                boundaries[slice(*np.searchsorted(boundaries, [start + 1, start + count]))] - start
+            )
+            edges.append(np.concatenate([[0] if count else [], boundaries]) + self._edges[number])
         return np.concatenate([*edges, self._edges[-1:]]).astype(np.int64)
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (member, first of its frames, one beyond the last) of a run of frames."""
+        """Yield (number of the member, start, stop of its frames) of a run of frames."""
         for number, first, last in runs_of_parts(self._edges, start, stop):
             yield number, first + self._starts[number], last + self._starts[number]
 
@@ -321,30 +327,31 @@ class ChainLayout(Layout):
 
     def _members_of(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
         for number, first, last in self._pieces(start, stop):
-            if first < last and self._use(number).info:
-                yield self._use(number), first, last
+            if first < last and self._open_member(number).info:
+                yield self._open_member(number), first, last
 
     def _read_member(
         self, number: int, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
         fill_absent(block, self._infos[number])
         if start < stop:  # a member may have no frames
-            self._use(number).read(start, stop, atoms=atoms, out=block)
+            self._open_member(number).read(start, stop, atoms=atoms, out=block)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._opened_state is not None:
             options: dict[str, Any] = {"fields": self.members[0].fields}
             return (_chain, (self.members, options, self._joining, self._opened_state))
         options = {**self.options, "overlap": self.overlap, "fields": self.fields}
-        return (_chain, (self._given, options, self._joining))
+        return (_chain, (self._all_members, options, self._joining))
 
     def __repr__(self) -> str:
-        more = len(self.members) - 1
-        return self._summary(f"{str(self.members[0].path)!r}" + f" and {more:,} more" * (more > 0))
+        n_others = len(self.members) - 1
+        suffix = f" and {n_others:,} more" if n_others else ""
+        return self._summary(f"{str(self.members[0].path)!r}{suffix}")
 
 
 def chain_parts(members: Sequence[Layout], joining: Joining) -> ChainLayout:
-    """Return a chain of frames that were chosen before."""
+    """Return a chain of the frames of an earlier `joining`."""
     return _chain(tuple(members), {"overlap": KEEP_ALL}, joining)
 
 
@@ -355,7 +362,7 @@ def _chain(
     state: tuple[Any, ...] | None = None,
 ) -> ChainLayout:
     chain = ChainLayout(members, **options)
-    chain._joining = joining  # decided once, for all processes
+    chain._joining = joining  # the same for all processes
     chain._opened_state = state
     return chain
 
@@ -363,5 +370,5 @@ def _chain(
 def _preopened(member: Layout) -> Layout:
     preopened: Layout = member.preopened()
     if preopened is not member:
-        member.close()  # a chain of many leaves few of them open
+        member.close()  # file handles are limited
     return preopened

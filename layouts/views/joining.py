@@ -1,10 +1,10 @@
-"""Several files become one trajectory: frames in the order of their times, none twice.
+"""Joining files to one trajectory: frames in the order of their times, without duplicates.
 
 `join` concatenates files. `merge` inserts the frames of one trajectory into another, matched frame
-by frame, by time or by step. Frames that both have with equal contents show that both belong to one
-trajectory; so do frames between two such frames that only one of them has. Where contents differ,
+by frame, by time or by step. Common frames with equal contents show that both belong to one
+trajectory; so do frames between two common ones that only one of them has. Where contents differ,
 or where frames alternate without a common one, the two are branches, as after a restart: the
-continuation wins if it lasts to the end, otherwise the user decides.
+continuation is kept if it lasts to the end, otherwise the user decides.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RUN_FRAMES = 65536
 ROUNDING = 1e-6
 """Relative rounding error of times, which most files store in single precision."""
 GAP = 1.5
-"""Intervals between two files from which on a note reports a gap."""
+"""A note reports a gap between two files that is longer than this many intervals of frames."""
 
 ReadTimes = Callable[[int, int, int], FrameBlock]
 """Takes the number of a file, start and stop; returns times and steps of these frames."""
@@ -39,7 +39,7 @@ ReadTimes = Callable[[int, int, int], FrameBlock]
 class Joining:
     """Which frames of which files follow each other.
 
-    Attributes: `parts`: (number of the input file, first frame, one beyond the last), in order.
+    Attributes: `parts`: (number of the input file, start, stop), in order.
     `notes`: a sentence for everything that was dropped, reordered or is missing. `changes`: whether
     the result differs from all frames of all files in input order.
     """
@@ -59,8 +59,8 @@ def join(
 ) -> Joining:
     """Decide which frames of which files follow each other.
 
-    Only times are read, and only of frames that may be duplicates. For formats without times that
-    number integration steps, steps take the place of times.
+    Only times are read, and only of frames that may be duplicates. For formats that number
+    integration steps but have no times, steps are used instead of times.
 
     `infos`: one for each file, in input order. `has_times`: whether a file stores times; if one
     does not, files are joined in input order. `read`: reads times and steps. `overlap`: one of
@@ -73,9 +73,9 @@ def join(
     """
     check_overlap(overlap)
     numbers = [number for number, info in enumerate(infos) if info.n_frames]
-    everything = Joining(tuple((n, 0, infos[n].n_frames) for n in range(len(infos))))
+    all_frames = Joining(tuple((n, 0, infos[n].n_frames) for n in range(len(infos))))
     if overlap == KEEP_ALL or len(numbers) < 2:
-        return everything
+        return all_frames
     by_steps = bool(has_steps) and all(has_steps[n] for n in numbers)
     if not by_steps and not all(has_times[n] for n in numbers):
         untimed = next(infos[n] for n in numbers if not has_times[n])
@@ -84,22 +84,22 @@ def join(
                 f"{untimed.path}: its format holds no times by which --overlap {overlap} could be "
                 f"followed; give --overlap {KEEP_ALL} to join files in the order given"
             )
-        return replace(everything, notes=_restarted_times(infos, numbers))
+        return replace(all_frames, notes=_restarted_times(infos, numbers))
     if by_steps:
         infos, read = _by_steps(infos, numbers, read)
     paths = [info.path for info in infos]
-    repeated = [path for path, count in Counter(paths).items() if count > 1]
-    if overlap is None and repeated:
+    duplicates = [path for path, count in Counter(paths).items() if count > 1]
+    if overlap is None and duplicates:
         note = (
-            f"{repeated[0]}: given more than once, so all frames of all files are joined as given"
+            f"{duplicates[0]}: given more than once, so all frames of all files are joined as given"
         )
-        return replace(everything, notes=(note,))
+        return replace(all_frames, notes=(note,))
     unit = "steps" if by_steps else "ps"
     for number in numbers:
         info = infos[number]
         if not info.time_first_ps <= info.time_last_ps:  # NaN too
             if overlap is None:
-                return everything
+                return all_frames
             raise SourceError(
                 f"{info.path}: its times go from {info.time_first_ps:g} to "
                 f"{info.time_last_ps:g} {unit}, so that it cannot be joined by time; "
@@ -121,22 +121,22 @@ def _restarted_times(infos: Sequence[TrajectoryInfo], numbers: Sequence[int]) ->
 def _by_steps(
     infos: Sequence[TrajectoryInfo], numbers: Sequence[int], read: ReadTimes
 ) -> tuple[Sequence[TrajectoryInfo], ReadTimes]:
-    """Return `infos` and `read` with steps in the place of times."""
+    """Return `infos` and `read` with steps instead of times."""
 
     def read_steps(number: int, start: int, stop: int) -> FrameBlock:
         block = read(number, start, stop)
         return replace(block, time=block.step.astype(float))
 
-    stepped = list(infos)
+    step_infos = list(infos)
     for number in numbers:
         last = infos[number].n_frames - 1
         first, second, end = (
             float(read(number, frame, frame + 1).step[0]) for frame in (0, min(1, last), last)
         )
-        stepped[number] = infos[number].replace(
+        step_infos[number] = infos[number].replace(
             time_first_ps=first, time_last_ps=end, dt_ps=second - first
         )
-    return stepped, read_steps
+    return step_infos, read_steps
 
 
 class _Joiner:
@@ -167,8 +167,8 @@ class _Joiner:
             self._drop_ends(order, runs)
         parts = tuple((n, *runs[n]) for n in order if runs[n][0] < runs[n][1])
         self._note_gaps(parts)
-        everything = tuple((n, 0, infos[n].n_frames) for n in numbers)
-        return Joining(parts, tuple(self.notes), changes=parts != everything)
+        all_frames = tuple((n, 0, infos[n].n_frames) for n in numbers)
+        return Joining(parts, tuple(self.notes), changes=parts != all_frames)
 
     def _slack(self, time_ps: float, *infos: TrajectoryInfo) -> float:
         """Return the largest difference of two times that count as equal."""
@@ -183,13 +183,13 @@ class _Joiner:
         begin, slack = later.time_first_ps, self._slack(later.time_first_ps, earlier, later)
         if earlier.time_last_ps < begin - slack:
             return
-        both = " and ".join(
+        texts = " and ".join(
             f"{info.path} ({info.time_first_ps:g} to {info.time_last_ps:g} {self.unit})"
             for info in (earlier, later)
         )
         if self.overlap == "error":
             raise SourceError(
-                f"{both} overlap in time; give --overlap keep-last or keep-first to keep the "
+                f"{texts} overlap in time; give --overlap keep-last or keep-first to keep the "
                 f"frames of one of them, or {KEEP_ALL} to join the files as they are"
             )
         if self.overlap is not None:
@@ -199,65 +199,65 @@ class _Joiner:
             *cast("tuple[float, float]", steps), rel_tol=1e-5
         ):
             raise SourceError(
-                f"{both} count integration steps of {steps[0]:g} and {steps[1]:g} ps from the "
+                f"{texts} count integration steps of {steps[0]:g} and {steps[1]:g} ps from the "
                 "beginning of the simulation, so that their times do not show whether they "
                 f"overlap: give --overlap {KEEP_ALL} if each continues the one before, or "
                 "keep-last, keep-first to trust these times"
             )
         if abs(begin - earlier.time_first_ps) <= slack:
             raise SourceError(
-                f"{both} begin at the same time, as replicas do: they are not parts of one "
+                f"{texts} begin at the same time, as replicas do: they are not parts of one "
                 f"trajectory. Convert each by itself, or give --overlap {KEEP_ALL} to join them "
                 "as they are (or keep-last, keep-first to keep the frames of one of them)"
             )
         if later.time_last_ps < earlier.time_last_ps - slack:
             raise SourceError(
-                f"{both} overlap in time, and the second ends before the first. Give --overlap "
+                f"{texts} overlap in time, and the second ends before the first. Give --overlap "
                 "keep-last to continue with the second all the same, keep-first to keep the first, "
                 f"or {KEEP_ALL} to join the files as they are"
             )
 
     def _drop_ends(self, order: Sequence[int], runs: dict[int, tuple[int, int]]) -> None:
-        """Let each file end before any later one begins."""
-        begin, winner = math.inf, order[-1]
+        """Drop frames at the end of each file from where the next one begins."""
+        begin, keeper = math.inf, order[-1]
         for number in reversed(order):
             info = self.infos[number]
             if begin < math.inf:
-                stop = self._end_before(number, winner)
+                stop = self._stop_before(number, keeper)
                 runs[number] = (0, stop)
-                self._note_dropped(number, stop, info.n_frames, winner)
-            begin, winner = info.time_first_ps, number
+                self._note_dropped(number, stop, info.n_frames, keeper)
+            begin, keeper = info.time_first_ps, number
 
-    def _end_before(self, number: int, winner: int) -> int:
+    def _stop_before(self, number: int, keeper: int) -> int:
         info = self.infos[number]
-        begin_ps = self.infos[winner].time_first_ps
-        slack = self._slack(begin_ps, info, self.infos[winner])
+        begin_ps = self.infos[keeper].time_first_ps
+        slack = self._slack(begin_ps, info, self.infos[keeper])
         if info.time_last_ps < begin_ps - slack:
             return info.n_frames
-        begin_step = int(self.read(winner, 0, 1).step[0])
+        begin_step = int(self.read(keeper, 0, 1).step[0])
         for stop in range(info.n_frames, 0, -RUN_FRAMES):
             start = max(0, stop - RUN_FRAMES)
             block = self.read(number, start, stop)
-            before = block.time < begin_ps - slack
-            same = np.abs(block.time - begin_ps) <= slack
-            if np.count_nonzero(same) > 1:  # times are too coarse; steps are not
-                before |= same & (block.step < begin_step)
-            if before.any():
-                return start + int(np.flatnonzero(before)[-1]) + 1
+            is_before = block.time < begin_ps - slack
+            is_same = np.abs(block.time - begin_ps) <= slack
+            if np.count_nonzero(is_same) > 1:  # times are too coarse; steps are not
+                is_before |= is_same & (block.step < begin_step)
+            if is_before.any():
+                return start + int(np.flatnonzero(is_before)[-1]) + 1
         return 0
 
     def _drop_beginnings(self, order: Sequence[int], runs: dict[int, tuple[int, int]]) -> None:
-        """Let each file begin after all earlier ones have ended."""
+        """Drop frames at the beginning of each file up to where the earlier ones end."""
         last = order[0]
         for number in order[1:]:
             info = self.infos[number]
-            start = self._begin_after(number, last)
+            start = self._start_after(number, last)
             runs[number] = (start, info.n_frames)
             self._note_dropped(number, 0, start, last)
             if start < info.n_frames:
                 last = number
 
-    def _begin_after(self, number: int, last: int) -> int:
+    def _start_after(self, number: int, last: int) -> int:
         info, earlier = self.infos[number], self.infos[last]
         end_ps = earlier.time_last_ps
         slack = self._slack(end_ps, info, earlier)
@@ -266,26 +266,26 @@ class _Joiner:
         end_step = int(self.read(last, earlier.n_frames - 1, earlier.n_frames).step[0])
         for start in range(0, info.n_frames, RUN_FRAMES):
             block = self.read(number, start, min(start + RUN_FRAMES, info.n_frames))
-            after = block.time > end_ps + slack
-            same = np.abs(block.time - end_ps) <= slack
-            if np.count_nonzero(same) > 1:
-                after |= same & (block.step > end_step)
-            if after.any():
-                return start + int(np.argmax(after))
+            is_after = block.time > end_ps + slack
+            is_same = np.abs(block.time - end_ps) <= slack
+            if np.count_nonzero(is_same) > 1:
+                is_after |= is_same & (block.step > end_step)
+            if is_after.any():
+                return start + int(np.argmax(is_after))
         return info.n_frames
 
-    def _note_dropped(self, number: int, start: int, stop: int, winner: int) -> None:
+    def _note_dropped(self, number: int, start: int, stop: int, keeper: int) -> None:
         if start == stop:
             return
         first_ps = self.read(number, start, start + 1).time[0]
         last_ps = self.read(number, stop - 1, stop).time[0]
-        taken = self.infos[winner]
-        has_all = last_ps <= taken.time_last_ps + self._slack(last_ps, taken)
-        begins = f"continues from {taken.time_first_ps:g} {self.unit} on"
+        keeper_info = self.infos[keeper]
+        has_all = last_ps <= keeper_info.time_last_ps + self._slack(last_ps, keeper_info)
+        continuation = f"continues from {keeper_info.time_first_ps:g} {self.unit} on"
         self.notes.append(
             f"{self.infos[number].path}: {frames_text(start, stop)} ({first_ps:g} to {last_ps:g} "
-            f"{self.unit}) dropped, since {taken.path} "
-            f"{'has these times too' if has_all else begins}"
+            f"{self.unit}) dropped, since {keeper_info.path} "
+            f"{'has these times too' if has_all else continuation}"
         )
 
     def _note_gaps(self, parts: Sequence[tuple[int, int, int]]) -> None:
@@ -329,10 +329,10 @@ class FrameKeys:
 class Merged:
     """The frames of the result, in order.
 
-    Attributes: `old_frames`, `new_frames`: number of the frame in the old and in the new
-    trajectory; -1 where it has none. `added`: whether it is taken from the new one. `unit`: unit of
-    the keys: ps or steps. `equal`: whether both have it, with the same contents. `notes`: what was
-    replaced or dropped.
+    Attributes: `old_frames`, `new_frames`: number of each frame in the old and in the new
+    trajectory; -1 if it is not in that one. `added`: whether it is taken from the new one. `unit`:
+    of the keys: ps or steps. `equal`: whether both have it, with the same contents. `notes`: on
+    frames that were replaced or dropped.
     """
 
     old_frames: Numbers
@@ -343,15 +343,17 @@ class Merged:
     notes: tuple[str, ...] = ()
 
 
-def merge(old: FrameKeys, new: FrameKeys, same: SameContents, overlap: str | None) -> Merged:
+def merge(
+    old: FrameKeys, new: FrameKeys, same_contents: SameContents, overlap: str | None
+) -> Merged:
     """Insert frames of `new` into `old`.
 
-    `overlap`: which of two differing frames is kept: one of `OVERLAPS` but ``keep-all``; None takes
-    those of `new` where it lasts to the end, or where single frames differ, and raises where that
+    `overlap`: which of two differing frames is kept: one of `OVERLAPS` except ``keep-all``; None
+    keeps those of `new` if it lasts to the end, or if single frames differ, and raises if that
     would drop frames of `old` without a replacement.
-    Raises SourceError: the result is ambiguous; or frames are duplicates, and must not be.
+    Raises SourceError: the result is ambiguous; or `overlap` is ``error`` and there are duplicates.
     """
-    return _Merger(old, new, same, overlap).merge()
+    return _Merger(old, new, same_contents, overlap).merge()
 
 
 def match_keys(
@@ -372,13 +374,12 @@ def match_keys(
             raise SourceError(
                 f"{keys.path}: its times do not ascend (frame {frame + 1} at "
                 f"{keys.time[frame + 1]:g} ps follows {keys.time[frame]:g} ps), so that frames "
-                f"cannot be matched; give --overlap {KEEP_ALL} to add all frames behind those that "
-                "are there"
+                f"cannot be matched; give --overlap {KEEP_ALL} to append all frames"
             )
     untimed = next(keys for keys in both if not keys.has_times)
     raise SourceError(
         f"{untimed.path}: has no times or steps of its own by which frames could be matched; give "
-        f"--overlap {KEEP_ALL} to add all frames behind those that are there"
+        f"--overlap {KEEP_ALL} to append all frames"
     )
 
 
@@ -394,26 +395,25 @@ def lack_own_times(old: FrameKeys, new: FrameKeys) -> bool:
     )
 
 
-def merge_counted(old: FrameKeys, new: FrameKeys, same: SameContents) -> Merged:
-    """Append frames of a file without times or steps, but for those that `old` has already.
+def merge_counted(old: FrameKeys, new: FrameKeys, same_contents: SameContents) -> Merged:
+    """Append frames of a file without times or steps, except those that `old` has already.
 
-    It has them if `new` is a file that was added before and has grown since.
-    Raises SourceError: it begins as frames of `old` do, and continues differently.
+    `old` has them if `new` was appended before and has grown since.
+    Raises SourceError: `new` begins like frames of `old`, and continues differently.
     """
     n_old, n_new = len(old.time), len(new.time)
     begin, n_equal = n_old, 0
     for start in np.flatnonzero(old.time == new.time[0]).tolist():
         frames = np.arange(min(n_old - start, n_new))
-        if not same(frames[:1] + start, frames[:1]).all():
+        if not same_contents(frames[:1] + start, frames[:1]).all():
             continue
-        equal = same(frames + start, frames)
+        equal = same_contents(frames + start, frames)
         if not equal.all() or start + len(frames) < n_old < start + n_new:
             differing = len(frames) if equal.all() else int(np.argmin(equal))
             raise SourceError(
                 f"{new.path}: begins as frame {start} of {old.path} does, but its frame "
                 f"{differing} is not the one that follows there, and there are no times or steps "
-                f"that tell frames apart; give --overlap {KEEP_ALL} to add all frames behind those "
-                "that are there"
+                f"that tell frames apart; give --overlap {KEEP_ALL} to append all frames"
             )
         begin, n_equal = start, len(frames)
         break
@@ -438,18 +438,18 @@ def match_frames(
         return np.empty(0, np.int64), np.empty(0, np.int64)
     slack = np.zeros(len(new))
     if unit == "ps":
-        apart = min(np.diff(keys).min(initial=np.inf) for keys in (old, new))
-        slack = np.minimum(ROUNDING * np.abs(new), apart / 4)
+        spacing = min(np.diff(keys).min(initial=np.inf) for keys in (old, new))
+        slack = np.minimum(ROUNDING * np.abs(new), spacing / 4)
     nearest = np.searchsorted(old, new - slack).clip(max=len(old) - 1)
     matched = np.flatnonzero(np.abs(old[nearest] - new) <= slack)
     return nearest[matched].astype(np.int64), matched.astype(np.int64)
 
 
 class _Merger:
-    """Arrays have an element for each frame of either trajectory, in the order of keys."""
+    """Merges two trajectories; its arrays have an element for each frame, in the order of keys."""
 
     def __init__(
-        self, old: FrameKeys, new: FrameKeys, same: SameContents, overlap: str | None
+        self, old: FrameKeys, new: FrameKeys, same_contents: SameContents, overlap: str | None
     ) -> None:
         self.old, self.new, self.overlap = old, new, overlap
         old_keys, new_keys, self.unit = match_keys(old, new)
@@ -459,15 +459,17 @@ class _Merger:
         partner = np.full(len(old_keys), -1)
         partner[old_matched] = new_matched
         differs = np.zeros(len(old_keys), bool)
-        differs[old_matched] = ~same(old_matched, new_matched)
-        alone = np.setdiff1d(np.arange(len(new_keys)), new_matched)
-        keys = np.concatenate([old_keys, new_keys[alone]])
+        differs[old_matched] = ~same_contents(old_matched, new_matched)
+        unmatched = np.setdiff1d(np.arange(len(new_keys)), new_matched)
+        keys = np.concatenate([old_keys, new_keys[unmatched]])
         order = np.argsort(keys, kind="stable")
         self.keys = keys[order]
-        none = np.full(len(alone), -1)
-        self.old_frames = np.concatenate([np.arange(len(old_keys)), none])[order].astype(np.int64)
-        self.new_frames = np.concatenate([partner, alone])[order].astype(np.int64)
-        self.differs = np.concatenate([differs, np.zeros(len(alone), bool)])[order]
+        missing = np.full(len(unmatched), -1)
+        self.old_frames = np.concatenate([np.arange(len(old_keys)), missing])[order].astype(
+            np.int64
+        )
+        self.new_frames = np.concatenate([partner, unmatched])[order].astype(np.int64)
+        self.differs = np.concatenate([differs, np.zeros(len(unmatched), bool)])[order]
         self.is_old = self.old_frames >= 0
         self.is_new = self.new_frames >= 0
         self.equal = self.is_old & self.is_new & ~self.differs
@@ -480,36 +482,36 @@ class _Merger:
 
     def merge(self) -> Merged:
         if self.overlap == "error" and self.n_matched:
-            raise self._refusal(
+            raise self._overlap_error(
                 self.is_old & self.is_new, "are there already", "leave out --overlap error, or give"
             )
-        zone = np.cumsum(self.equal)
+        zone = np.cumsum(self.equal)  # a zone is a common, equal frame and those up to the next
         last = int(zone[-1]) if len(zone) else 0
         differ, only_old, only_new = (
             np.bincount(zone[mask], minlength=last + 1) > 0
             for mask in (self.differs, self.is_old & ~self.is_new, ~self.is_old)
         )
         numbers = np.arange(last + 1)
-        unsure = differ | (only_old & only_new & ((numbers == 0) | (numbers == last)))
-        for number in np.flatnonzero(unsure):
+        is_undecided = differ | (only_old & only_new & ((numbers == 0) | (numbers == last)))
+        for number in np.flatnonzero(is_undecided):
             begin, end = np.searchsorted(zone, [number, number + 1])
             begin += bool(self.equal[begin])
-            if self._is_of_two_branches(slice(begin, end)):
+            if self._has_two_branches(slice(begin, end)):
                 self._decide(slice(begin, end))
-        dropped = ~self.retained & self.is_old
+        is_dropped = ~self.retained & self.is_old
         for mask, change, reason in (
             (self.added & self.is_old, "replaced by those of", "which differ"),
-            (dropped, "dropped, since they are not of the branch of", "which continues there"),
+            (is_dropped, "dropped, since they are not of the branch of", "which continues there"),
         ):
             if mask.any():
                 self.notes.append(
                     f"{self.old.path}: {self._count(mask)} {change} {self.new.path}, {reason}"
                 )
-        left_out = ~self.retained & ~self.is_old | self.ignored
-        if left_out.any():
-            n_frames = plural(int(np.count_nonzero(left_out)), "frame")
+        is_ignored = ~self.retained & ~self.is_old | self.ignored
+        if is_ignored.any():
+            n_frames = plural(int(np.count_nonzero(is_ignored)), "frame")
             self.notes.append(
-                f"{n_frames} of {self.new.path} ({self._span(left_out)}) left out, since "
+                f"{n_frames} of {self.new.path} ({self._span(is_ignored)}) left out, since "
                 f"{self.old.path} has others there"
             )
         retained = self.retained
@@ -522,53 +524,53 @@ class _Merger:
             tuple(self.notes),
         )
 
-    def _is_of_two_branches(self, zone: slice) -> bool:
-        """Return whether frames between two common ones cannot all be of one trajectory."""
+    def _has_two_branches(self, zone: slice) -> bool:
+        """Return whether frames between two common ones cannot all belong to one trajectory."""
         if self.differs[zone].any():
             return True
         is_new, keys = ~self.is_old[zone], self.keys[zone]
-        turns = np.flatnonzero(np.diff(is_new)) + 1
-        for first, end in pairwise(turns.tolist()):
+        switches = np.flatnonzero(np.diff(is_new)) + 1
+        for first, end in pairwise(switches.tolist()):
             gap = self.gap if is_new[first] else self.new_gap
             if keys[end] - keys[first - 1] <= gap:
                 return True
         return False
 
     def _decide(self, zone: slice) -> None:
-        inside = np.arange(zone.start, zone.stop)
-        new = inside[self.is_new[zone]]
+        indices = np.arange(zone.start, zone.stop)
+        new = indices[self.is_new[zone]]
         begin, end = int(new[0]), int(new[-1]) + 1
-        between = inside[(inside >= begin) & (inside < end) & ~self.is_new[zone]]
-        behind = inside[inside >= end]
+        old_between = indices[(indices >= begin) & (indices < end) & ~self.is_new[zone]]
+        old_after = indices[indices >= end]
         is_tail = zone.stop == len(self.keys)
-        if len(behind):
-            frame = int(self.old_frames[behind[0]])
+        if len(old_after):
+            frame = int(self.old_frames[old_after[0]])
             if self.old_keys[frame] - self.old_keys[frame - 1] > self.gap:
-                behind = behind[:0]  # these are a part of their own
-        different = self.differs.copy()
-        different[: zone.start] = different[zone.stop :] = False
+                old_after = old_after[:0]  # after a gap: another part, which is retained
+        differing = self.differs.copy()
+        differing[: zone.start] = differing[zone.stop :] = False
         if self.overlap == "error":
-            raise self._refusal(different, "differ", "give")
+            raise self._overlap_error(differing, "differ", "give")
         if self.overlap == "keep-first":
-            old = inside[self.is_old[zone]]
+            old = indices[self.is_old[zone]]
             self.retained[old[0] : old[-1] + 1] &= self.is_old[old[0] : old[-1] + 1]
             self.ignored[zone] = self.differs[zone]
             return
         if self.overlap is None:
             if is_tail and zone.start == 0 and begin == 0:
-                raise self._refused_as_replica()
-            if len(between) and not is_tail:
-                raise self._refusal(
-                    different,
-                    f"differ, and between them it lacks {plural(len(between), 'frame')}",
+                raise self._replica_error()
+            if len(old_between) and not is_tail:
+                raise self._overlap_error(
+                    differing,
+                    f"differ, and between them it lacks {plural(len(old_between), 'frame')}",
                     "give",
                 )
-            if is_tail and len(behind):
-                raise self._refused_since_it_ends(different, int(behind[-1]))
+            if is_tail and len(old_after):
+                raise self._early_end_error(differing, int(old_after[-1]))
         self.added[zone] |= self.differs[zone]
-        self.retained[between] = False
+        self.retained[old_between] = False
         if is_tail:
-            self.retained[behind] = False
+            self.retained[old_after] = False
 
     def _span(self, mask: NDArray[np.bool_]) -> str:
         keys = self.keys[mask]
@@ -578,32 +580,33 @@ class _Merger:
     def _count(self, mask: NDArray[np.bool_]) -> str:
         return f"{plural(int(np.count_nonzero(mask)), 'frame')} ({self._span(mask)})"
 
-    def _refusal(self, mask: NDArray[np.bool_], problem: str, remedy: str) -> SourceError:
+    def _overlap_error(self, mask: NDArray[np.bool_], problem: str, remedy: str) -> SourceError:
         text = f"{self._count(mask)} {problem}" if mask.any() else "its frames alternate with them"
         return SourceError(
             f"{self.new.path}: beside the frames of {self.old.path}, {text}; {remedy} "
-            f"{self._choices()}"
+            f"{self._options_text()}"
         )
 
-    def _choices(self) -> str:
+    def _options_text(self) -> str:
         return (
-            f"--overlap keep-last to take those of {self.new.path}, keep-first to keep those that "
-            f"are there, or {KEEP_ALL} to add all frames behind them"
+            f"--overlap keep-last to take those of {self.new.path}, keep-first to keep those of "
+            f"{self.old.path}, or {KEEP_ALL} to append all frames"
         )
 
-    def _refused_as_replica(self) -> SourceError:
+    def _replica_error(self) -> SourceError:
         return SourceError(
             f"{self.old.path} and {self.new.path} begin at the same time, or the second earlier, "
             "and have no frame in common, as replicas do: they are not parts of one trajectory. "
-            f"Convert each by itself, or give {self._choices()}"
+            f"Convert each by itself, or give {self._options_text()}"
         )
 
-    def _refused_since_it_ends(self, different: NDArray[np.bool_], last: int) -> SourceError:
+    def _early_end_error(self, differing: NDArray[np.bool_], last: int) -> SourceError:
         problem = "its frames alternate with others"
-        if different.any():
-            problem = f"{self._count(different)} differ"
+        if differing.any():
+            problem = f"{self._count(differing)} differ"
         end = self.new.time[-1] if self.unit == "ps" else self.new.step[-1]
         return SourceError(
             f"{self.new.path}: {problem} from what {self.old.path} has there, which continues to "
-            f"{self.keys[last]:g} {self.unit}, while it ends at {end:g}; give {self._choices()}"
+            f"{self.keys[last]:g} {self.unit}, while it ends at {end:g}; "
+            f"give {self._options_text()}"
         )

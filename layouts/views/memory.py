@@ -1,4 +1,4 @@
-"""Frames that are in memory, as a layout."""
+"""Frames in memory, as a layout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mdio.layouts.base import FormatFacts, Layout
 class MemoryLayout(Layout):
     """One block of frames.
 
-    `path`: what messages name. `block`: the frames, one at least. `atoms`: what their atoms are.
+    `path`: for messages. `block`: at least one frame. `atoms`: the topology.
     """
 
     name = "memory"
@@ -34,7 +34,7 @@ class MemoryLayout(Layout):
 
     @classmethod
     def sniff(cls, path: Path) -> bool:  # noqa: ARG003
-        """No bytes on disk are in memory."""
+        """Return False: no path is one."""
         return False
 
     def _open(self) -> TrajectoryInfo:
@@ -57,5 +57,5 @@ class MemoryLayout(Layout):
         return self.atoms
 
     def files(self) -> Iterator[Layout]:
-        """Yield itself: there is no file."""
+        """Yield itself, since it has no files."""
         yield self

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from xarray import Dataset
 
 CHUNK_NBYTES = 16 << 20
-"""Decoded bytes of a field in a chunk, about; more only where less is not decoded alone."""
+"""Decoded bytes of a field in a chunk, about; more if the layout's own chunks are larger."""
 
 
 class LayoutPerThread:
-    """A layout for each thread that reads it, of which one is for one thread at a time.
+    """Copies of a layout, one for each thread, since only one thread at a time can read a layout.
 
-    `layout`: which; it is not read itself. Pickles as it does.
+    `layout`: the original, which is not read. Pickles as the original.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -40,7 +40,7 @@ class LayoutPerThread:
         self._copies = local()
 
     def get(self) -> Layout:
-        """Return that of this thread."""
+        """Return the copy of this thread."""
         if not hasattr(self._copies, "layout"):
             with self._lock:
                 self._copies.layout = pickle.loads(pickle.dumps(self.layout.preopened()))
@@ -52,10 +52,10 @@ class LayoutPerThread:
 
 
 class FieldArray:
-    """One field of all frames as an array that is read where it is sliced; pickles as its layout.
+    """One field of all frames as an array of which slices are read; pickles as its layout.
 
-    `layouts`: which have it. `name`: ``positions``, ``velocities``, ``forces`` or ``box``. `atoms`:
-    of which atoms, all by default.
+    `layouts`: copies of the layout. `name`: ``positions``, ``velocities``, ``forces`` or ``box``.
+    `atoms`: their indices; all atoms by default.
     """
 
     def __init__(
@@ -69,27 +69,27 @@ class FieldArray:
         self.ndim = len(self.shape)
 
     def __getitem__(self, key: Any) -> NDArray[Any]:
-        """Return a part, of numbers and slices; frames and atoms that are left out are not read."""
+        """Return a part, by integers, arrays and slices; no other atoms are read."""
         keys = key if isinstance(key, tuple) else (key,)
-        picked = [np.arange(n)[one] for n, one in zip(self.shape, keys, strict=False)]
-        picked += [np.arange(n) for n in self.shape[len(picked) :]]
-        frames, *rest = map(np.atleast_1d, picked)
+        indices = [np.arange(n)[index] for n, index in zip(self.shape, keys, strict=False)]
+        indices += [np.arange(n) for n in self.shape[len(indices) :]]
+        frames, *other_axes = map(np.atleast_1d, indices)
         atoms = np.empty(0, np.int64)
         if self.name in FIELDS:
-            atoms, rest = rest[0], [np.arange(rest[0].size), *rest[1:]]
+            atoms, other_axes = other_axes[0], [np.arange(other_axes[0].size), *other_axes[1:]]
             atoms = atoms if self.atoms is None else self.atoms[atoms]
         first = int(frames.min(initial=self.shape[0]))
         stop = int(frames.max(initial=first - 1)) + 1
-        more = {name: name == self.name for name in FIELDS[1:]}
-        block = FrameBlock.empty(stop - first, len(atoms), **more)
+        fields = {name: name == self.name for name in FIELDS[1:]}
+        block = FrameBlock.empty(stop - first, len(atoms), **fields)
         self.layouts.get().read(first, stop, atoms=atoms, out=block)
-        values: NDArray[Any] = getattr(block, self.name)[np.ix_(frames - first, *rest)]
-        return values[tuple(0 if one.ndim == 0 else slice(None) for one in picked)]
+        values: NDArray[Any] = getattr(block, self.name)[np.ix_(frames - first, *other_axes)]
+        return values[tuple(0 if index.ndim == 0 else slice(None) for index in indices)]
 
     def chunks(self) -> tuple[tuple[int, ...], ...]:
-        """Return the lengths of chunks, axis by axis: whole ones of the layout, neighbours joined.
+        """Return the lengths of chunks, axis by axis: each is one or more chunks of the layout.
 
-        Where those are long in time, as chunks for time series are, they hold fewer atoms.
+        Chunks that are long in time, such as those for time series, have fewer atoms.
         """
         layout = self.layouts.layout
         unit, unit_atoms = layout.info.chunk_frames or 1, layout.info.chunk_atoms or 0
@@ -104,8 +104,8 @@ class FieldArray:
             widths[0] = tuple(b - a for a, b in pairwise(edges))
         return frames, *widths
 
-    def on_dask(self) -> Any:
-        """Return it as an array of dask; raises MissingExtraError."""
+    def to_dask(self) -> Any:
+        """Return an array of dask; raises MissingExtraError."""
         from_array: Any = import_extra("dask.array").from_array
         meta = np.empty((0,) * self.ndim, self.dtype)
         return from_array(self, self.chunks(), name=False, asarray=False, meta=meta)
@@ -129,13 +129,13 @@ def as_dataset(layout: Layout) -> Dataset:
     info = layout.info
     names = {"positions", *(name for name in FIELDS[1:] if getattr(info, f"has_{name}"))}
     columns = read_columns(layout)
-    has_box = bool(columns.box.any())  # of any frame: the first may have none
+    has_box = bool(columns.box.any())  # the first frame may not have one
     variables: dict[str, Any] = {}
     for name in (*FIELDS, "box"):
         if name in names or (name == "box" and has_box):
             dims = ("frame", "edge") if name == "box" else ("frame", "atom", "axis")
             units = {"units": FIELD_UNITS[name]} if name in FIELD_UNITS else {}
-            variables[name] = (dims, FieldArray(layouts, name).on_dask(), units)
+            variables[name] = (dims, FieldArray(layouts, name).to_dask(), units)
     for name, data in layout.frame_data().items():
         variables.setdefault(name, (("frame", f"{name}_column")[: data.ndim], data, {}))
     coordinates: dict[str, Any] = {
@@ -149,26 +149,26 @@ def as_dataset(layout: Layout) -> Dataset:
         values = None if topology is None else topology.per_atom(column)
         if values is not None:
             if isinstance(values, np.ndarray):
-                plain = values.astype(np.int64)
+                column_values = values.astype(np.int64)
             else:
-                plain = values.values().astype(str)
-            coordinates[column.removesuffix("s")] = ("atom", plain)
+                column_values = values.values().astype(str)
+            coordinates[column.removesuffix("s")] = ("atom", column_values)
     dataset: Dataset = xr.Dataset(variables, coordinates, {"source": str(layout.path)})
     return dataset
 
 
 def as_html(layout: Layout) -> str:
-    """Return a table of what is in the trajectory."""
+    """Return a table of facts about the trajectory."""
     info = layout.info
-    has = [name for name in ("velocities", "forces", "box") if getattr(info, f"has_{name}")]
-    first = layout.read(0, 1, atoms=np.empty(0, np.int64)).box if info.n_frames else None
+    fields = [name for name in ("velocities", "forces", "box") if getattr(info, f"has_{name}")]
+    boxes = layout.read(0, 1, atoms=np.empty(0, np.int64)).box if info.n_frames else None
     rows = {
         "layout": info.layout,
         "frames": f"{info.n_frames:,}",
         "atoms": f"{info.n_atoms:,}",
         "time": info.times,
-        "has": ", ".join(["positions", *has]),
-        "box": "" if first is None or not first.any() else box_text(first[0].tolist()),
+        "has": ", ".join(["positions", *fields]),
+        "box": "" if boxes is None or not boxes.any() else box_text(boxes[0].tolist()),
         "groups": ", ".join(info.groups),
         "size": human_nbytes(info.nbytes),
     }

@@ -1,4 +1,4 @@
-"""Opens trajectories: one file or several as one, and several that one output has, by label."""
+"""Opening trajectories: one file, several files as one, and the trajectories of an ensemble."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ def open_source(
     paths
         A file or folder of any layout, or a sequence of them.
     overlap
-        Which of the frames with equal times to keep: ``keep-last``, those of the continuation;
-        ``keep-first``, those that were there before; ``error``, none; ``keep-all``, all, in the
-        order given. By default ``keep-last``, but an error for files that look like replicas.
+        Which of the frames with equal times to keep: ``keep-last``, those of the later file;
+        ``keep-first``, those of the earlier file; ``keep-all``, all, with files in the order given;
+        ``error`` raises an error. By default ``keep-last``, but an error for files that look like
+        replicas.
     cache
-        Keep what is read in this folder, on a disk of this node, and read it from there the next
-        time (see `mdio.core.cache.Cache`).
+        Folder on a disk of this node, in which units that are read are kept, to be read from there
+        the next time (see `mdio.core.cache.Cache`).
     cache_size
-        Bytes that all files there may have; by default, all but a tenth of the disk.
+        Limit of the cache, bytes; by default, all but a tenth of the disk.
     **options
         As for `mdio.layouts.registry.open_layout`, for each of them.
 
@@ -54,9 +55,9 @@ def open_source(
     Raises
     ------
     SourceError, UnknownLayoutError
-        Nothing is there, it is empty, or no layout reads it.
+        A path does not exist, is empty, or no layout reads it.
     PlanError, ValueError
-        An `overlap` that is none, or an empty sequence.
+        An unknown `overlap`, or an empty sequence.
 
     Examples
     --------
@@ -75,45 +76,46 @@ def open_source(
         from mdio.core.cache import Cache
 
         options["cache"] = Cache.from_option(cache, cache_size)
-    listed = path_list(paths)
-    if len(listed) == 1:
-        return open_layout(listed[0], **options)
+    path_sequence = path_list(paths)
+    if len(path_sequence) == 1:
+        return open_layout(path_sequence[0], **options)
     from mdio.layouts.views.chain import ChainLayout
 
-    return ChainLayout(listed, overlap=overlap, **options)
+    return ChainLayout(path_sequence, overlap=overlap, **options)
 
 
 LABEL = re.compile(r"[A-Za-z0-9_][\w.+=-]*")
-RESERVED = ("mdio", "h5md", "particles")
+RESERVED_LABELS = ("mdio", "h5md", "particles")
 
 
 def ensemble_members(path: Any, group: str | None = None) -> dict[str, Path]:
-    """Return the trajectories of an ensemble by label; none if `path` is something else.
+    """Return the trajectories of an ensemble by label; empty if `path` is not an ensemble.
 
-    `path`: a path, or a list of one; for all else that may be opened none are returned. `group`:
-    which of them: a label, or a pattern such as ``replica0*``; all by default. None are returned
-    for ``LABEL/GROUP``, which is one trajectory, and opened as such.
-    Raises PlanError: there is none of that name; SourceError: it cannot be looked at.
+    `path`: anything that may be opened; only a path, or a list of one, can be an ensemble. `group`:
+    a label, or a pattern of labels such as ``replica0*``; all by default. The result is also empty
+    for ``LABEL/GROUP``, which is opened as one trajectory.
+    Raises PlanError: no trajectory is called `group`. SourceError: `path` cannot be read.
     """
     if isinstance(path, list | tuple) and len(path) == 1:
         path = path[0]
     if not isinstance(path, str | PathLike) or not store_at(path).holds_ensembles:
         return {}
-    where = Path(path)
+    ensemble_path = Path(path)
     try:
         # Opening reports a missing file: no layout has to be imported for that.
-        classes = (layout_class(name) for name in LAYOUTS if name != FALLBACK and where.exists())
-        layout_type = next((cls for cls in classes if cls.sniff(where)), None)
-        members = {} if layout_type is None else members_at(layout_type, where)
+        names = [name for name in LAYOUTS if name != FALLBACK] if ensemble_path.exists() else []
+        classes = (layout_class(name) for name in names)
+        layout_type = next((cls for cls in classes if cls.sniff(ensemble_path)), None)
+        members = {} if layout_type is None else members_at(layout_type, ensemble_path)
     except OSError as error:
-        raise (named_read_error(where, error) or error) from error
+        raise (named_read_error(ensemble_path, error) or error) from error
     if not members or (group is not None and group.partition("/")[0] in members and "/" in group):
         return {}
-    chosen = {a: b for a, b in members.items() if group is None or fnmatchcase(a, group)}
-    if not chosen:
-        close = did_you_mean(str(group), members) or f"; its first is {next(iter(members))!r}"
-        raise PlanError(f"{where}: no trajectory of the ensemble is called {group!r}{close}")
-    return chosen
+    selected = {a: b for a, b in members.items() if group is None or fnmatchcase(a, group)}
+    if not selected:
+        hint = did_you_mean(str(group), members) or f"; its first is {next(iter(members))!r}"
+        raise PlanError(f"{ensemble_path}: no trajectory of the ensemble is called {group!r}{hint}")
+    return selected
 
 
 def open_ensemble(
@@ -126,7 +128,7 @@ def open_ensemble(
     path
         The ensemble: a Zarr tree or an H5MD file.
     group
-        Which of them: a label, or a pattern such as ``replica0*``; all by default.
+        A label, or a pattern of labels such as ``replica0*``; all by default.
     **options
         As for `mdio.open`.
 
@@ -138,9 +140,9 @@ def open_ensemble(
     Raises
     ------
     PlanError
-        It is no ensemble, or none of its trajectories is called so.
+        `path` is not an ensemble, or none of its trajectories is called `group`.
     SourceError
-        It cannot be read.
+        `path` cannot be read.
 
     Examples
     --------
@@ -148,43 +150,45 @@ def open_ensemble(
     >>> from MDAnalysisTests.datafiles import DCD
     >>> os.chdir(tempfile.mkdtemp())
     >>> _ = mdio.convert_ensemble({"a": DCD, "b": DCD}, "both.zarr", step=10)
-    >>> {label: one.info.n_frames for label, one in mdio.open_ensemble("both.zarr").items()}
+    >>> {label: layout.info.n_frames for label, layout in mdio.open_ensemble("both.zarr").items()}
     {'a': 10, 'b': 10}
     """
     members = ensemble_members(path, group)
     if not members:
-        raise PlanError(f"{path}: no ensemble of trajectories; open it with mdio.open")
+        raise PlanError(f"{path}: not an ensemble of trajectories; open it with mdio.open")
     return {label: open_layout(member, **options) for label, member in members.items()}
 
 
 def check_labels(labels: Sequence[str]) -> None:
-    """Refuse what cannot be the name of a group; raises PlanError."""
+    """Raise PlanError if a label cannot be the name of a group."""
     for label in labels:
-        if not LABEL.fullmatch(label) or label in RESERVED:
+        if not LABEL.fullmatch(label) or label in RESERVED_LABELS:
             raise PlanError(
                 f"a trajectory cannot be called {label!r}; write LABEL=FILE with letters, digits, "
-                f"'_', '-', '.' (and not {' or '.join(RESERVED)})"
+                f"'_', '-', '.' (and not {' or '.join(RESERVED_LABELS)})"
             )
 
 
 def paths_by_label(texts: list[str]) -> dict[str, str]:
-    """Return trajectories by label, of ``LABEL=FILE`` or just files.
+    """Return paths by label, from ``LABEL=FILE`` or ``FILE``.
 
-    A file without a label is called as it is, without its suffix; where several files would be
-    called the same, each as the folder that it lies in.
+    The label of a ``FILE`` is its name without the suffix; if several files have the same name,
+    that of its folder.
 
     Raises PlanError: two have the same label.
     """
     pairs = [text.partition("=") for text in texts]
-    split = [
+    labelled_paths = [
         (None, text) if not equals or Path(text).exists() else (label, path)
         for text, (label, equals, path) in zip(texts, pairs, strict=True)
     ]
-    alone = [Path(path).absolute() for label, path in split if label is None]
-    several = len({path.stem for path in alone}) < len(alone)
-    by_folder = several and len({path.parent.name for path in alone}) == len(alone)
+    unlabelled = [Path(path).absolute() for label, path in labelled_paths if label is None]
+    has_equal_names = len({path.stem for path in unlabelled}) < len(unlabelled)
+    by_folder = has_equal_names and len({path.parent.name for path in unlabelled}) == len(
+        unlabelled
+    )
     paths: dict[str, str] = {}
-    for label, path in split:
+    for label, path in labelled_paths:
         name = label or (Path(path).absolute().parent.name if by_folder else Path(path).stem)
         if name in paths:
             raise PlanError(f"two trajectories are called {name!r}; write LABEL={path}")

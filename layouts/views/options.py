@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PBC = ("whole", "mol", "cluster", "atom", "nojump")
 FITS = ("rot+trans", "translation")
 OLD_PBC_NAMES = {"wrap": "atom", "unwrap": "whole"}
-"""Former names of two of them; still accepted, and in older outputs."""
+"""Former names of two values of `PBC`; still accepted, and in older outputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +35,9 @@ class FrameChoice:
     dt_ps: float | None = option("keep one frame every PS ps", "--dt PS", follow=False)
     pbc: str | None = option(
         "whole: molecules that the box cuts are made whole (needs bonds); mol: and put into the "
-        "box by their centres; cluster: the molecules of --center (or of --select) brought "
-        "together, the others around them; atom: each atom into the box; nojump: atoms go on "
-        "where they leave the box",
+        "box by their centres; cluster: the molecules of --center (or of --select) are put next to "
+        "each other, the others around them; atom: each atom into the box; nojump: atoms that "
+        "leave the box are not put back",
         f"--pbc {'|'.join(PBC)}",
         kind="pbc",
         choices=(*PBC, *OLD_PBC_NAMES),
@@ -49,14 +49,14 @@ class FrameChoice:
     )
 
     fit: str | None = option(
-        "lay each frame on a reference, after --pbc and --center: moved and turned, or just moved; "
-        "velocities and forces turn with it",
+        "superpose each frame on a reference, after --pbc and --center: translated and rotated, or "
+        "only translated; velocities and forces are rotated, too",
         f"--fit {'|'.join(FITS)}",
         choices=FITS,
     )
     fit_select: str | None = option(
-        "atoms that are laid on those of the reference, with equal weights (default: those of "
-        "--select)",
+        "atoms that are superposed on those of the reference, with equal weights (default: those "
+        "of --select)",
         "--fit-select SEL",
     )
     fit_reference: int | str | PathLike[str] | None = option(
@@ -69,30 +69,35 @@ class FrameChoice:
     def transformation(self, selection: Any) -> dict[str, Any] | None:
         """Return the options of `TransformedLayout`; None if frames stay as they are.
 
-        `selection`: the atoms that are wanted, which are fitted if no others are named.
-        Raises PlanError: what says how to fit, without a fit.
+        `selection`: the chosen atoms, which are fitted unless `fit_select` names others.
+        Raises PlanError: options of a fit without `fit`.
         """
-        moves = {"pbc": self.pbc, "center": self.center}
-        onto = self.fit_reference
+        periodic = {"pbc": self.pbc, "center": self.center}
+        reference = self.fit_reference
         if self.fit is not None:
-            if isinstance(onto, str | PathLike):
+            if isinstance(reference, str | PathLike):
                 from mdio.core.files.store import to_path
 
-                onto = str(to_path(onto).absolute())
-            elif onto is not None:
-                onto = int(onto)
-            fitted = selection if self.fit_select is None else self.fit_select
-            if not isinstance(fitted, str | None):
+                reference = str(to_path(reference).absolute())
+            elif reference is not None:
+                reference = int(reference)
+            fit_atoms = selection if self.fit_select is None else self.fit_select
+            if not isinstance(fit_atoms, str | None):
                 raise PlanError(f"--fit {self.fit}: name the atoms that are fitted by fit_select")
-            return {**moves, "fit": self.fit, "fit_select": fitted, "fit_reference": onto}
-        for name, value in (("fit-select", self.fit_select), ("fit-reference", onto)):
+            return {
+                **periodic,
+                "fit": self.fit,
+                "fit_select": fit_atoms,
+                "fit_reference": reference,
+            }
+        for name, value in (("fit-select", self.fit_select), ("fit-reference", reference)):
             if value is not None:
                 raise PlanError(f"--{name} goes with --fit; give --fit rot+trans, or leave it out")
-        return None if self.pbc is None and self.center is None else moves
+        return None if self.pbc is None and self.center is None else periodic
 
     @property
     def frames(self) -> dict[str, Any]:
-        """Which frames, as `mdio.layouts.views.view.select_frames` takes it."""
+        """The arguments of `mdio.layouts.views.view.select_frames`."""
         return {
             "start": self.start,
             "stop": self.stop,
@@ -139,7 +144,7 @@ class CachedReading(Reading):
 
     @property
     def folder(self) -> Cache | None:
-        """Where it is kept; None = nowhere."""
+        """The cache; None if nothing is cached."""
         if self.cache is None and self.cache_size is None:
             return None
         from mdio.core.cache import Cache

@@ -23,10 +23,10 @@ from mdio.layouts.manifest import runs_from_indices
 FrameNumbers = range | NDArray[np.int64]
 
 DENSE_STEP = 2
-"""Up to this stride, reading everything and dropping frames is cheaper than single frames."""
-ROUNDED_TIMES = 4
-"""Neighbouring float32 numbers that a time in a file may be off: it is rounded there, and made of
-a time step that is rounded too."""
+"""Up to this stride, reading all frames and dropping some is cheaper than reading single frames."""
+TIME_ROUNDING_ULPS = 4
+"""Error of a time in a file, in units in the last place of float32: the time is rounded, and so is
+the time step from which it was computed."""
 
 
 def select_frames(
@@ -40,12 +40,12 @@ def select_frames(
 ) -> FrameNumbers:
     """Choose frames of `source` by number, and of these by time.
 
-    `source`: whose frames. `start`, `stop`, `step`: as a Python slice; negative numbers count from
-    the end; `step` is positive. `begin_ps`, `end_ps`: only frames whose time lies between these,
-    both included (as ``-b`` and ``-e`` of GROMACS). `dt_ps`: of these, only frames at a multiple of
+    `start`, `stop`, `step`: as a Python slice; negative numbers count from
+    the end; `step` is positive. `begin_ps`, `end_ps`: only frames with times between these, both
+    included (as ``-b`` and ``-e`` of GROMACS). `dt_ps`: of these, only frames at a multiple of
     this time after the first one kept.
     Returns range or (F,) int64 array: frame numbers in `source`, ascending.
-    Raises PlanError: no frames are left, or a step that is not positive.
+    Raises PlanError: no frames are left, or a step is not positive.
     """
     info = source.info
     if step is not None and step < 1:
@@ -71,7 +71,8 @@ def select_frames(
     if not len(frames):
         bounds: dict[str, float | None] = {"start": start, "stop": stop, "step": step}
         bounds |= {"begin": begin_ps, "end": end_ps, "dt": dt_ps}
-        options = " ".join(f"--{name} {one:g}" for name, one in bounds.items() if one is not None)
+        given = {name: value for name, value in bounds.items() if value is not None}
+        options = " ".join(f"--{name} {value:g}" for name, value in given.items())
         raise PlanError(
             f"{source.path}: no frames with {options}; it has frames 0 to {info.n_frames - 1}, "
             f"from {info.time_first_ps:g} to {info.time_last_ps:g} ps"
@@ -84,7 +85,7 @@ def select_frames(
 def clip_runs(
     runs: Sequence[tuple[Layout, int, int]], start: int, stop: int
 ) -> Iterator[tuple[Layout, int, int]]:
-    """Yield frames ``start:stop`` of those in `runs`, as runs; see `Layout.member_runs`."""
+    """Yield the runs of frames ``start:stop`` of all frames in `runs`; see `Layout.member_runs`."""
     for layout, first, last in runs:
         begin, end = max(first, first + start), min(last, first + stop)
         if begin < end:
@@ -93,28 +94,28 @@ def clip_runs(
 
 
 def _slack_ps(time: NDArray[np.float64]) -> float:
-    """Return how far a time may lie from the one asked for, since files round their times.
+    """Return the difference at which two times count as equal, since files round times.
 
-    Never so far that a neighbouring frame is meant, however long the trajectory.
+    It is always less than half the spacing of frames, however long the trajectory is.
     """
-    rounding = ROUNDED_TIMES * float(np.spacing(np.float32(np.abs(time).max())))
-    apart = np.abs(np.diff(time))
-    apart = apart[apart > 0]
-    if not apart.size:
+    rounding = TIME_ROUNDING_ULPS * float(np.spacing(np.float32(np.abs(time).max())))
+    gaps = np.abs(np.diff(time))
+    gaps = gaps[gaps > 0]
+    if not gaps.size:
         return rounding
-    spacing = float(np.median(apart))
+    spacing = float(np.median(gaps))
     return min(max(rounding, 1e-3 * spacing), spacing / 4)
 
 
 def note_on_dt(source: TrajectoryInfo, chosen: TrajectoryInfo, dt_ps: float) -> str | None:
-    """Return a note on a ``dt_ps`` that is no multiple of the spacing of frames; None if it is."""
+    """Return a note if ``dt_ps`` is not a multiple of the spacing of frames, else None."""
     ratio = dt_ps / source.dt_ps if source.dt_ps > 0 else 1.0
     if abs(ratio - round(ratio)) <= 1e-3 and round(ratio) >= 1:
         return None
     spacing = f", {chosen.dt_ps:g} ps apart" if chosen.n_frames > 1 else ""
     return (
-        f"--dt {dt_ps:g} is no multiple of the {source.dt_ps:g} ps between frames, and none are "
-        f"made up: of frames at multiples of {dt_ps:g} ps after the first there are "
+        f"--dt {dt_ps:g} is not a multiple of the {source.dt_ps:g} ps between frames, and frames "
+        f"are not interpolated: at multiples of {dt_ps:g} ps after the first there are "
         f"{chosen.n_frames:,}{spacing}"
     )
 
@@ -135,9 +136,9 @@ class ViewLayout(Layout):
     """The chosen frames and atoms of a source.
 
     `path`: path of the source, for messages. `source`: the layout to read from. `frames`: frame
-    numbers in the source, in the order wanted; all by default. `atoms`: atom indices in the source,
-    in the order wanted; all by default. `unreadable`: runs of the source's frames that are left out
-    since they cannot be read.
+    numbers in the source, in the order of the view; all by default. `atoms`: atom indices in the
+    source, in the order of the view; all by default. `unreadable`: runs of the source's frames that
+    are left out since they cannot be read.
     """
 
     name = "view"
@@ -155,19 +156,19 @@ class ViewLayout(Layout):
         unreadable: list[list[int]] | None = None,
         **options: Any,
     ) -> None:
-        own_options: dict[str, Any] = {"frames": frames, "atoms": atoms, "unreadable": unreadable}
-        super().__init__(path, source=source, **own_options, **options)
+        view_options: dict[str, Any] = {"frames": frames, "atoms": atoms, "unreadable": unreadable}
+        super().__init__(path, source=source, **view_options, **options)
         self.source = source
         self.frames: FrameNumbers = range(source.info.n_frames) if frames is None else frames
         self.atoms = atoms
         self.unreadable = unreadable
-        contiguous = isinstance(self.frames, range) and self.frames.step == 1
-        self.first = self.frames.start if contiguous and isinstance(self.frames, range) else None
-        """First of the source's frames, where neighbouring ones are kept in order; else None."""
+        is_contiguous = isinstance(self.frames, range) and self.frames.step == 1
+        self.first = self.frames.start if is_contiguous and isinstance(self.frames, range) else None
+        """First of the source's frames, if the view is one run of them; else None."""
 
     @classmethod
     def sniff(cls, path: Path) -> bool:  # noqa: ARG003
-        """No bytes on disk are a view."""
+        """Return False: no path is a view."""
         return False
 
     def _open(self) -> TrajectoryInfo:
@@ -175,8 +176,8 @@ class ViewLayout(Layout):
         if self.atoms is None and self.first == 0 and len(self.frames) == info.n_frames:
             return info
         n_atoms = info.n_atoms if self.atoms is None else len(self.atoms)
-        picked = [int(self.frames[i]) for i in (0, min(1, len(self.frames) - 1), -1)]
-        first, second, last = (self.source.read(f, f + 1, atoms=[]) for f in picked)
+        frame_numbers = [int(self.frames[i]) for i in (0, min(1, len(self.frames) - 1), -1)]
+        first, second, last = (self.source.read(f, f + 1, atoms=[]) for f in frame_numbers)
         dt_ps = float(second.time[0] - first.time[0]) if len(self.frames) > 1 else info.dt_ps
         return info.replace(
             n_frames=len(self.frames),
@@ -198,12 +199,12 @@ class ViewLayout(Layout):
 
     @property
     def timing(self) -> Timing:
-        """Whether the source's times and steps are its own."""
+        """Timing of the source."""
         return self.source.timing
 
     @property
     def member_runs(self) -> list[tuple[Layout, int, int]]:
-        """Layouts whose neighbouring frames it has, unchanged; see `Layout.member_runs`."""
+        """Layouts of which the view has unchanged runs of frames; see `Layout.member_runs`."""
         if self.atoms is not None or self.first is None:
             return super().member_runs
         return list(clip_runs(self.source.member_runs, self.first, self.first + len(self.frames)))
@@ -219,7 +220,7 @@ class ViewLayout(Layout):
         return {name: values[frames] for name, values in self.source.frame_data().items()}
 
     def files(self) -> Iterator[Layout]:
-        """Yield itself: its frames are not those of a file."""
+        """Yield itself, since its frames are not all those of a file."""
         yield self
 
     @property
@@ -232,7 +233,7 @@ class ViewLayout(Layout):
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        atoms, row = self._of_source(atoms), 0
+        atoms, row = self._source_atoms(atoms), 0
         for first, last in self._source_runs(start, stop):
             if last - first > stop - start:
                 dense = self.source.read(first, last, atoms=atoms)
@@ -245,38 +246,38 @@ class ViewLayout(Layout):
     def _source_runs(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield runs of the source's frames, as they are read for frames ``start:stop``.
 
-        One run with frames between those that are wanted, if there are not many.
+        They are one run, with frames that are not in the view, if these are few.
         """
         if self.first is not None:
             yield self.first + start, self.first + stop
             return
         frames = np.asarray(self.frames[start:stop], dtype=np.int64)
-        apart = np.diff(frames)
+        gaps = np.diff(frames)
         span = int(frames[-1]) + 1 - int(frames[0])
-        if not self.unreadable and 0 < span <= DENSE_STEP * len(frames) and (apart > 0).all():
+        if not self.unreadable and 0 < span <= DENSE_STEP * len(frames) and (gaps > 0).all():
             yield int(frames[0]), int(frames[0]) + span
             return
-        for first, last in pairwise([0, *(np.flatnonzero(apart != 1) + 1).tolist(), len(frames)]):
+        for first, last in pairwise([0, *(np.flatnonzero(gaps != 1) + 1).tolist(), len(frames)]):
             yield int(frames[first]), int(frames[first]) + last - first
 
     def _ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
-        """Yield what reading takes of the source; a chunk with several of the frames once."""
-        atoms = self._of_source(atoms)
-        before = deque[ByteRange](maxlen=len(FIELDS))
+        """Yield ranges of the source; one of a chunk with several of the frames comes once."""
+        atoms = self._source_atoms(atoms)
+        recent = deque[ByteRange](maxlen=len(FIELDS))
         for run in self._source_runs(start, stop):
-            for one in self.source.byte_ranges(*run, atoms):
-                if one not in before:
-                    before.append(one)
-                    yield one
+            for byte_range in self.source.byte_ranges(*run, atoms):
+                if byte_range not in recent:
+                    recent.append(byte_range)
+                    yield byte_range
 
     def _openings(self, runs: Spans, atoms: AtomIndices | None) -> Iterator[Opening]:
-        coming = (own for run in runs for own in self._source_runs(*run))
+        source_runs = (source_run for run in runs for source_run in self._source_runs(*run))
         yield from self.source._openings(
-            list(islice(coming, MAX_SEPARATE_RUNS)), self._of_source(atoms)
+            list(islice(source_runs, MAX_SEPARATE_RUNS)), self._source_atoms(atoms)
         )
 
-    def _of_source(self, atoms: AtomIndices | None) -> AtomIndices | None:
-        """Return the source's numbers of atoms of the view."""
+    def _source_atoms(self, atoms: AtomIndices | None) -> AtomIndices | None:
+        """Return indices in the source of atoms of the view."""
         if atoms is None or self.atoms is None:
             return self.atoms if atoms is None else atoms
         return self.atoms[atoms]

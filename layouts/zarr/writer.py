@@ -341,7 +341,7 @@ def _encode_shard(
                 ):  # lossless: the chunk decodes to the same numbers
                     decoded_crcs.append(kernels.crc32c(flat))
                     continue
-                decoded = _scratch.room("decoded", chunk.nbytes).view(np.float32)
+                decoded = _scratch.buffer("decoded", chunk.nbytes).view(np.float32)
                 decoded = decoded.reshape(chunk.shape)
                 decode_chunk(encoded[-1].data, chunk.shape[:2], decoded)
                 decoded_crcs.append(kernels.crc32c(decoded))

@@ -30,12 +30,12 @@ class Advice(Decision):
     """A decision that can be read: as text, in a notebook, as a page."""
 
     def save_report(self, path: str | PathLike[str]) -> None:
-        """Write an HTML page with plots and tables that needs nothing else.
+        """Write a self-contained HTML page with plots and tables.
 
         Raises
         ------
         MissingExtraError
-            There is no matplotlib.
+            matplotlib is not installed.
         OutputError
             The file cannot be written.
         """
@@ -45,7 +45,7 @@ class Advice(Decision):
         return f"<Advice: {headline(self)}>"
 
     def _repr_html_(self) -> str:
-        """Show the tables in a notebook, and the pictures where matplotlib is there."""
+        """Show the tables in a notebook, and the pictures if matplotlib is installed."""
         return advice_html(self)
 
     def __str__(self) -> str:
@@ -61,18 +61,18 @@ class ForecastOptions:
     """The machine that will run the analysis."""
 
     machine: str | PathLike[str] | Profile = option(
-        f"{LOCAL} (this one, from what is measured alone; default), {', '.join(NAMES)}, or a "
-        "profile made by mdio model fit",
+        f"{LOCAL} (this one, from measurements alone; default), {', '.join(NAMES)}, or a profile "
+        "of mdio model fit",
         "--machine NAME|FILE",
         LOCAL,
     )
     nodes: int | None = option(
-        "machines like this one that the ranks are spread over (default: those of the workers)",
+        "number of machines like this one on which ranks run (default: those of the workers)",
         "--nodes N",
     )
     cache: str = option(
         "--cold: assume that passes read from storage, --warm: from memory (default: from memory "
-        "if what they read fits into it)",
+        "if their bytes fit into it)",
         "--cold",
         "auto",
         values={"cold": "--cold", "warm": "--warm"},
@@ -117,10 +117,10 @@ def advise(
     analysis
         ``rmsd``, ``dihedrals``, ``module:function``, a kernel, or a function of a `FrameBlock`.
     select
-        Which atoms, unless the kernel has them.
+        Selection of the analysed atoms, if the kernel has none of its own.
     ranks
-        How many processes will analyse; by default the workers of `executor`, or the cores that
-        this process may use.
+        Number of processes that will analyse; by default the workers of `executor`, or the cores
+        that this process may use.
     passes
         How often the trajectory will be analysed.
     target
@@ -129,17 +129,17 @@ def advise(
     allow_lossy
         Also consider positions rounded to this step, angstrom.
     local_folder
-        Also consider copying the source to such a folder, on a disk of each node, first; and
-        weigh a cache there (``mdio analyze --cache``).
+        Folder on a disk of each node: also consider copying the source there first, and a cache
+        there (``mdio analyze --cache``).
     replay, save
         Decide from saved measurements instead of measuring; save the measurements.
     limits
-        How much time and room measuring may take.
+        Limits of time and disk space for the measurements.
     progress
         Called with (the next step, steps done, all steps).
     executor
-        Whose workers ask the source's storage all at once, before one process measures the rest:
-        `mdio.MPIExecutor(comm)`, on which all ranks call this, or Dask.
+        Its workers first measure the source's storage by reading simultaneously; one process
+        measures everything else. `mdio.MPIExecutor(comm)`, on which all ranks call this, or Dask.
     **options
         <options>
 
@@ -161,25 +161,27 @@ def advise(
     >>> import mdio
     >>> from mdio.advisor.measure import Limits
     >>> from MDAnalysisTests.datafiles import DCD, PSF
-    >>> look = Limits(sample_nbytes=1 << 20, repeats=1, most_repeats=1)  # by default some 20 s
-    >>> advice = mdio.advise(DCD, top=PSF, select="name CA", limits=look, save="measured.json")
+    >>> quick = Limits(sample_nbytes=1 << 20, repeats=1, most_repeats=1)  # by default some 20 s
+    >>> advice = mdio.advise(DCD, top=PSF, select="name CA", limits=quick, save="measured.json")
     >>> mdio.advise(replay="measured.json", passes=1000).passes
     1000
     """
-    reading, forecast = build_parts((Reading, ForecastOptions), options)
+    reading, forecast_options = build_parts((Reading, ForecastOptions), options)
     if replay is not None:
-        asked = {"trajectory": trajectory, "top": top, "select": select, **vars(reading)}
-        asked |= {"allow_lossy": allow_lossy, "local_folder": local_folder}
-        asked |= {"analysis": analysis, "target": str(target)}
-        usual = {"analysis": "rmsd", "target": ".", **vars(Reading())}
-        if given := [name for name, value in asked.items() if value != usual.get(name)]:
+        given_arguments = {"trajectory": trajectory, "top": top, "select": select, **vars(reading)}
+        given_arguments |= {"allow_lossy": allow_lossy, "local_folder": local_folder}
+        given_arguments |= {"analysis": analysis, "target": str(target)}
+        defaults = {"analysis": "rmsd", "target": ".", **vars(Reading())}
+        if differing := [
+            name for name, value in given_arguments.items() if value != defaults.get(name)
+        ]:
             raise PlanError(
-                f"{replay}: decides from what was measured then; leave out {', '.join(given)}, or "
-                "measure again"
+                f"{replay}: saved measurements have their own arguments; leave out "
+                f"{', '.join(differing)}, or measure again"
             )
     shares = [] if replay is not None else _shares(executor, trajectory)
-    several = executor is not None and executor.n_workers > 1
-    n_workers = executor.n_workers if executor is not None and several else available_cores()
+    is_parallel = executor is not None and executor.n_workers > 1
+    n_workers = executor.n_workers if executor is not None and is_parallel else available_cores()
     n_ranks = n_workers if ranks is None else ranks
     if min(n_ranks, passes) < 1 or not (
         hasattr(n_ranks, "__index__") and hasattr(passes, "__index__")
@@ -189,22 +191,24 @@ def advise(
         raise PlanError(f"allow_lossy is {allow_lossy}; give a positive step in angstrom")
 
     def decide() -> Advice:
-        profile = forecast.machine if isinstance(forecast.machine, Profile) else None
-        if profile is None and str(forecast.machine) != LOCAL:
-            profile = load_profile(str(forecast.machine))
-        calibrations = [read_calibration(str(path)) for path in forecast.calibrate]
-        decide_from = partial(
+        profile = (
+            forecast_options.machine if isinstance(forecast_options.machine, Profile) else None
+        )
+        if profile is None and str(forecast_options.machine) != LOCAL:
+            profile = load_profile(str(forecast_options.machine))
+        calibrations = [read_calibration(str(path)) for path in forecast_options.calibrate]
+        recommend_from = partial(
             recommend,
             ranks=n_ranks,
             passes=passes,
             profile=profile,
-            cache=forecast.cache,
-            nodes=forecast.nodes or max(1, len({share.node for share in shares})),
+            cache=forecast_options.cache,
+            nodes=forecast_options.nodes or max(1, len({share.node for share in shares})),
         )
 
         def forecast_source(measurements: Measurements) -> Total:
             """Forecast the source as it is, uncalibrated: calibrations may be of other layouts."""
-            total = decide_from(measurements).options[0].total
+            total = recommend_from(measurements).options[0].total
             assert total is not None
             return total
 
@@ -231,7 +235,7 @@ def advise(
             )
         if save is not None:
             save_measurements(measurements, save)
-        return Advice(**vars(decide_from(measurements, calibrations=calibrations)))
+        return Advice(**vars(recommend_from(measurements, calibrations=calibrations)))
 
     return decide() if executor is None else executor.from_owner(decide)
 
@@ -240,7 +244,7 @@ def _shares(
     executor: Executor | None,
     trajectory: str | PathLike[str] | Sequence[str | PathLike[str]] | None,
 ) -> list[Share]:
-    """Return the bandwidth of each worker while all of them read; nothing for a single worker."""
+    """Return the reads of each worker while all of them read; empty for a single worker."""
     if executor is None or executor.n_workers == 1 or trajectory is None:
         return []
     files = [to_path(path) for path in path_list(trajectory)]

@@ -1,6 +1,6 @@
 """The scaling model: a closed form for the time of N ranks. Pure: numbers in, numbers out.
 
-The slowest rank's time, which is what one waits for, is modelled as::
+The time of the slowest rank, for which the others wait, is modelled as::
 
     t_total = t_open + t_comp + t_io + t_rest + t_imbalance + t_contention + t_gather
 
@@ -13,15 +13,15 @@ The slowest rank's time, which is what one waits for, is modelled as::
     t_open       = open + (M - 1) t_file + (N M - 1)/R                M files that each rank opens
     t_gather     = base + N t_rank
 
-with comp, io, rest and open the times of one rank for everything, c the cores of a node, d its
-slow-down when full, r by how much each layout is read slower among others than alone, and R the
-rate of the metadata server.
+where comp, io, rest and open are the times of one rank that does everything, c is the number of
+cores of a node, d its slow-down when full, r the factor by which a rank's reads are slower among
+other ranks than alone (for each layout), and R the rate of the metadata server.
 
 Sources of the terms: the definitions of the parts, the one-node limit of a shared file, one lock
 for each request and N x M opens of a chain of files are from Khoshlessan et al., "Parallel
 performance of molecular dynamics trajectory analysis" (2020). ``1 - c/N`` is the chance that the
-request before, of N ranks that ask at random, came from another node, so that the lock must
-travel: one node keeps its locks. The expected largest of N normal deviates is approximated as in
+previous request, of N ranks in random order, came from another node, so that the lock must move;
+within a node it stays. The expected largest of N normal deviates is approximated as in
 Chen and Tyler, "Accurate approximation to the extreme order statistics of Gaussian samples"
 (1999): ``z(N) = Phi^-1(0.5264^(1/N))``; its quantiles are exact: ``Phi^-1(p^(1/N))``.
 """
@@ -39,14 +39,14 @@ from mdio.core.errors import PlanError
 MAX_RANKS = 10_000_000
 NORMAL = NormalDist()
 Z90 = NORMAL.inv_cdf(0.9)
-UNSEEN_LOCKS = 1.6
-"""Standard deviation, as a share, of the cost of contention on a machine without measurements of
-locks: wide enough for locks that cost a quarter, or three times, of those of the known machine."""
+UNMEASURED_LOCKS_ERROR = 1.6
+"""Relative standard deviation of the cost of contention on a machine whose locks were not
+measured: wide enough for locks that cost from a quarter to three times those of the known one."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A task as one rank does it alone: seconds and bytes for all frames together."""
+    """A task of a single rank: seconds and bytes for all frames together."""
 
     n_frames: int
     nbytes: float
@@ -66,7 +66,7 @@ class Workload:
             if not math.isfinite(value) or value < 0:
                 raise PlanError(f"workload: {name} is {value!r}, expected a number of 0 or more")
         if self.n_frames < 1 or self.t_comp_s + self.t_io_s <= 0:
-            raise PlanError("workload: there must be a frame, and it must take time")
+            raise PlanError("workload: it has no frames, or takes no time; expected both above 0")
 
 
 @dataclass(frozen=True)
@@ -123,57 +123,57 @@ def predict(
 ) -> Prediction:
     """Return the times of `n_ranks` ranks, on nodes that are filled one by one, for a workload.
 
-    Raises PlanError: the layout or gather is unknown, or `n_ranks` is no whole number from 1 to
+    Raises PlanError: the layout or gather is unknown, or `n_ranks` is not an integer from 1 to
     `MAX_RANKS`.
     """
     layout, gather = access_model(layout), check_gather(gather)
     if isinstance(n_ranks, bool) or not isinstance(n_ranks, int) or not 1 <= n_ranks <= MAX_RANKS:
         raise PlanError(f"{n_ranks!r} ranks: expected a whole number from 1 to {MAX_RANKS:,}")
     cores, storage, noise = profile.cores_per_node, profile.storage, profile.noise
-    full = (min(n_ranks, cores) - 1) / (cores - 1) if cores > 1 else 0.0
-    slower = 1 + profile.node_slowdown * full
-    comp = slower * workload.t_comp_s / n_ranks
-    io = slower * _mean_io_s(profile, layout, n_ranks, workload)
-    spread = math.hypot(noise.compute * comp, noise.io[layout][gather] * io)
-    spread *= n_ranks > 1  # a single rank has no others to differ from
-    imbalance = expected_max(n_ranks) * spread
-    contention = _contention_s(profile, layout, gather, n_ranks, workload)
+    fullness = (min(n_ranks, cores) - 1) / (cores - 1) if cores > 1 else 0.0
+    slowdown = 1 + profile.node_slowdown * fullness
+    comp_s = slowdown * workload.t_comp_s / n_ranks
+    io_s = slowdown * _mean_io_s(profile, layout, n_ranks, workload)
+    spread_s = math.hypot(noise.compute * comp_s, noise.io[layout][gather] * io_s)
+    spread_s *= n_ranks > 1  # a single rank has no others to differ from
+    imbalance_s = expected_max(n_ranks) * spread_s
+    contention_s = _contention_s(profile, layout, gather, n_ranks, workload)
     files = 1
     if layout == "segments-chainreader":
         files = max(n_ranks if workload.n_files is None else workload.n_files, 1)
-    opening = workload.t_open_s + (files - 1) * storage.open_file_s
-    opening += (n_ranks * files - 1) / storage.metadata_ops_per_s
-    gathering = 0.0
+    open_s = workload.t_open_s + (files - 1) * storage.open_file_s
+    open_s += (n_ranks * files - 1) / storage.metadata_ops_per_s
+    gather_s = 0.0
     if n_ranks > 1:
         task, cost = profile.task, profile.gather[gather]
         share = workload.n_frames * workload.result_nbytes_per_frame
         share /= task.n_frames * task.result_nbytes_per_frame
-        gathering = cost.base_s * share + cost.per_rank_s * n_ranks
-    rest = slower * workload.t_rest_s / n_ranks
-    total = opening + comp + io + rest + imbalance + contention + gathering
+        gather_s = cost.base_s * share + cost.per_rank_s * n_ranks
+    rest_s = slowdown * workload.t_rest_s / n_ranks
+    total_s = open_s + comp_s + io_s + rest_s + imbalance_s + contention_s + gather_s
     # The 10 and 90% quantiles, about the mean, of independent errors of a lognormal.
     width_max = max_quantile(n_ranks, 0.9) - max_quantile(n_ranks, 0.1)
     locks_measured = any(pair.startswith("xtc-shared/") for pair in profile.measured)
     is_measured = f"{layout}/{gather}" in profile.measured
-    sigma = math.hypot(
-        spread * width_max / (2 * Z90),
-        (noise.straggler if locks_measured else UNSEEN_LOCKS) * contention,
-        (noise.fit if is_measured else noise.carry) * total,
+    sigma_s = math.hypot(
+        spread_s * width_max / (2 * Z90),
+        (noise.straggler if locks_measured else UNMEASURED_LOCKS_ERROR) * contention_s,
+        (noise.fit if is_measured else noise.carry) * total_s,
     )
-    width = Z90 * math.sqrt(math.log1p((sigma / total) ** 2))
-    low = total * math.exp(-width)
+    width = Z90 * math.sqrt(math.log1p((sigma_s / total_s) ** 2))
+    lowest_s = total_s * math.exp(-width)
     return Prediction(
         n_ranks=n_ranks,
-        t_open_s=opening,
-        t_comp_s=comp,
-        t_io_s=io,
-        t_rest_s=rest,
-        t_imbalance_s=imbalance,
-        t_contention_s=contention,
-        t_gather_s=gathering,
-        t_total_s=total,
-        low_s=max(low, min(total, workload.t_comp_s / n_ranks)),
-        high_s=total * math.exp(width),
+        t_open_s=open_s,
+        t_comp_s=comp_s,
+        t_io_s=io_s,
+        t_rest_s=rest_s,
+        t_imbalance_s=imbalance_s,
+        t_contention_s=contention_s,
+        t_gather_s=gather_s,
+        t_total_s=total_s,
+        low_s=max(lowest_s, min(total_s, workload.t_comp_s / n_ranks)),
+        high_s=total_s * math.exp(width),
     )
 
 
@@ -199,7 +199,7 @@ def _contention_s(
     if layout != "xtc-shared" or n_ranks == 1:
         return 0.0
     storage, cores = profile.storage, profile.cores_per_node
-    on_node = min(n_ranks, cores)
-    inside = storage.client_lock_s * (on_node - 1) / n_ranks
-    between = storage.lock_s + (storage.lock_gather_s if gather == "gather" else 0.0)
-    return workload.n_frames * (inside + between * max(0.0, 1 - cores / n_ranks))
+    n_on_node = min(n_ranks, cores)
+    same_node_s = storage.client_lock_s * (n_on_node - 1) / n_ranks
+    other_node_s = storage.lock_s + (storage.lock_gather_s if gather == "gather" else 0.0)
+    return workload.n_frames * (same_node_s + other_node_s * max(0.0, 1 - cores / n_ranks))

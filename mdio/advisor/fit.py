@@ -82,17 +82,17 @@ def read_timings(path: str | Path) -> list[TimingRow]:
 
     ``machine`` and the columns that may be None may be left out or empty.
 
-    Raises SourceError: the file is missing, empty or no CSV, lacks a column, or holds a value that
-    cannot be; the message names file, line and column.
+    Raises SourceError: the file is missing, empty or not CSV, lacks a column, or has an impossible
+    value; the message names file, line and column.
     """
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader]
     except UnicodeDecodeError:
-        raise SourceError(f"{path}: this is no text file; expected CSV") from None
+        raise SourceError(f"{path}: this is not a text file; expected CSV") from None
     except csv.Error as error:
-        raise SourceError(f"{path}: this is no CSV ({error})") from None
+        raise SourceError(f"{path}: this is not CSV ({error})") from None
     except OSError as error:
         raise SourceError(f"{path}: cannot be read ({error.strerror})") from None
     header = lines[0][1] if lines else []
@@ -102,29 +102,29 @@ def read_timings(path: str | Path) -> list[TimingRow]:
         raise SourceError(
             f"{path}: line 1: column {', '.join(missing)} missing; expected {','.join(REQUIRED)}"
         )
-    if twice := {name for name in header if name and header.count(name) > 1}:
-        raise SourceError(f"{path}: line 1: column {', '.join(sorted(twice))} is there twice")
+    if duplicates := {name for name in header if name and header.count(name) > 1}:
+        raise SourceError(f"{path}: line 1: column {', '.join(sorted(duplicates))} occurs twice")
     rows: list[TimingRow] = []
-    lines_of: dict[tuple[object, ...], tuple[int, str]] = {}
+    earlier_rows: dict[tuple[object, ...], tuple[int, str]] = {}
     for number, cells in lines[1:]:
         if not any(cells):
             continue
         place = f"{path}: line {number}"
         if len(cells) != len(header):
             raise SourceError(f"{place}: {len(cells)} columns, expected {len(header)}")
-        named = dict(zip(header, cells, strict=True))
-        row, executor = _parse_row(named, place), named.get("executor", "")
+        values = dict(zip(header, cells, strict=True))
+        row, executor = _parse_row(values, place), values.get("executor", "")
         key = (*row.pair, row.workload_x, row.n_ranks)
-        before, other = lines_of.get(key, (0, executor))
-        if executor != other:
+        earlier_line, earlier_executor = earlier_rows.get(key, (0, executor))
+        if executor != earlier_executor:
             raise SourceError(
-                f"{place}: column executor: {executor} after {other} in line {before}, with the "
-                "same layout and ranks; fit one executor at a time"
+                f"{place}: column executor: {executor} after {earlier_executor} in line "
+                f"{earlier_line}, with the same layout and ranks; fit one executor at a time"
             )
-        if before:
+        if earlier_line:
             raise SourceError(
                 f"{place}: column n_ranks: {row.layout}, {row.gather}, workload {row.workload_x:g} "
-                f"at {row.n_ranks} ranks is in line {before} already; give the mean of "
+                f"at {row.n_ranks} ranks is in line {earlier_line} already; give the mean of "
                 "repeats"
             )
         if rows and row.machine != rows[0].machine:
@@ -134,7 +134,7 @@ def read_timings(path: str | Path) -> list[TimingRow]:
             )
         if len(rows) == MAX_ROWS:
             raise SourceError(f"{place}: more than {MAX_ROWS:,} rows; give the means of repeats")
-        lines_of[key] = number, executor
+        earlier_rows[key] = number, executor
         rows.append(row)
     if not rows:
         raise SourceError(f"{path}: no row after the header; expected at least one measured run")
@@ -180,15 +180,15 @@ def _parse_row(cells: dict[str, str], place: str) -> TimingRow:
 KNOWN_CORES: Mapping[str, int] = {"comet": 24, "supermic": 20, "bridges": 28, "stampede": 16}
 """Cores of a node of the machines of the published studies, by name."""
 
-USUAL_CORES = (16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 68, 72, 96, 128, 192)
+COMMON_CORES = (16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 68, 72, 96, 128, 192)
 
 
 def guess_cores(rows: Sequence[TimingRow], default: int) -> int:
     """Return the cores of a node: by the machine's name, or else guessed from the numbers of ranks.
 
-    Ranks usually fill whole nodes: the result is the usual number that divides most of the rank
-    counts, the largest of several; but `default` if none divides half of them, or if `default`
-    divides nearly as many.
+    Ranks usually fill whole nodes: the result is the number of `COMMON_CORES` that divides most of
+    the rank counts (the largest, if several do); but `default` if none divides half of them, or if
+    `default` divides nearly as many.
     """
     name = rows[0].machine.lower()
     for machine, cores in KNOWN_CORES.items():
@@ -198,9 +198,9 @@ def guess_cores(rows: Sequence[TimingRow], default: int) -> int:
     if not counts:
         return default
 
-    divided = {cores: sum(n % cores == 0 for n in counts) for cores in (*USUAL_CORES, default)}
-    best = max(USUAL_CORES, key=lambda cores: (divided[cores], cores))
-    if 2 * divided[best] < len(counts) or 4 * divided[default] >= 3 * divided[best]:
+    n_divided = {cores: sum(n % cores == 0 for n in counts) for cores in (*COMMON_CORES, default)}
+    best = max(COMMON_CORES, key=lambda cores: (n_divided[cores], cores))
+    if 2 * n_divided[best] < len(counts) or 4 * n_divided[default] >= 3 * n_divided[best]:
         return default
     return best
 
@@ -208,32 +208,36 @@ def guess_cores(rows: Sequence[TimingRow], default: int) -> int:
 def measured_task(rows: Sequence[TimingRow], base: Profile) -> Task:
     """Return one rank's times from the rows of fewest ranks, and `base` for missing ones.
 
-    Without rows of one rank, N times the mean of N ranks replaces it. Times without any row have
-    the ratio to the others that they have in `base`.
+    Without rows of one rank, N times the mean of N ranks is used. Times that no row has are scaled
+    from `base`, by the ratio of the others.
     """
     task = base.task
-    io_s = _by_family(rows, lambda row: row.t_io_mean_s * row.n_ranks / _read_factor(row, base))
-    opening_s = _by_family(
+    io_s = _mean_by_family(
+        rows, lambda row: row.t_io_mean_s * row.n_ranks / _read_factor(row, base)
+    )
+    open_s = _mean_by_family(
         (row for row in rows if row.t_open_mean_s and row.layout != "segments-chainreader"),
         lambda row: row.t_open_mean_s or 0.0,
     )
-    single_rank = [row for row in rows if row.n_ranks == 1]
+    single_rank_rows = [row for row in rows if row.n_ranks == 1]
     rest_s = {
         family: max(
             0.0,
-            median(_unaccounted_s(row) for row in single_rank if io_family(row.layout) == family),
+            median(
+                _unaccounted_s(row) for row in single_rank_rows if io_family(row.layout) == family
+            ),
         )
-        for family in {io_family(row.layout) for row in single_rank}
+        for family in {io_family(row.layout) for row in single_rank_rows}
     }
-    t_open_s = _complete(opening_s, task.t_open_s)
-    for family in rest_s.keys() - opening_s.keys():
+    t_open_s = _fill_missing(open_s, task.t_open_s)
+    for family in rest_s.keys() - open_s.keys():
         # Opening was not timed: it is in the rest, and cannot have taken longer.
         t_open_s[family] = min(t_open_s[family], rest_s[family])
         rest_s[family] -= t_open_s[family]
     fixed, repeat = _fit_compute(rows, task.t_comp_fixed_s / task.t_comp_repeat_s)
     return replace(
         task,
-        t_io_s=_complete(io_s, task.t_io_s),
+        t_io_s=_fill_missing(io_s, task.t_io_s),
         t_open_s=t_open_s,
         t_rest_s={name: rest_s.get(name, 0.0) for name in task.t_rest_s},
         t_comp_fixed_s=fixed,
@@ -251,27 +255,31 @@ def _read_factor(row: TimingRow, base: Profile) -> float:
     if row.n_ranks == 1:
         return 1.0
     cores = base.cores_per_node
-    full = (min(row.n_ranks, cores) - 1) / (cores - 1) if cores > 1 else 0.0
-    return base.storage.read_factor[row.layout] * (1 + base.node_slowdown * full)
+    fullness = (min(row.n_ranks, cores) - 1) / (cores - 1) if cores > 1 else 0.0
+    return base.storage.read_factor[row.layout] * (1 + base.node_slowdown * fullness)
 
 
-def _fewest_ranks(rows: Iterable[TimingRow]) -> list[TimingRow]:
+def _rows_of_fewest_ranks(rows: Iterable[TimingRow]) -> list[TimingRow]:
     rows = list(rows)
-    least = min(row.n_ranks for row in rows)
-    return [row for row in rows if row.n_ranks == least]
+    min_ranks = min(row.n_ranks for row in rows)
+    return [row for row in rows if row.n_ranks == min_ranks]
 
 
-def _by_family(rows: Iterable[TimingRow], value: Callable[[TimingRow], float]) -> dict[str, float]:
+def _mean_by_family(
+    rows: Iterable[TimingRow], value: Callable[[TimingRow], float]
+) -> dict[str, float]:
     families: dict[str, list[TimingRow]] = {}
     for row in rows:
         families.setdefault(io_family(row.layout), []).append(row)
     return {
-        name: geometric_mean({row.pair: value(row) for row in _fewest_ranks(members)}.values())
-        for name, members in families.items()
+        name: geometric_mean(
+            {row.pair: value(row) for row in _rows_of_fewest_ranks(family_rows)}.values()
+        )
+        for name, family_rows in families.items()
     }
 
 
-def _complete(measured: Mapping[str, float], base: Mapping[str, float]) -> dict[str, float]:
+def _fill_missing(measured: Mapping[str, float], base: Mapping[str, float]) -> dict[str, float]:
     """Return times of all families: those that were not measured are scaled from `base`."""
     if not measured:
         return dict(base)
@@ -282,14 +290,14 @@ def _complete(measured: Mapping[str, float], base: Mapping[str, float]) -> dict[
 def _fit_compute(rows: Sequence[TimingRow], ratio: float) -> tuple[float, float]:
     """Return the fixed and the repeated seconds of compute, by relative least squares.
 
-    With a single workload their `ratio`, fixed to repeated, is given.
+    `ratio`: fixed to repeated seconds, used if the rows have a single workload.
     """
     by_x: dict[float, list[TimingRow]] = {}
     for row in rows:
         by_x.setdefault(row.workload_x, []).append(row)
     seconds = {
-        x: geometric_mean(row.t_comp_mean_s * row.n_ranks for row in _fewest_ranks(members))
-        for x, members in by_x.items()
+        x: geometric_mean(row.t_comp_mean_s * row.n_ranks for row in _rows_of_fewest_ranks(x_rows))
+        for x, x_rows in by_x.items()
     }
     if len(seconds) > 1:
         # minimise sum((fixed + repeat x)/y - 1)^2
@@ -318,7 +326,7 @@ MIN_SLOWDOWN = 0.03
 """Least slow-down of a full node that is assumed of a new machine."""
 
 MAX_RANK_NOISE = 1.0
-"""Largest noise between ranks of a run, as a share of their mean; beyond, a row is an outlier."""
+"""Largest noise between ranks of a run, as a share of their mean; more makes a row an outlier."""
 
 COMPUTE_SCATTER, READ_SCATTER, OPEN_SCATTER = 0.2, 0.15, 0.4
 """Relative errors of the mean parts of a row, which matter less than its total."""
@@ -330,7 +338,7 @@ it that is attributed to the known machine (half, for want of a second one)."""
 
 @dataclass(frozen=True)
 class Residual:
-    """A measured row beside the model's."""
+    """A measured row, and what the model predicts for its total."""
 
     row: TimingRow
     t_total_s: float
@@ -427,7 +435,9 @@ def fit_profile(
     if not rows:
         raise PlanError("no measured row to fit a profile to")
     prior = base or load_profile("comet")
-    start = _starting_profile(rows, prior, cores_per_node, name, source, carried=not loose)
+    start = _starting_profile(
+        rows, prior, cores_per_node, name, source, prior_is_measured=not loose
+    )
     widths = (2.0 if loose else 1.0) * np.array(list(WIDTHS.values()))
     from scipy.optimize import least_squares
 
@@ -449,7 +459,7 @@ def _starting_profile(
     name: str,
     source: str,
     *,
-    carried: bool,
+    prior_is_measured: bool,
 ) -> Profile:
     """Return the start of the fit: the prior machine with this one's single-rank times."""
     cores = cores_per_node or guess_cores(rows, prior.cores_per_node)
@@ -474,10 +484,10 @@ def _starting_profile(
         name=name,
         source=source,
         cores_per_node=cores,
-        node_slowdown=max(prior.node_slowdown, MIN_SLOWDOWN) if carried else prior.node_slowdown,
+        node_slowdown=max(prior.node_slowdown, MIN_SLOWDOWN if prior_is_measured else 0.0),
         task=task,
         storage=storage,
-        noise=_shrink(prior.noise) if carried else prior.noise,
+        noise=_shrink(prior.noise) if prior_is_measured else prior.noise,
         measured=dict(Counter("/".join(row.pair) for row in rows if row.n_ranks > 1)),
     )
 
@@ -495,7 +505,7 @@ def _shrink(noise: Noise) -> Noise:
     return replace(noise, io=io)
 
 
-def _errors(trial: Profile, rows: Sequence[TimingRow]) -> NDArray[np.float64]:
+def _errors(profile: Profile, rows: Sequence[TimingRow]) -> NDArray[np.float64]:
     """Return the errors of a trial profile, in units of their standard deviations."""
     errors: list[float] = []
 
@@ -504,7 +514,7 @@ def _errors(trial: Profile, rows: Sequence[TimingRow]) -> NDArray[np.float64]:
         errors.append(error / math.hypot(scatter, repeat_error))
 
     for row in rows:
-        predicted = _predict_row(trial, row)
+        predicted = _predict_row(profile, row)
         repeat_error = min((row.t_total_std_s or 0.0) / row.t_total_max_s, 1.0)
         add(predicted.t_total_s, row.t_total_max_s, ROW_SCATTER)
         if row.n_ranks == 1:
@@ -520,8 +530,11 @@ def _errors(trial: Profile, rows: Sequence[TimingRow]) -> NDArray[np.float64]:
 
 def residuals(profile: Profile, rows: Sequence[TimingRow]) -> list[Residual]:
     """Return the model's totals beside the measured ones."""
-    compared = [(row, _predict_row(profile, row)) for row in rows]
-    return [Residual(row, one.t_total_s, one.low_s, one.high_s) for row, one in compared]
+    predictions = [(row, _predict_row(profile, row)) for row in rows]
+    return [
+        Residual(row, prediction.t_total_s, prediction.low_s, prediction.high_s)
+        for row, prediction in predictions
+    ]
 
 
 def _predict_row(profile: Profile, row: TimingRow) -> Prediction:
@@ -540,7 +553,7 @@ def _with_scatter(
     if prior_noise is None:
         return replace(profile, noise=replace(profile.noise, fit=max(scatter, 0.03)))
     prior_rows = 8
-    mixed = math.sqrt(
+    pooled = math.sqrt(
         (prior_rows * prior_noise.carry**2 + len(errors) * scatter**2) / (prior_rows + len(errors))
     )
-    return replace(profile, noise=replace(profile.noise, fit=max(mixed, prior_noise.fit)))
+    return replace(profile, noise=replace(profile.noise, fit=max(pooled, prior_noise.fit)))

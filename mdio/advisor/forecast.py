@@ -30,7 +30,7 @@ from mdio.core.words import plural
 
 @dataclass(frozen=True)
 class Calibration:
-    """One run: seconds, summed over its workers but for the total."""
+    """One run: seconds, summed over its workers except for the total."""
 
     layout: str
     """Name of the option that it ran on, ``as-is`` or a layout."""
@@ -46,7 +46,7 @@ class Calibration:
 def read_calibration(text: str) -> Calibration:
     """Read ``[LAYOUT=]T.json``, a file of ``mdio analyze --timings``; without LAYOUT, ``as-is``.
 
-    Raises SourceError: it cannot be read, is no record of timings, or has a number that cannot be.
+    Raises SourceError: it cannot be read, is not a file of timings, or has an impossible number.
     """
     layout, equals, path = text.partition("=")
     if not equals or Path(text).exists():
@@ -61,10 +61,10 @@ def read_calibration(text: str) -> Calibration:
 
 
 def calibrate(forecaster: Forecaster, calibrations: Sequence[Calibration]) -> Forecaster:
-    """Return a forecaster that agrees better with these runs.
+    """Return a forecaster that is scaled to these runs.
 
-    Reading and computing are scaled by the mean ratio of runs and forecasts; a profile is fitted to
-    the runs besides.
+    Reading and computing are scaled by the mean ratio of runs and forecasts; a profile is also
+    fitted to the runs.
 
     Raises PlanError: a run is of a layout that was not measured.
     """
@@ -78,12 +78,12 @@ def calibrate(forecaster: Forecaster, calibrations: Sequence[Calibration]) -> Fo
                 f"--calibrate: no layout {calibration.layout!r} was measured; there are {names}"
             )
         if forecaster.profile is None:
-            pace = forecaster.one_pass(trial, calibration.workers)
+            forecast = forecaster.one_pass(trial, calibration.workers)
             share = calibration.workers / measurements.source.n_frames
-            io_s, comp_s = pace.t_io_s * share, pace.t_comp_s * share
+            io_s, comp_s = forecast.t_io_s * share, forecast.t_comp_s * share
         else:
-            cold = [run for run in trial.runs if run.cache == forecaster.cache_state(trial)]
-            run = (cold or list(trial.runs))[0]
+            cold_runs = [run for run in trial.runs if run.cache == forecaster.cache_state(trial)]
+            run = (cold_runs or list(trial.runs))[0]
             io_s, comp_s = run.t_io_frame_s.quartile, run.t_comp_frame_s.quartile
         io_factors.append(calibration.t_io_s / calibration.n_frames / max(io_s, 1e-12))
         comp_factors.append(calibration.t_comp_s / calibration.n_frames / max(comp_s, 1e-12))
@@ -96,7 +96,7 @@ def calibrate(forecaster: Forecaster, calibrations: Sequence[Calibration]) -> Fo
 
 
 def _fit(forecaster: Forecaster, profile: Profile, calibrations: Sequence[Calibration]) -> Profile:
-    """Return the profile, fitted to runs of this very analysis."""
+    """Return the profile, fitted to runs of the same analysis."""
     measurements = forecaster.measurements
     n_frames = measurements.source.n_frames
     rows: dict[tuple[str, str, int], TimingRow] = {}
@@ -150,18 +150,18 @@ GATHER_OF = {"gather": "blocking", "global-array": "one-sided"}
 """Names of the model's gathers on the command line."""
 
 CACHES = ("auto", "cold", "warm")
-"""Passes read from storage (cold) or memory (warm); auto: from memory what fits into it."""
+"""Passes read from storage (cold) or memory (warm); auto: from memory if the layout fits."""
 EXTRAPOLATION = 0.05
 """Relative error of extrapolating from a sample to the whole trajectory, besides its repeats."""
-FITS_MEMORY = 0.5
-"""Share of the free memory: what fits into it is read from there in all passes but the first."""
+MEMORY_SHARE = 0.5
+"""Share of the free memory: layouts that fit into it are read from memory after the first pass."""
 MAX_BLOCKS = 4096
 """With more blocks, all are assumed to be equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast(Prediction):
-    """One pass over the trajectory: a prediction, its start-up, and the gather it is for."""
+    """One pass over the trajectory: a prediction, its start-up, and its way to gather."""
 
     t_startup_s: float = 0.0
     gather: str = "blocking"
@@ -169,7 +169,7 @@ class Forecast(Prediction):
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Converting once and analysing some times, s."""
+    """Seconds to convert once and run all passes, with their range."""
 
     convert_s: float
     run: Forecast
@@ -202,15 +202,15 @@ class Forecaster:
         """Return ``warm`` if passes over a whole layout read it from memory, else ``cold``."""
         if self.cache != "auto":
             return self.cache
-        memory = FITS_MEMORY * self.nodes * self.measurements.host.memory_free_nbytes
+        memory = MEMORY_SHARE * self.nodes * self.measurements.host.memory_free_nbytes
         return "warm" if self._nbytes(trial) <= memory else "cold"
 
     @property
     def storage_nbytes_per_s(self) -> float | None:
         """Bandwidth of the source's storage for all readers together; None if unknown."""
         bandwidths = self.measurements.bandwidths
-        cold = (bandwidth.nbytes_per_s for bandwidth in bandwidths if bandwidth.cache == "cold")
-        return max(cold, default=None)
+        rates = (bandwidth.nbytes_per_s for bandwidth in bandwidths if bandwidth.cache == "cold")
+        return max(rates, default=None)
 
     def one_pass(self, trial: Trial, n_ranks: int) -> Forecast:
         """Return the forecast of one analysis of the whole trajectory."""
@@ -236,18 +236,18 @@ class Forecaster:
         """Return the bytes that one pass reads."""
         return trial.read_nbytes_frame * self.measurements.source.n_frames
 
-    def _least_io_s(self, trial: Trial) -> float:
+    def _min_io_s(self, trial: Trial) -> float:
         """Return the time of a cold pass at the bandwidth of the storage; 0 if it is unknown.
 
-        Trials do not show it: they are small, so that a file system's client may have them in
-        memory. Shared storage is assumed to have the same bandwidth for all ranks together as for
-        the readers of the measurement.
+        Trials do not show it, since their files are so small that a file system's client may have
+        them in memory. Shared storage is assumed to have the same bandwidth for all ranks together
+        as for the readers of the measurement.
         """
         host, rate = self.measurements.host, self.storage_nbytes_per_s
-        is_elsewhere = trial.layout == "local-copy" or (
+        on_other_storage = trial.layout == "local-copy" or (
             trial.layout != "as-is" and host.target_file_system != host.source_file_system
         )
-        return 0.0 if rate is None or is_elsewhere else self._nbytes(trial) / rate
+        return 0.0 if rate is None or on_other_storage else self._nbytes(trial) / rate
 
     def _runs(self, trial: Trial, cache: str) -> list[SampleRun]:
         runs = [run for run in trial.runs if run.cache == cache] or list(trial.runs)
@@ -261,31 +261,31 @@ class Forecaster:
         cache = self.cache_state(trial)
         runs = self._runs(trial, cache)
         n_workers = -(-n_ranks // self.nodes)
-        below = next((run for run in reversed(runs) if run.workers <= n_workers), runs[0])
-        above = next((run for run in runs if run.workers >= n_workers), runs[-1])
-        span = above.workers - below.workers
-        weight = (n_workers - below.workers) / span if span > 0 else 0.0
-        # Workers beyond those measured wait for cores, where there are no more of these.
+        lower_run = next((run for run in reversed(runs) if run.workers <= n_workers), runs[0])
+        upper_run = next((run for run in runs if run.workers >= n_workers), runs[-1])
+        span = upper_run.workers - lower_run.workers
+        weight = (n_workers - lower_run.workers) / span if span > 0 else 0.0
+        # More workers than cores take turns.
         cores = max(runs[-1].workers, self.measurements.host.cores)
         slowdown = max(1.0, n_workers / cores)
 
         def interpolate(name: str) -> float:
-            low, high = getattr(below, name).quartile, getattr(above, name).quartile
+            low, high = getattr(lower_run, name).quartile, getattr(upper_run, name).quartile
             return float(low + weight * (high - low))
 
         n_frames = self.measurements.source.n_frames
         frames_per_rank = n_frames / n_ranks
-        longest = _longest_block(n_frames, n_ranks, trial.chunk_frames)
+        longest_block = _longest_block(n_frames, n_ranks, trial.chunk_frames)
         io_s = interpolate("t_io_frame_s") * self.io_factor * slowdown * frames_per_rank
         if cache == "cold":
-            io_s = max(io_s, self._least_io_s(trial))
+            io_s = max(io_s, self._min_io_s(trial))
         comp_s = interpolate("t_comp_frame_s") * self.comp_factor * slowdown * frames_per_rank
         rest_s = interpolate("t_rest_frame_s") * slowdown * frames_per_rank
         startup_s = interpolate("t_startup_s") * slowdown + self.measurements.t_prepare_s
         open_s = interpolate("t_open_s")
-        imbalance_s = (io_s + comp_s + rest_s) * (longest / frames_per_rank - 1)
+        imbalance_s = (io_s + comp_s + rest_s) * (longest_block / frames_per_rank - 1)
         total_s = startup_s + open_s + io_s + comp_s + rest_s + imbalance_s
-        relative = _relative_spread(above) if weight > 0.5 else _relative_spread(below)
+        relative = _relative_spread(upper_run) if weight > 0.5 else _relative_spread(lower_run)
         relative = math.hypot(relative, self._extrapolation_error())
         return Forecast(
             n_ranks=n_ranks,
@@ -324,12 +324,12 @@ class Forecaster:
     def workload(self, trial: Trial, run: SampleRun) -> Workload:
         """Return one pass over a layout as one rank of a `run` does it alone."""
         n_frames = self.measurements.source.n_frames
-        least_s = 1e-12  # the model needs times above 0
+        min_s = 1e-12  # the model needs times above 0
         return Workload(
             n_frames=n_frames,
             nbytes=max(1.0, self._nbytes(trial)),
-            t_comp_s=max(least_s, run.t_comp_frame_s.quartile * self.comp_factor * n_frames),
-            t_io_s=max(least_s, run.t_io_frame_s.quartile * self.io_factor * n_frames),
+            t_comp_s=max(min_s, run.t_comp_frame_s.quartile * self.comp_factor * n_frames),
+            t_io_s=max(min_s, run.t_io_frame_s.quartile * self.io_factor * n_frames),
             t_open_s=run.t_open_s.quartile,
             t_rest_s=run.t_rest_frame_s.quartile * n_frames,
             result_nbytes_per_frame=self.measurements.question.result_nbytes_frame,
@@ -342,7 +342,7 @@ class Forecaster:
         n_frames = self.measurements.source.n_frames
         seconds = trial.convert_frame_s.quartile * n_frames
         if trial.layout == "local-copy":
-            seconds = max(seconds, self._copy_to_nodes(trial, n_ranks))
+            seconds = max(seconds, self._copy_to_nodes_s(trial, n_ranks))
         elif not trial.one_writer or (self.profile and self.measurements.host.parallel_hdf5):
             n_cores = self.nodes * self.measurements.host.cores
             cores = n_ranks if self.profile else min(n_ranks, n_cores)
@@ -355,7 +355,7 @@ class Forecaster:
         relative = math.hypot(trial.convert_frame_s.relative, 2 * self._extrapolation_error())
         return trial.convert_fixed_s.quartile + seconds, min(relative, 1.0)
 
-    def _copy_to_nodes(self, trial: Trial, n_ranks: int) -> float:
+    def _copy_to_nodes_s(self, trial: Trial, n_ranks: int) -> float:
         """Return the seconds until every node has its own copy."""
         if self.profile is None:
             return 0.0

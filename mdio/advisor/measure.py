@@ -68,8 +68,8 @@ from mdio.parallel.executors import available_cores, pool_or_serial
 
 PREFIX = ".mdio-advise-"
 MIN_SLOPE = 0.6
-"""Least seconds of a frame, as a share of the mean: no more than the rest is attributed to fixed
-costs, since the difference of two noisy times may be anything."""
+"""Least seconds of a frame, as a share of the mean: at most the remainder is attributed to fixed
+costs, since the difference of two noisy times is unreliable."""
 
 
 def _is_running(pid: int) -> bool:
@@ -84,18 +84,18 @@ def _is_running(pid: int) -> bool:
 
 @contextmanager
 def scratch(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder in `target`, which is removed however the work ends.
+    """Yield a temporary folder in `target`, and remove it however the work ends.
 
-    Those of killed processes of this host are removed first.
+    Folders of killed processes of this host are removed first.
 
-    Raises OutputError: it cannot be made.
+    Raises OutputError: the folder cannot be made.
     """
     host = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())[:40]
-    for old in target.glob(f"{PREFIX}{host}-*"):
-        pid = old.name.removeprefix(f"{PREFIX}{host}-").partition("-")[0]
+    for leftover in target.glob(f"{PREFIX}{host}-*"):
+        pid = leftover.name.removeprefix(f"{PREFIX}{host}-").partition("-")[0]
         # Only folders of this user.
-        if old.lstat().st_uid == os.geteuid() and pid.isdigit() and not _is_running(int(pid)):
-            shutil.rmtree(old, ignore_errors=True)
+        if leftover.lstat().st_uid == os.geteuid() and pid.isdigit() and not _is_running(int(pid)):
+            shutil.rmtree(leftover, ignore_errors=True)
     with terminations_raised():
         try:
             folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{host}-{os.getpid()}-", dir=target))
@@ -150,15 +150,15 @@ def convert_trial(
 
 
 def fit_conversion(
-    large: Sequence[float], small: Sequence[float], n_large: int, n_small: int, whole: bool
+    large: Sequence[float], small: Sequence[float], n_large: int, n_small: int, is_whole: bool
 ) -> tuple[Spread, Spread]:
     """Return the fixed seconds and those of each frame from conversions of two lengths.
 
-    `large`, `small`: seconds of the repeats. `n_large`, `n_small`: frames of each. `whole`: whether
-    the longer one has all frames, so that nothing is extrapolated.
+    `large`, `small`: seconds of the repeats. `n_large`, `n_small`: frames of each. `is_whole`:
+    whether the longer one has all frames, so that nothing is extrapolated.
     """
     large_s = Spread.of(large)
-    if whole or not small or n_small >= n_large:
+    if is_whole or not small or n_small >= n_large:
         return Spread.of([0.0]), large_s.scaled(1 / n_large)
     slope = (large_s.quartile - Spread.of(small).quartile) / (n_large - n_small)
     mean = large_s.quartile / n_large
@@ -168,26 +168,27 @@ def fit_conversion(
 
 
 StepProgress = Callable[[str, int, int], None]
-"""Called with the next step, the number of steps done, and that of all steps."""
+"""Called with the next step, the number of steps done, and the number of all steps."""
 
 LIGHT_S = 0.5
 """An analysis that computes the sample in this time is run on every candidate; others only read."""
 MAX_TRIAL_SEGMENTS = 64
 TRIALS = "trial conversions and runs"
-CONVERTING, RUNNING = 0.35, 0.65
-COLD_REPEATS = 0.15
-"""Share of the time that must be left for another repeat from disk."""
-MIN_S, PASSES = 7.0, 7.0
-"""Measuring takes at most `PASSES` passes over the source, or `MIN_S` seconds if that is more."""
+CONVERSIONS_SHARE, RUNS_SHARE = 0.35, 0.65
+"""Shares of the time after which no further repeat is converted, or run."""
+COLD_REPEAT_SHARE = 0.15
+"""Share of the time that must remain for another repeat from disk."""
+MIN_TIME_S, MAX_PASSES = 7.0, 7.0
+"""Measuring takes at most as long as `MAX_PASSES` passes over the source, or `MIN_TIME_S` if that
+is longer."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of time and room for measurements."""
+    """Limits of time and disk space for measurements."""
 
     seconds: float = 18.0
-    """Nothing is started later; but candidates that were not tried yet are, until half as long
-    again."""
+    """Nothing is started later, except the first trial of a candidate, until 1.5 times as long."""
     sample_nbytes: int = 64 << 20
     """Decoded bytes of the sample."""
     sample_s: float = 0.75
@@ -201,7 +202,7 @@ class Limits:
     repeats: int = 3
     """Least number of repeats."""
     most_repeats: int = 9
-    """Most repeats, while no more than `CONVERTING`, then `RUNNING`, of the time is used."""
+    """Most repeats, within `CONVERSIONS_SHARE` and `RUNS_SHARE` of the time."""
 
 
 @dataclass
@@ -224,7 +225,7 @@ class CandidateRuns:
 
     @contextmanager
     def problems_noted(self) -> Iterator[None]:
-        """Let an error of the work rule out this candidate; the source's own are raised."""
+        """Record an error as the problem of this candidate; raise it if this is the source."""
         try:
             yield
         except (MdioError, OSError) as error:
@@ -267,101 +268,101 @@ class InterleavedRepeats:
         self.comp: dict[int, Spread] = {}
         self.startup: dict[int, Spread] = {}
         self._progress = progress
-        self._begun = time.monotonic()
+        self._started_at = time.monotonic()
         self._n_done = 0
 
     def run_source(self, source: CandidateRuns, prepared: Prepared, cost: Probe) -> None:
         """Run the analysis on the source alone, once from memory and once from disk."""
         self._step("the source as it is")
-        light = cost.finished and cost.t_comp_frame_s * len(self.frames) <= LIGHT_S
-        self._analysis = prepared if light else read_only(prepared)
+        is_light = cost.finished and cost.t_comp_frame_s * len(self.frames) <= LIGHT_S
+        self._analysis = prepared if is_light else read_only(prepared)
         self._run(source, "warm", first=True)
         self._run(source, "cold", first=True)
-        self._light = light
-        self._pool([source])
-        if not light:
-            self.comp = self._heavy(source, prepared, cost)
+        self._is_light = is_light
+        self._pool_times([source])
+        if not is_light:
+            self.comp = self._measure_compute(source, prepared, cost)
 
     def limit_time(self, pass_s: float) -> None:
         """Limit the time of all measurements, given that of one pass."""
-        seconds = min(self.limits.seconds, max(MIN_S, PASSES * pass_s))
+        seconds = min(self.limits.seconds, max(MIN_TIME_S, MAX_PASSES * pass_s))
         self.limits = replace(self.limits, seconds=seconds)
         self._step(f"{TRIALS}, for some {duration(seconds)}")
 
-    def measure(self, tried: list[CandidateRuns]) -> None:
-        """Convert, run from memory, run from disk; the times go to `tried` and `comp`.
+    def measure(self, entries: list[CandidateRuns]) -> None:
+        """Convert, run from memory, run from disk; adds the times to `entries` and `comp`.
 
-        Call `run_source` before.
+        Call `run_source` first.
         """
-        for repeat in self._repeats(CONVERTING):
+        for repeat in self._repeats(CONVERSIONS_SHARE):
             self._step("trial conversions")
-            for candidate in tried:
-                self._convert(candidate, first=repeat == 0)
+            for entry in entries:
+                self._convert(entry, first=repeat == 0)
         self._n_done = self.limits.most_repeats
-        for repeat in self._repeats(RUNNING):
-            self._step("the analysis on each")
-            for candidate in tried:
-                self._run(candidate, "warm", first=repeat == 0)
+        for repeat in self._repeats(RUNS_SHARE):
+            self._step("the analysis of each")
+            for entry in entries:
+                self._run(entry, "warm", first=repeat == 0)
         self._n_done = 2 * self.limits.most_repeats
         self._step("the analysis from disk")
         for repeat in range(self.limits.repeats):
-            for candidate in tried:
-                self._run(candidate, "cold", first=repeat == 0)
-        self._pool(tried)
+            for entry in entries:
+                self._run(entry, "cold", first=repeat == 0)
+        self._pool_times(entries)
 
     def ratio(self, source: CandidateRuns) -> float | None:
         """Return t_comp/t_IO of one worker; None if reading took no time."""
         repeats = source.times.get((1, "warm"), [])
-        io_s = Spread.of([one["t_io_frame_s"] for one in repeats]).quartile if repeats else 0.0
+        io_s = Spread.of([times["t_io_frame_s"] for times in repeats]).quartile if repeats else 0.0
         return self.comp[1].quartile / io_s if io_s > 0 else None
 
-    def trial(self, tried: CandidateRuns, info: TrajectoryInfo, free: int) -> Trial:
+    def trial(self, entry: CandidateRuns, info: TrajectoryInfo, free: int) -> Trial:
         """Return the measurements of one candidate."""
-        candidate, group = tried.candidate, tried.candidate.group
+        candidate, group = entry.candidate, entry.candidate.group
         runs: list[SampleRun] = []
         fixed = frame = Spread.of([0.0])
-        for (workers, cache), repeats in sorted(tried.times.items()) if not tried.problem else ():
-            times = {name: Spread.of([one[name] for one in repeats]) for name in repeats[0]}
+        for (workers, cache), repeats in sorted(entry.times.items()) if not entry.problem else ():
+            times = {name: Spread.of([times[name] for times in repeats]) for name in repeats[0]}
             # Start-up and computing are measured on all layouts together.
             times |= {"t_startup_s": self.startup[workers], "t_comp_frame_s": self.comp[workers]}
             runs.append(SampleRun(workers, cache, len(self.frames), **times))
-        if tried.converting_s and not tried.problem:
+        if entry.converting_s and not entry.problem:
             n_small, n_large = len(self.small_sample), len(self.frames)
-            small, large = tried.converting_s[n_small], tried.converting_s[n_large]
+            small, large = entry.converting_s[n_small], entry.converting_s[n_large]
             is_whole = n_large == info.n_frames
             fixed, frame = fit_conversion(large, small, n_large, n_small, is_whole)
-        per_frame = info.nbytes / info.n_frames if candidate.to is None else tried.nbytes_frame
+        frame_nbytes = info.nbytes / info.n_frames if candidate.to is None else entry.nbytes_frame
         n_group = info.n_atoms if group is None else len(group.indices)
-        read = per_frame
+        read_nbytes = frame_nbytes
         if group is not None:  # positions alone, in as few bytes as those of all atoms
-            read = min(per_frame * n_group / (info.n_atoms + n_group), 12.0 * n_group)
+            read_nbytes = min(frame_nbytes * n_group / (info.n_atoms + n_group), 12.0 * n_group)
         options = {f"--{name}": str(value) for name, value in candidate.options.items()}
         options |= {} if group is None else {"--group": f"{GROUP}={group.selection}"}
         names = ("name", "layout", "behaves_like", "chunk_frames", "stripe_nbytes")
         return Trial(
             **{name: getattr(candidate, name) for name in names},
-            nbytes=per_frame * info.n_frames,
-            read_nbytes_frame=read,
+            nbytes=frame_nbytes * info.n_frames,
+            read_nbytes_frame=read_nbytes,
             convert_options=options,
             groups={} if group is None else {GROUP: group.selection},
             precision=candidate.options.get("precision"),
             one_writer=False,
-            fits=candidate.to is None or per_frame * info.n_frames < free,
-            convert_workers=self._writers(candidate),
+            fits=candidate.to is None or frame_nbytes * info.n_frames < free,
+            convert_workers=self._n_writers(candidate),
             convert_fixed_s=fixed,
             convert_frame_s=frame,
             runs=tuple(runs),
-            problem=tried.problem,
+            problem=entry.problem,
         )
 
-    def _left_s(self) -> float:
-        return self.limits.seconds - (time.monotonic() - self._begun)
+    def _remaining_s(self) -> float:
+        return self.limits.seconds - (time.monotonic() - self._started_at)
 
     def _repeats(self, share: float) -> Iterator[int]:
-        """Count the repeats, until there are enough of them or their share of time is used."""
+        """Yield numbers of repeats until there are enough, or their share of the time is used."""
         limits = self.limits
         for repeat in range(limits.most_repeats):
-            if repeat >= limits.repeats and self._left_s() < (1 - share) * limits.seconds:
+            if repeat >= limits.repeats and self._remaining_s() < (1 - share) * limits.seconds:
                 return
             yield repeat
 
@@ -370,71 +371,71 @@ class InterleavedRepeats:
             self._progress(text, self._n_done, 2 * self.limits.most_repeats + 1)
         self._n_done += 1
 
-    def _writers(self, candidate: Candidate) -> int:
+    def _n_writers(self, candidate: Candidate) -> int:
         return 1 if candidate.layout == "local-copy" else self.workers
 
-    def _convert(self, tried: CandidateRuns, first: bool) -> None:
-        candidate = tried.candidate
-        if candidate.to is None or tried.problem or tried.out is None:
+    def _convert(self, entry: CandidateRuns, first: bool) -> None:
+        candidate = entry.candidate
+        if candidate.to is None or entry.problem or entry.out is None:
             return
-        if self._left_s() < self.limits.seconds * (-0.5 if first else 1 / 3):
+        if self._remaining_s() < self.limits.seconds * (-0.5 if first else 1 / 3):
             if first:
-                tried.problem = "there was no time left to try it"
+                entry.problem = "there was no time left to try it"
             return
         for part in (self.small_sample, self.frames):
             n_segments = candidate.segments
             if n_segments is not None and n_segments > 1:
                 share = n_segments * len(part) // max(1, len(self.frames))
                 n_segments = min(max(self.workers, share), len(part), MAX_TRIAL_SEGMENTS)
-            workers = self._writers(candidate)
-            with tried.problems_noted():
+            workers = self._n_writers(candidate)
+            with entry.problems_noted():
                 seconds, nbytes = convert_trial(
                     candidate,
                     self.paths,
                     part,
-                    tried.out,
+                    entry.out,
                     workers,
                     n_segments,
                     self._overlap,
                     self._top,
                 )
-                tried.converting_s.setdefault(len(part), []).append(seconds)
-                tried.nbytes_frame = nbytes / len(part)
-            if tried.problem:
+                entry.converting_s.setdefault(len(part), []).append(seconds)
+                entry.nbytes_frame = nbytes / len(part)
+            if entry.problem:
                 return
 
-    def _run(self, tried: CandidateRuns, cache: str, *, first: bool) -> None:
+    def _run(self, entry: CandidateRuns, cache: str, *, first: bool) -> None:
         """Run the analysis once with each number of workers, from memory or from disk."""
         cold = cache == "cold"
-        needed_s = COLD_REPEATS * self.limits.seconds if cold and not first else 0.0
+        needed_s = COLD_REPEAT_SHARE * self.limits.seconds if cold and not first else 0.0
         for workers in self.counts:
-            is_late = self._left_s() < needed_s and (cold or not first)
-            if cold and not (tried.problem or is_late or self.cold_problem):
-                problems = [drop_cache(to_path(path)) for path in tried.paths]
+            is_late = self._remaining_s() < needed_s and (cold or not first)
+            if cold and not (entry.problem or is_late or self.cold_problem):
+                problems = [drop_cache(to_path(path)) for path in entry.paths]
                 self.cold_problem = next(filter(None, problems), None)
-            if tried.problem or is_late or (cold and self.cold_problem):
+            if entry.problem or is_late or (cold and self.cold_problem):
                 return
-            with tried.problems_noted():
+            with entry.problems_noted():
                 if first and not cold:  # brings the bytes into memory
-                    self._timed(tried, self._analysis, workers)
-                times = self._timed(tried, self._analysis, workers)
-                tried.times.setdefault((workers, cache), []).append(times)
+                    self._time_run(entry, self._analysis, workers)
+                times = self._time_run(entry, self._analysis, workers)
+                entry.times.setdefault((workers, cache), []).append(times)
 
-    def _timed(
-        self, tried: CandidateRuns, prepared: Prepared, workers: int, frames: range | None = None
+    def _time_run(
+        self, entry: CandidateRuns, prepared: Prepared, workers: int, frames: range | None = None
     ) -> dict[str, float]:
-        """Run the analysis over frames, by default the sample; return times as `SampleRun` has."""
-        frames = tried.frames if frames is None else frames
+        """Run the analysis over frames, by default the sample; return the times of `SampleRun`."""
+        frames = entry.frames if frames is None else frames
         with pool_or_serial(None, workers) as executor:
             result = analyze(
-                tried.paths if len(tried.paths) > 1 else tried.paths[0],
+                entry.paths if len(entry.paths) > 1 else entry.paths[0],
                 kernel=PreparedKernel(prepared),
                 executor=executor,
                 start=frames.start,
                 stop=frames.stop,
                 overlap=self._overlap,
                 verify=self._verify,
-                top=self._top if tried.candidate.to is None else None,
+                top=self._top if entry.candidate.to is None else None,
             )
         names = ("t_open_s", "t_io_s", "t_comp_s", "t_block_s")
         open_s, io_s, comp_s, blocks_s = (
@@ -449,35 +450,37 @@ class InterleavedRepeats:
             "t_rest_frame_s": max(0.0, blocks_s - io_s - comp_s - open_s) / result.n_frames,
         }
 
-    def _pool(self, tried: list[CandidateRuns]) -> None:
-        """Pool what is the same on all layouts: start-up and, if all of them compute, computing."""
+    def _pool_times(self, entries: list[CandidateRuns]) -> None:
+        """Pool times that all layouts share: start-up and, if all of them compute, computing."""
         pooled: dict[str, dict[int, Spread]] = {}
         for name in ("t_startup_s", "t_comp_frame_s"):
             values: dict[int, list[float]] = {workers: [] for workers in self.counts}
-            for candidate in tried:
-                for (workers, _), repeats in candidate.times.items():
+            for entry in entries:
+                for (workers, _), repeats in entry.times.items():
                     values[workers] += [times[name] for times in repeats]
             pooled[name] = {workers: Spread.of(times) for workers, times in values.items()}
         self.startup = pooled["t_startup_s"]
-        self.comp = pooled["t_comp_frame_s"] if self._light else self.comp
+        self.comp = pooled["t_comp_frame_s"] if self._is_light else self.comp
 
-    def _heavy(self, source: CandidateRuns, prepared: Prepared, cost: Probe) -> dict[int, Spread]:
-        """Return the time of computing a frame, from few frames, of an analysis that takes long."""
+    def _measure_compute(
+        self, source: CandidateRuns, prepared: Prepared, cost: Probe
+    ) -> dict[int, Spread]:
+        """Return the time of computing a frame, measured on few frames, of a slow analysis."""
         frame_s = cost.t_comp_frame_s
         spreads = {workers: Spread.of([frame_s]) for workers in self.counts}
         if not cost.finished:
             return spreads
         for workers in self.counts:
             frames = source.frames[: workers * max(1, int(LIGHT_S / frame_s))]
-            if len(frames) * frame_s / workers > max(2 * LIGHT_S, self._left_s() / 4):
+            if len(frames) * frame_s / workers > max(2 * LIGHT_S, self._remaining_s() / 4):
                 continue
-            repeats = [self._timed(source, prepared, workers, frames) for _ in range(2)]
-            spreads[workers] = Spread.of([one["t_comp_frame_s"] for one in repeats])
+            repeats = [self._time_run(source, prepared, workers, frames) for _ in range(2)]
+            spreads[workers] = Spread.of([times["t_comp_frame_s"] for times in repeats])
         return spreads
 
 
-NARROWER = ("backbone and not name O", "backbone")
-"""Parts of a selection that suffice for some analyses, such as dihedrals of the backbone."""
+NARROWER_SELECTIONS = ("backbone and not name O", "backbone")
+"""Selections of fewer atoms that suffice for some analyses, such as dihedrals of the backbone."""
 
 
 def find_group(kernel: Kernel, system: System, prepared: Prepared) -> Group | None:
@@ -490,7 +493,7 @@ def find_group(kernel: Kernel, system: System, prepared: Prepared) -> Group | No
         return None
     n_read = len(np.unique(prepared.atoms))
     best: Group | None = None
-    for text in (select, *(f"({select}) and {narrower}" for narrower in NARROWER)):
+    for text in (select, *(f"({select}) and {addition}" for addition in NARROWER_SELECTIONS)):
         if best is not None and len(best.indices) == n_read:
             break
         try:
@@ -504,11 +507,11 @@ def find_group(kernel: Kernel, system: System, prepared: Prepared) -> Group | No
     return best
 
 
-WARM_NBYTES = 4 << 20
+SPEED_TEST_NBYTES = 4 << 20
 """Decoded bytes that are read to choose the length of the sample."""
-FEW_FRAMES = 16
-"""Frames of the sample where there is no room for trial conversions."""
-COPIES = 12
+SMALL_SAMPLE_FRAMES = 16
+"""Frames of the sample if the disk is too full for trial conversions."""
+MAX_COPIES = 12
 """Most trial conversions in the target folder at a time, groups and retries included."""
 
 
@@ -535,10 +538,10 @@ def measure(
     together. `forecast`: forecasts all passes from measurements of the source alone; the result
     limits the time of further measurements.
 
-    Raises PlanError, SourceError: what cannot be opened, selected or imported. BlockError: the
+    Raises PlanError, SourceError: something cannot be opened, selected or imported. BlockError: the
     analysis itself fails. OutputError: the target folder is missing or cannot be written to.
     """
-    begun = time.monotonic()
+    started_at = time.monotonic()
     limits = limits or Limits()
     single = isinstance(trajectory, str | PathLike)
     paths = [str(trajectory)] if single else [str(path) for path in trajectory]  # type: ignore[union-attr]
@@ -556,7 +559,7 @@ def measure(
     with open_with_topology(
         paths, top, overlap=overlap, fields=kernel.fields, verify=verify
     ) as layout:
-        counted_by = top if "n_atoms" in layout.options else None
+        atom_count_top = top if "n_atoms" in layout.options else None
         info, container = layout.info, container_format(layout)
         if info.n_frames < 1:
             raise PlanError(f"{paths[0]}: it has no frames; there is nothing to advise on")
@@ -577,20 +580,22 @@ def measure(
         )
     if len(frames) == info.n_frames:
         notes.append("the sample is the whole trajectory")
-    chosen = candidates(info, container, group, ranks, allow_lossy) if frames else []
+    trial_candidates = candidates(info, container, group, ranks, allow_lossy) if frames else []
     if not frames:
         notes.append(
             f"{folder}: {free:,} bytes are free, too few for trial conversions; nothing but the "
             "source as it is could be measured"
         )
-        frames = range(min(info.n_frames, FEW_FRAMES))
-    runs = InterleavedRepeats(paths, frames, ranks, limits, progress, overlap, verify, counted_by)
+        frames = range(min(info.n_frames, SMALL_SAMPLE_FRAMES))
+    runs = InterleavedRepeats(
+        paths, frames, ranks, limits, progress, overlap, verify, atom_count_top
+    )
     behaves_like = {**BEHAVES_LIKE, "segments": "segments", "chain": "segments"}
     as_is = Candidate("as-is", "as-is", behaves_like.get(info.layout, "xtc-shared"))
     source = CandidateRuns(as_is, paths, frames)
     runs.run_source(source, prepared, cost)
     files = [to_path(path) for path in paths]
-    bandwidths_found = (
+    source_bandwidths = (
         *bandwidths(files, sorted({1, 2, *runs.counts, REQUESTS})),
         *shared_bandwidths,
     )
@@ -636,12 +641,12 @@ def measure(
         ),
         ratio_comp_io=runs.ratio(source),
         trials=(runs.trial(source, info, free),),
-        bandwidths=bandwidths_found,
+        bandwidths=source_bandwidths,
         notes=tuple(notes),
-        seconds=time.monotonic() - begun,
+        seconds=time.monotonic() - started_at,
         t_prepare_s=prepare_s,
     )
-    if forecast is not None and chosen:
+    if forecast is not None and trial_candidates:
         total = forecast(measurements)
         if total.total_s < limits.enough_s:
             note = (
@@ -650,40 +655,42 @@ def measure(
             )
             return replace(measurements, notes=(*notes, note))
         runs.limit_time(total.run.t_total_s)
-    tried = [source]
+    entries = [source]
     with ExitStack() as stack:
-        places = [(candidate, folder) for candidate in chosen]
-        if chosen and local_folder is not None and info.layout == container:  # one native file
+        candidate_folders = [(candidate, folder) for candidate in trial_candidates]
+        is_native_file = info.layout == container
+        if trial_candidates and local_folder is not None and is_native_file:
             # In a trial the sample is copied as one segment: the same file of fewer frames.
             copy = Candidate("local-copy", "local-copy", "segments", to="segments", segments=1)
-            places.append((copy, Path(local_folder)))
-        folders = {one: stack.enter_context(scratch(one)) for one in {place for _, place in places}}
-        for number, (candidate, place) in enumerate(places):
-            out = folders[place] / f"{number}.{candidate.to}"
-            tried.append(CandidateRuns(candidate, [str(out)], range(len(frames)), out))
-        runs.measure(tried)
+            candidate_folders.append((copy, Path(local_folder)))
+        parents = {parent for _, parent in candidate_folders}
+        folders = {parent: stack.enter_context(scratch(parent)) for parent in parents}
+        for number, (candidate, parent) in enumerate(candidate_folders):
+            out = folders[parent] / f"{number}.{candidate.to}"
+            entries.append(CandidateRuns(candidate, [str(out)], range(len(frames)), out))
+        runs.measure(entries)
     return replace(
         measurements,
         host=replace(measurements.host, cold_problem=runs.cold_problem),
         ratio_comp_io=runs.ratio(source),
         trials=tuple(
-            runs.trial(one, info, local_free if one.candidate.layout == "local-copy" else free)
-            for one in tried
+            runs.trial(entry, info, local_free if entry.candidate.layout == "local-copy" else free)
+            for entry in entries
         ),
-        seconds=time.monotonic() - begun,
+        seconds=time.monotonic() - started_at,
         local=None if local_folder is None else local_disk(Path(local_folder)),
     )
 
 
 def _sample(layout: Layout, free: int, limits: Limits) -> range:
-    """Choose frames in the middle: few enough for time and room; none if there is no room."""
+    """Choose frames in the middle, within the limits; none if the disk is too full for trials."""
     info = layout.info
-    n_first = max(1, min(info.n_frames, WARM_NBYTES // info.frame_nbytes))
-    layout.read(0, n_first)
-    begun = time.perf_counter()
-    layout.read(0, n_first)
-    frames_per_s = n_first / max(time.perf_counter() - begun, 1e-9)
-    n_fitting = min(limits.scratch_nbytes, free // 2) // (COPIES * info.frame_nbytes)
+    n_test = max(1, min(info.n_frames, SPEED_TEST_NBYTES // info.frame_nbytes))
+    layout.read(0, n_test)
+    started_at = time.perf_counter()
+    layout.read(0, n_test)
+    frames_per_s = n_test / max(time.perf_counter() - started_at, 1e-9)
+    n_fitting = min(limits.scratch_nbytes, free // 2) // (MAX_COPIES * info.frame_nbytes)
     n_frames = min(
         info.n_frames,
         max(2, limits.sample_nbytes // info.frame_nbytes),

@@ -31,7 +31,7 @@ WORTH_A_GROUP = 0.5
 """A group is stored if it has at most this share of the atoms."""
 
 PLAIN_CONTAINER = "dcd"
-"""Container with floats as they are in memory, in frames of one size."""
+"""Container with floats as in memory, in frames of one size."""
 SEGMENT_NBYTES = 64 << 20
 """Decoded bytes of a segment, unless there are as many segments as ranks anyway."""
 
@@ -70,10 +70,10 @@ def candidates(
 ) -> list[Candidate]:
     """Return candidates for conversions, simple ones first.
 
-    `info`, `container`: the source, and the format of its files, if its frames can be copied as
-    bytes. `group`: the atoms that the analysis reads, if they are fewer than all. `ranks`: least
-    number of segments. `allow_lossy`: step to which positions may be rounded, angstrom; None:
-    nothing may be lost.
+    `info`: the source. `container`: format of its files, if frames can be copied as bytes. `group`:
+    the atoms that the analysis reads, if they are fewer than all. `ranks`: least number of
+    segments. `allow_lossy`: step to which positions may be rounded, angstrom; None: nothing may be
+    lost.
     """
     if group is not None and len(group.indices) > WORTH_A_GROUP * info.n_atoms:
         group = None
@@ -85,17 +85,17 @@ def candidates(
         to="segments",
         segments=n_segments,
     )
-    chosen = [] if container is None else [segments("segments")]
+    result = [] if container is None else [segments("segments")]
     if container != PLAIN_CONTAINER:
         plain = {"container": PLAIN_CONTAINER}
-        chosen.append(segments(f"segments of {PLAIN_CONTAINER}", options=plain))
-    chosen += [_chunked(info, name, name, group, {}) for name in ("h5md", "zarr")]
+        result.append(segments(f"segments of {PLAIN_CONTAINER}", options=plain))
+    result += [_chunked(info, name, name, group, {}) for name in ("h5md", "zarr")]
     if info.xtc_integers:
-        chosen.append(_chunked(info, "zarr raw floats", "zarr", group, {"precision": "none"}))
+        result.append(_chunked(info, "zarr raw floats", "zarr", group, {"precision": "none"}))
     if allow_lossy is not None:
         name = f"zarr precision {allow_lossy:g}"
-        chosen.append(_chunked(info, name, "zarr", group, {"precision": allow_lossy}))
-    return chosen
+        result.append(_chunked(info, name, "zarr", group, {"precision": allow_lossy}))
+    return result
 
 
 def segments_for(n_frames: int, frame_nbytes: int, ranks: int) -> int:
@@ -194,7 +194,7 @@ class Trial:
     nbytes: float
     """Size of the whole output."""
     read_nbytes_frame: float
-    """Bytes on disk that hold what the analysis reads of one frame."""
+    """Bytes on disk that the analysis reads of one frame."""
     convert_options: dict[str, str]
     """Options of ``mdio convert`` beyond source, output and topology."""
     chunk_frames: int | None
@@ -202,7 +202,7 @@ class Trial:
     groups: dict[str, str]
     precision: float | str | None
     one_writer: bool
-    """Whether one process stores what the others encode; True only in records before 2026-11."""
+    """Whether one process stores for all others; True only in measurements before 2026-11."""
     fits: bool
     """Whether the target folder has room for it."""
     convert_workers: int
@@ -281,7 +281,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """All inputs of advice but the numbers of ranks and passes."""
+    """All inputs of advice except the numbers of ranks and passes."""
 
     version: str
     source: Source
@@ -315,9 +315,9 @@ def save_measurements(measurements: Measurements, path: str | PathLike[str]) -> 
 
 
 def load_measurements(path: str | PathLike[str]) -> Measurements:
-    """Read what `save_measurements` wrote, or the ``measurements`` of ``mdio advise --json``.
+    """Read a file of `save_measurements`, or the ``measurements`` of ``mdio advise --json``.
 
-    Raises SourceError: there is no such file, it is no measurements, or a value in it cannot be.
+    Raises SourceError: there is no such file, it has no measurements, or has an impossible value.
     """
     return measurements_from(json_at(path, "expected saved measurements"), str(path))
 
@@ -325,7 +325,8 @@ def load_measurements(path: str | PathLike[str]) -> Measurements:
 def measurements_from(data: Any, source: str) -> Measurements:
     """Return measurements from plain values.
 
-    Raises SourceError: they are no measurements, or one of them cannot be; the message names it.
+    Raises SourceError: they are not measurements, or one of them is impossible; the message names
+    it.
     """
     if isinstance(data, dict) and "measurements" in data:
         data = data["measurements"]

@@ -1,7 +1,7 @@
 """Probes: bandwidths of storage, from memory and disk; the user's analysis on a few frames.
 
 A user's function may fail, return the wrong thing, or take a minute for a frame. So it first runs
-in a process of its own that can be stopped, on one frame, then on more.
+in a separate process that can be stopped, on one frame, then on more.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ REQUESTS = 16
 """Simultaneous readers that saturate shared storage: as many as the requests that one process has
 in flight there (`mdio.core.files.in_flight`)."""
 READ_NBYTES = 1 << 20
-MAX_NBYTES, MAX_S = 64 << 20, 2.0
+MAX_READER_NBYTES, MAX_READER_S = 64 << 20, 2.0
 """Limits of each reader of a bandwidth test: bytes, and seconds."""
 PROBE_NBYTES = 64 << 20
 """Bytes that are written to and read from a local disk to measure it."""
@@ -67,14 +67,14 @@ def check_target(folder: Path) -> int:
 def bandwidths(paths: Sequence[Path], readers: Sequence[int]) -> list[Bandwidth]:
     """Return bytes/s of simultaneous readers, each with its own part of the largest file.
 
-    Each cold read is of another region: a client of a network file system may have the others in
-    memory, whatever this process drops.
+    Each number of readers has a region of its own: a client of a network file system may keep in
+    memory the bytes of earlier reads, even if this process drops them.
     """
     largest, size = _largest_file(paths)
-    measured = []
+    rates = []
     region = size // max(1, len(readers))
     for number, count in enumerate(readers):
-        nbytes_each = min(region // count, MAX_NBYTES)
+        nbytes_each = min(region // count, MAX_READER_NBYTES)
         if nbytes_each < 1:
             continue
         first = number * region
@@ -86,8 +86,8 @@ def bandwidths(paths: Sequence[Path], readers: Sequence[int]) -> list[Bandwidth]
             if not cold:
                 _read_parts(parts)
             nbytes, seconds = _read_parts(parts)
-            measured.append(Bandwidth(count, cache, nbytes / seconds))
-    return measured
+            rates.append(Bandwidth(count, cache, nbytes / seconds))
+    return rates
 
 
 class Share(NamedTuple):
@@ -104,7 +104,7 @@ def read_share(paths: Sequence[Path], n_workers: int, number: int) -> Share:
     largest, size = _largest_file(paths)
     region = size // n_workers // REQUESTS
     first = number * REQUESTS
-    nbytes = min(region, MAX_NBYTES)
+    nbytes = min(region, MAX_READER_NBYTES)
     parts = [(largest, k * region, nbytes) for k in range(first, first + REQUESTS)]
     cold = drop_cache(largest) is None
     return Share(platform.node(), cold, *_read_parts(parts))
@@ -124,11 +124,11 @@ def local_disk(folder: Path) -> LocalDisk | None:
     data = os.urandom(READ_NBYTES)
     try:
         with path.open("xb", buffering=0) as file:
-            begun = time.perf_counter()
+            started_at = time.perf_counter()
             for _ in range(PROBE_NBYTES // READ_NBYTES):
                 file.write(data)
             os.fsync(file.fileno())
-            seconds = max(time.perf_counter() - begun, 1e-9)
+            seconds = max(time.perf_counter() - started_at, 1e-9)
         cold = [rate.nbytes_per_s for rate in bandwidths([path], [1]) if rate.cache == "cold"]
     except OSError:  # it is full
         return None
@@ -150,16 +150,16 @@ def _largest_file(paths: Sequence[Path]) -> tuple[Path, int]:
 def _read_parts(parts: Sequence[FilePart]) -> tuple[int, float]:
     """Read parts of files at the same time; return the bytes, and the seconds they took."""
     with ThreadPoolExecutor(len(parts)) as pool:
-        begun = time.perf_counter()
+        started_at = time.perf_counter()
         nbytes = sum(pool.map(_read_part, parts))
-        return nbytes, max(time.perf_counter() - begun, 1e-9)
+        return nbytes, max(time.perf_counter() - started_at, 1e-9)
 
 
 def _read_part(part: FilePart) -> int:
     path, offset, nbytes = part
     buffer = memoryview(bytearray(min(READ_NBYTES, nbytes)))
     n_done = 0
-    end = time.perf_counter() + MAX_S
+    end = time.perf_counter() + MAX_READER_S
     with path.open("rb", buffering=0) as file:
         file.seek(offset)
         while n_done < nbytes and time.perf_counter() < end:
@@ -170,11 +170,11 @@ def _read_part(part: FilePart) -> int:
     return n_done
 
 
-START_S = 60.0
-"""Time limit for a process to start; where it cannot be forked, it imports everything."""
-END_S = 2.0
-"""Time limit for it to end; then it is killed."""
-TRIAL_S = 0.25
+MAX_START_S = 60.0
+"""Time limit for a process to start, which imports everything if it cannot be forked."""
+MAX_END_S = 2.0
+"""Time limit for the process to end; then it is killed."""
+MIN_COMPUTE_S = 0.25
 """More frames are computed until computing has taken this long."""
 
 
@@ -191,20 +191,20 @@ def analysis_name(analysis: str | Kernel | BlockFunction) -> str:
 
 
 def analysis_settings(kernel: Kernel) -> dict[str, str]:
-    """Return what of a kernel's arguments is not the default, as texts of Python's."""
+    """Return the arguments of a kernel that are not the defaults, as Python's `repr`."""
     arguments: tuple[Field[Any], ...] = fields(kernel) if is_dataclass(kernel) else ()
-    given = {one.name: repr(getattr(kernel, one.name)) for one in arguments}
-    defaults = {one.name: repr(one.default) for one in arguments}
+    values = {argument.name: repr(getattr(kernel, argument.name)) for argument in arguments}
+    defaults = {argument.name: repr(argument.default) for argument in arguments}
     return {
         name: text
-        for name, text in given.items()
+        for name, text in values.items()
         if text != defaults[name] and name not in ("select", "function")
     }
 
 
 @dataclass(frozen=True)
 class PreparedKernel(Kernel):
-    """A kernel that was prepared before, for the same atoms in another layout."""
+    """A kernel that is already prepared, for the same atoms in another layout."""
 
     prepared: Prepared
 
@@ -233,9 +233,10 @@ class Probe:
 
 
 def probe(layout: Layout, prepared: Prepared, cap_s: float) -> Probe:
-    """Run the analysis on one frame, then on more while time is left, in a process of its own.
+    """Run the analysis on one frame, then on more while time remains, in a separate process.
 
-    Raises BlockError: the function failed, or did not return one row a frame, or its process died.
+    Raises BlockError: the function failed or did not return a row for each frame, or its process
+    died.
     """
     context: Any = multiprocessing.get_context(start_method())
     receiver, sender = context.Pipe(duplex=False)
@@ -245,7 +246,7 @@ def probe(layout: Layout, prepared: Prepared, cap_s: float) -> Probe:
     sender.close()
     latest: Probe | None = None
     try:
-        if receiver.poll(START_S):
+        if receiver.poll(MAX_START_S):
             receiver.recv()
         deadline = time.monotonic() + cap_s
         while receiver.poll(max(0.0, deadline - time.monotonic())):
@@ -253,7 +254,7 @@ def probe(layout: Layout, prepared: Prepared, cap_s: float) -> Probe:
             if isinstance(message, BaseException):
                 raise message
             if message is None:
-                process.join(END_S)
+                process.join(MAX_END_S)
                 break
             latest = message
     except EOFError:
@@ -275,9 +276,9 @@ def _compute(pipe: Connection, layout: Layout, prepared: Prepared, cap_s: float)
     pipe.send(None)  # it has started
     try:
         # A pickled layout has none of the parent's open files.
-        own_layout = pickle.loads(pickle.dumps(layout))
-        for measured in _trials(own_layout, prepared, cap_s):
-            pipe.send(measured)
+        layout_copy = pickle.loads(pickle.dumps(layout))
+        for cost in _costs(layout_copy, prepared, cap_s):
+            pipe.send(cost)
         pipe.send(None)
     except MdioError as error:
         pipe.send(error)
@@ -286,17 +287,17 @@ def _compute(pipe: Connection, layout: Layout, prepared: Prepared, cap_s: float)
         pipe.send(BlockError(f"{name} failed: {type(error).__name__}: {error}"))
 
 
-def _trials(layout: Layout, prepared: Prepared, cap_s: float) -> Iterator[Probe]:
-    """Yield the cost of more and more frames, which are read before, untimed."""
-    function, n_frames, spent_s = prepared.function, 1, 0.0
-    while spent_s < min(TRIAL_S, cap_s / 4):
+def _costs(layout: Layout, prepared: Prepared, cap_s: float) -> Iterator[Probe]:
+    """Yield the cost of computing a frame, from ever more frames; reading is not timed."""
+    function, n_frames, total_s = prepared.function, 1, 0.0
+    while total_s < min(MIN_COMPUTE_S, cap_s / 4):
         n_frames = min(n_frames, layout.info.n_frames)
         block = layout.read(0, n_frames, atoms=prepared.atoms)
-        begun = time.perf_counter()
+        started_at = time.perf_counter()
         rows = check_rows(function(block), range(n_frames), function)
-        took_s = time.perf_counter() - begun
-        spent_s += took_s
-        yield Probe(took_s / n_frames, rows.nbytes / n_frames, finished=True)
-        if n_frames >= min(layout.info.n_frames, 256) or 4 * took_s > cap_s / 2:
+        compute_s = time.perf_counter() - started_at
+        total_s += compute_s
+        yield Probe(compute_s / n_frames, rows.nbytes / n_frames, finished=True)
+        if n_frames >= min(layout.info.n_frames, 256) or 4 * compute_s > cap_s / 2:
             return
         n_frames *= 4

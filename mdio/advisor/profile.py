@@ -81,7 +81,7 @@ PositiveByFamily = Annotated[Mapping[str, Positive], {"xtc", "hdf5"}]
 
 @dataclass(frozen=True)
 class Task:
-    """The task that the profile was fitted to, as one rank does it alone."""
+    """The task that the profile was fitted to, on a single rank."""
 
     n_frames: Count
     result_nbytes_per_frame: Positive
@@ -92,7 +92,7 @@ class Task:
     t_open_s: ByFamily
     """Seconds for opening."""
     t_rest_s: ByFamily
-    """Seconds of the loop over frames for anything else."""
+    """Other seconds of the loop over frames."""
     t_comp_fixed_s: float
     """Seconds for computing, independent of the workload factor X."""
     t_comp_repeat_s: Positive
@@ -108,30 +108,30 @@ class StorageModel:
     """Storage and the network to it."""
 
     aggregate_bytes_per_s: Positive
-    """Bytes/s that all storage targets give together."""
+    """Bytes/s of all storage targets together."""
     stripe_bytes_per_s: Positive
     """Bytes/s of one storage target, that is of one stripe of a file."""
     stripe_count: Count
-    """Storage targets a shared file lies on."""
+    """Storage targets of a shared file."""
     stripe_nbytes: Count
     node_bytes_per_s: Positive
     """Bytes/s of a node's link."""
     lock_s: float
-    """Seconds a request to a shared file waits for the lock when another node had it last."""
+    """Seconds that a request to a shared file waits for a lock that another node had last."""
     lock_gather_s: float
-    """Seconds more for it where ranks that are done wait in a blocking gather."""
+    """Further seconds of a request if ranks that are done wait in a blocking gather."""
     client_lock_s: float
-    """Seconds a request to a shared file keeps the others of its node from it."""
+    """Seconds that a request to a shared file blocks those of other ranks on its node."""
     open_file_s: float
     """Seconds one rank needs to open and close one more file."""
     metadata_ops_per_s: Positive
-    """Opens and closes that the metadata server does."""
+    """Opens and closes per second of the metadata server."""
     read_factor: Annotated[Mapping[str, Positive], {*LAYOUTS}]
-    """Time of a rank's reads among others, relative to alone, by layout."""
+    """Time of a rank's reads among other ranks, divided by its time alone, by layout."""
 
     @property
     def file_bytes_per_s(self) -> float:
-        """Bytes/s of one shared file: of its stripes, no more than the whole storage gives."""
+        """Bytes/s of one shared file: those of its stripes, at most those of the whole storage."""
         stripes = self.stripe_bytes_per_s * self.stripe_count
         return min(stripes, self.aggregate_bytes_per_s)
 
@@ -180,7 +180,7 @@ class Profile:
 def load_profile(name: str | Path) -> Profile:
     """Read a profile by the name of one that comes with mdio, or from a TOML file.
 
-    Raises SourceError: there is no such file, or a value is missing, of the wrong kind or not
+    Raises SourceError: there is no such file, or a value is missing, of the wrong type or not
     positive.
     """
     if str(name) in NAMES:
@@ -192,7 +192,7 @@ def load_profile(name: str | Path) -> Profile:
             text = read_regular(Path(name)).decode()
         except (OSError, UnicodeDecodeError) as error:
             raise SourceError(
-                f"{path}: no machine profile can be read ({error}); "
+                f"{path}: the machine profile cannot be read ({error}); "
                 f"give a TOML file or one of {', '.join(NAMES)}"
             ) from None
     try:
@@ -200,7 +200,7 @@ def load_profile(name: str | Path) -> Profile:
     except tomllib.TOMLDecodeError as error:
         raise SourceError(f"{path}: this is not TOML ({error})") from None
     if data.pop("format", None) != FORMAT:
-        raise SourceError(f"{path}: no machine profile of format {FORMAT}; fit it again")
+        raise SourceError(f"{path}: not a machine profile of format {FORMAT}; fit it again")
     data.pop("convert", None)  # older files have this table
     return from_plain(Profile, data, path)
 

@@ -1,9 +1,9 @@
 """From measurements to advice. Pure: numbers in, a `Decision` out; no disk, no clock.
 
-A cache on each node (``mdio analyze --cache``) is assessed with nodes missing, too. A pass whose
-frames lie on the nodes takes T. With a fraction delta of the nodes missing, their share is read
-from the storage: T (1 + delta B / b) at most, where B is the bandwidth of all local disks together
-and b that of the storage (Tu et al. 2010).
+A cache on each node (``mdio analyze --cache``) is also assessed with nodes missing. A pass that
+reads all frames from the caches takes T. With a fraction delta of the nodes missing, their share is
+read from the storage: T (1 + delta B / b) at most, where B is the bandwidth of all local disks
+together and b that of the storage (Tu et al. 2010).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from mdio.core.words import duration, plural
 from mdio.layouts.registry import layout_class
 from mdio.layouts.striping.file_systems import lies_on_its_stripes
 
-MISSING = (0.1, 0.25, 0.5)
+MISSING_SHARES = (0.1, 0.25, 0.5)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeCache:
-    """A cache on each node beside reading the source from shared storage."""
+    """A cache on each node, compared with reading the source from shared storage."""
 
     local_nbytes_per_s: float
     """B: bandwidth of the disk of one node."""
@@ -37,7 +37,7 @@ class NodeCache:
     """b: bandwidth of the storage for all nodes together."""
     nodes: int
     pays_from_pass: int | None
-    """Number of passes from which on the cache saves time; None if it never does."""
+    """Number of the pass from which on the cache saves time; None if it never does."""
     source_pass_s: float
     first_pass_s: float
     """A pass that reads from the source and fills the cache."""
@@ -60,8 +60,8 @@ class NodeCache:
         return (
             f"a cache on {plural(self.nodes, 'node')} (--cache) pays from pass "
             f"{self.pays_from_pass} on: {rates}; a pass takes {self.source_pass_s:.3g} s from the "
-            f"source, {self.first_pass_s:.3g} s while it is kept, {self.cached_pass_s:.3g} s when "
-            f"it is, and with nodes missing at most {missing}"
+            f"source, {self.first_pass_s:.3g} s while it fills the cache, "
+            f"{self.cached_pass_s:.3g} s from the cache, and with nodes missing at most {missing}"
         )
 
 
@@ -132,7 +132,7 @@ class Decision:
     ranks_asked: int
     passes: int
     ratio: float | None
-    """t_comp/t_IO of one worker on the source as it is; None where reading took no time."""
+    """t_comp/t_IO of one worker on the source as it is; None if reading took no time."""
     bound: str
     """``io``, ``compute`` or ``balanced``."""
     recommended: Recommendation
@@ -163,32 +163,34 @@ class Decision:
             "reasons": list(self.reasons),
             "node_cache": None if self.node_cache is None else asdict(self.node_cache),
             "curves": {
-                name: [{key: getattr(p, field) for key, field in CURVE.items()} for p in points]
+                name: [
+                    {key: getattr(p, field) for key, field in CURVE_FIELDS.items()} for p in points
+                ]
                 for name, points in self.curves.items()
             },
             "measurements": {"schema": SCHEMA, **asdict(self.measurements)},
         }
 
 
-CURVE = {"ranks": "n_ranks", "total_s": "t_total_s", "low_s": "low_s", "high_s": "high_s"}
-"""What `Decision.to_json` has of a forecast with another number of ranks."""
+CURVE_FIELDS = {"ranks": "n_ranks", "total_s": "t_total_s", "low_s": "low_s", "high_s": "high_s"}
+"""Keys of a point of a curve in `Decision.to_json`, and the fields of `Forecast` that they have."""
 IO_BOUND, COMPUTE_BOUND = 1.0, 10.0
 """Limits of t_comp/t_IO: up to 1, reading takes most of the time; from 10 on, no layout can save a
 tenth."""
 
 MIN_NOISE, MAX_NOISE = 0.02, 0.05
-"""Options whose totals differ by less than the first share are as good; by more than the second,
-never, however noisy their measurements are."""
+"""Options whose totals differ by less than the first share are equally good; those that differ by
+more than the second are not, however noisy their measurements are."""
 
-UNWRITTEN = ("as-is", "local-copy")
-SIMPLER = (*UNWRITTEN, "segments")
-"""Preference among options that are as good: the first of these, which keep the source's bytes, or
+NOT_CONVERTED = ("as-is", "local-copy")
+SIMPLE_OPTIONS = (*NOT_CONVERTED, "segments")
+"""Preference among equally good options: the first of these, which keep the source's bytes, or
 else the fastest."""
 
-ENOUGH = 1.05
+USEFUL_FACTOR = 1.05
 """More ranks do not help once the time is within this factor of the shortest."""
 MAX_RANKS = 10_000
-RANKS_A_STRIPE = 24
+RANKS_PER_STRIPE = 24
 """Three stripes kept t_IO flat up to 72 cores in the study of 2017."""
 PAPERS_RATIO = 100.0
 """From this t_comp/t_IO on, Khoshlessan et al. call an analysis compute-bound."""
@@ -222,13 +224,13 @@ def recommend(
     forecaster = Forecaster(measurements, profile, cache=cache, nodes=nodes)
     if calibrations:
         forecaster = calibrate(forecaster, calibrations)
-    asked = Choice(forecaster, passes, ranks, ranks)
-    if "as-is" not in asked.totals:
+    requested = Choice(forecaster, passes, ranks, ranks)
+    if "as-is" not in requested.totals:
         raise PlanError("the source as it is was not measured; measure again")
-    useful_ranks = asked.useful_ranks()
-    choice = replace(asked, ranks=min(ranks, useful_ranks))  # as advised, for all passes
+    useful_ranks = requested.useful_ranks()
+    choice = replace(requested, ranks=min(ranks, useful_ranks))  # as advised, for all passes
     ratio = math.inf if measurements.ratio_comp_io is None else measurements.ratio_comp_io
-    recommended, cached = choice.recommendation(useful_ranks), choice.node_cache()
+    recommended, node_cache = choice.recommendation(useful_ranks), choice.node_cache()
     break_even, break_even_layout = choice.break_even()
     return Decision(
         measurements=measurements,
@@ -244,10 +246,13 @@ def recommend(
         break_even_layout=break_even_layout,
         rule=choice.papers_rule(),
         commands=tuple(choice.commands(recommended)),
-        reasons=(*choice.reasons(useful_ranks), *([] if cached is None else [str(cached)])),
-        node_cache=cached,
+        reasons=(
+            *choice.reasons(useful_ranks),
+            *([] if node_cache is None else [str(node_cache)]),
+        ),
+        node_cache=node_cache,
         curves={
-            trial.name: tuple(forecaster.one_pass(trial, n) for n in asked.rank_counts())
+            trial.name: tuple(forecaster.one_pass(trial, n) for n in requested.rank_counts())
             for trial in choice.trials
         },
     )
@@ -259,46 +264,47 @@ class Choice:
 
     forecaster: Forecaster
     passes: int
-    asked: int
-    """Ranks asked for, on which the trajectory is converted."""
+    ranks_asked: int
+    """The requested number, on which the trajectory is converted."""
     ranks: int
     """Ranks of the analysis."""
 
     @property
     def measurements(self) -> Measurements:
-        """What the forecasts are made from."""
+        """The input of the forecasts."""
         return self.forecaster.measurements
 
     @cached_property
     def trials(self) -> list[Trial]:
         """The options that were measured."""
-        return [one for one in self.measurements.trials if one.problem is None and one.runs]
+        return [trial for trial in self.measurements.trials if trial.problem is None and trial.runs]
 
     @cached_property
     def totals(self) -> dict[str, Total]:
         """Forecasts of all passes, by option."""
-        args = self.ranks, self.passes, self.asked
+        args = self.ranks, self.passes, self.ranks_asked
         return {trial.name: self.forecaster.total(trial, *args) for trial in self.trials}
 
     @cached_property
-    def alike(self) -> list[Trial]:
-        """The best option and those that are as good."""
+    def as_good(self) -> list[Trial]:
+        """The fastest option, and those that are as good within the noise."""
         fitting = [trial for trial in self.trials if trial.fits]
-        least = min((self.totals[trial.name] for trial in fitting), key=lambda one: one.total_s)
+        totals = (self.totals[trial.name] for trial in fitting)
+        shortest = min(totals, key=lambda total: total.total_s)
 
         def is_as_good(total: Total) -> bool:
-            noise = math.hypot(least.relative, total.relative) / 2
-            return total.total_s <= least.total_s * (1 + min(max(MIN_NOISE, noise), MAX_NOISE))
+            noise = math.hypot(shortest.relative, total.relative) / 2
+            return total.total_s <= shortest.total_s * (1 + min(max(MIN_NOISE, noise), MAX_NOISE))
 
         return [trial for trial in fitting if is_as_good(self.totals[trial.name])]
 
     @cached_property
     def best(self) -> Trial:
-        """The simplest of those."""
-        order = {name: place for place, name in enumerate(SIMPLER)}
+        """The simplest option of `as_good`."""
+        order = {name: place for place, name in enumerate(SIMPLE_OPTIONS)}
         return min(
-            self.alike,
-            key=lambda one: (order.get(one.name, len(order)), self.totals[one.name].total_s),
+            self.as_good,
+            key=lambda trial: (order.get(trial.name, len(order)), self.totals[trial.name].total_s),
         )
 
     @property
@@ -307,7 +313,7 @@ class Choice:
         return self.forecaster.nodes * self.measurements.host.cores
 
     def _n_nodes(self, ranks: int) -> int:
-        """Return the nodes that so many ranks fill."""
+        """Return the number of nodes for `ranks` ranks."""
         profile = self.forecaster.profile
         if profile is None:
             return self.forecaster.nodes
@@ -324,34 +330,34 @@ class Choice:
         return sorted({*counts, *(1 << power for power in range(largest.bit_length())), largest})
 
     def useful_ranks(self) -> int:
-        """Return the ranks beyond which more do not help."""
-        most = self.measurements.source.n_frames
+        """Return the number of ranks beyond which more do not help."""
+        max_ranks = self.measurements.source.n_frames
         if self.forecaster.profile is None:
-            most = min(most, self._cores)
-        counts = [n for n in self.rank_counts() if n <= most] or [1]
+            max_ranks = min(max_ranks, self._cores)
+        counts = [n for n in self.rank_counts() if n <= max_ranks] or [1]
         times = {n: self.forecaster.one_pass(self.best, n).t_total_s for n in counts}
-        least = min(times.values())
-        return min(n for n, seconds in times.items() if seconds <= ENOUGH * least)
+        shortest_s = min(times.values())
+        return min(n for n, seconds in times.items() if seconds <= USEFUL_FACTOR * shortest_s)
 
     def option(self, trial: Trial) -> Option:
         """Return an option and its forecast."""
         problem, total = trial.problem, self.totals.get(trial.name)
         if problem is None and not trial.fits:
-            where = "local" if trial.layout == "local-copy" else "target"
-            problem = f"{trial.nbytes:,.0f} bytes do not fit into the {where} folder"
+            folder_kind = "local" if trial.layout == "local-copy" else "target"
+            problem = f"{trial.nbytes:,.0f} bytes do not fit into the {folder_kind} folder"
         is_chosen = trial is self.best
         return Option(trial.name, trial.layout, trial.nbytes, total, is_chosen, problem)
 
     def break_even(self) -> tuple[int | None, str | None]:
-        """Return the passes after which converting pays, and the layout to convert to."""
+        """Return the number of passes after which converting pays, and the layout for that."""
         source_s = self.totals["as-is"].run.t_total_s
-        candidates: list[tuple[int, str]] = []
+        break_evens: list[tuple[int, str]] = []
         for trial in self.trials:
             total = self.totals[trial.name]
             saved_s = source_s - total.run.t_total_s
             if trial.fits and self.best.name in ("as-is", trial.name) and saved_s > 0:
-                candidates.append((max(1, math.ceil(total.convert_s / saved_s)), trial.name))
-        return min(candidates, default=(None, None))
+                break_evens.append((max(1, math.ceil(total.convert_s / saved_s)), trial.name))
+        return min(break_evens, default=(None, None))
 
     def node_cache(self) -> NodeCache | None:
         """Compare a cache with reading the source as it is; None if disks were not measured."""
@@ -378,17 +384,17 @@ class Choice:
             source_s,
             source_s + filling_s,
             cached_s,
-            {f"{share:g}": cached_s * (1 + share * ratio) for share in MISSING},
+            {f"{share:g}": cached_s * (1 + share * ratio) for share in MISSING_SHARES},
         )
 
     def recommendation(self, useful_ranks: int) -> Recommendation:
         """Return the best option and how to read it."""
         host, source, trial = self.measurements.host, self.measurements.source, self.best
         count = n_segments = None
-        if trial.layout not in UNWRITTEN:
+        if trial.layout not in NOT_CONVERTED:
             facts = layout_class(trial.layout).facts
             if lies_on_its_stripes(host.target_file_system):
-                count = 1 if facts.is_folder else math.ceil(self.ranks / RANKS_A_STRIPE)
+                count = 1 if facts.is_folder else math.ceil(self.ranks / RANKS_PER_STRIPE)
             if facts.in_segments:
                 n_segments = segments_for(source.n_frames, 12 * source.n_atoms, self.ranks)
         run = next((run for run in trial.runs if run.cache == "warm"), trial.runs[0])
@@ -411,7 +417,7 @@ class Choice:
 
     def papers_rule(self) -> Rule:
         """Return the guidelines of Khoshlessan et al., and the reason if the advice differs."""
-        measurements, chosen = self.measurements, self.best
+        measurements, advised = self.measurements, self.best
         result_nbytes = measurements.question.result_nbytes_frame * measurements.source.n_frames
         gather = "one-sided" if result_nbytes <= SMALL_RESULT_NBYTES else "blocking"
         ratio = measurements.ratio_comp_io
@@ -423,49 +429,51 @@ class Choice:
         else:
             layout = "segments"
             text += "below 100, and there is no parallel HDF5 here: one segment per rank"
-        if layout == chosen.layout:
+        if layout == advised.layout:
             return Rule(layout, gather, text, True, "")
-        tried = [trial for trial in measurements.trials if trial.layout == layout]
-        measured = [self.totals[trial.name] for trial in tried if trial.name in self.totals]
+        trials = [trial for trial in measurements.trials if trial.layout == layout]
+        measured = [self.totals[trial.name] for trial in trials if trial.name in self.totals]
         best = min(measured, key=lambda total: total.total_s, default=None)
         if best is None:
-            problem = next((trial.problem for trial in tried if trial.problem), "it was not tried")
+            problem = next((trial.problem for trial in trials if trial.problem), "it was not tried")
             return Rule(layout, gather, text, False, f"{layout} could not be measured: {problem}")
-        why = (
+        reason = (
             f"the rule looks at the ratio alone; the time for {plural(self.passes, 'pass')} is "
             f"{duration(best.total_s)} with {layout}, "
-            f"{duration(self.totals[chosen.name].total_s)} with {chosen.name}"
+            f"{duration(self.totals[advised.name].total_s)} with {advised.name}"
         )
-        if chosen.name == "as-is":
-            why += f", because converting costs {duration(best.convert_s)}"
-        elif chosen.groups:
-            why += ", which reads a stored group of just the analysed atoms"
-        return Rule(layout, gather, text, False, why)
+        if advised.name == "as-is":
+            reason += f", because converting costs {duration(best.convert_s)}"
+        elif advised.groups:
+            reason += ", which reads a stored group of just the analysed atoms"
+        return Rule(layout, gather, text, False, reason)
 
     def reasons(self, useful_ranks: int) -> Iterator[str]:
-        """Yield remarks on this advice, as sentences."""
-        measurements, forecaster, chosen = self.measurements, self.forecaster, self.best
-        total, source_total = self.totals[chosen.name], self.totals["as-is"]
-        alike, host = [trial.name for trial in self.alike], measurements.host
-        if len(alike) > 1:
-            names = ", ".join(name for name in alike if name != chosen.name)
-            least = min(alike, key=lambda name: self.totals[name].total_s)
-            choice = "either will do" if least == chosen.name else "the simpler one is recommended"
-            yield f"{chosen.name} and {names} differ by less than the noise: {choice}"
-        if useful_ranks < self.asked:
-            asked_s = forecaster.one_pass(chosen, self.asked).t_total_s
+        """Yield notes on this advice, as sentences."""
+        measurements, forecaster, advised = self.measurements, self.forecaster, self.best
+        total, source_total = self.totals[advised.name], self.totals["as-is"]
+        as_good, host = [trial.name for trial in self.as_good], measurements.host
+        if len(as_good) > 1:
+            names = ", ".join(name for name in as_good if name != advised.name)
+            fastest = min(as_good, key=lambda name: self.totals[name].total_s)
+            choice = (
+                "either will do" if fastest == advised.name else "the simpler one is recommended"
+            )
+            yield f"{advised.name} and {names} differ by less than the noise: {choice}"
+        if useful_ranks < self.ranks_asked:
+            asked_s = forecaster.one_pass(advised, self.ranks_asked).t_total_s
             yield (
                 f"more ranks than {useful_ranks} do not help: one pass takes "
                 f"{duration(total.run.t_total_s)} with {useful_ranks}, {duration(asked_s)} with "
-                f"{self.asked}"
+                f"{self.ranks_asked}"
             )
-        if forecaster.profile is None and self.asked > self._cores:
+        if forecaster.profile is None and self.ranks_asked > self._cores:
             owner = "this machine's" if forecaster.nodes == 1 else f"{forecaster.nodes} nodes'"
             yield (
-                f"{self.asked} ranks take turns on {owner} {plural(self._cores, 'core')}; use "
-                "--nodes N if there are more nodes, or --machine to forecast for a cluster"
+                f"{self.ranks_asked} ranks take turns on {owner} {plural(self._cores, 'core')}; "
+                "use --nodes N if there are more nodes, or --machine to forecast for a cluster"
             )
-        cold = forecaster.profile is None and forecaster.cache_state(chosen) == "cold"
+        cold = forecaster.profile is None and forecaster.cache_state(advised) == "cold"
         if cold and forecaster.storage_nbytes_per_s is not None:
             yield (
                 "passes are assumed to read from storage, which gave "
@@ -482,12 +490,12 @@ class Choice:
         for trial in measurements.trials:
             if trial.problem is not None:
                 yield f"{trial.name}: {trial.problem}"
-        if "as-is" not in alike and total.high_s > source_total.low_s:
+        if "as-is" not in as_good and total.high_s > source_total.low_s:
             yield (
-                f"what repeats allow for {chosen.name} and for the source as it is overlaps: "
+                f"the ranges of {advised.name} and of the source as it is overlap: "
                 f"{duration(total.low_s)} to {duration(total.high_s)}, "
                 f"{duration(source_total.low_s)} to {duration(source_total.high_s)}; "
-                "measured again, it may be the source"
+                "another measurement may recommend the source"
             )
         if total.relative > 0.3:
             yield (
@@ -497,15 +505,15 @@ class Choice:
         yield from measurements.notes
 
     def commands(self, recommended: Recommendation) -> list[str]:
-        """Return the conversion or the copies, where there are any, and the analysis."""
+        """Return the commands that convert or copy, if any, and the one that analyses."""
         question, trial = self.measurements.question, self.best
         sources, top = list(self.measurements.source.paths), question.top
         is_local = self.forecaster.profile is None and self.forecaster.nodes == 1
         commands = []
-        more = dict(question.options)
+        analysis_options = dict(question.options)
         if trial.layout == "local-copy":
             folder = Path(question.local_folder or "/tmp")
-            n_nodes = self._n_nodes(self.asked)
+            n_nodes = self._n_nodes(self.ranks_asked)
             nodes = ["mpiexec", "-n", str(n_nodes), "-ppn", "1"] if n_nodes > 1 else []
             commands.append([*nodes, "cp", *sources, str(folder)])
             sources = [str(folder / Path(path).name) for path in sources]
@@ -515,16 +523,16 @@ class Choice:
             keeps_topology = layout_class(trial.layout).facts.keeps_topology
             options: dict[str, Any] = {"-s": top if trial.groups or keeps_topology else None}
             options |= trial.convert_options
-            options |= {"--overlap": more.pop("--overlap", None)}
+            options |= {"--overlap": analysis_options.pop("--overlap", None)}
             options |= {"--segments": recommended.segments}
             options |= {"--stripe-count": recommended.stripe["count"]}
             if is_local:
-                options["-w"] = min(self.asked, self.measurements.host.cores)
-            words = ["mdio", "convert", *sources, out, *_spelled(options)]
-            ranks = [] if is_local else ["mpiexec", "-n", str(self.asked)]
+                options["-w"] = min(self.ranks_asked, self.measurements.host.cores)
+            words = ["mdio", "convert", *sources, out, *_option_words(options)]
+            ranks = [] if is_local else ["mpiexec", "-n", str(self.ranks_asked)]
             commands.append([*ranks, *words, *([] if is_local else ["--mpi"])])
             sources, top = [out], None if keeps_topology else top
-        options = {"-s": top, "--select": question.select, **more}
+        options = {"-s": top, "--select": question.select, **analysis_options}
         if recommended.blocks_per_worker > 1:
             options["--blocks-per-worker"] = recommended.blocks_per_worker
         if is_local:
@@ -532,14 +540,14 @@ class Choice:
         else:
             options |= {"--executor": "mpi", "--gather": recommended.gather}
         ranks = [] if is_local else ["mpiexec", "-n", str(recommended.ranks)]
-        words = ["mdio", "analyze", question.analysis, *sources, *_spelled(options)]
+        words = ["mdio", "analyze", question.analysis, *sources, *_option_words(options)]
         commands.append([*ranks, *words, "-o", "result.npz"])
-        *before, last = map(shlex.join, commands)
-        return [*before, last.replace("'$TMPDIR/", '"$TMPDIR"/\'')]
+        *conversions, last = map(shlex.join, commands)
+        return [*conversions, last.replace("'$TMPDIR/", '"$TMPDIR"/\'')]
 
 
-def _spelled(options: Mapping[str, Any]) -> list[str]:
-    """Return options as words of a command; those that are None are left out."""
+def _option_words(options: Mapping[str, Any]) -> list[str]:
+    """Return options as words of a command, without those that are None."""
     words = []
     for name, value in options.items():
         if not name.startswith("-"):

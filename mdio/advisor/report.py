@@ -13,9 +13,9 @@ from mdio.core.words import aligned, duration, plural
 
 
 def save_advice(decision: Decision, path: str | PathLike[str]) -> None:
-    """Write the report as one HTML file that needs nothing else.
+    """Write the report as one self-contained HTML file.
 
-    Raises MissingExtraError, OutputError: no matplotlib, or the file cannot be written.
+    Raises MissingExtraError: matplotlib is not installed. OutputError: the file cannot be written.
     """
     check_report(path)
     save_page(path, _capital(headline(decision)), _sections(decision))
@@ -84,14 +84,14 @@ def _commands(decision: Decision) -> str:
     return section("What to run", commands(decision.commands))
 
 
-FIGURES = ("convert", "one pass", "total", "from", "to")
+TIME_HEADS = ("convert", "one pass", "total", "from", "to")
 
 
-def _figures(option: Option) -> list[str]:
-    """Return the times of an option under the heads of `FIGURES`."""
+def _times(option: Option) -> list[str]:
+    """Return the times of an option under the heads of `TIME_HEADS`."""
     total = option.total
     if total is None:
-        return [duration(None)] * len(FIGURES)
+        return [duration(None)] * len(TIME_HEADS)
     times = (total.convert_s, total.run.t_total_s, total.total_s, total.low_s, total.high_s)
     return [*map(duration, times)]
 
@@ -100,16 +100,16 @@ def _options(decision: Decision) -> str:
     source = decision.measurements.source
     rows = [
         (
-            _marked(option),
+            _label(option),
             option.nbytes / 1e6,
             source.density(option.nbytes),
-            *_figures(option),
+            *_times(option),
             option.problem or "",
         )
         for option in decision.options
     ]
     ranks = plural(decision.ranks, "rank")
-    heads = ("layout", "MB", "bytes/atom", *FIGURES, "")
+    heads = ("layout", "MB", "bytes/atom", *TIME_HEADS, "")
     return section(
         f"{plural(decision.passes, 'pass')} with {ranks}",
         picture(totals(decision), "Time to convert once and run all passes, with its range."),
@@ -148,23 +148,23 @@ def _measurements(decision: Decision) -> str:
         for run in trial.runs
     ]
     host = decision.measurements.host
-    place = f"The source is on {host.source_file_system}, outputs go to {host.target_file_system}"
-    place += f"; {plural(host.cores, 'core')}."
+    text = f"The source is on {host.source_file_system}, outputs go to {host.target_file_system}"
+    text += f"; {plural(host.cores, 'core')}."
     if host.target_stripe:
-        place += f" Stripes of the target: {host.target_stripe}."
-    bands = [
+        text += f" Stripes of the target: {host.target_stripe}."
+    bandwidth_rows = [
         (bandwidth.readers, bandwidth.cache, bandwidth.nbytes_per_s / 1e6)
         for bandwidth in decision.measurements.bandwidths
     ]
     return section(
         "Measurements",
-        paragraph(place),
+        paragraph(text),
         table(list(rows[0]), [list(row.values()) for row in rows]),
-        table(("readers", "cache", "MB/s together"), bands) if bands else "",
+        table(("readers", "cache", "MB/s together"), bandwidth_rows) if bandwidth_rows else "",
     )
 
 
-BOUND = {"io": "I/O-bound", "compute": "compute-bound", "balanced": "balanced"}
+BOUND_NAMES = {"io": "I/O-bound", "compute": "compute-bound", "balanced": "balanced"}
 
 
 def headline(decision: Decision) -> str:
@@ -177,7 +177,7 @@ def headline(decision: Decision) -> str:
         ranks += f" instead of {decision.ranks_asked:,}"
     return (
         f"{action}, with {ranks}: t_comp/t_IO is {ratio} "
-        f"({BOUND[decision.bound]}), {plural(decision.passes, 'pass')}"
+        f"({BOUND_NAMES[decision.bound]}), {plural(decision.passes, 'pass')}"
     )
 
 
@@ -201,15 +201,15 @@ def gain_sentence(decision: Decision) -> str:
     if not alternatives:
         return f"{passes}: {duration(source.total_s)}; nothing else was measured"
     name = min(alternatives, key=lambda name: alternatives[name].total_s)
-    least = alternatives[name]
+    next_best = alternatives[name]
     return (
         f"{passes}: {duration(source.total_s)} without converting; with {name}, the next best, "
-        f"{duration(least.total_s)}, including {duration(least.convert_s)} to convert"
+        f"{duration(next_best.total_s)}, including {duration(next_best.convert_s)} to convert"
     )
 
 
 def break_even_sentence(decision: Decision) -> str:
-    """Return when converting pays, as a sentence."""
+    """Return from which pass on converting pays, as a sentence."""
     if not any(option.total for option in decision.options if option.name != "as-is"):
         return "whether converting pays was not measured"
     if decision.break_even_passes is None:
@@ -221,10 +221,10 @@ def break_even_sentence(decision: Decision) -> str:
 def text_lines(decision: Decision) -> list[str]:
     """Return the report as lines of text."""
     source = decision.measurements.source
-    rows: list[tuple[str, ...]] = [("", "layout", "bytes/atom", *FIGURES)]
+    rows: list[tuple[str, ...]] = [("", "layout", "bytes/atom", *TIME_HEADS)]
     for option in _forecast_options(decision):
         mark, density = "->" * option.is_chosen, f"{source.density(option.nbytes):.2f}"
-        rows.append((mark, option.name, density, *_figures(option)))
+        rows.append((mark, option.name, density, *_times(option)))
     rule = decision.rule
     text = [
         headline(decision),
@@ -261,7 +261,7 @@ def _forecast_options(decision: Decision) -> list[Option]:
     return [option for option in decision.options if option.total is not None]
 
 
-def _marked(option: Option) -> str:
+def _label(option: Option) -> str:
     return f"→ {option.name}" if option.is_chosen else option.name
 
 
@@ -280,27 +280,30 @@ def totals(decision: Decision) -> str:
         [total.total_s - total.low_s for total in all_totals],
         [total.high_s - total.total_s for total in all_totals],
     ]
-    return bars([*map(_marked, options)], parts, "Predicted total of each layout", errors=errors)
+    return bars([*map(_label, options)], parts, "Predicted total of each layout", errors=errors)
 
 
 def breakdown(decision: Decision) -> str:
     """Draw stacked bars of the parts of one pass with the requested ranks."""
     options = _forecast_options(decision)
     runs = [option.total.run for option in options if option.total is not None]
-    least_s = 0.002 * max(run.t_total_s for run in runs)
+    min_s = 0.002 * max(run.t_total_s for run in runs)
     parts = {
         name: ([float(getattr(run, field)) for run in runs], colour)
         for name, (field, colour) in PARTS.items()
-        if max(getattr(run, field) for run in runs) > least_s
+        if max(getattr(run, field) for run in runs) > min_s
     }
-    names = [*map(_marked, options)]
+    names = [*map(_label, options)]
     return bars(names, parts, "Parts of one pass on each layout", "time of the slowest rank")
 
 
 def times(decision: Decision) -> str:
     """Draw t_total of one pass against the ranks, with bands."""
     lines = {
-        name: [(one.n_ranks, one.t_total_s, max(one.low_s, 1e-6), one.high_s) for one in points]
+        name: [
+            (forecast.n_ranks, forecast.t_total_s, max(forecast.low_s, 1e-6), forecast.high_s)
+            for forecast in points
+        ]
         for name, points in decision.curves.items()
     }
     title, asked = "Predicted t_total of one pass", decision.ranks_asked
@@ -311,8 +314,8 @@ def efficiencies(decision: Decision) -> str:
     """Draw the parallel efficiency against the ranks."""
     lines: dict[str, list[tuple[int, float, float, float]]] = {}
     for name, points in decision.curves.items():
-        alone = next((point for point in points if point.n_ranks == 1), points[0])
-        work = alone.t_total_s * alone.n_ranks
+        single_rank = next((point for point in points if point.n_ranks == 1), points[0])
+        work = single_rank.t_total_s * single_rank.n_ranks
         lines[name] = []
         for point in points:
             share = work / (point.n_ranks * max(point.t_total_s, 1e-12))

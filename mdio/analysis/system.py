@@ -293,13 +293,13 @@ class System:
         if not isinstance(top, str | PathLike):
             return top
         from mdio.converters.selection import load_topology
-        from mdio.layouts.foreign.parsed import state_of, store_parsed
+        from mdio.layouts.foreign.parsed import identity_of, store_parsed
 
         full = self.layout
         if self._group is not None and self._manifest is not None:
             stored = self.stored.member_runs[0][0]
             full = open_layout(stored.path, verify=stored.verify, uuid=stored.uuid)
-        state = state_of(to_path(top))
+        state = identity_of(to_path(top))
         try:
             universe = load_topology(top, full)
         except SourceError:

@@ -1,4 +1,4 @@
-"""``mdio advise``: which layout serves an analysis, from measurements on the spot."""
+"""``mdio advise``: which layout is best for an analysis, from measurements on this machine."""
 
 from __future__ import annotations
 
@@ -67,21 +67,21 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_output_options(parser, "no progress bar")
 
 
-def _log(text: str, done: int, n_steps: int) -> None:
-    """Print the step that names the time of the trials."""
+def _print_step(text: str, done: int, n_steps: int) -> None:
+    """Print the step that states the expected time of the trials; others are not printed."""
     del done, n_steps
     if text.startswith(TRIALS):
         print(f"mdio advise: {text}", file=sys.stderr)
 
 
 @contextmanager
-def _bar(quiet: bool) -> Iterator[StepProgress | None]:
-    """Yield a callback that draws a bar on a terminal, and elsewhere prints the expected time."""
+def _progress(quiet: bool) -> Iterator[StepProgress | None]:
+    """Yield a callback that draws a bar on a terminal, or else prints the expected time."""
     if quiet:
         yield None
         return
     if not sys.stderr.isatty():
-        yield _log
+        yield _print_step
         return
     from tqdm import tqdm
 
@@ -97,7 +97,7 @@ def _bar(quiet: bool) -> Iterator[StepProgress | None]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure or replay, print the advice."""
+    """Measure, or load measurements, and print the advice."""
     with all_ranks("--mpi") if args.mpi else nullcontext(Serial()) as executor:
         if args.replay is None and not args.trajectory:
             raise PlanError("no trajectory; give one, or saved measurements with --replay")
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
         if args.save is not None:
             check_output(args.save, (".json",))
         check_apart([*args.trajectory, args.top, args.replay], args.save, args.report)
-        with _bar(args.quiet or not executor.is_owner) as progress:
+        with _progress(args.quiet or not executor.is_owner) as progress:
             arguments = arguments_for(advise, args) | {"trajectory": args.trajectory or None}
             advice = advise(**arguments, progress=progress, executor=executor)
         if not executor.is_owner:

@@ -97,7 +97,7 @@ KERNEL_OPTIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "--dims XYZ": ("dims", "msd: along which axes (default: xyz)", {"default": "xyz"}),
 }
-"""Options of some kernels: name of the argument, help, and arguments of `add`."""
+"""Options of some kernels: name of the kernel's argument, help, and keywords of `add`."""
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -116,9 +116,9 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(atoms, "--select SEL", "atoms to analyse (default: all; dihedrals: protein)")
     add(atoms, "--group NAME", "read this stored group, or this trajectory of an ensemble")
     add_options(parser, FrameChoice)
-    computation = parser.add_argument_group("what is computed")
-    for spelling, (_, text, more) in KERNEL_OPTIONS.items():
-        add(computation, spelling, text, **more)
+    computation = parser.add_argument_group("computation")
+    for spelling, (_, text, keywords) in KERNEL_OPTIONS.items():
+        add(computation, spelling, text, **keywords)
     add_settings(computation, "an argument of your own kernel's class (repeatable)")
     workers = parser.add_argument_group("workers")
     add_workers(workers)
@@ -135,13 +135,13 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_output_options(parser)
 
 
-def _own_options(args: argparse.Namespace) -> dict[str, object]:
-    """Return the given `KERNEL_OPTIONS`, as arguments of the kernel."""
+def _kernel_arguments(args: argparse.Namespace) -> dict[str, object]:
+    """Return those of `KERNEL_OPTIONS` that are not the defaults, as arguments of the kernel."""
     arguments = {}
-    for spelling, (name, _, more) in KERNEL_OPTIONS.items():
+    for spelling, (name, _, keywords) in KERNEL_OPTIONS.items():
         option = spelling.partition(" ")[0]
         value = getattr(args, option[2:].replace("-", "_"))
-        if value == more.get("default"):
+        if value == keywords.get("default"):
             continue
         arguments[name] = value
         if name not in signature(find_kernel(args.kernel)).parameters:
@@ -168,19 +168,19 @@ def _kernel(args: argparse.Namespace) -> Kernel:
         name = FORMER_NAMES[args.kernel]
         print_notes("analyze", (f"the kernel {args.kernel} is called {name} now; see pairs, too",))
         args.kernel = name
-    chosen = _own_options(args) | ({} if args.select is None else {"select": args.select})
+    arguments = _kernel_arguments(args) | ({} if args.select is None else {"select": args.select})
     if args.weights == "none":
-        chosen["weights"] = None
-    if "angles" in chosen:
-        chosen["angles"] = tuple(args.angles.split(","))
+        arguments["weights"] = None
+    if "angles" in arguments:
+        arguments["angles"] = tuple(args.angles.split(","))
     return cast(
-        Kernel, with_settings(find_kernel(args.kernel), args.kernel, args.settings, **chosen)
+        Kernel, with_settings(find_kernel(args.kernel), args.kernel, args.settings, **arguments)
     )
 
 
 def _open(args: argparse.Namespace, **options: Any) -> Layout:
-    """Open the trajectory with the options that are given for it, and with `options`."""
-    from mdio.converters.selection import open_with_topology  # of most files the driver opens it
+    """Open the trajectory with its options on the command line, and with `options`."""
+    from mdio.converters.selection import open_with_topology  # usually the driver opens it
 
     options |= source_options(args) | ({} if args.group is None else {"group": args.group})
     return open_with_topology(args.trajectory, args.top, overlap=args.overlap, **options)
@@ -215,7 +215,7 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
 
 
 def _check_outputs(args: argparse.Namespace) -> None:
-    """Check before the work whether all outputs can be written, and replace no input."""
+    """Raise MdioError if an output cannot be written, or would replace an input."""
     inputs = [*args.trajectory, args.top, args.fit_reference]
     check_apart(inputs, args.out, args.plot, args.timings, args.report)
     if args.out not in (None, "-"):
@@ -243,7 +243,7 @@ def _output(args: argparse.Namespace, result: AnalysisResult) -> None:
         result.save(args.out)
     if args.timings is not None:
         result.save_timings(args.timings)
-    title = f"{args.kernel} of {_names(args.trajectory)}"
+    title = f"{args.kernel} of {_source_text(args.trajectory)}"
     if args.plot is not None:
         from mdio.analysis.report import save_plot
 
@@ -255,27 +255,27 @@ def _output(args: argparse.Namespace, result: AnalysisResult) -> None:
     if args.json:
         print_json(result.to_json() | {"out": args.out})
         return
-    print_notes("analyze", result.notes)  # also where no summary is wanted: values may be wrong
+    print_notes("analyze", result.notes)  # even with --quiet: they may say that values are wrong
     if not args.quiet and args.out != "-":
         _print_summary(args, result)
 
 
-def _names(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-    return Path(paths[0]).name + more
+def _source_text(paths: Sequence[str]) -> str:
+    suffix = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    return Path(paths[0]).name + suffix
 
 
 def _print_summary(args: argparse.Namespace, result: AnalysisResult) -> None:
     times = result.to_json()
     ratio = times["ratio_comp_io"]
     rate = result.n_frames / max(result.seconds, 1e-9)
-    who = "rank" if result.executor == "mpi" else "worker"
+    noun = "rank" if result.executor == "mpi" else "worker"
     print(
         f"{args.kernel}: {plural(result.n_frames, 'frame')} in {duration(result.seconds)} "
-        f"({rate:,.0f} frames/s, {plural(result.workers, who)}, {result.executor})"
+        f"({rate:,.0f} frames/s, {plural(result.workers, noun)}, {result.executor})"
     )
     print(
-        f"  summed over {who}s: open {duration(times['t_open_s'])}, "
+        f"  summed over {noun}s: open {duration(times['t_open_s'])}, "
         f"read {duration(times['t_io_s'])}, compute {duration(times['t_comp_s'])}, "
         f"gather {duration(times['t_comm_s'])}; "
         f"t_comp/t_IO {'-' if ratio is None else f'{ratio:.2f}'}"
@@ -287,12 +287,12 @@ def _print_summary(args: argparse.Namespace, result: AnalysisResult) -> None:
         print(*summary_lines(result), sep="\n")
     else:
         rows = plural(len(result.columns), result.over if result.per_frame else "row")
-        each = plural(math.prod(result.values.shape[1:]), "value")
-        print(f"  {args.out}: {rows} of {each}")
-    for path, what in (
+        row_text = plural(math.prod(result.values.shape[1:]), "value")
+        print(f"  {args.out}: {rows} of {row_text}")
+    for path, description in (
         (args.timings, "timings of every block"),
         (args.plot, "picture of the results"),
         (args.report, "report on where the time went"),
     ):
         if path is not None:
-            print(f"  {path}: {what}")
+            print(f"  {path}: {description}")

@@ -27,11 +27,11 @@ from mdio.core.words import duration, human_nbytes
 from mdio.parallel import GATHERS
 from mdio.parallel.executors import available_cores
 
-PREFIXES = {"POSIX": "POSIX", "MPI-IO": "MPIIO", "STDIO": "STDIO", "H5D": "H5D"}
-"""Darshan's modules whose counters are read, and how the names of these begin."""
-OPENS = ("OPENS", "INDEP_OPENS", "COLL_OPENS")
-READS = ("READS", "INDEP_READS", "COLL_READS", "SPLIT_READS", "NB_READS")
-WRITES = ("WRITES", "INDEP_WRITES", "COLL_WRITES", "SPLIT_WRITES", "NB_WRITES")
+MODULE_PREFIXES = {"POSIX": "POSIX", "MPI-IO": "MPIIO", "STDIO": "STDIO", "H5D": "H5D"}
+"""Darshan's modules whose counters are read, and the prefixes of the counters' names."""
+OPEN_COUNTERS = ("OPENS", "INDEP_OPENS", "COLL_OPENS")
+READ_COUNTERS = ("READS", "INDEP_READS", "COLL_READS", "SPLIT_READS", "NB_READS")
+WRITE_COUNTERS = ("WRITES", "INDEP_WRITES", "COLL_WRITES", "SPLIT_WRITES", "NB_WRITES")
 
 
 def _default_workers() -> str:
@@ -111,18 +111,18 @@ def _setup_darshan(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_darshan(args: argparse.Namespace) -> int:
-    """Read both, print."""
+    """Read the log and the timings, and print them."""
     modules = counters(args.log, args.files)
-    own_nbytes = None
+    mdio_nbytes = None
     if args.timings:
         try:
-            own_nbytes = int(json.loads(Path(args.timings).read_text())["nbytes_source"])
+            mdio_nbytes = int(json.loads(Path(args.timings).read_text())["nbytes_source"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SourceError(
-                f"{args.timings}: no timings of `mdio analyze --timings` ({error})"
+                f"{args.timings}: not timings of `mdio analyze --timings` ({error})"
             ) from error
     if args.json:
-        print_json({"modules": modules, "nbytes_source": own_nbytes})
+        print_json({"modules": modules, "nbytes_source": mdio_nbytes})
         return 0
     print(
         f"{'':<8}{'opens':>9}{'reads':>11}{'read':>13}{'writes':>11}{'written':>13}{'reading':>11}"
@@ -133,10 +133,10 @@ def _run_darshan(args: argparse.Namespace) -> int:
             f"{row['writes']:>11,}{human_nbytes(row['nbytes_written']):>13}"
             f"{duration(row['t_read_s']):>11}"
         )
-    if own_nbytes is not None:
-        other_nbytes = modules.get("POSIX", {}).get("nbytes_read", 0) - own_nbytes
+    if mdio_nbytes is not None:
+        other_nbytes = modules.get("POSIX", {}).get("nbytes_read", 0) - mdio_nbytes
         print(
-            f"mdio counted {human_nbytes(own_nbytes)} read of files by its blocks; "
+            f"mdio counted {human_nbytes(mdio_nbytes)} read of files by its blocks; "
             + (
                 f"the other {human_nbytes(other_nbytes)} were read to open, index and prepare"
                 if other_nbytes >= 0
@@ -149,7 +149,8 @@ def _run_darshan(args: argparse.Namespace) -> int:
 def counters(log: str, files: str = "") -> dict[str, dict[str, Any]]:
     """Return the sums over ranks and files of each of Darshan's modules.
 
-    Raises MissingExtraError: there is no pydarshan. SourceError: no log.
+    Raises MissingExtraError: pydarshan is not installed. SourceError: `log` is not a log of
+    Darshan.
     """
     try:
         import darshan
@@ -160,26 +161,26 @@ def counters(log: str, files: str = "") -> dict[str, dict[str, Any]]:
     try:
         report = darshan.DarshanReport(log, read_all=False)
     except (OSError, RuntimeError) as error:
-        raise SourceError(f"{log}: no log of Darshan ({error})") from error
+        raise SourceError(f"{log}: not a log of Darshan ({error})") from error
     sums = {}
-    for module, prefix in PREFIXES.items():
+    for module, prefix in MODULE_PREFIXES.items():
         if module not in report.modules:
             continue
         report.mod_read_all_records(module)
         names = report.name_records
-        frames = report.records[module].to_df()
-        counts, times = (frames[kind] for kind in ("counters", "fcounters"))
-        chosen = [files in names.get(int(number), "") for number in counts["id"]]
-        counts, times = counts[chosen], times[chosen]
+        tables = report.records[module].to_df()
+        counts, times = (tables[kind] for kind in ("counters", "fcounters"))
+        selected = [files in names.get(int(number), "") for number in counts["id"]]
+        counts, times = counts[selected], times[selected]
 
         def total(*names: str, table: Any = counts, prefix: str = prefix) -> int:
             return sum(int(table[f"{prefix}_{n}"].sum()) for n in names if f"{prefix}_{n}" in table)
 
         sums[module] = {
-            "opens": total(*OPENS),
-            "reads": total(*READS),
+            "opens": total(*OPEN_COUNTERS),
+            "reads": total(*READ_COUNTERS),
             "nbytes_read": total("BYTES_READ"),
-            "writes": total(*WRITES),
+            "writes": total(*WRITE_COUNTERS),
             "nbytes_written": total("BYTES_WRITTEN"),
             "t_read_s": float(times[f"{prefix}_F_READ_TIME"].sum()),
         }
@@ -190,8 +191,10 @@ def setup(parser: argparse.ArgumentParser) -> None:
     """Add the benches, with their own options."""
     benches = parser.add_subparsers(dest="bench", metavar="BENCH", required=True)
     for name, (text, add_options, _) in BENCHES.items():
-        chosen = benches.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        add_options(chosen)
+        bench_parser = benches.add_parser(
+            name, help=text, description=f"{text[0].upper()}{text[1:]}."
+        )
+        add_options(bench_parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""``mdio cache``: the cache of this node, and filling it while a simulation writes."""
+"""``mdio cache``: show, evict and verify the cache of a node; fill it while a simulation writes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from mdio.cli.common import add, add_output_options, parse_nbytes, print_json
-from mdio.cli.convert import seconds
+from mdio.cli.convert import parse_seconds
 from mdio.core.cache import Cache, cached_trajectories, evict_units, verify_units
 from mdio.core.files.store import COPY_IT, need_disk
 from mdio.core.signals import ending_signals_noted
@@ -33,8 +33,19 @@ def setup(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=lambda text: text.split(","),
     )
-    add(follow, "--every TIME", "between looks (default: 60s)", seconds, default=60.0)
-    add(follow, "--until-idle TIME", "end when nothing grows: 10m", seconds)
+    add(
+        follow,
+        "--every TIME",
+        "interval of checks for new frames (default: 60s)",
+        parse_seconds,
+        default=60.0,
+    )
+    add(
+        follow,
+        "--until-idle TIME",
+        "end when no trajectory has grown for this time: 10m",
+        parse_seconds,
+    )
     status = actions.add_parser("status", help="show the contents, by trajectory")
     evict = actions.add_parser("evict", help="remove units that were not used for longest")
     add(evict, "--keep SIZE", "size to leave (default: nothing)", _size_or_0, default=0)
@@ -88,7 +99,7 @@ def _verify(args: argparse.Namespace) -> Outcome:
 
 def _follow(args: argparse.Namespace) -> Outcome:
     n_shown = [0]
-    need_disk(args.pattern, f"following what is written needs it on a disk; {COPY_IT}")
+    need_disk(args.pattern, f"only trajectories on a disk can be followed; {COPY_IT}")
 
     def report(follower: CacheFollower) -> None:
         if follower.n_units > n_shown[0] and not args.quiet:

@@ -28,27 +28,28 @@ def add(
     kind: Callable[[str], Any] | None = None,
     *,
     offered: Mapping[str, Any] = MappingProxyType({}),
-    **more: Any,
+    **keywords: Any,
 ) -> None:
     """Add an option or a positional argument to `parser`, or to a group of one.
 
     `names`: its names and the name of its value, ``-w --workers N``; an option without one is a
     flag. `text`: its help. `kind`: parses its value. `offered`: classes by name that shells
-    complete, if other values are allowed, too. `more`: arguments of `add_argument`.
+    complete, if other values are allowed, too. `keywords`: arguments of `add_argument`.
     """
-    *names_, last = names.split()
-    if last.startswith("-"):
-        names_.append(last)
-        more = more if {"choices", "action"} & more.keys() else {"action": "store_true"} | more
+    *flags, value_name = names.split()
+    if value_name.startswith("-"):
+        flags.append(value_name)
+        if not {"choices", "action"} & keywords.keys():
+            keywords["action"] = "store_true"
     else:
-        more["metavar"] = last
-    more |= {} if kind is None else {"type": kind}
-    action = parser.add_argument(*names_, help=text, **more)
+        keywords["metavar"] = value_name
+    keywords |= {} if kind is None else {"type": kind}
+    action = parser.add_argument(*flags, help=text, **keywords)
     if offered:
         # argcomplete calls it; zsh and fish show the descriptions of the classes.
         action.completer = lambda **_: {
-            name: (offer.__doc__ or "").partition("\n")[0].partition(":")[0]
-            for name, offer in offered.items()
+            name: (offered_class.__doc__ or "").partition("\n")[0].partition(":")[0]
+            for name, offered_class in offered.items()
         }
 
 
@@ -82,7 +83,7 @@ def add_options(parser: argparse.ArgumentParser, *parts: type, **texts: str) -> 
             if declaration.default is not MISSING:
                 arguments["default"] = declaration.default
             arguments |= {"action": "store_false"} if declaration.default is True else {}
-            arguments |= KINDS.get(metadata.get("kind", declaration.type), {})
+            arguments |= PARSER_ARGUMENTS.get(metadata.get("kind", declaration.type), {})
             parent: Any = group
             if (exclusive_group := metadata.get("alone")) is not None:
                 parent = exclusive_groups[exclusive_group] = (
@@ -105,23 +106,23 @@ def add_trajectory(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
 
 
 def add_output_options(parser: Any, quiet: str = "no progress bar, no summary") -> None:
-    """Add the options on what is printed."""
+    """Add the options on printing."""
     add(parser, "--json", "print one JSON object")
     add(parser, "-q --quiet", quiet)
 
 
 def check_apart(inputs: Sequence[Any], *outputs: Any) -> None:
-    """Raise PlanError if an output is an input, or another output; None is none."""
-    places = {os.path.realpath(path): "reads it" for path in inputs if isinstance(path, str)}
+    """Raise PlanError if an output is an input, or another output; None stands for no output."""
+    uses = {os.path.realpath(path): "reads it" for path in inputs if isinstance(path, str)}
     for path in outputs:
         if path not in (None, "-"):
             place = os.path.realpath(path)
-            if place in places:
+            if place in uses:
                 raise PlanError(
-                    f"{path}: cannot be written, since the same command {places[place]}; give "
+                    f"{path}: cannot be written, since the same command {uses[place]}; give "
                     "another name"
                 )
-            places[place] = "writes it already"
+            uses[place] = "writes it already"
 
 
 def add_settings(parser: Any, text: str) -> None:
@@ -130,13 +131,13 @@ def add_settings(parser: Any, text: str) -> None:
 
 
 def with_settings(
-    make: Callable[..., Any], name: str, settings: Sequence[str], **arguments: Any
+    factory: Callable[..., Any], name: str, settings: Sequence[str], **arguments: Any
 ) -> Any:
-    """Call `make` with `arguments` and those of ``--set``; raises PlanError if it lacks them.
+    """Call `factory` with `arguments` and those of ``--set``; raises PlanError if it refuses them.
 
     Values are Python's literals, ``true``, ``false`` and ``none`` in any case; others are text.
     """
-    from ast import literal_eval  # most commands have no use for it
+    from ast import literal_eval  # most commands do not need it
 
     for setting in settings:
         key, equals, value = setting.partition("=")
@@ -148,7 +149,7 @@ def with_settings(
         except (ValueError, SyntaxError):
             arguments[key] = value
     try:
-        return make(**arguments)
+        return factory(**arguments)
     except MdioError:
         raise
     except (TypeError, ValueError) as error:
@@ -194,14 +195,14 @@ def parse_nbytes(text: str) -> int:
 
 
 def parse_precision(text: str) -> float | Literal["auto", "none"]:
-    """Return a step in angstrom, or one of two words."""
+    """Return a step in angstrom, ``auto`` or ``none``."""
     if text == "auto" or text == "none":
         return "auto" if text == "auto" else "none"
     return parse_step(text, "give a step in angstrom (0.01), auto or none")
 
 
 def parse_step(text: str, hint: str = "give a positive number") -> float:
-    """Return a step of stored numbers; `hint` is the end of error messages."""
+    """Return the step to which numbers are rounded; `hint` is the end of error messages."""
     try:
         step = float(text)
     except ValueError:
@@ -212,7 +213,7 @@ def parse_step(text: str, hint: str = "give a positive number") -> float:
 
 
 def parse_stripes(text: str) -> list[tuple[int, int]]:
-    """Return (end in bytes, stripe count) of each component; the last end is -1, the file's."""
+    """Return (end in bytes, stripe count) of each component; the last end is -1, the file's end."""
     parts = []
     for part in text.split(","):
         end, _, count = part.partition(":")
@@ -267,7 +268,7 @@ def _parse_reference(text: str) -> int | str:
     return int(text) if text.removeprefix("-").isdecimal() else text
 
 
-KINDS: Mapping[str, Mapping[str, Any]] = {
+PARSER_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "auto": {"type": auto_or_positive},
     "compression": {"type": _parse_renamed("--compression", {"small": "rigid (of floats: zstd)"})},
     "files": {"nargs": "+", "action": "extend"},
@@ -330,7 +331,7 @@ def names_among(names: tuple[str, ...]) -> Callable[[str], list[str]]:
 
 
 def add_bench_output(parser: argparse.ArgumentParser, name: str, files: str) -> None:
-    """Add the options of bench `name` on its output `files`, and on what is printed."""
+    """Add the options of bench `name` on its output `files`, and on printing."""
     text = f"for {files} (default: %(default)s)"
     add(parser, "-o --out FOLDER", text, default=f"bench-output/{name}")
     add_output_options(parser, "print nothing")
@@ -345,8 +346,8 @@ def progress_bar(
 ) -> Iterator[Callable[[int, int], None] | None]:
     """Yield a callback for (frames, bytes) done; None with ``--quiet``, and on ranks but rank 0.
 
-    It draws a bar, or writes a line now and then where stderr is no terminal: under mpiexec, and in
-    the logs of jobs. `total`: number of frames, or a function that returns it; 0 if it is unknown.
+    It draws a bar, or, if stderr is not a terminal (under mpiexec, in the logs of jobs), writes a
+    line now and then. `total`: number of frames, or a function that returns it; 0 if it is unknown.
     """
     n_frames = total if callable(total) else partial(int, total)
     if args.quiet or not (executor is None or executor.is_owner):

@@ -49,7 +49,7 @@ from mdio.parallel.executors import Executor
 UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def seconds(text: str) -> float:
+def parse_seconds(text: str) -> float:
     """Return the seconds that ``30s``, ``10m`` or ``2h`` mean."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
     if match is None:
@@ -59,38 +59,38 @@ def seconds(text: str) -> float:
 
 def add_follow(parser: argparse.ArgumentParser) -> None:
     """Add the options of a conversion that follows a growing source."""
-    following = parser.add_argument_group("a source that is still being written")
+    group = parser.add_argument_group("a source that is still being written")
     add(
-        following,
+        group,
         "--follow",
         "convert complete frames, a full shard or segment at a time, until Ctrl-C or SIGTERM, "
         "which end it with all complete frames",
     )
-    add(following, "--until-idle TIME", "end when SRC stops growing: 10m", seconds)
-    add(following, "--frames N", "stop after N frames", positive)
+    add(group, "--until-idle TIME", "end when SRC stops growing: 10m", parse_seconds)
+    add(group, "--frames N", "stop after N frames", positive)
     text = "least time between two publications (default: 60s)"
-    add(following, "--every TIME", text, seconds, default=60.0)
+    add(group, "--every TIME", text, parse_seconds, default=60.0)
 
 
 def run_follow(options: ConversionOptions, args: argparse.Namespace, executor: Executor) -> int:
-    """Follow the source, and print how many frames are converted."""
-    live = is_stream(args.source[0])
-    name = args.source[0] if live else "--follow"
+    """Follow the source, and print the number of converted frames."""
+    is_live = is_stream(args.source[0])
+    name = args.source[0] if is_live else "--follow"
     if len(args.source) != 1 or executor.ranks or args.dry_run or args.compared:
         raise PlanError(f"{name} is for one source, without --mpi, --dry-run and --verify")
-    if live and executor.n_workers > 1:
+    if is_live and executor.n_workers > 1:
         raise PlanError(f"{name}: a stream is read by one process; leave out -w and --executor")
 
-    def say(message: Warning | str, *_: Any, **_more: Any) -> None:
+    def print_message(message: Warning | str, *_: Any, **_keywords: Any) -> None:
         print(f"mdio convert: {message}", file=sys.stderr)
 
     def report(n_frames: int) -> None:
         if not args.quiet:
-            say(f"{args.out}: {plural(n_frames, 'frame')} so far")
+            print_message(f"{args.out}: {plural(n_frames, 'frame')} so far")
 
     def report_waiting(n_frames: int, unit_frames: int) -> None:
         if not args.quiet:
-            say(
+            print_message(
                 f"{args.source[0]}: {plural(n_frames, 'frame')} so far; {args.out} is written "
                 f"once there are {unit_frames:,}, or at the end"
             )
@@ -105,11 +105,11 @@ def run_follow(options: ConversionOptions, args: argparse.Namespace, executor: E
     }
     result: ConvertResult
     with ending_signals_noted() as stopped:
-        if live:
+        if is_live:
             from mdio.converters.stream import record
 
             with warnings.catch_warnings(action="always", category=UserWarning):
-                warnings.showwarning = say
+                warnings.showwarning = print_message
                 result = record(args.source[0], args.out, stopped=stopped, **arguments)
         else:
             result = follow(
@@ -124,7 +124,7 @@ def run_follow(options: ConversionOptions, args: argparse.Namespace, executor: E
         print_json(result.to_json())
     elif not args.quiet:
         print(f"{result.out}: {plural(result.n_frames, 'frame')} as {result.layout}")
-        for note in result.plan.notes if live else ():
+        for note in result.plan.notes if is_live else ():
             print(f"  note: {note}")
     return 0
 
@@ -135,13 +135,13 @@ COMMON = (
 )
 """Options that ``--help`` shows; ``--help-all`` shows all."""
 
-NOT_TOGETHER = {
+NOT_FOR_ENSEMBLES = {
     "dry_run": "--dry-run",
     "append": "--append",
     "follow": "--follow",
     "compared": "--verify",
 }
-"""Options that conversions of several trajectories do not have."""
+"""Options that conversions of ensembles do not have."""
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -191,11 +191,11 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
         raise PlanError("--mpio and --collective are for ranks of MPI; add --mpi")
     if args.hints and not args.mpio:
         raise PlanError("--hint is for MPI-IO; add --mpio or --collective")
-    *progressive, (_, stripe_count) = args.progressive or [(-1, args.stripe_count)]
+    *components, (_, stripe_count) = args.progressive or [(-1, args.stripe_count)]
     arguments: dict[str, Any] = arguments_for(declared_fields(*OPTIONS), args) | {
         "groups": dict(args.groups),
         "source_options": source_options(args),
-        "progressive": progressive,
+        "progressive": components,
         "stripe_count": stripe_count,
         "compare_all": args.append and args.compared,
     }
@@ -217,8 +217,8 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
 
 
 def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
-    """Convert several trajectories into one output, or those of one back into files."""
-    for name, option in NOT_TOGETHER.items():
+    """Convert several trajectories into one output, or those of an ensemble back into files."""
+    for name, option in NOT_FOR_ENSEMBLES.items():
         if getattr(args, name):
             raise PlanError(f"{option} is not for --ensemble; leave it out")
     arguments: dict[str, Any] = {"executor": executor, "force": args.force, "resume": args.resume}
@@ -250,7 +250,7 @@ def run_conversion(
     executor: Executor,
     print_summary: Callable[[ConvertResult], None] | None = None,
 ) -> int:
-    """Convert with these options; `args` has the files and the options on output."""
+    """Convert with these options; `args` has the paths, and the options on checks and printing."""
     if args.compared and is_structure(Path(args.out), options.storage.to):
         raise PlanError(f"{args.out}: --verify is not for a structure file; leave it out")
     # Prepared by rank 0; others get the opened source and the plan, and read the stored index.

@@ -1,4 +1,4 @@
-"""``mdio info``: what is in a trajectory."""
+"""``mdio info``: facts of a trajectory."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from mdio.layouts.striping.file_systems import get_stripe, no_stripes_note
 from mdio.layouts.views.opening import ensemble_members
 from mdio.layouts.views.options import Reading
 
-HAS = ("has_velocities", "has_forces", "has_box")
-N_PROBED = 100
+HAS_FIELDS = ("has_velocities", "has_forces", "has_box")
+N_PROBED_FRAMES = 100
 """Frames that are read to find the interval of sparse fields."""
 TIMES = ("time_first_ps", "time_last_ps", "dt_ps")
 
@@ -68,32 +68,30 @@ def _field_intervals(layout: Layout) -> dict[str, int | None]:
     names = layout.info.sparse
     if not names:
         return {}
-    block = layout.read(0, min(layout.info.n_frames, N_PROBED), atoms=[0])
+    block = layout.read(0, min(layout.info.n_frames, N_PROBED_FRAMES), atoms=[0])
     intervals = {}
     for name in names:
         values = getattr(block, name)
         if block.n_frames == layout.info.n_frames and not absent_frames(values).any():
             continue  # the format does not record whether all frames have the field
-        gaps = (
-            set()
-            if values is None
-            else set(np.diff(np.flatnonzero(~absent_frames(values))).tolist())
-        )
-        intervals[name] = gaps.pop() if len(gaps) == 1 and gaps != {1} else None
+        steps: set[int] = set()
+        if values is not None:
+            steps = {*np.diff(np.flatnonzero(~absent_frames(values))).tolist()}
+        intervals[name] = steps.pop() if len(steps) == 1 and steps != {1} else None
     return intervals
 
 
 def _first_frame_facts(layout: Layout) -> dict[str, Any]:
     """Return cell and step of the first frame, and intervals of sparse fields."""
-    first = layout.read(0, 1, atoms=[]) if layout.info.n_frames else None
-    box = None if first is None or not first.box.any() else first.box[0].tolist()
-    step = None if first is None or first.step is None else int(first.step[0])
+    block = layout.read(0, 1, atoms=[]) if layout.info.n_frames else None
+    box = None if block is None or not block.box.any() else block.box[0].tolist()
+    step = None if block is None or block.step is None else int(block.step[0])
     return {"box_angstrom": box, "step_first": step, "field_every": _field_intervals(layout)}
 
 
 def _file_facts(path: str, args: argparse.Namespace) -> dict[str, Any]:
     """Return facts of one of several files."""
-    names = ("path", "n_frames", "n_atoms", *TIMES, *HAS, "sparse")
+    names = ("path", "n_frames", "n_atoms", *TIMES, *HAS_FIELDS, "sparse")
     with open_with_topology([path], args.top, **source_options(args)) as layout:
         return {name: getattr(layout.info, name) for name in names} | _first_frame_facts(layout)
 
@@ -129,12 +127,12 @@ def _print_rows(title: str, rows: dict[str, str]) -> None:
 
 
 def _print_ensemble(args: argparse.Namespace, members: dict[str, Path]) -> int:
-    members_facts = {label: _file_facts(str(path), args) for label, path in members.items()}
+    facts_by_label = {label: _file_facts(str(path), args) for label, path in members.items()}
     if args.json:
-        print_json({"layout": "ensemble", "path": args.path[0], "members": members_facts})
+        print_json({"layout": "ensemble", "path": args.path[0], "members": facts_by_label})
         return 0
     print(f"{args.path[0]}: an ensemble of {plural(len(members), 'trajectory')}")
-    for label, facts in members_facts.items():
+    for label, facts in facts_by_label.items():
         size = f"{plural(facts['n_frames'], 'frame')} of {plural(facts['n_atoms'], 'atom')}"
         print(f"  {label:<12} {size}, {_times_text(facts)}")
     return 0
@@ -146,12 +144,12 @@ def run(args: argparse.Namespace) -> int:
     if members := ensemble_members(args.path):
         return _print_ensemble(args, members)
     try:
-        opened = open_with_topology(args.path, args.top, overlap=args.overlap, **options)
+        source = open_with_topology(args.path, args.top, overlap=args.overlap, **options)
     except SourceError as refusal:
         if len(args.path) == 1 or args.overlap is not None:
             raise
         return _print_files(args, refusal)
-    with opened as layout:
+    with source as layout:
         if not args.json:
             print_notes("info", layout.notes)
         facts: dict[str, Any] = asdict(layout.info) | {"notes": layout.notes}

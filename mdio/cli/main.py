@@ -31,7 +31,7 @@ from typing import Any, NoReturn, cast
 
 from mdio._version import __version__
 from mdio.cli.common import add
-from mdio.cli.workers import chosen_executor, launched_ranks, parse_once
+from mdio.cli.workers import chosen_executor, launched_ranks, one_parser_message
 from mdio.core.errors import MdioError, MissingExtensionError, PlanError
 from mdio.core.words import did_you_mean, without_passwords
 
@@ -72,7 +72,7 @@ BENCH_SCRIPTS = ("layouts", "gather", "scheduler")
 
 
 def hint_for(option: str, parser: argparse.ArgumentParser) -> str:
-    """Return a hint at the option of `parser` that is meant by an unknown one."""
+    """Return a hint at the option of `parser` that an unknown option may stand for."""
     option = option.partition("=")[0]
     options, suggestion = parser._option_string_actions, OTHER_NAMES.get(option, option)
     if suggestion == "--out" != option and suggestion not in options:
@@ -86,10 +86,10 @@ def hint_for(option: str, parser: argparse.ArgumentParser) -> str:
 def examples() -> str:
     """Return the five commands that people use most, with an example each."""
     lines = ["mdio: molecular-dynamics trajectories in layouts that read fast, in parallel", ""]
-    for what, command in EXAMPLES:
-        lines += [f"  {what}", f"    {command}"]
-    more = "mdio --help lists all commands, mdio COMMAND --help the options of one"
-    return "\n".join([*lines, "", more])
+    for purpose, command in EXAMPLES:
+        lines += [f"  {purpose}", f"    {command}"]
+    footer = "mdio --help lists all commands, mdio COMMAND --help the options of one"
+    return "\n".join([*lines, "", footer])
 
 
 class FriendlyParser(argparse.ArgumentParser):
@@ -99,7 +99,7 @@ class FriendlyParser(argparse.ArgumentParser):
         """End with exit code 2 and one line."""
         if message.startswith("the following arguments are required"):
             actions = self._get_positional_actions()
-            message += f"; write {' '.join([self.prog, *map(_place, actions)])}"
+            message += f"; write {' '.join([self.prog, *map(_argument_text, actions)])}"
             if actions and isinstance(actions[-1], argparse._SubParsersAction):
                 message += f", one of {', '.join(actions[-1].choices)}"
         message = without_passwords(message)
@@ -121,34 +121,34 @@ class FriendlyParser(argparse.ArgumentParser):
             error.message += hint
             raise
 
-    def show_first(self, common: Collection[str], *, everything: bool) -> None:
-        """Show no options but `common` in help, unless `everything` is wanted."""
+    def hide_options(self, common: Collection[str], *, show_all: bool) -> None:
+        """Hide all options except `common` in help; `show_all`: hide none."""
         if not common:
             return
-        shown = {*common, "-h"}
+        visible = {*common, "-h"}
         self.add_argument("--help-all", action="help", help="show all options and exit")
-        if everything:
+        if show_all:
             return
         self.epilog = f"{self.prog} --help-all lists all options."
         for action in self._actions[:-1]:
-            if action.option_strings and not shown & {*action.option_strings}:
+            if action.option_strings and not visible & {*action.option_strings}:
                 action.help = argparse.SUPPRESS
-        places = map(_place, self._get_positional_actions())
-        self.usage = " ".join([self.prog, *places, "[options]"])
+        arguments = map(_argument_text, self._get_positional_actions())
+        self.usage = " ".join([self.prog, *arguments, "[options]"])
 
 
-def _place(action: argparse.Action) -> str:
+def _argument_text(action: argparse.Action) -> str:
     name = str(action.metavar)
     return f"{name} [{name} ...]" if action.nargs == "+" else name
 
 
-FAILED_ALONE_S = 10.0
-"""A rank that has failed waits this long for the others to end."""
-FINALIZE_S = 2.0
+MAX_RANKS_WAIT_S = 10.0
+"""How long a rank that has failed waits for the others to end."""
+MAX_FINALIZE_S = 2.0
 """Time limit of MPI_Finalize; then the process exits without it."""
-LAUNCHER_S = 5.0
+MAX_ANSWER_S = 5.0
 """Time limit of an answer of Hydra."""
-FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+FILE_TYPES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
 def end_mpi(code: int) -> int:
@@ -167,16 +167,16 @@ def end_mpi(code: int) -> int:
     # All exit with one code, since the launcher sometimes loses that of rank 0. Ranks sleep
     # meanwhile, as rank 0 may still write. A rank that has failed alone ends the others.
     largest = np.array([code], np.int32)
-    all_here = MPI.COMM_WORLD.Iallreduce(np.array([code], np.int32), largest, MPI.MAX)
-    deadline = time.monotonic() + FAILED_ALONE_S if code else math.inf
-    Nap().until(lambda: all_here.Test() or time.monotonic() > deadline)
-    if not all_here.Test():
+    reduction = MPI.COMM_WORLD.Iallreduce(np.array([code], np.int32), largest, MPI.MAX)
+    deadline = time.monotonic() + MAX_RANKS_WAIT_S if code else math.inf
+    Nap().until(lambda: reduction.Test() or time.monotonic() > deadline)
+    if not reduction.Test():
         os._exit(code)
     code = int(largest[0])
     launcher = _hydra(MPI)
     if launcher is not None and _report_end(launcher, MPI.COMM_WORLD):
         os._exit(code)
-    timer = Timer(FINALIZE_S, os._exit, (code,))
+    timer = Timer(MAX_FINALIZE_S, os._exit, (code,))
     timer.daemon = True
     timer.start()
     ctypes.CDLL(MPI.__file__).MPI_Finalize()  # mpi4py's would hold up all threads of Python
@@ -188,39 +188,39 @@ def _hydra(MPI: Any) -> int | None:  # noqa: N803
     """Return the descriptor on which Hydra speaks PMI-1 with this rank; None under others."""
     descriptor = os.environ.get("PMI_FD", "")
     library = MPI.Get_library_version()
-    speaks = library.startswith("MPICH") and "pmi2" not in library and "pmix" not in library
-    # srun's PMI-2 has a descriptor of that name too, but does not count the ranks of a node so.
-    if descriptor.isdecimal() and os.environ.get("MPI_LOCALNRANKS") and speaks:
+    speaks_pmi1 = library.startswith("MPICH") and "pmi2" not in library and "pmix" not in library
+    # srun's PMI-2 has PMI_FD, too, but not MPI_LOCALNRANKS.
+    if descriptor.isdecimal() and os.environ.get("MPI_LOCALNRANKS") and speaks_pmi1:
         return int(descriptor)
     return None
 
 
 def _report_end(launcher: int, comm: Any) -> bool:
-    """Report the end of this rank to the launcher with all others; return whether it agreed."""
+    """Report the end of this rank to the launcher, as all ranks do; return whether it agreed."""
     try:
         # Messages of other ranks may still be in flight: all ranks serve MPI until the launcher
         # reports that all have reached the barrier.
         return _send_command(
             launcher, b"barrier_in", b"barrier_out", math.inf, comm.Iprobe
-        ) and _send_command(launcher, b"finalize", b"finalize_ack", LAUNCHER_S)
+        ) and _send_command(launcher, b"finalize", b"finalize_ack", MAX_ANSWER_S)
     except OSError:
         return False
 
 
 def _send_command(
-    launcher: int, command: bytes, answer: bytes, timeout_s: float, meanwhile: Any = None
+    launcher: int, command: bytes, answer: bytes, timeout_s: float, poll: Any = None
 ) -> bool:
     """Send a command to the launcher; return whether `answer` came back within `timeout_s`."""
     os.write(launcher, b"cmd=%s\n" % command)
     deadline, line = time.monotonic() + timeout_s, b""
     while time.monotonic() < deadline and not line.endswith(b"\n"):
-        if meanwhile is not None:
-            meanwhile()
+        if poll is not None:
+            poll()
         if select.select([launcher], [], [], 0.001)[0]:
-            piece = os.read(launcher, 1)
-            if not piece:
+            byte = os.read(launcher, 1)
+            if not byte:
                 return False
-            line += piece
+            line += byte
     return b"cmd=" + answer in line
 
 
@@ -228,8 +228,8 @@ def _flush_python() -> None:
     """Run exit functions and flush files as Python does at exit, without those that call MPI."""
     atexit._run_exitfuncs()
     gc.unfreeze()
-    for file in gc.get_objects():  # what a user's function has left open
-        if issubclass(type(file), FILES):
+    for file in gc.get_objects():  # files that a user's function has left open
+        if issubclass(type(file), FILE_TYPES):
             try:
                 file.flush()
             except (OSError, ValueError):  # closed, or not for writing
@@ -253,21 +253,19 @@ COMMANDS = {
     "advise": "measure here which layout is best for an analysis",
     "model": "fit a machine profile to timings; predict how an analysis scales",
 }
-"""Each is a module of `mdio.cli` with ``setup(parser)``, ``run(args)`` (with the options of
-`add_workers` ``run(args, executor)``), and ``COMMON`` where its help begins with some options."""
+"""Each is a module of `mdio.cli` with ``setup(parser)``, ``run(args)`` (``run(args, executor)`` if
+it has the options of `add_workers`), and, if ``--help`` shows only some options, ``COMMON``."""
 
-ONLY_LOOK = ("info", "model", "cache")
-"""Those that every rank of MPI may run."""
-ALL = "*"
-"""In place of a command: the options of all."""
+RANK_SAFE_COMMANDS = ("info", "model", "cache")
+"""Commands that every rank of MPI may run."""
+ALL_COMMANDS = "*"
+"""Stands for all commands."""
 
 
-def _parser(
-    command: str | None, *, alone: bool = False, everything: bool = False
-) -> FriendlyParser:
-    """Return the parser, with the options of one command, which may be the only one: `alone`.
+def _parser(command: str | None, *, only: bool = False, show_all: bool = False) -> FriendlyParser:
+    """Return the parser, with the options of `command`.
 
-    To make a parser for each takes time. `everything`: help shows all options.
+    `only`: it has no other command, which saves time. `show_all`: help shows all options.
     """
     parser = FriendlyParser(
         prog="mdio",
@@ -277,31 +275,34 @@ def _parser(
     parser.add_argument("--version", action="version", version=f"mdio {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, text in COMMANDS.items():
-        if alone and name != command:
+        if only and name != command:
             continue
-        chosen = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        if name == command or command == ALL:
+        description = f"{text[0].upper()}{text[1:]}."
+        command_parser = commands.add_parser(name, help=text, description=description)
+        if name == command or command == ALL_COMMANDS:
             module = import_module(f"mdio.cli.{name}")
-            module.setup(chosen)
-            add(chosen, "--debug", "show the traceback of an error")
+            module.setup(command_parser)
+            add(command_parser, "--debug", "show the traceback of an error")
             add(
-                chosen,
+                command_parser,
                 "--stall-timeout S",
                 "report a read or write that takes longer, s (default: %(default)g; 0: never)",
                 float,
                 default=STALL_TIMEOUT_S,
             )
-            add(chosen, "--stall-abort S", "end the program when one takes longer, s", float)
-            chosen.show_first(getattr(module, "COMMON", ()), everything=everything)
+            add(
+                command_parser, "--stall-abort S", "end the program when one takes longer, s", float
+            )
+            command_parser.hide_options(getattr(module, "COMMON", ()), show_all=show_all)
     return parser
 
 
 def command_help(name: str) -> str:
     """Return the output of ``mdio NAME --help-all``."""
-    return _command(_parser(name, everything=True), name).format_help()
+    return _command_parser(_parser(name, show_all=True), name).format_help()
 
 
-def _command(parser: FriendlyParser, name: str) -> FriendlyParser:
+def _command_parser(parser: FriendlyParser, name: str) -> FriendlyParser:
     commands = next(action.choices for action in parser._actions if action.dest == "command")
     return cast(FriendlyParser, cast(dict[str, Any], commands)[name])
 
@@ -326,14 +327,14 @@ BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 def _import_numpy(words: Sequence[str]) -> None:
-    """Import NumPy so that OpenBLAS starts no threads, unless a user's function may want them.
+    """Import NumPy so that OpenBLAS starts no threads, unless a user's function may need them.
 
-    It starts one for each core, and for as long as most commands take each looks for work, of which
-    no kernel of mdio has any.
+    It would start one for each core, which polls for work during all of a short command; no kernel
+    of mdio has work for them.
     """
     if (
         "numpy" in sys.modules
-        or _runs_code_of_user(words)
+        or _has_user_code(words)
         or any(name in os.environ for name in BLAS_THREADS)
     ):
         return
@@ -341,15 +342,15 @@ def _import_numpy(words: Sequence[str]) -> None:
     try:
         import_module("numpy")
     finally:
-        del os.environ[BLAS_THREADS[0]]  # it is read once; programs that are started get none
+        del os.environ[BLAS_THREADS[0]]  # OpenBLAS has read it; child processes shall not
 
 
-def _runs_code_of_user(words: Sequence[str]) -> bool:
+def _has_user_code(words: Sequence[str]) -> bool:
     return any(":" in word for word in words)  # module:function
 
 
 def _notes(end: BaseException) -> str:
-    """Return the notes of an exception, on parts of the work that are kept."""
+    """Return the notes of an exception, which say what part of the work is kept."""
     return "; ".join(getattr(end, "__notes__", ()))
 
 
@@ -358,11 +359,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete
 
-        argcomplete.autocomplete(_parser(ALL, everything=True))
+        argcomplete.autocomplete(_parser(ALL_COMMANDS, show_all=True))
     if argv is not None:
         return _run(list(argv))
-    if not _runs_code_of_user(sys.argv):  # which may leave files open, to be flushed at the end
-        atexit.register(gc.freeze)  # what goes with the process need not be looked through
+    if not _has_user_code(sys.argv):  # it may leave files open, which Python flushes at exit
+        atexit.register(gc.freeze)  # otherwise, no last garbage collection is needed
     try:
         code: Any = _run(sys.argv[1:])
     except SystemExit as end:
@@ -379,7 +380,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise SystemExit(code)
     from mdio.cli.main import end_mpi
 
-    if code is not None and not isinstance(code, int):  # as Python would when it ends
+    if code is not None and not isinstance(code, int):  # as Python does at exit
         print(code, file=sys.stderr)
         code = 1
     raise SystemExit(end_mpi(code or 0))
@@ -392,10 +393,10 @@ def _run(words: list[str]) -> int:
     command = next((word for word in words if not word.startswith("-")), None)
     if command in COMMANDS:
         _import_numpy(words)
-    with parse_once(words):
+    with one_parser_message(words):
         try:
-            alone, everything = words[0] == command in COMMANDS, "--help-all" in words
-            parser = _parser(command, alone=alone, everything=everything)
+            only, show_all = words[0] == command in COMMANDS, "--help-all" in words
+            parser = _parser(command, only=only, show_all=show_all)
         except MissingExtensionError as error:
             print(f"mdio: {error}", file=sys.stderr)
             return 1
@@ -404,15 +405,15 @@ def _run(words: list[str]) -> int:
             parser.error(f"no command {command!r}{hint}; the commands are {', '.join(COMMANDS)}")
         args, unknown = parser.parse_known_args(words)
         if unknown:
-            chosen = _command(parser, args.command)
-            for action in chosen._actions:
+            command_parser = _command_parser(parser, args.command)
+            for action in command_parser._actions:
                 if isinstance(action, argparse._SubParsersAction):
-                    chosen = action.choices[getattr(args, action.dest)]
-            hint = hint_for(unknown[0], chosen)
-            chosen.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
-        shares = getattr(args, "executor", None) == "mpi" or getattr(args, "mpi", False)
-        alike = shares or args.command in ONLY_LOOK
-        if not alike and (n_ranks := launched_ranks()) > 1:
+                    command_parser = action.choices[getattr(args, action.dest)]
+            hint = hint_for(unknown[0], command_parser)
+            command_parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        uses_mpi = getattr(args, "executor", None) == "mpi" or getattr(args, "mpi", False)
+        is_safe = uses_mpi or args.command in RANK_SAFE_COMMANDS
+        if not is_safe and (n_ranks := launched_ranks()) > 1:
             parser.error(
                 f"{n_ranks} MPI ranks were started, and each would do all of the work; "
                 f"{'add --mpi, or ' if 'mpi' in args else ''}start mdio without mpiexec"
@@ -445,7 +446,7 @@ def _run(words: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (OSError, MemoryError, ImportError) as error:
-        if args.debug or (isinstance(error, ImportError) and not _lacks_memory(error)):
+        if args.debug or (isinstance(error, ImportError) and not _is_memory_error(error)):
             raise
         if isinstance(error, MemoryError | ImportError):
             message = f"mdio {args.command}: {out_of_memory(error)}"
@@ -458,33 +459,33 @@ def _run(words: list[str]) -> int:
         return 1
 
 
-def _lacks_memory(error: ImportError) -> bool:
-    """Return whether a library could not be loaded for lack of memory."""
+def _is_memory_error(error: ImportError) -> bool:
+    """Return whether a library could not be loaded because memory was short."""
     return any(text in str(error) for text in ("Cannot allocate memory", "failed to map segment"))
 
 
-WHILE_READING = {
+READERS = {
     "topology": ("parse", "_read_topology", "topology_of", "universe_of"),
     "trajectory": ("_read_into", "read", "_open", "read_frame"),
 }
-"""Functions that read a topology or trajectory, to recognise them in a traceback."""
+"""Functions that read a topology or a trajectory, by which a traceback shows what was read."""
 
 
 def out_of_memory(error: BaseException) -> str:
     """Return the message for a MemoryError, or for a library that did not fit into memory."""
     if isinstance(error, ImportError):
-        doing = f"loading {error.name or 'a library'}"
+        activity = f"loading {error.name or 'a library'}"
     else:
         names, trace = set(), error.__traceback__
         while trace is not None:
             names.add(trace.tb_frame.f_code.co_name)
             trace = trace.tb_next
-        parts = (part for part, functions in WHILE_READING.items() if names & set(functions))
-        doing = f"reading the {part}" if (part := next(parts, None)) else "working"
+        parts = (part for part, functions in READERS.items() if names & set(functions))
+        activity = f"reading the {part}" if (part := next(parts, None)) else "working"
     detail = f" ({error})" if str(error) and isinstance(error, MemoryError) else ""
     return (
-        f"out of memory while {doing}{detail}; select fewer atoms, take fewer workers (-w), or a "
-        "machine with more"
+        f"out of memory while {activity}{detail}; select fewer atoms, take fewer workers (-w), or "
+        "use a machine with more memory"
     )
 
 

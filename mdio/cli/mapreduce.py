@@ -109,8 +109,8 @@ def _output(args: argparse.Namespace, result: MapReduceResult) -> None:
         suffix = "" if label is None else f" of {label}"
         print(f"mdio mapreduce: the key {key!r}{suffix} is left out: {error}", file=sys.stderr)
     if len(result.failures) > MAX_SHOWN:
-        more = plural(len(result.failures) - MAX_SHOWN, "more key")
-        print(f"mdio mapreduce: and {more}; --json has all", file=sys.stderr)
+        remainder = plural(len(result.failures) - MAX_SHOWN, "more key")
+        print(f"mdio mapreduce: and {remainder}; --json has all", file=sys.stderr)
     if args.json:
         print_json(result.to_json() | {"out": args.out})
         return

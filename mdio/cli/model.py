@@ -25,13 +25,13 @@ def setup(parser: argparse.ArgumentParser) -> None:
     text = f"profile of the priors: a file, {' or '.join(NAMES)} (default: comet)"
     add(fit, "--prior PROFILE", text)
     add(fit, "--json", "print one JSON object")
-    guess = actions.add_parser("predict", help="seconds for numbers of ranks")
-    add(guess, "profile PROFILE.toml", f"a file, {' or '.join(NAMES)}")
-    add(guess, "--layout", "may be repeated (default: all)", action="append")
-    add(guess, "--gather", "may be repeated (default: all)", action="append")
-    add(guess, "--workload X", "how often a frame is computed (default 1)", float, default=1.0)
-    guess.add_argument("--ranks", type=positives, metavar="N,N,...", required=True)
-    add(guess, "--json", "print one JSON object")
+    prediction = actions.add_parser("predict", help="seconds for numbers of ranks")
+    add(prediction, "profile PROFILE.toml", f"a file, {' or '.join(NAMES)}")
+    add(prediction, "--layout", "may be repeated (default: all)", action="append")
+    add(prediction, "--gather", "may be repeated (default: all)", action="append")
+    add(prediction, "--workload X", "how often a frame is computed (default 1)", float, default=1.0)
+    prediction.add_argument("--ranks", type=positives, metavar="N,N,...", required=True)
+    add(prediction, "--json", "print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:

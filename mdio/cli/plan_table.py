@@ -1,4 +1,4 @@
-"""A plan as text, for people: what ``--dry-run`` prints."""
+"""A plan as readable text, which ``--dry-run`` prints."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from mdio.core.words import aligned, human_nbytes, plural
 from mdio.layouts.plan import LayoutPlan
 
 
-def _packs(plan: LayoutPlan) -> bool:
+def _is_bitpacked(plan: LayoutPlan) -> bool:
     """Return whether rounded positions are stored as integers."""
     return bool(plan.arrays) and not plan.writing.writes_chunks and plan.precision is not None
 
 
 def _overview(plan: LayoutPlan) -> dict[str, str]:
-    """Return what there is to say of a plan, by name; nothing is said of what is empty."""
+    """Return the rows of the overview, by name; empty ones are not printed."""
     fields = ", ".join(plan.native.fields) + (", box" if plan.native.has_box else "")
     low, high = min(plan.segment_frames, default=0), max(plan.segment_frames, default=0)
     segment = f"{low:,}" if low == high else f"{low:,} to {high:,}"
@@ -25,12 +25,12 @@ def _overview(plan: LayoutPlan) -> dict[str, str]:
         "container": plan.container or "",
         "arrays": fields if plan.container else "",
         "segments": f"{len(plan.segment_frames):,} with {segment} frames" if high else "",
-        "compression": plan.compression or ("bitpack" if _packs(plan) else "none"),
+        "compression": plan.compression or ("bitpack" if _is_bitpacked(plan) else "none"),
         "precision": "float32 in full" if plan.arrays else "",
     }
     if plan.precision is not None:
-        exact = ", all that the XTC holds" if plan.keeps_integers else ""
-        rows["precision"] = f"{plan.precision:g} angstrom{exact}"
+        remark = ", all that the XTC holds" if plan.keeps_integers else ""
+        rows["precision"] = f"{plan.precision:g} angstrom{remark}"
     for name, step in plan.field_precisions.items():
         rounding = f"{step:g} {FIELD_UNITS[name]}, so off by at most {step / 2:g}"
         rows[name] = f"rounded to {rounding}"
@@ -52,13 +52,13 @@ def _overview(plan: LayoutPlan) -> dict[str, str]:
 
 
 def _placement(plan: LayoutPlan) -> dict[str, str]:
-    """Return how arrays lie on stripes."""
-    count, first = plan.stripes.stripe_count, plan.arrays[0]
+    """Return the rows on stripes, shards and alignment of arrays."""
+    count, array = plan.stripes.stripe_count, plan.arrays[0]
     targets = {None: "the default number of", -1: "all"}.get(count, str(count))
     rows = {"stripes": f"{human_nbytes(plan.stripes.stripe_nbytes)} over {targets} targets"}
-    parts = "arrays" if first.contiguous else "chunks"
+    parts = "arrays" if array.contiguous else "chunks"
     if not plan.writing.writes_chunks:
-        shard = human_nbytes(12 * first.n_atom_chunks * first.chunk_atoms * plan.piece_frames)
+        shard = human_nbytes(12 * array.n_atom_chunks * array.chunk_atoms * plan.piece_frames)
         rows["shards"] = f"one per piece, {shard} of the full system before encoding"
     elif plan.stripes.alignment_nbytes > 1:
         padding = f"{100 * plan.stripes.padding:.1f}% padding"
@@ -71,7 +71,7 @@ def _placement(plan: LayoutPlan) -> dict[str, str]:
 def _density(plan: LayoutPlan, estimate: bool) -> str:
     """Return bytes per atom and frame, beside those of the source."""
     density = plan.nbytes / (plan.n_frames * plan.n_atoms)
-    is_similar = _packs(plan) and plan.keeps_integers
+    is_similar = _is_bitpacked(plan) and plan.keeps_integers
     return (
         f"{'at most ' if estimate else ''}{density:.2f} bytes per atom and frame, "
         + f"source: {plan.source_density:.2f}"

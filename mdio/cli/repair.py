@@ -1,4 +1,4 @@
-"""``mdio repair``: damaged units of an output written again, or what is lost."""
+"""``mdio repair``: writes damaged units of an output again, or lists lost frames."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _print_result(result: RepairResult) -> None:
     elif result.repaired:
         print(
             f"{result.out}: repaired; {len(result.bad):,} of {plural(result.units, 'unit')} did "
-            "not have their checksums, the rest is as it was"
+            "not match their checksums, the others are unchanged"
         )
     else:
         _print_lost(result)

@@ -28,8 +28,9 @@ SLURM_RANK_NAME = "SLURM_PROCID"
 """The variable of srun, which also starts programs that do not use MPI."""
 SIZE_NAMES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 """Environment variables in which launchers pass the number of ranks."""
-ROOT_PRINTS_S = 0.5
-"""Other ranks wait before they exit: some launchers end all ranks with the first that fails."""
+EXIT_DELAY_S = 0.5
+"""How long other ranks wait before they exit with an error: some launchers end all ranks when the
+first fails, so that rank 0 might not print its message."""
 ENDED_BY_ROOT_S = 10.0
 """How long other ranks wait after a signal for rank 0 to end the program."""
 
@@ -51,10 +52,10 @@ def launched_ranks() -> int:
 
 
 @contextmanager
-def parse_once(words: Sequence[str]) -> Iterator[None]:
-    """Let rank 0 alone print messages of argparse on `words`; all have its exit code.
+def one_parser_message(words: Sequence[str]) -> Iterator[None]:
+    """Let rank 0 alone print messages of argparse on `words`; all ranks have its exit code.
 
-    mpi4py is not imported yet, so that the rank comes from the launcher's environment.
+    mpi4py is not imported yet, so the rank comes from the launcher's environment.
     """
     if _launched_rank(words) == 0:
         yield
@@ -68,7 +69,7 @@ def parse_once(words: Sequence[str]) -> Iterator[None]:
 
 def _exit_quietly(code: Any) -> None:
     if code:
-        time.sleep(ROOT_PRINTS_S)
+        time.sleep(EXIT_DELAY_S)
     raise SystemExit(code)
 
 
@@ -93,7 +94,7 @@ def world(option: str) -> Any:
 
 @contextmanager
 def root_speaks(comm: Any) -> Iterator[None]:
-    """Let rank 0 alone raise an error that all ranks have; the others end with its exit code."""
+    """Let rank 0 alone raise an error of all ranks; the others end with its exit code."""
     try:
         yield
     except MdioError as error:
@@ -122,7 +123,7 @@ def add_workers(parser: Any) -> None:
 
 
 def executor_name(args: argparse.Namespace) -> str:
-    """Return the executor that was requested; raises PlanError where options do not fit it."""
+    """Return the name of the requested executor; raises PlanError if options do not fit it."""
     if args.mpi:
         if args.executor not in (None, "mpi"):
             raise PlanError(f"--mpi does not go with --executor {args.executor}; leave one out")
@@ -146,16 +147,18 @@ def chosen_executor(args: argparse.Namespace) -> Iterator[Executor]:
     elif name == "dask":
         from mdio.parallel.dask_executor import DaskExecutor
 
-        at, n = args.scheduler, args.workers
-        context = DaskExecutor.at(at) if at else DaskExecutor(n_workers=n)
+        address, n = args.scheduler, args.workers
+        context = DaskExecutor.at(address) if address else DaskExecutor(n_workers=n)
     else:
         from mdio.parallel.executors import Processes, Serial
 
         context = Processes(args.workers) if name == "processes" else Serial()
     with context as executor:
         if args.workers not in (None, executor.n_workers) and executor.is_owner:
-            has = plural(executor.n_workers, "worker")
-            print_notes(args.command, [f"-w {args.workers} is ignored: {executor.name} has {has}"])
+            count = plural(executor.n_workers, "worker")
+            print_notes(
+                args.command, [f"-w {args.workers} is ignored: {executor.name} has {count}"]
+            )
         yield executor
 
 

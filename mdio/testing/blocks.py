@@ -1,4 +1,4 @@
-"""Helpers of the tests of all writers: frames, their oracles, and storing a piece."""
+"""Helpers for tests of readers and writers: frames, their oracles, and storing a piece."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def random_block(n_frames: int = 13, n_atoms: int = 23, **fields: bool) -> Frame
 
 
 def info_of(block: FrameBlock, **changes: Any) -> TrajectoryInfo:
-    """Return the info of a source that holds `block`."""
+    """Return the info of a source with the frames of `block`."""
     return TrajectoryInfo.of_block(block, "generic", "source").replace(**changes)
 
 
 def oracle_of(block: FrameBlock, atoms: Any = None) -> Oracle:
-    """Return the frames that a reader of the output has to return."""
+    """Return the frames that a reader of the output must return."""
     block = block if atoms is None else block.take(np.asarray(atoms))
-    arrays = {one.name: getattr(block, one.name) for one in fields(block)}
+    arrays = {item.name: getattr(block, item.name) for item in fields(block)}
     return Oracle(**arrays, dt_ps=info_of(block).dt_ps)
 
 
@@ -67,14 +67,14 @@ Floats = NDArray[np.float32]
 
 @dataclass(slots=True)
 class Oracle(FrameBlock):
-    """All frames of a trajectory, read by something that is not mdio."""
+    """All frames of a trajectory, as another program reads them."""
 
     dt_ps: float | None = None
     """Time between frames, ps, if known."""
 
 
 def oracle_from_mdanalysis(top: Any, traj: Any, **kwargs: Any) -> Oracle:
-    """Read all frames with MDAnalysis' reader; without a topology where `top` is None."""
+    """Read all frames with MDAnalysis' reader; without a topology if `top` is None."""
     import MDAnalysis as mda
     from MDAnalysis.coordinates.core import get_reader_for
 

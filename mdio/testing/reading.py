@@ -90,14 +90,14 @@ class LayoutReadingTests:
         fields: tuple[str, ...] = ("positions", "velocities", "forces"),
     ) -> None:
         """Compare a block with frames ``start:stop`` of the oracle."""
-        picked = slice(None) if atoms is None else np.asarray(atoms, np.int64)
+        indices = slice(None) if atoms is None else np.asarray(atoms, np.int64)
         n_atoms = oracle.n_atoms if atoms is None else len(atoms)
         shape = (stop - start, n_atoms, 3)
         check_form(block.positions, shape, np.float32)
         check_form(block.box, (stop - start, 6), np.float32)
         check_form(block.time, (stop - start,), np.float64)
         check_form(block.step, (stop - start,), np.int64)
-        self.check_positions(block.positions, oracle.positions[start:stop][:, picked])
+        self.check_positions(block.positions, oracle.positions[start:stop][:, indices])
         assert_array_equal(block.box, oracle.box[start:stop])
         assert_array_equal(block.time, oracle.time[start:stop])
         assert_array_equal(block.step, oracle.step[start:stop])
@@ -108,7 +108,7 @@ class LayoutReadingTests:
                 assert actual is None
             else:
                 check_form(actual, shape, np.float32)
-                assert_array_equal(actual, expected[start:stop][:, picked])
+                assert_array_equal(actual, expected[start:stop][:, indices])
 
     def test_info(self, case: ReadingCase) -> None:
         with case.open() as layout:

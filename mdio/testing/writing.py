@@ -7,7 +7,7 @@
         def case(self):
             return WritingCase(ZarrWriter, ZarrLayout, "out.zarr")
 
-Layouts that round positions override `check_positions`; those that hold less than a block (no
+Layouts that round positions override `check_positions`; those that store less than a block (no
 steps, times in single precision) override `check_column`.
 """
 
@@ -46,7 +46,7 @@ class WritingCase:
     """Name of the output, with its suffix."""
     options: WriteOptions = field(default_factory=WriteOptions)
     piece_frames: int | None = None
-    """Frames of a piece, for layouts whose plan does not fix them; None = as planned."""
+    """Frames of a piece, for layouts whose plan does not fix them; None: as planned."""
     velocities: bool = False
     forces: bool = False
 
@@ -86,7 +86,7 @@ class LayoutWriterTests:
         assert_array_equal(actual, expected, name)
 
     def check(self, case: WritingCase, path: Path) -> None:
-        """Read an output and compare it with what was written."""
+        """Read an output and compare it with the written frames."""
         expected = case.block()
         with case.layout_class(path) as layout:
             assert layout.info.n_atoms == N_ATOMS
@@ -103,7 +103,7 @@ class LayoutWriterTests:
     def write(
         self, case: WritingCase, writer: LayoutWriter, pieces: Iterable[tuple[int, int]]
     ) -> None:
-        """Write `pieces` with a worker that was pickled, as a conversion does."""
+        """Write `pieces` with a pickled copy of the writer, as workers of a conversion do."""
         worker = pickle.loads(pickle.dumps(writer))
         owner = worker if writer.facts.parallel_store else writer
         try:

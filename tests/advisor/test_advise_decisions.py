@@ -192,9 +192,9 @@ def test_bands_that_overlap_are_told():
     near = trial("zarr", [run(1, 0.7 * MS, 0.1 * MS)])
     advice = recommend(measurements(trial("as-is", wide), near), 1)
     assert advice.recommended.layout == "zarr"
-    assert any("overlaps" in text and "it may be the source" in text for text in advice.reasons)
+    assert any("overlap:" in text and "may recommend the source" in text for text in advice.reasons)
     advice = recommend(measurements(trial("as-is", [run(1, 0.9 * MS, 0.1 * MS)]), near), 1)
-    assert not any("overlaps" in text for text in advice.reasons)
+    assert not any("overlap:" in text for text in advice.reasons)
 
 
 def test_commands_are_those_of_the_advice():
@@ -275,12 +275,12 @@ def test_read_calibration(tmp_path):
 
 
 def test_conversions_of_two_lengths_tell_the_fixed_part():
-    fixed, frame = fit_conversion([1.0 + 10.0] * 3, [1.0 + 2.5] * 3, 1000, 250, whole=False)
+    fixed, frame = fit_conversion([1.0 + 10.0] * 3, [1.0 + 2.5] * 3, 1000, 250, is_whole=False)
     assert fixed.median == pytest.approx(1.0)
     assert frame.median == pytest.approx(0.01)
-    fixed, frame = fit_conversion([11.0], [3.5], 1000, 250, whole=True)
+    fixed, frame = fit_conversion([11.0], [3.5], 1000, 250, is_whole=True)
     assert (fixed.median, frame.median) == (0.0, pytest.approx(0.011))
-    fixed, frame = fit_conversion([1.0], [9.0], 1000, 250, whole=False)  # noise beyond sense
+    fixed, frame = fit_conversion([1.0], [9.0], 1000, 250, is_whole=False)  # noise beyond sense
     assert fixed.median >= 0
     assert frame.median > 0
 

@@ -232,7 +232,7 @@ def test_profiles_survive_toml(tmp_path):
         ("cores_per_node = 24", "cores_per_node = 0", "cores_per_node is 0"),
         ("cores_per_node = 24", "cores_per_node = 2.5", "cores_per_node is 2.5"),
         ("cores_per_node = 24", "", "cores_per_node missing"),
-        ("format = 1", "format = 2", "no machine profile of format 1"),
+        ("format = 1", "format = 2", "not a machine profile of format 1"),
         ("lock_s = ", "lock_s = -", "storage.lock_s is -"),
         ("lock_s = ", "lock_s = nan # ", "storage.lock_s is nan"),
         ("metadata_ops_per_s = ", "metadata_ops_per_s = 0 # ", "metadata_ops_per_s is 0"),
@@ -259,7 +259,7 @@ def test_profiles_that_are_wrong(tmp_path, old, new, told):
 
 def test_profiles_that_are_no_files(tmp_path):
     for path in (tmp_path, tmp_path / "none.toml", "local"):
-        with pytest.raises(SourceError, match="no machine profile can be read"):
+        with pytest.raises(SourceError, match="the machine profile cannot be read"):
             load_profile(path)
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SourceError, match=r"bytes\.toml"):
@@ -281,7 +281,7 @@ def test_tables_may_lack_what_is_not_needed(tmp_path):
         (HEADER + "\n", "no row after the header"),
         (HEADER.replace(",gather", "") + "\n", "line 1: column gather missing"),
         ("a,b\n1,2\n", "column layout, gather"),
-        (HEADER + ",machine\n", "line 1: column machine is there twice"),
+        (HEADER + ",machine\n", "line 1: column machine occurs twice"),
         (f"{HEADER}\n{GOOD},7\n", "line 2: 9 columns, expected 8"),
         (f"{HEADER}\n{GOOD}\nhere,xtc-shared\n", "line 3: 2 columns"),
         (f"{HEADER}\n{GOOD}\n{GOOD}\n", "line 3: column n_ranks: .* in line 2 already"),
@@ -304,7 +304,7 @@ def test_tables_may_lack_what_is_not_needed(tmp_path):
         (f"{HEADER}\n{GOOD.replace('200', 'fast')}\n", "column t_comp_mean_s: 'fast'"),
         (f"{HEADER},t_total_std_s\n{GOOD},-1\n", "column t_total_std_s: '-1'"),
         (f"{HEADER}\n{GOOD.replace('1000', '1')}\n", "line 2: .* 990 together, t_total_max_s is 1"),
-        (f'{HEADER}\n"{GOOD}\n', "no CSV"),
+        (f'{HEADER}\n"{GOOD}\n', "not CSV"),
     ],
 )
 def test_tables_that_are_wrong(tmp_path, text, told):

@@ -13,7 +13,7 @@ from mdio.converters import selection
 from mdio.core.errors import SourceError
 from mdio.core.files import index
 from mdio.core.topology import Texts
-from mdio.layouts.foreign.parsed import ENDING, parsed_topology, state_of, store_parsed
+from mdio.layouts.foreign.parsed import ENDING, identity_of, parsed_topology, store_parsed
 from mdio.layouts.foreign.universe import topology_of
 
 
@@ -166,7 +166,7 @@ def test_in_a_folder_of_others_it_lies_in_the_cache_folder(psf, parses, monkeypa
 def test_it_is_what_mdanalysis_parses(tmp_path, top):
     path = shutil.copy(top, tmp_path / Path(top).name)
     parsed = topology_of(selection._read_topology(path))
-    store_parsed(path, state_of(path), parsed)
+    store_parsed(path, identity_of(path), parsed)
     stored = parsed_topology(path)
     assert stored.n_atoms == parsed.n_atoms
     assert stored.classes == parsed.classes

@@ -67,4 +67,4 @@ def test_what_is_no_log(tmp_path, capsys):
     (tmp_path / "a.darshan").write_text("nothing")
     assert main(["bench", "darshan", str(tmp_path / "a.darshan")]) > 0
     said = capsys.readouterr().err
-    assert "no log of Darshan" in said or (not FOUND and "needs pydarshan" in said)
+    assert "not a log of Darshan" in said or (not FOUND and "needs pydarshan" in said)

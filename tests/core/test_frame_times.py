@@ -62,10 +62,22 @@ def test_times_that_a_rounded_step_has_made(adk, tmp_path):
     ("dt", "kept", "told"),
     [
         ("20", 20, None),
-        ("25", 8, "--dt 25 is no multiple of the 10 ps between frames.*there are 8, 50 ps apart"),
-        ("4", 20, "--dt 4 is no multiple of the 10 ps between frames.*there are 20, 20 ps apart"),
-        ("5", 40, "--dt 5 is no multiple of the 10 ps between frames.*there are 40, 10 ps apart"),
-        ("1234.5", 1, "--dt 1234.5 is no multiple of .*there are 1$"),
+        (
+            "25",
+            8,
+            "--dt 25 is not a multiple of the 10 ps between frames.*there are 8, 50 ps apart",
+        ),
+        (
+            "4",
+            20,
+            "--dt 4 is not a multiple of the 10 ps between frames.*there are 20, 20 ps apart",
+        ),
+        (
+            "5",
+            40,
+            "--dt 5 is not a multiple of the 10 ps between frames.*there are 40, 10 ps apart",
+        ),
+        ("1234.5", 1, "--dt 1234.5 is not a multiple of .*there are 1$"),
     ],
 )
 @pytest.mark.parametrize("suffix", ["zarr", "segments"])

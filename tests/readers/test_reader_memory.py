@@ -129,13 +129,13 @@ def test_any_order_with_changes_and_kept_arrays(trajectory, reference, data):
 
 def test_memory_is_used_again_and_bounded(paths, monkeypatch):
     made = []
-    real = frames._Buffer.__init__
+    real = frames._BufferMemory.__init__
 
     def counting(self, *args):
         made.append(args)
         real(self, *args)
 
-    monkeypatch.setattr(frames._Buffer, "__init__", counting)
+    monkeypatch.setattr(frames._BufferMemory, "__init__", counting)
     trajectory = universe(paths["zarr"]).trajectory
     for _ in trajectory:
         pass
@@ -210,7 +210,7 @@ def test_velocities_and_forces_too(tmp_path):
 
 
 def test_a_frame_knows_its_own_views():
-    rows = [*map(frames._Memory((3, 4, 3), np.float32).row, range(3))]
+    rows = [*map(frames._OwningArray((3, 4, 3), np.float32).row, range(3))]
     assert all(type(row) is np.ndarray and row.flags.writeable for row in rows)
     part = rows[1][1:3][:, 0]
     assert part.base is rows[1]

@@ -298,7 +298,7 @@ def test_room_that_is_in_use_is_not_given_out():
     assert other is not room
     assert not np.shares_memory(other.block.positions, room.block.positions)
     assert not np.shares_memory(other.block.box, room.block.box)
-    row = room.memory["positions"].row(0)
+    row = room.arrays["positions"].row(0)
     del room
     third = buffers.take(3)
     assert not np.shares_memory(third.block.positions, row)
@@ -306,7 +306,7 @@ def test_room_that_is_in_use_is_not_given_out():
     again = buffers.take(2)  # in one of the two that are kept
     assert len(buffers._buffers) == 2
     assert any(
-        np.shares_memory(again.block.positions, b._room.block.positions) for b in buffers._buffers
+        np.shares_memory(again.block.positions, b._buffer.block.positions) for b in buffers._buffers
     )
     assert again.block.n_frames == len(again.block.box) == len(again.block.time) == 2
 

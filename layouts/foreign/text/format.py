@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import MdioError, SourceError
 from mdio.core.frames import LostBytes
 from mdio.core.words import plural
-from mdio.layouts.foreign.packed import UNPACKED_BY, opened_unpacked, packed_as
+from mdio.layouts.foreign.packed import DECOMPRESSORS, compression_of, open_decompressed
 from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot, one_line, snapshot_of
 
 MAX_LINE_NBYTES = 1 << 20
@@ -329,11 +329,11 @@ class TextFrames(ForeignFrames):
         self.sparse = tuple(name for name in self.fields if n_with[name] < self.n_frames)
 
     def _open(self) -> BinaryIO:
-        return opened_unpacked(self.path)
+        return open_decompressed(self.path)
 
     def _divide(self) -> None:
         """Find the frames; the last one counts only if it is complete."""
-        nbytes = None if packed_as(self.path) in UNPACKED_BY else self.path.stat().st_size
+        nbytes = None if compression_of(self.path) in DECOMPRESSORS else self.path.stat().st_size
         lines, last = Lines(self._file), None
         problem: FrameError | None = None
         with self._translated("divided"):
@@ -434,11 +434,11 @@ class TextFrames(ForeignFrames):
         return snapshot
 
     def _failure(self, what: str, error: BaseException) -> BaseException:  # noqa: ARG002
-        if (suffix := packed_as(self.path)) not in UNPACKED_BY:
+        if (suffix := compression_of(self.path)) not in DECOMPRESSORS:
             return error
         return SourceError(
             f"{self.path}: cannot be unpacked ({one_line(error)}); it is cut or damaged: "
-            f"{UNPACKED_BY[suffix]} tells more"
+            f"{DECOMPRESSORS[suffix]} tells more"
         )
 
     def _refusal(self, frame: int, problem: str, line: int | None = None) -> SourceError:

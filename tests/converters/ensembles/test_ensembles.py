@@ -266,7 +266,7 @@ def test_all_are_opened_by_label(folder, suffix):
     (one,) = mdio.open_ensemble(folder / f"all.{suffix}", "oth*", verify=False).values()
     with mdio.open(folder / "other/md.xtc") as source:
         assert np.array_equal(one.read(0, 1).positions, source.read(0, 1).positions)
-    with pytest.raises(PlanError, match=r"md\.xtc: no ensemble of trajectories"):
+    with pytest.raises(PlanError, match=r"md\.xtc: not an ensemble of trajectories"):
         mdio.open_ensemble(folder / "other/md.xtc")
 
 

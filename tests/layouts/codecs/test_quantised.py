@@ -285,16 +285,16 @@ def test_one_frame(adk, compressor):
 
 def test_decoding_keeps_its_memory_but_not_that_of_large_chunks():
     scratch = Scratch()
-    one = scratch.room("a", 100)
-    assert np.shares_memory(one, scratch.room("a", 60))
-    assert not np.shares_memory(one, scratch.room("b", 60))
-    assert not np.shares_memory(one, scratch.room("a", 200))
-    large = scratch.room("a", MAX_KEPT_NBYTES + 1)
+    one = scratch.buffer("a", 100)
+    assert np.shares_memory(one, scratch.buffer("a", 60))
+    assert not np.shares_memory(one, scratch.buffer("b", 60))
+    assert not np.shares_memory(one, scratch.buffer("a", 200))
+    large = scratch.buffer("a", MAX_KEPT_NBYTES + 1)
     assert large.nbytes == MAX_KEPT_NBYTES + 1
-    assert scratch.room("a", 100).base.nbytes == 200
+    assert scratch.buffer("a", 100).base.nbytes == 200
     with ThreadPoolExecutor(1) as pool:
         assert not np.shares_memory(
-            scratch.room("a", 9), pool.submit(scratch.room, "a", 9).result()
+            scratch.buffer("a", 9), pool.submit(scratch.buffer, "a", 9).result()
         )
 
 

@@ -116,8 +116,8 @@ WRONG = {
         lambda f: put(f, "coordinates", np.zeros((F, N, 2), "f4")),
         r"\(11, 6, 2\), expect",
     ),
-    "text": (lambda f: put(f, "coordinates", np.zeros((F, N, 3), "S4")), r"coordinates holds \|S4"),
-    "complex": (lambda f: put(f, "coordinates", np.zeros((F, N, 3), "c8")), "holds complex64"),
+    "text": (lambda f: put(f, "coordinates", np.zeros((F, N, 3), "S4")), r"coordinates is \|S4"),
+    "complex": (lambda f: put(f, "coordinates", np.zeros((F, N, 3), "c8")), "is complex64"),
     "other atoms": (
         lambda f: put(f, "velocities", np.zeros((F, N + 1, 3), "f4")),
         r"velocities .*7, 3",
@@ -128,7 +128,7 @@ WRONG = {
     ),
     "angles of text": (
         lambda f: put(f, "cell_angles", np.zeros((F, 3), "S4")),
-        "cell_angles holds",
+        "cell_angles is",
     ),
     "time as a table": (lambda f: put(f, "time", np.zeros((F, 1), "f4")), "time has shape"),
     "a group": (lambda f: (f.pop("time"), f.create_group("time")), "time is a group"),
@@ -175,7 +175,7 @@ def test_a_damaged_tng_file_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda data: data[:-1], "block 11 at byte .* it is cut or damaged"),
+        (lambda data: data[:-1], "block 11 at byte .* it is truncated or damaged"),
         (lambda data: data[:5000], "block 7 at byte .* the file has 5000"),
         (
             lambda data: data[:-9] + bytes([data[-9] ^ 4]) + data[-8:],

@@ -125,7 +125,7 @@ def test_packed_files_that_are_read_by_position_are_to_be_unpacked(tmp_path, nam
     source = Path(getattr(datafiles, name))
     path = tmp_path / f"{source.name}.bz2"
     path.write_bytes(bz2.compress(source.read_bytes()[:100_000]))
-    said = rf"this one is packed; unpack it first \(bunzip2 {path.name}"
+    said = rf"cannot be read; decompress it first \(bunzip2 {path.name}"
     with pytest.raises(SourceError, match=said), open_layout(path) as layout:
         _ = layout.info
 

@@ -44,14 +44,14 @@ def test_parts_are_no_wholes(tmp_path, name):
 @pytest.mark.parametrize(("name", "kind"), [("DLP_CONFIG", "CONFIG"), ("FHIAIMS", "IN")])
 def test_formats_that_do_not_count_are_told(name, kind):
     with mdio.open(getattr(datafiles, name), format=kind) as layout:
-        assert "whether some are missing cannot be told" in " ".join(layout.notes)
+        assert "it is unknown whether some are missing" in " ".join(layout.notes)
 
 
 def test_a_last_number_that_may_be_cut_is_refused(tmp_path):
     raw = Path(datafiles.DLP_CONFIG).read_bytes().rstrip()
     path = tmp_path / "CONFIG"
     path.write_bytes(raw[:-3])
-    with pytest.raises(SourceError, match="the last line has no end"):
+    with pytest.raises(SourceError, match="the last line does not end"):
         _ = mdio.open(path).info
     path.write_bytes(raw + b"\n")
     assert mdio.open(path).info.n_atoms == 216

@@ -9,7 +9,7 @@ from mdio.cli import main as ending
 from mdio.cli import main as program
 
 ending._hydra = lambda MPI: None  # as under another launcher
-ending.FINALIZE_S = 1.0
+ending.MAX_FINALIZE_S = 1.0
 hangs = ctypes.CDLL(None).sleep  # without the interpreter's lock, as MPI's own function
 library = ctypes.CDLL
 leave = os._exit
@@ -17,7 +17,9 @@ leave = os._exit
 
 def leave_announced(code):
     """End as another launcher allows: Hydra, which is there, ends all once one left unannounced."""
-    ending._send_command(int(os.environ["PMI_FD"]), b"finalize", b"finalize_ack", ending.LAUNCHER_S)
+    ending._send_command(
+        int(os.environ["PMI_FD"]), b"finalize", b"finalize_ack", ending.MAX_ANSWER_S
+    )
     leave(code)
 
 
