@@ -20,7 +20,7 @@ from mdio.converters.options import (
     Storage,
     check_flavour,
 )
-from mdio.converters.periodic import TransformedLayout, notes_on_steps
+from mdio.converters.periodic import TransformedLayout, notes_on_fit, notes_on_steps
 from mdio.converters.selection import (
     check_whole,
     choose_atoms,
@@ -159,6 +159,8 @@ def plan_conversion(
         step_notes = notes_on_steps(transformed_layout, choice.kept, executor.n_workers)
     if frames is None:
         frames = select_frames(origin, **selection.frames)
+    if transform_options is not None and repairs is None:
+        step_notes += notes_on_fit(transformed_layout, choice.kept, frames, choice.residues)
     keeps = storage.topology and layout_class(layout_name).facts.keeps_topology
     topology = choice.topology if keeps else None
     if not storage.topology:

@@ -20,6 +20,7 @@ from mdio.core.topology import (
     SEGINDEX,
     SEGMENTS,
     TEXTS,
+    Residues,
     Texts,
     Topology,
 )
@@ -169,6 +170,14 @@ def classes_of(resnames: Texts | None) -> dict[str, tuple[str, ...]]:
         kind: tuple(name for name in resnames.table if name in names)
         for kind, names in kinds.items()
     }
+
+
+def residues_of(universe: Universe, atoms: NDArray[np.int64] | None = None) -> Residues:
+    """Return the residues of a Universe's atoms, or of some of them."""
+    names = getattr(universe.residues, "resnames", None)
+    texts = None if names is None else Texts.of(names)
+    of_atoms, segments = universe.atoms.resindices, universe.residues.segindices
+    return Residues(of_atoms, segments, texts, classes_of(texts)).take(atoms)
 
 
 def made_for_mdanalysis(topology: Topology) -> TopologyOfMDAnalysis:

@@ -17,6 +17,8 @@ PBC = ("whole", "mol", "cluster", "atom", "nojump")
 FITS = ("rot+trans", "translation")
 OLD_PBC_NAMES = {"wrap": "atom", "unwrap": "whole"}
 """Former names of two of them; still accepted, and in older outputs."""
+NEED_BONDS = ("whole", "mol", "cluster", "unwrap")
+"""Those that make molecules whole, for which bonds are needed."""
 
 
 @dataclass(frozen=True, kw_only=True)

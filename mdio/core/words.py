@@ -78,6 +78,10 @@ def frames_text(start: int, stop: int) -> str:
     return f"frame {start}" if stop == start + 1 else f"frames {start} to {stop - 1}"
 
 
+MAX_RUNS = 5
+"""Runs of frames that a note names."""
+
+
 def runs_text(runs: Sequence[Sequence[int]], max_runs: int | None = None) -> str:
     """Return runs of numbers (start, stop, step), at most `max_runs`: ``3, 5 to 9, 20, 24``."""
     texts: list[str] = []

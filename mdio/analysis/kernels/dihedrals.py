@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from mdio.analysis.kernels.images import bond_lengths, shortest_images, skewed_cells
 from mdio.analysis.kernels.kernel import Kernel, Prepared, check_switch, runs_of_boxes
 from mdio.analysis.system import System
+from mdio.core.boxes import shortest_heights
 from mdio.core.errors import PlanError
 from mdio.core.frames import FrameBlock
 from mdio.core.kernels import dihedrals
@@ -222,11 +223,6 @@ def _to_nearest_images(
 
 def _shortest_height(box: NDArray[np.float32]) -> float:
     """Return the shortest height of all cells; 0 if some frame has no cell."""
-    # Most blocks have a single cell, of which one row is as fast as a number.
-    box = box[:1] if (box == box[0]).all() else box
-    lengths, angles = box[:, :3].astype(np.float64), np.radians(box[:, 3:].astype(np.float64))
-    cosines, sines = np.cos(angles), np.sin(angles)
-    volume = 1 - np.square(cosines).sum(axis=1) + 2 * cosines.prod(axis=1)
-    if not (lengths.min() > 0 and volume.min() > 0 and sines.min() > 0):
-        return 0.0
-    return float((lengths * np.sqrt(volume)[:, None] / sines).min())
+    # Most blocks have a single cell.
+    heights = shortest_heights(box[:1] if (box == box[0]).all() else box)
+    return float(heights.min()) if np.isfinite(heights).all() else 0.0

@@ -94,7 +94,7 @@ def reference_positions(
     Raises PlanError: no such frame, or coordinates of a wrong shape or that are not finite.
     """
     if isinstance(reference, int | np.integer):
-        positions = np.asarray(system.frame(int(reference), atoms).positions[0], dtype=np.float64)
+        positions = np.array(system.read_reference(int(reference), atoms).positions[0], np.float64)
         if not np.isfinite(positions).all():
             raise PlanError(
                 f"{system.layout.path}: frame {reference}, the reference, has positions that are "

@@ -27,7 +27,7 @@ from mdio.core.words import did_you_mean
 from mdio.layouts.registry import load_class
 
 if TYPE_CHECKING:
-    from mdio.analysis.system import CutMolecules
+    from mdio.layouts.cut_molecules import CutMolecules
 
 
 BlockFunction = Callable[[FrameBlock], NDArray[Any]]
