@@ -26,7 +26,7 @@ from mdio.core.frames import AtomIndices, FrameBlock, FrameData, Rounding, Traje
 from mdio.core.topology import Residues, find_molecules
 from mdio.core.words import MAX_RUNS, plural, runs_text
 from mdio.layouts.base import FormatFacts, Layout
-from mdio.layouts.cut_molecules import MAKE_WHOLE, CutMolecules
+from mdio.layouts.cut_molecules import CutMolecules
 from mdio.layouts.manifest import runs_from_indices, treatment
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import open_layout
@@ -632,11 +632,11 @@ def notes_on_fit(
     fit, manifest = steps.fit, source.member_runs[0][0].manifest
     if fit is None or not source.info.has_box:
         return []
-    if (transformed.pbc or treatment(manifest, "pbc")) in NEED_BONDS:
+    was_rotated, pbc = treatment(manifest, "fit") == FITS[0], treatment(manifest, "pbc")
+    if (pbc if was_rotated else transformed.pbc or pbc) in NEED_BONDS:
         return []
     picked = fit.atoms if steps.needed is None else steps.needed[fit.atoms]
-    is_rotated = treatment(manifest, "fit") == FITS[0]
-    cut = CutMolecules.of(residues_of(picked), len(picked), is_rotated=is_rotated)
+    cut = CutMolecules.of(residues_of(picked), len(picked), was_rotated=was_rotated)
     if cut is None:
         return []
     atoms_text, notes = plural(len(picked), "atom"), []
@@ -645,7 +645,7 @@ def notes_on_fit(
     if len(cut.frames(reference)):
         notes.append(
             f"the box cuts the {atoms_text} that are fitted in the reference, so that all frames "
-            f"are laid on it wrongly; {MAKE_WHOLE}"
+            f"are laid on it wrongly; {cut.way_out}"
         )
     some = _spread(len(frames))
     if transformed.pbc == "nojump":  # a frame takes all before it, and is cut as the first is
@@ -657,7 +657,7 @@ def notes_on_fit(
         notes.append(
             f"the box cuts the {atoms_text} that are fitted in {len(found)} of the "
             f"{plural(len(numbers), 'frame')} looked at ({names}): such frames are laid on the "
-            f"reference wrongly; {MAKE_WHOLE}"
+            f"reference wrongly; {cut.way_out}"
         )
     return notes
 

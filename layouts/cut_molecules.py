@@ -24,6 +24,10 @@ ALONG_CHAIN = 8.0
 BONDED = 1.7
 """Largest distance of successive atoms that are bonded, angstrom; used without a topology."""
 MAKE_WHOLE = "make molecules whole with --pbc whole (in Python: pbc='whole')"
+MAKE_WHOLE_BEFORE = (
+    "convert the source again, with --pbc whole beside --fit (in Python: pbc='whole'), since the "
+    "boxes stored do not lie as the frames do"
+)
 NOT_ALL = (
     "without a topology only bonds of successive atoms are known, so that more frames may be cut: "
     "-s/--top FILE (in Python: top=) finds them"
@@ -40,12 +44,19 @@ class CutMolecules:
     """Largest distance of such neighbours, angstrom."""
     is_rotated: bool = False
     """Whether frames were rotated by a fit, and their boxes were not."""
+    was_rotated: bool = False
+    """Whether they were before they were stored, so that ``pbc`` cannot make molecules whole."""
     knows_residues: bool = True
     """Whether `pairs` come from a topology."""
 
     @classmethod
     def of(
-        cls, residues: Residues | None, n_atoms: int, *, is_rotated: bool = False
+        cls,
+        residues: Residues | None,
+        n_atoms: int,
+        *,
+        is_rotated: bool = False,
+        was_rotated: bool = False,
     ) -> CutMolecules | None:
         """Return a finder for frames of some atoms; None if none of them can be found.
 
@@ -54,8 +65,9 @@ class CutMolecules:
         """
         if residues is not None:
             pairs = residues.neighbours
-            return cls(pairs, ALONG_CHAIN, is_rotated) if len(pairs) else None
-        if n_atoms < 2 or is_rotated:
+            near, rotated = ALONG_CHAIN, is_rotated or was_rotated
+            return cls(pairs, near, rotated, was_rotated) if len(pairs) else None
+        if n_atoms < 2 or is_rotated or was_rotated:
             return None
         return cls(np.arange(n_atoms - 1), BONDED, knows_residues=False)
 
@@ -78,6 +90,11 @@ class CutMolecules:
             is_far[frame] = (np.square(steps).sum(axis=1) > far[frame] ** 2).any()
         return is_far
 
+    @property
+    def way_out(self) -> str:
+        """What makes molecules whole, for notes."""
+        return MAKE_WHOLE_BEFORE if self.was_rotated else MAKE_WHOLE
+
     def note(self, frames: Sequence[int], n_frames: int) -> str:
         """Return the note on some of the frames analysed, in which the box cuts molecules."""
         names = runs_text(runs_from_indices(np.unique(frames)), MAX_RUNS)
@@ -85,7 +102,7 @@ class CutMolecules:
         return (
             f"the box cuts molecules in {len(frames):,} of {plural(n_frames, 'frame')} ({names}): "
             f"neighbouring atoms lie on two sides of it, so that values there are wrong{more}; "
-            f"{MAKE_WHOLE}"
+            f"{self.way_out}"
         )
 
     def notes_on_reference(self, number: int, frame: FrameBlock) -> tuple[str, ...]:
@@ -94,6 +111,6 @@ class CutMolecules:
             return ()
         return (
             f"the reference, frame {number}, has molecules that the box cuts, so that all values "
-            f"are wrong; {MAKE_WHOLE}, or choose another reference (--ref-frame, in Python: "
+            f"are wrong; {self.way_out}, or choose another reference (--ref-frame, in Python: "
             "reference=)",
         )

@@ -226,7 +226,7 @@ class Request:
                 notes += (f"{steps.note}",) if steps.note else ()
                 notes += self._notes_on_fit(system, transformed, prepared.atoms, chosen)
                 transformed.load_universe = None
-            if self.kernel.needs_whole:
+            if self.kernel.needs_whole or prepared.is_direct:
                 cut = system.cut_molecules(prepared.atoms)
                 prepared = replace(prepared, cut=cut)
                 if cut is not None and system.reference is not None:

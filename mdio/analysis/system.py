@@ -259,10 +259,37 @@ class System:
         return FITS[0] in self.treatments("fit")
 
     @property
+    def was_rotated(self) -> bool:
+        """Whether frames were laid on one before they were stored, so that boxes say nothing."""
+        return bool(self.treatments("fit")[0] == FITS[0])
+
+    @property
     def is_whole(self) -> bool:
         """Whether molecules were made whole, as they were stored or as they are read."""
         stored, read = self.treatments("pbc")
-        return (read or stored) in NEED_BONDS
+        return (stored if self.was_rotated else read or stored) in NEED_BONDS
+
+    def has_images(self) -> bool:
+        """Return whether periodic images of atoms are found by the boxes of frames.
+
+        Adds a note where a fit has rotated frames, and not their boxes, as they were stored.
+        Raises PlanError: it rotates them as they are read.
+        """
+        read = self.treatments("fit")[1]
+        if read == FITS[0]:
+            raise PlanError(
+                f"{self.layout.path}: --fit {read} rotates frames and not their boxes, by which "
+                "distances and dihedrals to nearest images are found; they do not depend on a "
+                "fit: leave out --fit (in Python: fit=)"
+            )
+        if not self.was_rotated:
+            return True
+        if self.stored.info.has_box:
+            self.notes.append(
+                "frames were rotated by a fit as they were stored, and their boxes were not: no "
+                "periodic images are taken"
+            )
+        return False
 
     def cut_molecules(self, atoms: AtomIndices | None) -> CutMolecules | None:
         """Return what finds frames with molecules that the box cuts; None if there can be none."""
@@ -277,7 +304,9 @@ class System:
                 "not found; give one with -s/--top FILE (in Python: top=)"
             )
         n_atoms = self.layout.info.n_atoms if atoms is None else len(atoms)
-        return CutMolecules.of(residues, n_atoms, is_rotated=is_rotated)
+        return CutMolecules.of(
+            residues, n_atoms, is_rotated=is_rotated, was_rotated=self.was_rotated
+        )
 
     def treatments(self, option: str) -> tuple[Any, Any]:
         """Return the values of ``fit`` or ``pbc`` as frames were stored, and as they are read."""

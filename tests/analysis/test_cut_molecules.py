@@ -125,6 +125,11 @@ def test_a_fit_hides_no_frame_that_is_cut(sometimes_cut, workers, tmp_path):
         mdio.convert(path, tmp_path / name, top=PSF, selection=selection)
         stored = mdio.analyze(tmp_path / name, kernel="rgyr", select="protein", workers=workers)
         assert named(stored.notes) == n_cut
+        assert any("convert the source again" in note for note in stored.notes) == (n_cut > 0)
+    given |= {"kernel": "rgyr", "select": "protein", "pbc": "whole"}
+    del given["top"]
+    stored = mdio.analyze(tmp_path / "fitted.zarr", **given)  # whose boxes were not rotated
+    assert named(stored.notes) > 0
 
 
 def test_rotated_frames_without_a_topology(cut):

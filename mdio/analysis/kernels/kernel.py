@@ -55,6 +55,9 @@ class Prepared:
     """Numbers of the residues of these rows, where they are atoms."""
     fills: bool = False
     """Whether the function also takes ``out``, rows to fill and return instead of new ones."""
+    is_direct: bool = False
+    """Whether no periodic images are taken, though the kernel can, so that molecules have to be
+    whole."""
     cut: CutMolecules | None = None
     """Finds frames with wrong results, since the box cuts molecules."""
     quiet: bool = False
