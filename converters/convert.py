@@ -182,7 +182,7 @@ def plan_conversion(
     )
     note = None if selection.dt_ps is None else note_on_dt(origin.info, view.info, selection.dt_ps)
     notes = origin.notes if note is None else (*origin.notes, note)
-    notes = (*notes, *step_notes, *choice.notes)
+    notes = tuple(dict.fromkeys([*notes, *step_notes, *choice.notes]))
     stretches = tuple(one for one in origin.stretches if unreadable)
     if unreadable:
         left_out = indices_from_runs(unreadable)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -79,6 +79,8 @@ class Steps:
     """For some frames, how many boundaries each atom has crossed before; see `pack_counts`."""
     note: str = ""
     """A summary of the steps, for the user."""
+    notes: tuple[str, ...] = ()
+    """Notes on the selections of the steps."""
 
     def is_for(self, atoms: AtomIndices | None) -> bool:
         """Return whether these are the steps for `atoms`."""
@@ -109,11 +111,12 @@ def plan_steps(
     universe: Callable[[], Any],
     topology_name: Any,
     fit: Fit | None = None,
+    selection_notes: Sequence[str] = (),
 ) -> Steps:
     """Return the steps for some atoms of a source.
 
     `universe()`: returns the Universe of the topology. `topology_name`: its name for messages.
-    `fit`: with the source's numbers of atoms.
+    `fit`: with the source's numbers of atoms. `selection_notes`: on the atoms that it has.
     Raises PlanError: the topology has no bonds, or the selection is wrong.
     """
     n_atoms = source.info.n_atoms
@@ -121,7 +124,9 @@ def plan_steps(
     if atoms is not None:
         needed[:] = False
         needed[atoms] = True
-    centre = None if center is None else _selected(universe().atoms, center, "--center")
+    centre, found = None, list(selection_notes)
+    if center is not None:
+        centre = _selected(universe().atoms, center, "--center", found)
     if centre is not None:
         needed[centre] = True
     if fit is not None:
@@ -186,13 +191,14 @@ def plan_steps(
         unwraps=pbc == "nojump",
         fit=fit,
         note=", ".join(notes),
+        notes=tuple(found),
     )
 
 
-def _selected(atoms: Any, selection: str, option: str) -> NDArray[np.int64]:
+def _selected(atoms: Any, selection: str, option: str, notes: list[str]) -> NDArray[np.int64]:
     from mdio.layouts.foreign.universe import selected
 
-    indices = selected(atoms, selection, option)
+    indices = selected(atoms, selection, option, notes)
     if not len(indices):
         raise PlanError(f"{option}: {selection!r} selects no atoms")
     return indices
@@ -383,14 +389,25 @@ class TransformedLayout(Layout):
             universe=universe,
             topology_name=topology_name,
         )
-        return prepare(atoms, fit=None if self.fit is None else self._fit(prepare, atoms))
+        notes: list[str] = []
+        fit = None if self.fit is None else self._fit(prepare, atoms, notes)
+        return prepare(atoms, fit=fit, selection_notes=notes)
 
-    def _fit(self, prepare: Callable[[AtomIndices], Steps], kept: AtomIndices | None) -> Fit:
-        """Return the fit; `prepare(atoms)`: returns the steps before it; `kept`: atoms to read."""
+    def _fit(
+        self,
+        prepare: Callable[[AtomIndices], Steps],
+        kept: AtomIndices | None,
+        notes: list[str],
+    ) -> Fit:
+        """Return the fit.
+
+        `prepare(atoms)`: returns the steps before it. `kept`: atoms to read. `notes`: gets those on
+        the selection.
+        """
         selection, rotates = self.options["fit_select"], self.fit == FITS[0]
         picked = np.arange(self.source.info.n_atoms, dtype=np.int64)
         if selection is not None:
-            picked = _selected(self.universe.atoms, selection, "--fit-select")
+            picked = _selected(self.universe.atoms, selection, "--fit-select", notes)
         if rotates and len(picked) < MIN_ROTATION_ATOMS:
             raise PlanError(
                 f"{self.path}: --fit {self.fit} needs {MIN_ROTATION_ATOMS} atoms or more, and "
@@ -601,7 +618,8 @@ def notes_on_steps(
     transformed: TransformedLayout, kept: AtomIndices | None, n_workers: int
 ) -> list[str]:
     """Return a plan's notes on the steps, and on passes over the source."""
-    note = transformed.prepare_steps(kept).note
+    steps = transformed.prepare_steps(kept)
+    note = steps.note
     chosen = {"--pbc": transformed.pbc, "--center": transformed.center, "--fit": transformed.fit}
     options = " ".join(f"{name} {value}" for name, value in chosen.items() if value is not None)
     notes = [f"{options}: {note}"] if note else []
@@ -612,7 +630,7 @@ def notes_on_steps(
         notes.append(
             f"--pbc nojump follows atoms from the first frame of the source, which is {passes}"
         )
-    return notes
+    return [*notes, *steps.notes]
 
 
 def notes_on_fit(

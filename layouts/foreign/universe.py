@@ -34,6 +34,11 @@ GUESSED = {"types": "type", "masses": "mass"}
 """Attributes that MDAnalysis guesses where a topology lacks them, and their words in selections."""
 MAX_NAMES = 6
 """Names of atoms that a note has."""
+_BY_PLACE = re.compile(
+    r"\b(?:around|point|box|(?:sph|iso|cy)layer|(?:sph|cy)zone|same\s+[xyz]\s+as)\b"
+    r"|\bprop\s+(?:abs\s+)?(?:[-+.\deE]+\s*[<>=!]+\s*)?[xyz](?![\w])"
+)
+"""What makes a selection depend on positions."""
 _UNKNOWN = re.compile(r"Unknown selection token: '(.+)'")
 
 
@@ -45,7 +50,8 @@ def selected(
     Types and masses that the topology lacks are guessed for it, as MDAnalysis does.
 
     `atoms`: to select from. `selection`: in MDAnalysis' selection language. `option`: what gave it,
-    for the message. `notes`: gets a sentence on what was guessed.
+    for the message. `notes`: gets a sentence on what was guessed, and on the frame whose positions
+    choose the atoms.
     Raises PlanError: MDAnalysis does not understand it, or the topology lacks what it asks for.
     """
     from MDAnalysis.core.selection import _OPERATIONS, _SELECTIONDICT
@@ -60,6 +66,13 @@ def selected(
                 notes.append(
                     f"the topology has no {' or '.join(names)}: for {selection!r} they are "
                     f"{_how_guessed(atoms, source)}"
+                )
+            if notes is not None and _BY_PLACE.search(selection):
+                frames = atoms.universe.trajectory
+                notes.append(
+                    f"{selection!r} depends on positions: those of frame {frames.frame} of "
+                    f"{frames.filename or 'the Universe'} choose the atoms, for all frames; it is "
+                    "not evaluated anew as they move"
                 )
     except (SelectionError, AttributeError, ValueError) as error:
         unknown = _UNKNOWN.search(str(error))

@@ -223,7 +223,7 @@ class Request:
             if transformed is not None:
                 steps = transformed.prepare_steps(prepared.atoms)
                 atoms = steps.needed
-                notes += (f"{steps.note}",) if steps.note else ()
+                notes += (*((steps.note,) if steps.note else ()), *steps.notes)
                 notes += self._notes_on_fit(system, transformed, prepared.atoms, chosen)
                 transformed.load_universe = None
             if self.kernel.needs_whole or prepared.is_direct:

@@ -67,7 +67,7 @@ class System:
         if self._universe is None and self._top is None and self.topology is not None:
             from mdio.converters.selection import stored_universe
 
-            self._universe = stored_universe(self.topology, self.layout)
+            self._universe = stored_universe(self.topology, self.stored)
         if self._universe is None:
             if self._top is None:
                 raise PlanError(
@@ -324,7 +324,7 @@ class System:
         from mdio.converters.selection import load_topology
         from mdio.layouts.foreign.parsed import state_of, store_parsed
 
-        full = self.layout
+        full = self.stored
         if self._group is not None and self._manifest is not None:
             stored = self.stored.member_runs[0][0]
             full = open_layout(stored.path, verify=stored.verify, uuid=stored.uuid)
@@ -332,11 +332,11 @@ class System:
         try:
             universe = load_topology(top, full)
         except SourceError:
-            if full is self.layout:
+            if full is self.stored:
                 raise
-            universe = load_topology(top, self.layout)
+            universe = load_topology(top, self.stored)
         finally:
-            if full is not self.layout:
+            if full is not self.stored:
                 full.close()
         if self._group is None and self.topology is None:
             store_parsed(to_path(top), state, topology_of(universe))
