@@ -323,6 +323,11 @@ class Request:
                 **options,
             )
         except OptionError as error:
+            if group is None or "'group'" not in str(error):
+                raise
+            path = str(error).partition(": ")[0]  # of several files, the one that has none
             raise PlanError(
-                f"no stored groups: {error}; leave out group {group!r} and select atoms instead"
+                f"{path}: this format has no stored groups; leave out --group {group} and choose "
+                "atoms with --select (select=), or store the group first, with mdio convert "
+                f"--group {group}=SEL into zarr or h5md"
             ) from error

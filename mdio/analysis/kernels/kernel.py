@@ -307,8 +307,31 @@ def find_kernel(name: str) -> Callable[..., Kernel]:
         )
     raise PlanError(
         f"there is no kernel {name!r}{did_you_mean(name, KERNELS)}; choose one of {names}, or name "
-        "your own as module:function"
+        f"your own as module:function; {_way_to_mdanalysis(name)}"
     )
+
+
+OF_MDANALYSIS = {
+    "rdf": "rdf.InterRDF",
+    "hbond": "hydrogenbonds.HydrogenBondAnalysis",
+    "hydrogen": "hydrogenbonds.HydrogenBondAnalysis",
+    "contact": "contacts.Contacts",
+    "rama": "dihedrals.Ramachandran",
+    "pca": "pca.PCA",
+    "dssp": "dssp.DSSP",
+    "dens": "density.DensityAnalysis",
+}
+"""Classes of ``MDAnalysis.analysis``, by what names of such a kernel begin with."""
+
+
+def _way_to_mdanalysis(name: str) -> str:
+    """Return how to run an analysis that mdio lacks."""
+    short = name.lower().replace("-", "").replace("_", "")
+    found = next((one for start, one in OF_MDANALYSIS.items() if short.startswith(start)), None)
+    which = "analyses of MDAnalysis and its kits run"
+    if found is not None:
+        which = f"MDAnalysis.analysis.{found} runs"
+    return f"{which} on mda.Universe(TOP, FILE, format='MDIO') (docs/howto.md)"
 
 
 def make_kernel(kernel: Kernel | BlockFunction | str, select: str | None = None) -> Kernel:
