@@ -108,6 +108,7 @@ class Plan:
             "prepare_s": self.prepare_s,
             "per_frame": isinstance(prepared.reducer, Stack),
             "labels": prepared.labels,
+            "quantity": prepared.quantity,
             "row_labels": prepared.row_labels,
             "row_residues": prepared.row_residues,
             "notes": self.notes,
@@ -235,7 +236,8 @@ class Request:
             if self.reducer is not None:
                 keeps_columns = isinstance(self.reducer, Mean | Stack)
                 labels = prepared.labels if keeps_columns else ()
-                prepared = replace(prepared, reducer=self.reducer, labels=labels)
+                quantity = prepared.quantity if keeps_columns else ""
+                prepared = replace(prepared, reducer=self.reducer, labels=labels, quantity=quantity)
             units = None
             if cache is not None and (atoms is None or len(atoms)):
                 from mdio.layouts.caching import cache_units

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -213,7 +213,8 @@ class Pairs(Kernel):
                 "whole (in Python: pbc='whole')"
             )
         function = partial(distances_of_pairs, pairs=local.reshape(2, -1), periodic=periodic)
-        return Prepared(function, atoms, labels=labels, is_direct=not periodic)
+        more: dict[str, Any] = {"quantity": "distance_angstrom", "is_direct": not periodic}
+        return Prepared(function, atoms, labels=labels, **more)
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,9 @@ class Prepared:
     """Per-atom arrays that it reads."""
     labels: Sequence[str] = ()
     """Names of the columns of its rows, where they have any."""
+    quantity: str = ""
+    """What all columns are, with the unit as in labels (``distance_angstrom``), if they do not say
+    so."""
     row_labels: Sequence[str] = ()
     """Names of the rows of the result, where these are not frames."""
     row_residues: Sequence[int] = ()
