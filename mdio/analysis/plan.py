@@ -18,7 +18,7 @@ from mdio.analysis.system import System
 from mdio.core.blocks import aligned_blocks
 from mdio.core.errors import AtomCountError, MdioError, OptionError, PlanError, error_text
 from mdio.core.files.reading import reads
-from mdio.core.frames import AtomIndices
+from mdio.core.frames import AtomIndices, notes_on_times
 from mdio.core.timing import BlockTiming, Stopwatch, WorkerTiming
 from mdio.core.words import MAX_RUNS, plural, runs_text
 from mdio.layouts.base import Layout
@@ -119,6 +119,8 @@ class Plan:
             cut = self.frame_numbers[cut].tolist()
         notes = [*result.notes, *(note for timing in result.timings for note in timing.notes)]
         notes += [*missing_values(result), *lost_names(result)]
+        if result.of_frames is None:  # else they are lags
+            notes += notes_on_times(result.time, result.frame)
         if prepared.cut is not None and cut:
             notes.append(prepared.cut.note(cut, result.n_frames))
         result.notes = tuple(dict.fromkeys(notes))

@@ -266,7 +266,7 @@ def _draw_spread(x: NDArray[Any], rows: NDArray[Any], ax: Axes) -> None:
     with np.errstate(invalid="ignore"):
         low, high = np.percentile(rows, SHARES, axis=1)
         mean, least, most = rows.mean(axis=1), rows.min(axis=1), rows.max(axis=1)
-    look = {"color": COLOURS[1], "linewidth": 0}
+    look: dict[str, Any] = {"color": COLOURS[1], "linewidth": 0}
     ax.fill_between(x, least, most, alpha=0.15, label="all", **look)
     ax.fill_between(x, low, high, alpha=0.3, label="{} to {} %".format(*SHARES), **look)
     ax.plot(x, mean, color=COLOURS[0], linewidth=1, label=f"mean of {rows.shape[1]:,}")
