@@ -263,6 +263,15 @@ class System:
         """Whether frames were laid on one before they were stored, so that boxes say nothing."""
         return bool(self.treatments("fit")[0] == FITS[0])
 
+    def note_boxes_that_do_not_turn(self) -> None:
+        """Add a note for what cannot do without boxes, where frames were rotated and not these."""
+        if self.was_rotated and self.stored.info.has_box:
+            self.notes.append(
+                "frames were rotated by a fit as they were stored, and their boxes were not: what "
+                "goes over the sides of the box, or along its axes, is wrong; take the trajectory "
+                "from before the fit"
+            )
+
     @property
     def is_whole(self) -> bool:
         """Whether molecules were made whole, as they were stored or as they are read."""
