@@ -20,7 +20,7 @@ from mdio.converters.options import (
     Storage,
     check_flavour,
 )
-from mdio.converters.periodic import TransformedLayout, notes_on_steps
+from mdio.converters.periodic import TransformedLayout, notes_on_fit, notes_on_steps
 from mdio.converters.selection import (
     check_whole,
     choose_atoms,
@@ -159,6 +159,8 @@ def plan_conversion(
         step_notes = notes_on_steps(transformed_layout, choice.kept, executor.n_workers)
     if frames is None:
         frames = select_frames(origin, **selection.frames)
+    if transform_options is not None and repairs is None:
+        step_notes += notes_on_fit(transformed_layout, choice.kept, frames, choice.residues)
     keeps = storage.topology and layout_class(layout_name).facts.keeps_topology
     topology = choice.topology if keeps else None
     if not storage.topology:
@@ -180,7 +182,7 @@ def plan_conversion(
     )
     note = None if selection.dt_ps is None else note_on_dt(origin.info, view.info, selection.dt_ps)
     notes = origin.notes if note is None else (*origin.notes, note)
-    notes = (*notes, *step_notes, *choice.notes)
+    notes = tuple(dict.fromkeys([*notes, *step_notes, *choice.notes]))
     stretches = tuple(one for one in origin.stretches if unreadable)
     if unreadable:
         left_out = indices_from_runs(unreadable)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -23,17 +23,16 @@ from mdio.core import kernels
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import PlanError
 from mdio.core.frames import AtomIndices, FrameBlock, FrameData, Rounding, TrajectoryInfo
-from mdio.core.topology import find_molecules
-from mdio.core.words import plural
+from mdio.core.topology import Residues, find_molecules
+from mdio.core.words import MAX_RUNS, plural, runs_text
 from mdio.layouts.base import FormatFacts, Layout
+from mdio.layouts.cut_molecules import CutMolecules
+from mdio.layouts.manifest import runs_from_indices, treatment
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import open_layout
-from mdio.layouts.views.options import FITS, OLD_PBC_NAMES, PBC
+from mdio.layouts.views.options import FITS, NEED_BONDS, OLD_PBC_NAMES, PBC
+from mdio.layouts.views.view import FrameNumbers
 from mdio.parallel.executors import Executor
-
-NEED_BONDS = ("whole", "mol", "cluster", "unwrap")
-"""Values of ``--pbc`` that need bonds."""
-
 
 Molecules = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
 """Atoms of molecules, one after the other; where each molecule begins; weights of the atoms."""
@@ -47,6 +46,8 @@ class Fit:
     reference: NDArray[np.float64]
     """Coordinates of these atoms in the reference, angstrom."""
     rotates: bool
+    box: NDArray[np.float32]
+    """Box of the reference, (6,)."""
 
     def apply(self, block: FrameBlock) -> None:
         """Move (and rotate) frames in place, with velocities and forces."""
@@ -78,6 +79,8 @@ class Steps:
     """For some frames, how many boundaries each atom has crossed before; see `pack_counts`."""
     note: str = ""
     """A summary of the steps, for the user."""
+    notes: tuple[str, ...] = ()
+    """Notes on the selections of the steps."""
 
     def is_for(self, atoms: AtomIndices | None) -> bool:
         """Return whether these are the steps for `atoms`."""
@@ -108,11 +111,12 @@ def plan_steps(
     universe: Callable[[], Any],
     topology_name: Any,
     fit: Fit | None = None,
+    selection_notes: Sequence[str] = (),
 ) -> Steps:
     """Return the steps for some atoms of a source.
 
     `universe()`: returns the Universe of the topology. `topology_name`: its name for messages.
-    `fit`: with the source's numbers of atoms.
+    `fit`: with the source's numbers of atoms. `selection_notes`: on the atoms that it has.
     Raises PlanError: the topology has no bonds, or the selection is wrong.
     """
     n_atoms = source.info.n_atoms
@@ -120,7 +124,9 @@ def plan_steps(
     if atoms is not None:
         needed[:] = False
         needed[atoms] = True
-    centre = None if center is None else _selected(universe().atoms, center, "--center")
+    centre, found = None, list(selection_notes)
+    if center is not None:
+        centre = _selected(universe().atoms, center, "--center", found)
     if centre is not None:
         needed[centre] = True
     if fit is not None:
@@ -185,13 +191,14 @@ def plan_steps(
         unwraps=pbc == "nojump",
         fit=fit,
         note=", ".join(notes),
+        notes=tuple(found),
     )
 
 
-def _selected(atoms: Any, selection: str, option: str) -> NDArray[np.int64]:
+def _selected(atoms: Any, selection: str, option: str, notes: list[str]) -> NDArray[np.int64]:
     from mdio.layouts.foreign.universe import selected
 
-    indices = selected(atoms, selection, option)
+    indices = selected(atoms, selection, option, notes)
     if not len(indices):
         raise PlanError(f"{option}: {selection!r} selects no atoms")
     return indices
@@ -241,7 +248,9 @@ RUN_NBYTES = 16 << 20
 MIN_ROTATION_ATOMS = 3
 """Fewest atoms that define a rotation."""
 TRIED_FRAMES = 3
-"""Frames on which the time of the steps is measured."""
+"""Frames on which the time of the steps is measured; the first of those looked at for a fit."""
+SPREAD_FRAMES = 8
+"""Frames of the whole trajectory that are looked at for a fit, besides."""
 
 Counts = NDArray[np.int32]
 
@@ -324,10 +333,9 @@ class TransformedLayout(Layout):
             precision=None, rounding=Rounding(), compression=None, groups={}
         )
 
-    @property
-    def makes_whole(self) -> bool:
-        """Whether molecules are whole in its frames."""
-        return self.pbc in NEED_BONDS
+    def fits(self, selection: str | None) -> bool:
+        """Return whether just these atoms are fitted."""
+        return self.fit is not None and self.options["fit_select"] == selection
 
     def frame_data(self) -> FrameData:
         """Return the source's numbers of each frame."""
@@ -381,14 +389,25 @@ class TransformedLayout(Layout):
             universe=universe,
             topology_name=topology_name,
         )
-        return prepare(atoms, fit=None if self.fit is None else self._fit(prepare, atoms))
+        notes: list[str] = []
+        fit = None if self.fit is None else self._fit(prepare, atoms, notes)
+        return prepare(atoms, fit=fit, selection_notes=notes)
 
-    def _fit(self, prepare: Callable[[AtomIndices], Steps], kept: AtomIndices | None) -> Fit:
-        """Return the fit; `prepare(atoms)`: returns the steps before it; `kept`: atoms to read."""
+    def _fit(
+        self,
+        prepare: Callable[[AtomIndices], Steps],
+        kept: AtomIndices | None,
+        notes: list[str],
+    ) -> Fit:
+        """Return the fit.
+
+        `prepare(atoms)`: returns the steps before it. `kept`: atoms to read. `notes`: gets those on
+        the selection.
+        """
         selection, rotates = self.options["fit_select"], self.fit == FITS[0]
         picked = np.arange(self.source.info.n_atoms, dtype=np.int64)
         if selection is not None:
-            picked = _selected(self.universe.atoms, selection, "--fit-select")
+            picked = _selected(self.universe.atoms, selection, "--fit-select", notes)
         if rotates and len(picked) < MIN_ROTATION_ATOMS:
             raise PlanError(
                 f"{self.path}: --fit {self.fit} needs {MIN_ROTATION_ATOMS} atoms or more, and "
@@ -396,30 +415,35 @@ class TransformedLayout(Layout):
             )
         reference_option = self.options["fit_reference"]
         if isinstance(reference_option, str):
-            reference = _reference_in(reference_option, picked, kept, self.source.info.n_atoms)
+            frame = _reference_in(reference_option, picked, kept, self.source.info.n_atoms)
         else:
-            reference = self._reference_at(reference_option or 0, prepare(picked))
+            frame = self._reference_at(reference_option or 0, prepare(picked))
+        reference = frame.positions[0].astype(np.float64)
         if not np.isfinite(reference).all():
             raise PlanError(
                 f"{reference_option or self.path}: the reference has coordinates that are not "
                 "numbers"
             )
-        return Fit(picked, reference, rotates)
+        return Fit(picked, reference, rotates, frame.box[0].copy())
 
-    def _reference_at(self, frame: int, steps: Steps) -> NDArray[np.float64]:
-        """Return coordinates of the atoms of `steps` in a frame before the fit."""
+    def _reference_at(self, frame: int, steps: Steps) -> FrameBlock:
+        """Return the atoms of `steps` in a frame before the fit."""
         n_frames = self.source.info.n_frames
         if not -n_frames <= frame < n_frames:
             raise PlanError(
                 f"{self.path}: --fit-reference {frame}: it has frames 0 to {n_frames - 1}"
             )
         frame %= n_frames
-        positions = self._transformed_frames(frame, frame + 1, steps).positions[0]
+        block = self._transformed_frames(frame, frame + 1, steps)
         self._crossings = None  # of other atoms
-        return np.array(
-            positions if steps.wanted_in_read is None else positions[steps.wanted_in_read],
-            np.float64,
-        )
+        return block if steps.wanted_in_read is None else block.take(steps.wanted_in_read)
+
+    def fitted_atoms(self, frame: int, steps: Steps) -> FrameBlock:
+        """Return the atoms that are fitted, of a frame before the fit."""
+        assert steps.fit is not None
+        block = self._transformed_frames(frame, frame + 1, replace(steps, fit=None))
+        self._crossings = None  # later frames are read first
+        return block.take(steps.fit.atoms)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
@@ -512,8 +536,8 @@ class TransformedLayout(Layout):
 
 def _reference_in(
     file: str, picked: AtomIndices, kept: AtomIndices | None, n_atoms: int
-) -> NDArray[np.float64]:
-    """Return coordinates of the fitted atoms, `picked`, in the first frame of a file.
+) -> FrameBlock:
+    """Return the fitted atoms, `picked`, in the first frame of a file.
 
     The file has all atoms of the trajectory, those that are `kept`, or the fitted ones.
 
@@ -531,7 +555,7 @@ def _reference_in(
                 )
             order = np.argsort(kept)
             atoms = order[np.searchsorted(kept, picked, sorter=order)]
-        return np.asarray(layout.read(0, 1, atoms=atoms).positions[0], np.float64)
+        return layout.read(0, 1, atoms=atoms)
 
 
 def _count(crossings: _Crossings, block: FrameBlock, *, apply: bool = True) -> None:
@@ -594,7 +618,8 @@ def notes_on_steps(
     transformed: TransformedLayout, kept: AtomIndices | None, n_workers: int
 ) -> list[str]:
     """Return a plan's notes on the steps, and on passes over the source."""
-    note = transformed.prepare_steps(kept).note
+    steps = transformed.prepare_steps(kept)
+    note = steps.note
     chosen = {"--pbc": transformed.pbc, "--center": transformed.center, "--fit": transformed.fit}
     options = " ".join(f"{name} {value}" for name, value in chosen.items() if value is not None)
     notes = [f"{options}: {note}"] if note else []
@@ -605,7 +630,62 @@ def notes_on_steps(
         notes.append(
             f"--pbc nojump follows atoms from the first frame of the source, which is {passes}"
         )
+    return [*notes, *steps.notes]
+
+
+def notes_on_fit(
+    transformed: TransformedLayout,
+    kept: AtomIndices | None,
+    frames: FrameNumbers,
+    residues_of: Callable[[AtomIndices], Residues | None],
+) -> list[str]:
+    """Return notes where the box cuts molecules among the atoms that are fitted.
+
+    They are sought in the reference and in some of the `frames`, as they are before the fit.
+
+    `kept`: atoms of the source that are read. `residues_of(atoms)`: returns the residues of some of
+    its atoms; None without a topology.
+    """
+    source, steps = transformed.source, transformed.prepare_steps(kept)
+    fit, manifest = steps.fit, source.member_runs[0][0].manifest
+    if fit is None or not source.info.has_box:
+        return []
+    was_rotated, pbc = treatment(manifest, "fit") == FITS[0], treatment(manifest, "pbc")
+    if (pbc if was_rotated else transformed.pbc or pbc) in NEED_BONDS:
+        return []
+    picked = fit.atoms if steps.needed is None else steps.needed[fit.atoms]
+    cut = CutMolecules.of(residues_of(picked), len(picked), was_rotated=was_rotated)
+    if cut is None:
+        return []
+    atoms_text, notes = plural(len(picked), "atom"), []
+    reference = FrameBlock.empty(1, len(picked))
+    reference.positions[0], reference.box[0] = fit.reference, fit.box
+    if len(cut.frames(reference)):
+        notes.append(
+            f"the box cuts the {atoms_text} that are fitted in the reference, so that all frames "
+            f"are laid on it wrongly; {cut.way_out}"
+        )
+    some = _spread(len(frames))
+    if transformed.pbc == "nojump":  # a frame takes all before it, and is cut as the first is
+        some, frames = some[:1], range(1)
+    numbers = [int(frames[k]) for k in some]
+    found = [n for n in numbers if len(cut.frames(transformed.fitted_atoms(n, steps)))]
+    if found:
+        names = runs_text(runs_from_indices(found), MAX_RUNS)
+        notes.append(
+            f"the box cuts the {atoms_text} that are fitted in {len(found)} of the "
+            f"{plural(len(numbers), 'frame')} looked at ({names}): such frames are laid on the "
+            f"reference wrongly; {cut.way_out}"
+        )
     return notes
+
+
+def _spread(n_frames: int) -> list[int]:
+    """Return the first frames, and some of the others."""
+    if not n_frames:
+        return []
+    spread = np.linspace(0, n_frames - 1, SPREAD_FRAMES).round().astype(int).tolist()
+    return sorted({*range(min(TRIED_FRAMES, n_frames)), *spread})
 
 
 def with_measured_cost(plan: LayoutPlan, view: Any) -> LayoutPlan:

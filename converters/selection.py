@@ -19,10 +19,10 @@ from mdio.core.files.marks import check_regular
 from mdio.core.files.store import store_at, to_path
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.stalls import is_mount_gone
-from mdio.core.topology import Topology
+from mdio.core.topology import Residues, Topology
 from mdio.core.topology import select as select_stored
 from mdio.layouts.base import Layout
-from mdio.layouts.foreign.universe import selected, topology_of, universe_of
+from mdio.layouts.foreign.universe import residues_of, selected, topology_of, universe_of
 from mdio.layouts.manifest import runs_from_indices
 from mdio.layouts.units import frame_units
 from mdio.layouts.views.opening import open_source
@@ -223,6 +223,12 @@ class AtomChoice:
         if self.stored is None or self.kept is None:
             return self.stored
         return self.stored.take(self.kept)
+
+    def residues(self, atoms: NDArray[np.int64]) -> Residues | None:
+        """Return the residues of some atoms of the source; None without a topology."""
+        if self.universe is not None:
+            return residues_of(self.universe, atoms)
+        return None if self.stored is None else self.stored.residues(atoms)
 
     @property
     def files(self) -> list[Path]:

@@ -68,6 +68,15 @@ _OPTIONAL: Mapping[str, type | tuple[type, ...]] = {
 }
 
 
+def treatment(manifest: Mapping[str, Any] | None, option: str) -> Any:
+    """Return the value of ``pbc``, ``center`` or ``fit`` with which an output's frames were made.
+
+    None where it was not given, and of files that have no manifest.
+    """
+    transformed = (manifest or {}).get("source", {}).get("transformed") or {}
+    return transformed.get(option)
+
+
 def runs_from_indices(indices: ArrayLike) -> list[list[int]]:
     """Write indices as runs, in their order.
 

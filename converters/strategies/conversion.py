@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mdio.converters.options import ConvertResult, Progress
 from mdio.converters.periodic import count_all_crossings
@@ -31,6 +32,7 @@ from mdio.core.files.remote.places import run_concurrently
 from mdio.core.files.replacing import drop_unfinished
 from mdio.core.files.store import store_at
 from mdio.core.files.turns import TEMPORARY, concurrent_change_error, state_at, temporary_for
+from mdio.core.frames import notes_on_times
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class, parts_at
@@ -74,6 +76,9 @@ class Conversion:
         self.uuid: str | None = None
         """Identity of the output after `run`, on its owner."""
         self._journal: Journal | None = None
+        self._times: dict[int, NDArray[np.float64]] = {}
+        """Times of the pieces that are committed, by their first frames; of copied ones, the
+        first times alone."""
         early = self.writer.facts.writes_files_once
         self._upload = store_at(self.out).upload(
             self.out, follows=self._replaces_source, early=early
@@ -143,6 +148,7 @@ class Conversion:
             writer: LayoutWriter = work.writer
             if writer.meta.not_finite is not None:
                 writer.notes.append(str(writer.meta.not_finite))
+            writer.notes += self._notes_on_times()
             if self._journal is not None:
                 with output_errors(writer.path):
                     self._journal.close()
@@ -174,6 +180,15 @@ class Conversion:
             raise
         finally:
             self.view.close()
+
+    def _notes_on_times(self) -> tuple[str, ...]:
+        """Return a note where the times that were stored repeat or go back."""
+        pieces = sorted(self._times.items())
+        numbers = [start + np.arange(len(times)) for start, times in pieces]
+        return notes_on_times(
+            np.concatenate([np.empty(0), *(times for _, times in pieces)]),
+            np.concatenate([np.empty(0, np.int64), *numbers]),
+        )
 
     def close(self) -> None:
         """Close the source; it opens again when it is read."""
@@ -327,6 +342,7 @@ class Conversion:
     def _commit(self, writer: LayoutWriter, record: PieceRecord, progress: Progress | None) -> None:
         """Commit a stored piece, and count the coordinates in it that are not numbers."""
         writer.commit(record)
+        self._times[record.start] = record.time
         not_finite = None if self.repairs else record.not_finite  # those of repairs are counted
         not_finite = add_not_finite(writer.meta.not_finite, not_finite, record.start)
         writer.meta = replace(writer.meta, not_finite=not_finite)

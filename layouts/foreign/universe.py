@@ -20,6 +20,7 @@ from mdio.core.topology import (
     SEGINDEX,
     SEGMENTS,
     TEXTS,
+    Residues,
     Texts,
     Topology,
 )
@@ -33,6 +34,11 @@ GUESSED = {"types": "type", "masses": "mass"}
 """Attributes that MDAnalysis guesses if a topology lacks them, and their words in selections."""
 MAX_NAMES = 6
 """Most names of atoms in a note."""
+_BY_PLACE = re.compile(
+    r"\b(?:around|point|box|(?:sph|iso|cy)layer|(?:sph|cy)zone|same\s+[xyz]\s+as)\b"
+    r"|\bprop\s+(?:abs\s+)?(?:[-+.\deE]+\s*[<>=!]+\s*)?[xyz](?![\w])"
+)
+"""What makes a selection depend on positions."""
 _UNKNOWN = re.compile(r"Unknown selection token: '(.+)'")
 
 
@@ -44,7 +50,8 @@ def selected(
     Types and masses that it needs and the topology lacks are guessed, as MDAnalysis does.
 
     `atoms`: to select from. `selection`: in MDAnalysis' selection language. `option`: name of the
-    user's option, for the message. `notes`: a note on guessed attributes is appended.
+    user's option, for the message. `notes`: notes are appended, on guessed
+    attributes and on the frame whose positions choose the atoms.
     Raises PlanError: MDAnalysis does not understand it, or the topology lacks an attribute.
     """
     from MDAnalysis.core.selection import _OPERATIONS, _SELECTIONDICT
@@ -59,6 +66,13 @@ def selected(
                 notes.append(
                     f"the topology has no {' or '.join(names)}: for {selection!r} they are "
                     f"{_how_guessed(atoms, source)}"
+                )
+            if notes is not None and _BY_PLACE.search(selection):
+                frames = atoms.universe.trajectory
+                notes.append(
+                    f"{selection!r} depends on positions: those of frame {frames.frame} of "
+                    f"{frames.filename or 'the Universe'} choose the atoms, for all frames; it is "
+                    "not evaluated anew as they move"
                 )
     except (SelectionError, AttributeError, ValueError) as error:
         unknown = _UNKNOWN.search(str(error))
@@ -169,6 +183,14 @@ def classes_of(resnames: Texts | None) -> dict[str, tuple[str, ...]]:
         kind: tuple(name for name in resnames.table if name in names)
         for kind, names in kinds.items()
     }
+
+
+def residues_of(universe: Universe, atoms: NDArray[np.int64] | None = None) -> Residues:
+    """Return the residues of a Universe's atoms, or of some of them."""
+    names = getattr(universe.residues, "resnames", None)
+    texts = None if names is None else Texts.of(names)
+    of_atoms, segments = universe.atoms.resindices, universe.residues.segindices
+    return Residues(of_atoms, segments, texts, classes_of(texts)).take(atoms)
 
 
 def made_for_mdanalysis(topology: Topology) -> TopologyOfMDAnalysis:

@@ -17,6 +17,8 @@ PBC = ("whole", "mol", "cluster", "atom", "nojump")
 FITS = ("rot+trans", "translation")
 OLD_PBC_NAMES = {"wrap": "atom", "unwrap": "whole"}
 """Former names of two values of `PBC`; still accepted, and in older outputs."""
+NEED_BONDS = ("whole", "mol", "cluster", "unwrap")
+"""Values of `PBC`, old ones too, that make molecules whole and need bonds."""
 
 
 @dataclass(frozen=True, kw_only=True)

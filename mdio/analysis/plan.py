@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from mdio.analysis.kernels.kernel import Kernel, Prepared
 from mdio.analysis.reducers import Mean, Reducer, Stack
 from mdio.analysis.results import AnalysisResult
-from mdio.analysis.system import MAX_RUNS, CutMolecules, System, cut_note
+from mdio.analysis.system import System
 from mdio.core.blocks import aligned_blocks
 from mdio.core.errors import AtomCountError, MdioError, OptionError, PlanError, error_text
 from mdio.core.files.reading import reads
+from mdio.core.frames import AtomIndices, notes_on_times
 from mdio.core.timing import BlockTiming, Stopwatch, WorkerTiming
-from mdio.core.words import plural, runs_text
+from mdio.core.words import MAX_RUNS, plural, runs_text
 from mdio.layouts.base import Layout
 from mdio.layouts.manifest import runs_from_indices
 from mdio.layouts.views.opening import open_source
@@ -107,6 +108,7 @@ class Plan:
             "prepare_s": self.prepare_s,
             "per_frame": isinstance(prepared.reducer, Stack),
             "labels": prepared.labels,
+            "quantity": prepared.quantity,
             "row_labels": prepared.row_labels,
             "row_residues": prepared.row_residues,
             "notes": self.notes,
@@ -117,7 +119,10 @@ class Plan:
             cut = self.frame_numbers[cut].tolist()
         notes = [*result.notes, *(note for timing in result.timings for note in timing.notes)]
         notes += [*missing_values(result), *lost_names(result)]
-        notes += [cut_note(cut, result.n_frames)] if cut else []
+        if result.of_frames is None:  # else they are lags
+            notes += notes_on_times(result.time, result.frame)
+        if prepared.cut is not None and cut:
+            notes.append(prepared.cut.note(cut, result.n_frames))
         result.notes = tuple(dict.fromkeys(notes))
         return result
 
@@ -207,7 +212,6 @@ class Request:
             opened_s = watch.lap()
             before = reads.nbytes_source, reads.nbytes_cache
             prepared = self._prepared(system)
-            notes += tuple(system.notes)
             if getattr(self.kernel, "select", None) is None:
                 system.read_topology()
                 if self.group is None and hasattr(self.kernel, "select") and system.waters:
@@ -221,16 +225,21 @@ class Request:
             atoms = prepared.atoms
             if transformed is not None:
                 steps = transformed.prepare_steps(prepared.atoms)
-                transformed.load_universe = None
                 atoms = steps.needed
-                notes += (f"{steps.note}",) if steps.note else ()
-            is_whole = transformed is not None and transformed.makes_whole
-            if self.kernel.needs_whole and source.info.has_box and not is_whole:
-                prepared = replace(prepared, cut=CutMolecules.of(system, prepared.atoms))
+                notes += (*((steps.note,) if steps.note else ()), *steps.notes)
+                notes += self._notes_on_fit(system, transformed, prepared.atoms, chosen)
+                transformed.load_universe = None
+            if self.kernel.needs_whole or prepared.is_direct:
+                cut = system.cut_molecules(prepared.atoms)
+                prepared = replace(prepared, cut=cut)
+                if cut is not None and system.reference is not None:
+                    notes += cut.notes_on_reference(*system.reference)
+            notes += tuple(system.notes)
             if self.reducer is not None:
                 keeps_columns = isinstance(self.reducer, Mean | Stack)
                 labels = prepared.labels if keeps_columns else ()
-                prepared = replace(prepared, reducer=self.reducer, labels=labels)
+                quantity = prepared.quantity if keeps_columns else ""
+                prepared = replace(prepared, reducer=self.reducer, labels=labels, quantity=quantity)
             units = None
             if cache is not None and (atoms is None or len(atoms)):
                 from mdio.layouts.caching import cache_units
@@ -279,6 +288,20 @@ class Request:
         top = self.top if isinstance(self.top, str | PathLike) else None
         return TransformedLayout(layout.path, source=layout, top=top, **self.transformed)
 
+    def _notes_on_fit(
+        self, system: System, transformed: TransformedLayout, atoms: AtomIndices | None, chosen: Any
+    ) -> tuple[str, ...]:
+        """Return notes where the box cuts molecules among the atoms that are fitted.
+
+        `atoms`: those of the kernel. `chosen`: numbers of the frames.
+        """
+        from mdio.converters.periodic import notes_on_fit
+
+        # Where the same atoms are analysed, all frames are looked at.
+        same = self.kernel.needs_whole and transformed.fits(getattr(self.kernel, "select", None))
+        frames = chosen[:0] if same else chosen
+        return tuple(notes_on_fit(transformed, atoms, frames, system.residues))
+
     def _open(self, **options: Any) -> Layout:
         trajectory, group = self.trajectory, self.group
         if isinstance(trajectory, Layout):
@@ -304,6 +327,11 @@ class Request:
                 **options,
             )
         except OptionError as error:
+            if group is None or "'group'" not in str(error):
+                raise
+            path = str(error).partition(": ")[0]  # of several files, the one that has none
             raise PlanError(
-                f"no stored groups: {error}; leave out group {group!r} and select atoms instead"
+                f"{path}: this format has no stored groups; leave out --group {group} and choose "
+                "atoms with --select (select=), or store the group first, with mdio convert "
+                f"--group {group}=SEL into zarr or h5md"
             ) from error

@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 ANGLE = re.compile(r"(?P<part>cos|sin)?\(?(?P<angle>phi|psi|chi1):(?P<residue>[^)]*)\)?")
 """Labels of dihedral angles: ``phi:4AKE:ARG2``, or ``cos(...)`` and ``sin(...)`` of it."""
 MAX_LINES_NAMED = 10
-"""Lines that get a legend."""
+"""Lines that get a legend; with more of one quantity, their distribution is drawn instead."""
+NARROW_NAME = 24
+"""Letters of names of which two fit beside each other."""
+BELOW: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 4.2}
+"""Where a legend lies below the name of the axis."""
+SHARES = (5, 95)
+"""Percentiles between which most of many columns lie."""
 FITTED_LAGS = (0.1, 0.5)
 """Share of the lags in which the power of a displacement is fitted."""
 
@@ -191,8 +197,9 @@ def draw(result: Any, ax: Axes) -> None:
     """Draw an `AnalysisResult` in a way that suits its rows and columns.
 
     Dihedrals are a Ramachandran map, or distributions where there is no pair of phi and psi;
-    displacements lie over lags in log-log with their power; rows of atoms lie over residues; all
-    others are lines over time, or over the number of their row.
+    displacements lie over lags in log-log with their power; rows of atoms lie over residues; of
+    many columns of one quantity the mean, the range and the middle of it are drawn; all others are
+    lines over time, or over the number of their row.
     """
     rows = result.columns
     angles = _dihedral_columns(result.labels, rows)
@@ -201,12 +208,19 @@ def draw(result: Any, ax: Axes) -> None:
         return
     x: NDArray[Any] = result.time if result.per_frame else result.row_numbers
     ax.set_xlabel({"frame": "time (ps)", "lag": "lag (ps)"}.get(result.over, "row"))
-    if len(result.row_residues) == len(rows):
+    by_residue = len(result.row_residues) == len(rows)
+    if by_residue:
         x = np.array(result.row_residues)
         ax.set_xlabel("residue")
+    are_many = bool(result.quantity) and rows.shape[1] > MAX_LINES_NAMED
     for part in result.runs:
-        for part_of_chain in _split_at_falls(x[part], part.start):
-            ax.plot(x[part_of_chain], rows[part_of_chain], linewidth=1)
+        for chain in _split_at_falls(x[part], part.start):
+            if by_residue and result.label is None and (np.diff(x[chain]) == 0).any():
+                _draw_atoms(x[chain], rows[chain], ax)
+            elif are_many and result.label is None:
+                _draw_spread(x[chain], rows[chain], ax)
+            else:
+                ax.plot(x[chain], rows[chain], linewidth=1)
     names = list(result.labels) if len(result.labels) == rows.shape[1] else []
     if result.label is not None:
         labels = [str(result.label[part.start]) for part in result.runs]
@@ -214,10 +228,49 @@ def draw(result: Any, ax: Axes) -> None:
         names = [f"{label} {name}" for label in labels for name in names] if several else labels
     if result.over == "lag" and result.labels and result.labels[0].startswith("msd"):
         _draw_power(x, rows, result.label, ax)
-    if result.label is None and len(names) == 1:
+    if result.label is None and len(names) == 1 and not result.quantity:
         ax.set_ylabel(axis_label(names[0]))
-    elif 0 < len(names) <= MAX_LINES_NAMED:
-        ax.legend(names)
+        return
+    if result.quantity:
+        ax.set_ylabel(axis_label(result.quantity))
+    if 0 < len(names) <= MAX_LINES_NAMED:
+        _name_lines(_without_common_segment(names), ax)
+
+
+def _name_lines(names: Sequence[str], ax: Axes) -> None:
+    """Name the lines below the axes, where no curve lies."""
+    n_columns = 2 if max(map(len, names)) <= NARROW_NAME else 1
+    ax.legend(ax.lines[: len(names)], names, ncols=n_columns, **BELOW)
+
+
+def _without_common_segment(names: Sequence[str]) -> list[str]:
+    """Return names of atoms, or of pairs of them, without a segment that all of them are in."""
+    segment = {name.partition(":")[0] + ":" for name in names}
+    common = segment.pop() if len(segment) == 1 else ""
+    if any(name.count(common) != name.count("-") + 1 for name in names):
+        return list(names)
+    return [name.replace(common, "") for name in names]
+
+
+def _draw_atoms(residues: NDArray[Any], rows: NDArray[Any], ax: Axes) -> None:
+    """Draw a point for each atom, and their mean over residues that have several."""
+    ax.plot(residues, rows, ".", markersize=2, color=COLOURS[-1])
+    numbers, first = np.unique(residues, return_index=True)
+    means = np.add.reduceat(rows, first) / np.diff([*first, len(rows)])[:, None]
+    ax.plot(numbers, means, linewidth=1, color=COLOURS[1])
+    ax.set_xlabel("residue (points: atoms; line: their mean)")
+
+
+def _draw_spread(x: NDArray[Any], rows: NDArray[Any], ax: Axes) -> None:
+    """Draw the mean of many columns, where most of them lie, and where all do."""
+    with np.errstate(invalid="ignore"):
+        low, high = np.percentile(rows, SHARES, axis=1)
+        mean, least, most = rows.mean(axis=1), rows.min(axis=1), rows.max(axis=1)
+    look: dict[str, Any] = {"color": COLOURS[1], "linewidth": 0}
+    ax.fill_between(x, least, most, alpha=0.15, label="all", **look)
+    ax.fill_between(x, low, high, alpha=0.3, label="{} to {} %".format(*SHARES), **look)
+    ax.plot(x, mean, color=COLOURS[0], linewidth=1, label=f"mean of {rows.shape[1]:,}")
+    ax.legend(ncols=3, **BELOW)
 
 
 def _split_at_falls(over: NDArray[Any], first: int) -> list[slice]:

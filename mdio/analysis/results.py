@@ -169,6 +169,8 @@ class AnalysisResult:
     """Worker and times of each block, with Dask; see `mdio.core.timing`."""
     notes: tuple[str, ...] = ()
     """Notes for the user, such as on frames dropped where files were joined."""
+    quantity: str = ""
+    """What all columns are, with the unit (``distance_angstrom``), where labels do not say so."""
 
     def __post_init__(self) -> None:
         if not self.ranks:

@@ -90,7 +90,10 @@ class SeriesWork:
         timing.nbytes_read = block.nbytes
         timing.nbytes_source = reads.nbytes_source - before[0]
         timing.nbytes_cache = reads.nbytes_cache - before[1]
-        sums = self.kernel.sums(block)
+        try:
+            sums = self.kernel.sums(block)
+        except PlanError as error:
+            raise PlanError(f"{self.layout.path}: {error}") from error
         notes = () if self.quiet else self.kernel.notes(block)
         timing.notes = (*cache_notes(self.layout), *notes)
         timing.t_comp_s = watch.lap()

@@ -1,13 +1,8 @@
-"""The system of an analysis: its topology, and frames in which the box cuts molecules.
-
-RMSD, radius of gyration and fluctuations take coordinates as they are: where neighbouring atoms lie
-on two sides of the box, their values may look right and are wrong.
-"""
+"""The system of an analysis: the trajectory and its topology."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -18,18 +13,18 @@ from numpy.typing import NDArray
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.store import to_path
 from mdio.core.frames import AtomIndices, FrameBlock
-from mdio.core.kernels import cut_frames
-from mdio.core.topology import RESINDEX, SEGINDEX, Texts, Topology
+from mdio.core.topology import Residues, Texts, Topology
 from mdio.core.topology import select as select_stored
-from mdio.core.words import plural, runs_text
 from mdio.layouts.base import Layout
-from mdio.layouts.foreign.universe import classes_of, masses_of, selected, topology_of
-from mdio.layouts.manifest import indices_from_runs, runs_from_indices
+from mdio.layouts.foreign.universe import masses_of, residues_of, selected, topology_of
+from mdio.layouts.manifest import indices_from_runs, treatment
 from mdio.layouts.registry import open_layout
-from mdio.layouts.views.options import FITS
+from mdio.layouts.views.options import FITS, NEED_BONDS
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe
+
+    from mdio.layouts.cut_molecules import CutMolecules
 
 
 MORE_WATERS = ("OPC", "OPC3", "SPC", "SPCE", "TIP5")
@@ -57,6 +52,8 @@ class System:
         self._group = group
         self.notes: list[str] = []
         """Notes on guessed properties of atoms."""
+        self.reference: tuple[int, FrameBlock] | None = None
+        """Number of the reference frame, and the frame, where a kernel has read one."""
         self._universe: Any = None
         self._group_atoms: AtomIndices | None = None
 
@@ -70,7 +67,7 @@ class System:
         if self._universe is None and self._top is None and self.topology is not None:
             from mdio.converters.selection import stored_universe
 
-            self._universe = stored_universe(self.topology, self.layout)
+            self._universe = stored_universe(self.topology, self.stored)
         if self._universe is None:
             if self._top is None:
                 raise PlanError(
@@ -204,50 +201,24 @@ class System:
             return None
         return [str(value) for value in (values if atoms is None else values[atoms])]
 
-    def _residues(self) -> tuple[Any, Any, Texts | None, Mapping[str, tuple[str, ...]]] | None:
-        """Return what is known of residues; None if no topology was read, or it has none.
-
-        That is, the residue of each atom of the layout, and of residues the segments, the names,
-        and the classes of these.
-        """
+    def residues(self, atoms: AtomIndices | None) -> Residues | None:
+        """Return the residues of atoms of the layout; None if no topology was read, or has none."""
         topology = self.topology if self._top is None or self.topology_is_read else None
         if topology is not None:
-            atoms, segments = topology.numbers(RESINDEX), topology.numbers(SEGINDEX)
-            return atoms, segments, topology.texts("resnames"), topology.classes
+            return topology.residues(atoms)
         if self._universe is None:
             return None
-        residues, group = self._universe.residues, self._group_atoms
-        names = getattr(residues, "resnames", None)
-        texts = None if names is None else Texts.of(names)
-        atoms = self._universe.atoms.resindices[... if group is None else group]
-        return atoms, residues.segindices, texts, classes_of(texts)
+        return residues_of(self._universe, self._group_atoms).take(atoms)
 
     @property
     def waters(self) -> tuple[str, ...]:
         """Names of residues of water, if a topology has been read."""
-        _, _, names, classes = self._residues() or (None, None, None, {})
-        waters = {*classes.get("water", ()), *MORE_WATERS}
-        return () if names is None else tuple(name for name in names.table if name in waters)
-
-    def neighbours(self, atoms: AtomIndices | None) -> NDArray[np.int64] | None:
-        """Return positions in `atoms` of those that are in one molecule with the next, (n,) int64.
-
-        That is, in one residue, or in neighbouring residues of a chain of protein or nucleic acid.
-        Returns None if no topology was read.
-        """
-        residues, segments, texts, classes = self._residues() or (None, None, None, {})
-        if residues is None:
-            return None
-        residues = residues if atoms is None else residues[atoms]
-        step = np.diff(residues.astype(np.int64))
-        is_neighbour = step == 0
-        if texts is not None:
-            polymers = {*classes.get("protein", ()), *classes.get("nucleic", ())}
-            in_chain = np.array([name in polymers for name in texts.table], bool)[texts.codes]
-            first, second = residues[:-1], residues[1:]
-            same_segment = True if segments is None else segments[first] == segments[second]
-            is_neighbour |= (step == 1) & same_segment & in_chain[first] & in_chain[second]
-        return np.flatnonzero(is_neighbour)
+        residues = self.residues(None)
+        if residues is None or residues.names is None:
+            return ()
+        waters = {*residues.classes.get("water", ()), *MORE_WATERS}
+        codes = np.unique(residues.names.codes[np.unique(residues.of_atoms)])
+        return tuple(name for code in codes if (name := residues.names.table[code]) in waters)
 
     @property
     def topology_is_read(self) -> bool:
@@ -273,15 +244,82 @@ class System:
             )
         return self.layout.read(start, start + 1, atoms=atoms)
 
+    def read_reference(self, number: int, atoms: AtomIndices | None) -> FrameBlock:
+        """Return a frame as `frame` does, and keep it as the `reference`."""
+        frame = self.frame(number, atoms)
+        self.reference = number % self.layout.info.n_frames, frame
+        return frame
+
     @property
     def is_superposed(self) -> bool:
-        """Whether all frames are laid on one, as they were stored or as they are read."""
+        """Whether all frames are laid on one, as they were stored or as they are read.
+
+        Their boxes are not rotated with them.
+        """
         return FITS[0] in self.treatments("fit")
+
+    @property
+    def was_rotated(self) -> bool:
+        """Whether frames were laid on one before they were stored, so that boxes say nothing."""
+        return bool(self.treatments("fit")[0] == FITS[0])
+
+    def note_boxes_that_do_not_turn(self) -> None:
+        """Add a note for what cannot do without boxes, where frames were rotated and not these."""
+        if self.was_rotated and self.stored.info.has_box:
+            self.notes.append(
+                "frames were rotated by a fit as they were stored, and their boxes were not: what "
+                "goes over the sides of the box, or along its axes, is wrong; take the trajectory "
+                "from before the fit"
+            )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether molecules were made whole, as they were stored or as they are read."""
+        stored, read = self.treatments("pbc")
+        return (stored if self.was_rotated else read or stored) in NEED_BONDS
+
+    def has_images(self) -> bool:
+        """Return whether periodic images of atoms are found by the boxes of frames.
+
+        Adds a note where a fit has rotated frames, and not their boxes, as they were stored.
+        Raises PlanError: it rotates them as they are read.
+        """
+        read = self.treatments("fit")[1]
+        if read == FITS[0]:
+            raise PlanError(
+                f"{self.layout.path}: --fit {read} rotates frames and not their boxes, by which "
+                "distances and dihedrals to nearest images are found; they do not depend on a "
+                "fit: leave out --fit (in Python: fit=)"
+            )
+        if not self.was_rotated:
+            return True
+        if self.stored.info.has_box:
+            self.notes.append(
+                "frames were rotated by a fit as they were stored, and their boxes were not: no "
+                "periodic images are taken"
+            )
+        return False
+
+    def cut_molecules(self, atoms: AtomIndices | None) -> CutMolecules | None:
+        """Return what finds frames with molecules that the box cuts; None if there can be none."""
+        if self.is_whole or not self.stored.info.has_box:
+            return None
+        from mdio.layouts.cut_molecules import CutMolecules
+
+        residues, is_rotated = self.residues(atoms), self.is_superposed
+        if residues is None and is_rotated:
+            self.notes.append(
+                "frames are rotated by a fit: without a topology, molecules that the box cuts are "
+                "not found; give one with -s/--top FILE (in Python: top=)"
+            )
+        n_atoms = self.layout.info.n_atoms if atoms is None else len(atoms)
+        return CutMolecules.of(
+            residues, n_atoms, is_rotated=is_rotated, was_rotated=self.was_rotated
+        )
 
     def treatments(self, option: str) -> tuple[Any, Any]:
         """Return the values of ``fit`` or ``pbc`` as frames were stored, and as they are read."""
-        stored = (self._manifest or {}).get("source", {}).get("transformed") or {}
-        return stored.get(option), self.layout.options.get(option)
+        return treatment(self._manifest, option), self.layout.options.get(option)
 
     @property
     def _manifest(self) -> Mapping[str, Any] | None:
@@ -295,7 +333,7 @@ class System:
         from mdio.converters.selection import load_topology
         from mdio.layouts.foreign.parsed import identity_of, store_parsed
 
-        full = self.layout
+        full = self.stored
         if self._group is not None and self._manifest is not None:
             stored = self.stored.member_runs[0][0]
             full = open_layout(stored.path, verify=stored.verify, uuid=stored.uuid)
@@ -303,11 +341,11 @@ class System:
         try:
             universe = load_topology(top, full)
         except SourceError:
-            if full is self.layout:
+            if full is self.stored:
                 raise
-            universe = load_topology(top, self.layout)
+            universe = load_topology(top, self.stored)
         finally:
-            if full is not self.layout:
+            if full is not self.stored:
                 full.close()
         if self._group is None and self.topology is None:
             store_parsed(to_path(top), state, topology_of(universe))
@@ -325,44 +363,3 @@ class System:
                 f"{n_atoms}; give the topology that belongs to the trajectory"
             )
         return None
-
-
-ALONG_CHAIN = 8.0
-"""Largest distance of successive atoms within a residue, or of neighbouring residues, angstrom."""
-BONDED = 1.7
-"""Largest distance of successive atoms that are bonded, angstrom; used without a topology."""
-MAX_RUNS = 5
-"""Runs of frames that a note names."""
-
-
-@dataclass(frozen=True)
-class CutMolecules:
-    """Finds the frames in which the box cuts molecules."""
-
-    pairs: NDArray[np.int64]
-    """Atoms, as positions in those that are read, that are in one molecule with the next, (n,)."""
-    near: float
-    """Largest distance of such neighbours, angstrom."""
-
-    @classmethod
-    def of(cls, system: System, atoms: NDArray[np.int64] | None) -> CutMolecules | None:
-        """Return a finder for frames of some atoms; None if none of them are neighbours."""
-        n_atoms = system.layout.info.n_atoms if atoms is None else len(atoms)
-        pairs = system.neighbours(atoms)
-        if pairs is None:
-            return cls(np.arange(n_atoms - 1), BONDED) if n_atoms > 1 else None
-        return cls(pairs, ALONG_CHAIN) if len(pairs) else None
-
-    def frames(self, block: FrameBlock) -> NDArray[np.int64]:
-        """Return numbers of the frames, (n,), that have neighbours on two sides of the box."""
-        return np.flatnonzero(cut_frames(block.positions, block.box, self.pairs, self.near))
-
-
-def cut_note(frames: Sequence[int], n_frames: int) -> str:
-    """Return the note on molecules that the box cuts in some of the frames analysed."""
-    names = runs_text(runs_from_indices(np.unique(frames)), MAX_RUNS)
-    return (
-        f"the box cuts molecules in {len(frames):,} of {plural(n_frames, 'frame')} ({names}): "
-        "neighbouring atoms lie on two sides of it, so that values there are wrong; make molecules "
-        "whole with --pbc whole (in Python: pbc='whole')"
-    )

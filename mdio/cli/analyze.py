@@ -86,7 +86,8 @@ KERNEL_OPTIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "--to-select SEL": (
         "to",
         "pairs: distances from each atom of --select to the atom at the same place in this "
-        "selection (default: all pairs within --select)",
+        "selection (default: all pairs within --select); to the nearest image, also where --pbc "
+        "makes molecules whole: --set periodic=false gives distances within them",
         {},
     ),
     "--repeat X": ("repeat", "rmsd: compute every frame X times", {"type": positive, "default": 1}),
@@ -119,7 +120,8 @@ def setup(parser: argparse.ArgumentParser) -> None:
     computation = parser.add_argument_group("computation")
     for spelling, (_, text, keywords) in KERNEL_OPTIONS.items():
         add(computation, spelling, text, **keywords)
-    add_settings(computation, "an argument of your own kernel's class (repeatable)")
+    text = "an argument of your own kernel's class, or of mdio's, by name (repeatable)"
+    add_settings(computation, text)
     workers = parser.add_argument_group("workers")
     add_workers(workers)
     text = "with more than one, fast workers do more blocks than slow ones (default: 1)"

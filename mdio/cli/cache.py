@@ -74,7 +74,7 @@ Outcome = tuple[int, dict[str, Any], list[str]]
 def _status(args: argparse.Namespace) -> Outcome:
     cached = list(cached_trajectories(args.dir))
     nbytes = sum(entry["nbytes"] for entry in cached)
-    lines = [f"{args.dir}: {human_nbytes(nbytes)} of {len(cached)} trajectories"]
+    lines = [f"{args.dir}: {human_nbytes(nbytes)} of {plural(len(cached), 'trajectory')}"]
     for entry in cached:
         names = "".join(f" ({entry[name]})" for name in ("label", "node") if entry[name])
         units = f"{entry['units_cached']:,} of {plural(entry['units'], 'unit')}"

@@ -15,7 +15,7 @@ from mdio._version import __version__
 from mdio.cli.common import add, add_options, add_source, print_json, print_notes, source_options
 from mdio.converters.selection import open_with_topology
 from mdio.core.errors import SourceError
-from mdio.core.frames import absent_frames, describe_columns
+from mdio.core.frames import TrajectoryInfo, absent_frames, describe_columns
 from mdio.core.units import FIELD_UNITS
 from mdio.core.words import box_text, human_nbytes, plural, times_text
 from mdio.layouts.base import Layout
@@ -45,6 +45,17 @@ def _source_files(source: Mapping[str, Any]) -> str:
     n_more = len(source.get("files", ())) - 1
     path = str(source.get("path", ""))
     return f"{path} and {plural(n_more, 'more file')}" if n_more > 0 else path
+
+
+def _notes_on_ends(info: TrajectoryInfo) -> tuple[str, ...]:
+    """Return a note if the last frame does not lie behind the first; no other times are read."""
+    if info.n_frames < 2 or info.dt_ps <= 0 or info.time_last_ps > info.time_first_ps:
+        return ()
+    return (
+        f"the last of {info.n_frames:,} frames lies at {info.time_last_ps:g} ps and the first at "
+        f"{info.time_first_ps:g} ps, so that times go back in between; if these are several runs "
+        "put into one file, give their files one by one",
+    )
 
 
 def _times_text(facts: dict[str, Any]) -> str:
@@ -150,9 +161,10 @@ def run(args: argparse.Namespace) -> int:
             raise
         return _print_files(args, refusal)
     with source as layout:
+        notes = (*layout.notes, *_notes_on_ends(layout.info))
         if not args.json:
-            print_notes("info", layout.notes)
-        facts: dict[str, Any] = asdict(layout.info) | {"notes": layout.notes}
+            print_notes("info", notes)
+        facts: dict[str, Any] = asdict(layout.info) | {"notes": notes}
         facts |= facts.pop("rounding")._asdict() | facts.pop("flaws")._asdict()
         requested = (layout.manifest or {}).get("stripe") or {}
         if requested.get("asked") and requested.get("reason"):

@@ -63,6 +63,7 @@ OTHER_NAMES = {
     "--chunks": "--chunk-frames",
     "--source": "--against",
     "--reference": "--ref-frame",
+    "--kernel": "--analysis",
 }
 """Options of mdio by their names in other programs, if the spelling does not suggest them."""
 
@@ -80,7 +81,19 @@ def hint_for(option: str, parser: argparse.ArgumentParser) -> str:
         return " (give the output last, without an option)" if has_out else ""
     if suggestion in options:
         return f" (did you mean {suggestion!r}?)"
-    return "" if option in OTHER_NAMES or len(option) == 2 else did_you_mean(option, options)
+    if option in OTHER_NAMES or len(option) == 2:
+        return ""
+    return did_you_mean(option, options) or _hint_at_commands(option)
+
+
+def _hint_at_commands(option: str) -> str:
+    """Return a hint at the commands that have an option, of those that read frames."""
+    commands = [name for name in ("analyze", "convert") if _has_option(name, option)]
+    return f" (it is an option of mdio {' and mdio '.join(commands)})" if commands else ""
+
+
+def _has_option(command: str, option: str) -> bool:
+    return option in _command(_parser(command, alone=True), command)._option_string_actions
 
 
 def examples() -> str:

@@ -115,6 +115,20 @@ def edges_from_boxes(boxes: NDArray[Any]) -> NDArray[np.float32]:
     return edges
 
 
+def shortest_heights(boxes: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the shortest height of each cell, (F,); infinity where there is none.
+
+    `boxes`: (F, 6), lengths in angstrom and angles in degrees.
+    """
+    cells = vectors_from_boxes(boxes).astype(np.float64)
+    heights = np.full(len(cells), np.inf)
+    is_cell = cells[:, 2, 2] > 0
+    # The rows of the transposed inverse are the normals of the faces.
+    normals = np.linalg.inv(cells[is_cell]).transpose(0, 2, 1)
+    heights[is_cell] = 1 / np.linalg.norm(normals, axis=2).max(axis=1, initial=0)
+    return heights
+
+
 def periodic_axes(boxes: NDArray[Any]) -> NDArray[np.bool_]:
     """Return a mask, (3,), of the axes along which any of the boxes, (F, 6), is periodic."""
     return np.asarray((np.asarray(boxes)[:, :3] != 0).any(axis=0))

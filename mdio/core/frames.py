@@ -140,6 +140,27 @@ class FrameBlock:
         return cls(**{name: np.concatenate([getattr(b, name) for b in blocks]) for name in names})
 
 
+def notes_on_times(
+    time: NDArray[np.float64], frame: NDArray[np.int64] | None = None
+) -> tuple[str, ...]:
+    """Return a note where times, (F,) in ps, repeat or go back; none if they are all the same.
+
+    `frame`: numbers of the frames; by default their places.
+    """
+    steps = np.diff(time)
+    behind = np.flatnonzero(steps <= 0) + 1
+    if not len(behind) or not steps.any():
+        return ()
+    first = int(behind[0])
+    number = first if frame is None else int(frame[first])
+    more = f" ({plural(len(behind), 'such frame')})" if len(behind) > 1 else ""
+    return (
+        f"times do not ascend: frame {number} lies at {time[first]:g} ps, behind one at "
+        f"{time[first - 1]:g} ps{more}; if its source is several runs put into one file, give "
+        "their files one by one, which are joined by their times, each frame once",
+    )
+
+
 def absent_frames(values: FloatArray) -> NDArray[np.bool_]:
     """Return a mask, (F,) bool, of the frames of a per-atom array that are all NaN."""
     is_absent = np.isnan(values[:, 0, 0]) if values.shape[1] else np.zeros(len(values), bool)

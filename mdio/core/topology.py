@@ -19,12 +19,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
+from mdio.core.frames import AtomIndices
 
 
 def find_molecules(
@@ -135,6 +136,13 @@ class Topology:
         """Return a column of numbers; None where there is none."""
         column = self.columns.get(name)
         return None if isinstance(column, Texts) else column
+
+    def residues(self, atoms: AtomIndices | None) -> Residues | None:
+        """Return the residues of some atoms; None if they are not known."""
+        of_atoms, segments = self.numbers(RESINDEX), self.numbers(SEGINDEX)
+        if of_atoms is None:
+            return None
+        return Residues(of_atoms, segments, self.texts("resnames"), self.classes).take(atoms)
 
     def per_atom(self, name: str) -> NDArray[Any] | Texts | None:
         """Return a column spread over the atoms."""
@@ -301,6 +309,40 @@ def _checked_column(row: Mapping[str, Any], values: NDArray[Any]) -> NDArray[Any
     table = tuple(str(text) for text in row["table"])
     _check_range(str(row["name"]), values, len(table))
     return Texts(values, table)
+
+
+class Residues(NamedTuple):
+    """The residues of some atoms."""
+
+    of_atoms: NDArray[np.int64]
+    """The residue of each atom, (A,)."""
+    segments: NDArray[np.int64] | None
+    """The segment of each residue, (R,)."""
+    names: Texts | None
+    """The name of each residue, (R,)."""
+    classes: Mapping[str, Sequence[str]]
+    """Which names are those of protein, nucleic acid, water."""
+
+    def take(self, atoms: AtomIndices | None) -> Residues:
+        """Return the residues of some of the atoms; None = all."""
+        return self if atoms is None else self._replace(of_atoms=self.of_atoms[atoms])
+
+    @property
+    def neighbours(self) -> NDArray[np.int64]:
+        """Atoms, as positions among all, that are in one molecule with the next, (n,).
+
+        That is, in one residue, or in neighbouring residues of a chain of protein or nucleic acid.
+        """
+        step = np.diff(self.of_atoms.astype(np.int64))
+        is_neighbour = step == 0
+        if self.names is not None:
+            polymers = {*self.classes.get("protein", ()), *self.classes.get("nucleic", ())}
+            is_polymer = np.array([name in polymers for name in self.names.table], bool)
+            in_chain, segments = is_polymer[self.names.codes], self.segments
+            first, second = self.of_atoms[:-1], self.of_atoms[1:]
+            same_segment = True if segments is None else segments[first] == segments[second]
+            is_neighbour |= (step == 1) & same_segment & in_chain[first] & in_chain[second]
+        return np.flatnonzero(is_neighbour)
 
 
 Mask = NDArray[np.bool_]

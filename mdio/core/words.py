@@ -23,18 +23,20 @@ REMOVED_OPTIONS = {
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
-    """Return `` (did you mean 'rmsd'?)``; an empty string if no candidate is similar."""
+    """Return `` (did you mean 'rmsd'?)``; an empty string if no candidate is similar.
+
+    The dashes of options do not make them similar.
+    """
     if (instead := REMOVED_OPTIONS.get(word.lstrip("-").replace("-", "_"))) is not None:
         return f" (it is gone: {instead})"
     from difflib import get_close_matches  # imported for mistakes only
 
-    candidates = list(candidates)
-    close = get_close_matches(word, candidates, n=3) or get_close_matches(
-        word.lower(), candidates, n=3
-    )
+    names = {candidate.lstrip("-"): candidate for candidate in candidates}
+    word = word.lstrip("-")
+    close = get_close_matches(word, names, n=3) or get_close_matches(word.lower(), names, n=3)
     # First those with the same letters in another order.
     close.sort(key=lambda candidate: sorted(candidate) != sorted(word))
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    return f" (did you mean {names[close[0]]!r}?)" if close else ""
 
 
 def list_text(names: Sequence[str]) -> str:
@@ -90,6 +92,10 @@ def nbytes_from(text: str) -> int:
 def frames_text(start: int, stop: int) -> str:
     """Return a run of frames in words: ``frame 3``, ``frames 3 to 5``."""
     return f"frame {start}" if stop == start + 1 else f"frames {start} to {stop - 1}"
+
+
+MAX_RUNS = 5
+"""Runs of frames that a note names."""
 
 
 def runs_text(runs: Sequence[Sequence[int]], max_runs: int | None = None) -> str:

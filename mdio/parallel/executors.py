@@ -36,10 +36,11 @@ def item_error(label: str, cause: BaseException) -> MdioError:
     """Return the error to raise when the item called `label` failed with `cause`.
 
     An error of mdio keeps its class, so that callers still tell a damaged source from a full
-    disk; a BlockError, which already names its block, is returned unchanged; other errors become a
-    BlockError. A new error has `cause` as its cause.
+    disk; a BlockError, which already names its block, is returned unchanged, as is a PlanError,
+    which is on what was asked for and on no item; other errors become a BlockError. A new error has
+    `cause` as its cause.
     """
-    if isinstance(cause, BlockError):
+    if isinstance(cause, BlockError | PlanError):
         return cause
     text = " ".join(str(cause).split())
     error: MdioError = BlockError(f"{label} failed: {type(cause).__name__}: {text}")

@@ -71,6 +71,8 @@ def test_command_line(adk, tmp_path, capsys):
     assert found[0]["nbytes_source"] > 98 * 3341 * 12
     assert found[1]["nbytes_source"] == 0
     assert found[1]["nbytes_cache"] > 98 * 3341 * 12
+    assert main(["cache", "status", str(tmp_path / "c")]) == 0
+    assert " of 1 trajectory\n" in capsys.readouterr().out
     assert main(["cache", "status", str(tmp_path / "c"), "--json"]) == 0
     (one,) = json.loads(capsys.readouterr().out)["trajectories"]
     assert one["path"] == str(adk["dcd"])

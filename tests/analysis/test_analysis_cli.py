@@ -175,7 +175,7 @@ def test_several_trajectories_are_joined(tmp_path, want):
         (["rmsd", DCD, "--select", "name CA"], 2, "topology"),
         (["rmsd", DCD, "-s", GRO, "--select", "name CA"], 1, "3341 atoms.*47681"),
         (["rmsd", DCD, "--weights", "mass"], 2, "topology"),
-        (["rmsd", DCD, "--group", "ca"], 2, "no stored groups"),
+        (["rmsd", DCD, "--group", "ca"], 2, "no stored groups; leave out --group ca and choose"),
         (["rmsd", "none.xtc"], 1, "none.xtc"),
         (["rmsd", DCD, "-s", "none.psf"], 1, "none.psf: no such file"),
         (["nothing", DCD], 2, "rmsd, dihedrals"),
@@ -287,7 +287,7 @@ class TestGroups:
         path = folder / suffix / f"adk.{suffix}"
         got = analyze([path, path], kernel=RMSD("name CA"), top=PSF, group="ca", step=3)
         np.testing.assert_allclose(got.values, np.tile(want[:, 2], 2)[::3], atol=1e-5)
-        with pytest.raises(PlanError, match="no stored groups"):
+        with pytest.raises(PlanError, match=rf"{DCD}: .* no stored groups"):
             analyze([path, DCD], kernel=RMSD(), group="ca")
 
 

@@ -89,6 +89,8 @@ def test_all_atoms_with_water_are_told_of(inside, tmp_path):
         "all 47,681 atoms are analysed, water too; --select (select= in Python) takes fewer"
     )
     assert not on_water(mdio.analyze(path, kernel="rmsd", select="name CA", **one))
+    mdio.convert(XTC, tmp_path / "ca.zarr", top=GRO, select="name CA", stop=2)
+    assert not on_water(mdio.analyze(tmp_path / "ca.zarr", kernel="rmsd"))
     assert not mdio.analyze(DCD, top=PSF, kernel="rmsd", stop=1).notes
 
 

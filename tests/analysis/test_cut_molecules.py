@@ -6,29 +6,36 @@ import MDAnalysis as mda
 import numpy as np
 import pytest
 from MDAnalysis.analysis import rms
+from MDAnalysis.lib.mdamath import triclinic_vectors
 from MDAnalysis.transformations import unwrap, wrap
 from MDAnalysisTests.datafiles import DCD, PSF
 
 import mdio
+from mdio.analysis.kernels.geometry import RadiusOfGyration
 from mdio.cli.main import main
 from mdio.core.errors import PlanError
 
 CA = "name CA"
 N_FRAMES = 8
+LARGE_BOXES = {
+    "orthorhombic": [90, 95, 100, 90, 90, 90],
+    "triclinic": [120, 120, 120, 70, 80, 65],
+}
 BOXES = {"orthorhombic": [62, 70, 66, 90, 90, 90], "triclinic": [75, 75, 75, 70, 80, 65]}
 
 
-@pytest.fixture(scope="module", params=BOXES)
-def cut(request, tmp_path_factory):
-    """A molecule that drifts through a box and is wrapped into it; its frames that are cut."""
-    path = tmp_path_factory.mktemp("cut") / "cut.dcd"
+def written(path, box, start):
+    """Write a molecule that drifts from a place through a box and is wrapped into it.
+
+    Returns the path, and the frames that are cut.
+    """
     universe = mda.Universe(PSF, DCD)
     atoms = universe.atoms
     wraps = wrap(atoms)
     with mda.Writer(str(path), len(atoms)) as writer:
         for ts in universe.trajectory[:N_FRAMES]:
-            ts.dimensions = BOXES[request.param]
-            atoms.positions = atoms.positions - atoms.center_of_geometry() + 12 * ts.frame
+            ts.dimensions = box
+            atoms.positions = atoms.positions - atoms.center_of_geometry() + start + 12 * ts.frame
             wraps(ts)
             writer.write(atoms)
     universe = mda.Universe(PSF, str(path))
@@ -38,6 +45,22 @@ def cut(request, tmp_path_factory):
         lengths = np.linalg.norm(ts.positions[ends[0]] - ts.positions[ends[1]], axis=1)
         frames += [ts.frame] * bool((lengths > 10).any())
     assert len(frames) > 0
+    return path, frames
+
+
+@pytest.fixture(scope="module", params=BOXES)
+def cut(request, tmp_path_factory):
+    """A molecule about as large as its box, and its frames that are cut."""
+    return written(tmp_path_factory.mktemp("cut") / "cut.dcd", BOXES[request.param], 0)
+
+
+@pytest.fixture(scope="module", params=LARGE_BOXES)
+def sometimes_cut(request, tmp_path_factory):
+    """One that is whole in its first frame, in the middle of a larger box."""
+    box = LARGE_BOXES[request.param]
+    middle = triclinic_vectors(box).sum(axis=0) / 2
+    path, frames = written(tmp_path_factory.mktemp("cut") / "cut.dcd", box, middle)
+    assert 0 not in frames
     return path, frames
 
 
@@ -57,6 +80,81 @@ def test_frames_that_are_cut_are_told_of(cut, kernel, workers):
     assert any("--pbc whole" in note for note in result.notes)
     some = mdio.analyze(path, top=PSF, kernel=kernel, select="protein", step=3)
     assert named(some.notes) == len([frame for frame in frames if frame % 3 == 0])
+
+
+def of_reference(notes):
+    """Return the notes on a reference that the box cuts."""
+    return [note for note in notes if "reference" in note and "all" in note]
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_a_reference_that_is_cut_makes_all_values_wrong(sometimes_cut, workers):
+    path, frames = sometimes_cut
+    for kernel in (
+        mdio.RMSD("protein", reference=frames[0]),
+        mdio.RMSD("protein", reference=frames[0] - N_FRAMES),
+        mdio.RMSF("protein", superpose=True, reference=frames[0]),
+    ):
+        result = mdio.analyze(path, top=PSF, kernel=kernel, workers=workers)
+        (note,) = of_reference(result.notes)
+        assert f"frame {frames[0]}" in note and "all values are wrong" in note
+    given = {"top": PSF, "start": frames[0], "stop": frames[0] + 1, "workers": workers}
+    result = mdio.analyze(path, kernel=mdio.RMSD("protein", reference=0), **given)
+    assert not of_reference(result.notes) and named(result.notes) == 1
+
+
+def test_of_all_atoms_the_reference_is_looked_at_by_the_topology(sometimes_cut):
+    path, frames = sometimes_cut
+    result = mdio.analyze(path, top=PSF, kernel=mdio.RMSD(reference=frames[-1]))
+    assert len(of_reference(result.notes)) == 1
+    result = mdio.analyze(
+        path, top=PSF, kernel=mdio.RMSD("protein", reference=frames[-1]), pbc="whole"
+    )
+    assert not of_reference(result.notes)
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_a_fit_hides_no_frame_that_is_cut(sometimes_cut, workers, tmp_path):
+    path, frames = sometimes_cut
+    given = {"top": PSF, "workers": workers}
+    result = mdio.analyze(path, kernel=mdio.RMSD("protein"), fit="rot+trans", **given)
+    assert named(result.notes) == len(frames)
+    assert not any("looked at" in note for note in result.notes)  # since all were
+    for name, pbc, n_cut in (("fitted.zarr", None, len(frames)), ("whole.zarr", "whole", 0)):
+        selection = mdio.Selection(pbc=pbc, fit="rot+trans", fit_select=CA)
+        mdio.convert(path, tmp_path / name, top=PSF, selection=selection)
+        stored = mdio.analyze(tmp_path / name, kernel="rgyr", select="protein", workers=workers)
+        assert named(stored.notes) == n_cut
+        assert any("convert the source again" in note for note in stored.notes) == (n_cut > 0)
+    given |= {"kernel": "rgyr", "select": "protein", "pbc": "whole"}
+    del given["top"]
+    stored = mdio.analyze(tmp_path / "fitted.zarr", **given)  # whose boxes were not rotated
+    assert named(stored.notes) > 0
+
+
+def test_rotated_frames_without_a_topology(cut):
+    path, _ = cut
+    result = mdio.analyze(path, kernel="rmsd", fit="rot+trans")
+    assert named(result.notes) == 0
+    assert any("without a topology" in note for note in result.notes)
+
+
+def test_a_fit_on_other_atoms_is_looked_at(sometimes_cut):
+    path, frames = sometimes_cut
+    given = {"top": PSF, "fit": "rot+trans", "fit_select": "protein"}
+    kernel = mdio.RMSF(select="resid 3 and name CA")
+    result = mdio.analyze(path, kernel=kernel, fit_reference=frames[0], **given)
+    assert len(of_reference(result.notes)) == 1
+    (note,) = [note for note in result.notes if "looked at" in note]
+    assert f"in {len(frames)} of the {N_FRAMES} frames" in note
+
+
+def test_without_a_topology_more_frames_may_be_cut(cut):
+    path, _ = cut
+    notes = mdio.analyze(path, kernel=RadiusOfGyration(weights=None)).notes
+    assert any("--top" in note and "more frames may be cut" in note for note in notes)
+    notes = mdio.analyze(path, top=PSF, kernel="rgyr").notes
+    assert not any("more frames may be cut" in note for note in notes)
 
 
 def test_uneven_frames_are_called_by_their_numbers(cut):

@@ -87,6 +87,52 @@ def test_distances_of_named_atoms_are_no_angles():
     assert len(axes.lines) == 3
 
 
+def outside(axes):
+    """Return whether the legend lies below the axes, and the name of the x axis."""
+    axes.figure.draw_without_rendering()
+    top = axes.get_legend().get_window_extent().y1
+    return top <= axes.xaxis.label.get_window_extent().y0 + 1
+
+
+def test_distances_have_a_unit_and_a_legend_below():
+    kernel = mdio.Pairs("resid 1:5 and name CA")
+    result = mdio.analyze(DCD, top=PSF, kernel=kernel, stop=5)
+    with figure(3.2) as (_, axes):
+        draw(result, axes)
+        assert axes.get_ylabel() == "distance (Å)" and outside(axes)
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert names[0] == "MET1:CA-ARG2:CA" and len(names) == len(axes.lines) == 10
+    one = drawn(mdio.analyze(DCD, top=PSF, kernel=mdio.Pairs("resid 1:2 and name CA"), stop=5))
+    assert one.get_ylabel() == "distance (Å)"
+
+
+def test_many_distances_are_a_distribution():
+    result = mdio.analyze(DCD, top=PSF, kernel=mdio.Pairs("resid 1:20 and name CA"), stop=5)
+    with figure(3.2) as (_, axes):
+        draw(result, axes)
+        assert outside(axes)
+    (mean,) = axes.lines
+    np.testing.assert_allclose(mean.get_ydata(), result.values.mean(axis=1))
+    every, middle = (band.get_datalim(axes.transData).get_points() for band in axes.collections)
+    assert every[:, 1] == pytest.approx([result.values.min(), result.values.max()])
+    assert every[0, 1] < middle[0, 1] < middle[1, 1] < every[1, 1]
+    assert axes.get_ylabel() == "distance (Å)"
+    whole = mdio.analyze(DCD, top=PSF, kernel="rmsd", select=CA, stop=5)
+    assert len(drawn(whole).lines) == 1
+
+
+def test_fluctuations_of_atoms_are_points():
+    result = mdio.analyze(DCD, top=PSF, kernel="rmsf", select="protein and resid 1:9")
+    axes = drawn(result)
+    atoms, means = axes.lines
+    assert "atoms" in axes.get_xlabel() and atoms.get_linestyle() == "None"
+    assert np.array_equal(atoms.get_ydata().ravel(), result.values)
+    residues = np.array(result.row_residues)
+    assert means.get_xdata().tolist() == list(range(1, 10))
+    expected = [result.values[residues == number].mean() for number in range(1, 10)]
+    np.testing.assert_allclose(means.get_ydata().ravel(), expected)
+
+
 def test_counts_are_not_called_angstrom():
     arguments = {"top": PSF, "kernel": mdio.RMSD(CA), "stop": 9}
     counts = mdio.analyze(DCD, reducer=Histogram([0, 1, 2]), **arguments)

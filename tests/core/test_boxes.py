@@ -13,7 +13,7 @@ from MDAnalysis.lib.formats.libmdaxdr import TRRFile, XTCFile
 from MDAnalysis.lib.mdamath import triclinic_box, triclinic_vectors
 from MDAnalysisTests.datafiles import TRR, XTC, H5MD_xvf
 
-from mdio.core.boxes import boxes_from_vectors, vectors_from_boxes
+from mdio.core.boxes import boxes_from_vectors, shortest_heights, vectors_from_boxes
 
 DEGENERATE_VECTORS = [
     np.zeros((3, 3)),
@@ -162,3 +162,16 @@ def test_h5md_file():
         edges = file["particles/trajectory/box/edges/value"][:]
         assert file["particles/trajectory/box/edges/value"].attrs["unit"] == "nm"
     assert_same_bits(boxes_from_vectors(edges, scale=10), theirs)
+
+
+def test_shortest_heights():
+    """The volume over the largest face; none where there is no cell."""
+    boxes = [[30, 20, 25, 90, 90, 90], [30, 30, 30, 60, 60, 90], [15, 15, 28, 60, 60, 111]]
+    expected = []
+    for box in boxes:
+        a, b, c = triclinic_vectors(box).astype(float)
+        faces = [np.linalg.norm(np.cross(*pair)) for pair in ((a, b), (b, c), (a, c))]
+        expected.append(np.dot(np.cross(a, b), c) / max(faces))
+    found = shortest_heights(np.array([*boxes, [0] * 6, [9, 0, 9, 90, 90, 90]], "f4"))
+    np.testing.assert_allclose(found, [*expected, np.inf, np.inf], rtol=1e-5)
+    assert len(shortest_heights(np.zeros((0, 6), "f4"))) == 0

@@ -151,3 +151,13 @@ def test_the_error_names_the_water_that_there_is(name):
     result = mdio.map_reduce(XTC, top=u, map=WaterResidence(water=selection))
     assert len(result.keys) > 0
     assert set(u.atoms[result.keys].names) == {"O"}
+
+
+def test_boxes_that_a_fit_did_not_turn_are_told_of(tmp_path):
+    selection = mdio.Selection(fit="rot+trans", fit_select="name CA")
+    mdio.convert(XTC, tmp_path / "a.zarr", top=GRO, selection=selection, stop=2)
+    for program in (WaterResidence(tau_max=1), IonPermeation()):
+        fitted = mdio.map_reduce(tmp_path / "a.zarr", map=program)
+        assert sum("before the fit" in note for note in fitted.notes) == 1
+        before = mdio.map_reduce(XTC, top=GRO, map=program, frames=slice(1))
+        assert not any("before the fit" in note for note in before.notes)

@@ -29,6 +29,8 @@ TRANSFORM_NBYTES = 16 << 20
 """Bytes of a transform that are in memory at a time."""
 UNEVEN = 0.01
 """Largest deviation from evenly spaced times, as a share of the time step."""
+GAP = 1.5
+"""A step of time that is so many times as long as most is a gap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +55,7 @@ class Lags:
         deviation = np.abs(time - time[0] - dt_ps * np.arange(n_frames))
         tolerance = UNEVEN * dt_ps + 4 * float(np.spacing(np.float32(np.abs(time).max())))
         if not dt_ps > 0 or deviation.max() > tolerance:
-            frame = int(deviation.argmax())
-            raise PlanError(
-                f"frames must be evenly spaced in time, but frame {frame} of {n_frames} lies at "
-                f"{time[frame]:g} ps, not {time[0] + frame * dt_ps:g} ps; choose frames that are "
-                "(--start, --step, --dt)"
-            )
+            raise PlanError(f"frames must be evenly spaced in time, but {_unevenness(time)}")
         if max_lag_ps is None or max_lag_ps >= dt_ps * n_frames:
             return cls(n_frames, dt_ps, n_frames)
         return cls(n_frames, dt_ps, min(n_frames, int(max_lag_ps / dt_ps + 1e-6) + 1))
@@ -103,6 +100,29 @@ class Lags:
     def n_pairs(self) -> Floats:
         """Pairs of frames that lie each lag apart, (n_lags,)."""
         return self.n_frames - np.arange(self.n_lags, dtype=np.float64)
+
+
+def _unevenness(time: NDArray[np.float64]) -> str:
+    """Return where frames at `time` (F,), in ps, lie unevenly, and what to do."""
+    steps = np.diff(time)
+    usual = float(np.median(steps))
+    frame = int(np.abs(steps - usual).argmax())  # where the step is least like the others
+    before, after = time[frame : frame + 2]
+    if steps[frame] <= 0:
+        return (
+            f"frame {frame + 1} of {len(time)} lies at {after:g} ps, behind one at {before:g} ps; "
+            "choose frames of one run (--start, --stop)"
+        )
+    if usual > 0 and steps[frame] > GAP * usual:
+        return (
+            f"there is a gap between {before:g} and {after:g} ps, while most are {usual:g} ps "
+            f"apart; choose frames before or after it (-e {before:g} or -b {after:g}), or give "
+            "the part that is missing"
+        )
+    return (
+        f"frame {frame + 1} of {len(time)} lies {steps[frame]:g} ps behind the one before, and "
+        f"most lie {usual:g} ps apart; choose frames that are (--start, --step, --dt)"
+    )
 
 
 @dataclass(frozen=True)
@@ -157,8 +177,9 @@ class MSD(Lagged):
     """The mean square displacement of atoms over each lag: (lags,) float64, square angstrom.
 
     The mean over atoms and over all pairs of frames that lie the lag apart, as
-    `MDAnalysis.analysis.msd.EinsteinMSD`. Atoms must not jump over the box: `mdio convert --pbc
-    nojump` first. Rows of the result are lags: `frame` is the lag in frames, `time` in ps.
+    `MDAnalysis.analysis.msd.EinsteinMSD`. Atoms must not jump over the box: `pbc="nojump"`
+    (``--pbc nojump``) removes jumps, here or in a conversion. Rows of the result are lags: `frame`
+    is the lag in frames, `time` in ps.
 
     Parameters
     ----------
@@ -217,7 +238,7 @@ class MSD(Lagged):
                 return (
                     "atoms move by more than half of the box between two frames, so they seem to "
                     "be put back into the box, which makes displacements wrong; remove the jumps "
-                    "first, with mdio convert --pbc nojump",
+                    "with --pbc nojump (in Python: pbc='nojump'), here or in mdio convert",
                 )
         return ()
 

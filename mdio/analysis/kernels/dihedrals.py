@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from mdio.analysis.kernels.images import bond_lengths, shortest_images, skewed_cells
 from mdio.analysis.kernels.kernel import Kernel, Prepared, check_switch, runs_of_boxes
 from mdio.analysis.system import System
+from mdio.core.boxes import shortest_heights
 from mdio.core.errors import PlanError
 from mdio.core.frames import FrameBlock
 from mdio.core.kernels import dihedrals
@@ -71,7 +72,8 @@ class Dihedrals(Kernel):
         residues = atoms[selected(atoms, self.select, notes=system.notes)].residues
         if not len(residues):
             raise PlanError(f"{self.select!r} selects no atoms")
-        chains = _Chains(system, residues)
+        periodic = system.has_images()
+        chains = _Chains(system, residues, periodic=periodic)
         angles: dict[str, list[Any]] = {
             name: residues.chi1_selections() if name == "chi1" else getattr(chains, name)()
             for name in ANGLES
@@ -92,10 +94,10 @@ class Dihedrals(Kernel):
         indices = system.to_layout(np.array(quads, dtype=np.int64).ravel(), self.select)
         atoms, local = np.unique(indices, return_inverse=True)
         quadruples = local.reshape(-1, 4)
-        if self.degrees:
-            return Prepared(partial(degrees_of_block, quads=quadruples), atoms, labels=labels)
-        function = partial(dihedrals_of_block, quads=quadruples)
-        return Prepared(function, atoms, labels=labels, fills=True)
+        of_block = degrees_of_block if self.degrees else dihedrals_of_block
+        function = partial(of_block, quads=quadruples, periodic=periodic)
+        more: dict[str, Any] = {"fills": not self.degrees, "is_direct": not periodic}
+        return Prepared(function, atoms, labels=labels, **more)
 
 
 class _Chains:
@@ -104,9 +106,12 @@ class _Chains:
     A residue's neighbour is the next one of its segment that has the atom N or C, if its number is
     the same (insertion codes) or the following one. Where numbers have a gap, as in numbering
     schemes of families, residues are neighbours if they are bonded in the first frame.
+
+    `periodic`: whether the box may lie between them.
     """
 
-    def __init__(self, system: System, residues: Any) -> None:
+    def __init__(self, system: System, residues: Any, *, periodic: bool) -> None:
+        self._periodic = periodic
         universe = residues.universe
         all_residues = universe.residues
         self._own = residues.ix
@@ -148,10 +153,9 @@ class _Chains:
         ends = np.concatenate([self._atom["C"][before], self._atom["N"][after]])
         frame = system.frame(0, system.to_layout(ends, "the backbone"))
         carbon, nitrogen = np.split(frame.positions[0], 2)
-        box = frame.box[0] if frame.box[0].any() else None
-        return np.asarray(
-            bond_lengths(carbon, nitrogen, box, skewed_cells(frame.box).get(0)) < PEPTIDE_BOND
-        )
+        box = frame.box[0] if self._periodic and frame.box[0].any() else None
+        cell = None if box is None else skewed_cells(frame.box).get(0)
+        return np.asarray(bond_lengths(carbon, nitrogen, box, cell) < PEPTIDE_BOND)
 
     def phi(self) -> list[list[int] | None]:
         """Return C of the residue before and N, CA, C of each residue; None if one is missing."""
@@ -181,22 +185,28 @@ def _only_atoms(universe: Any, name: str) -> NDArray[np.int64]:
 
 
 def dihedrals_of_block(
-    block: FrameBlock, quads: NDArray[np.int64], out: NDArray[np.float64] | None = None
+    block: FrameBlock,
+    quads: NDArray[np.int64],
+    out: NDArray[np.float64] | None = None,
+    *,
+    periodic: bool = True,
 ) -> NDArray[np.float64]:
     """Return cosines and sines of the angles that `quads` (n, 4) name, in every frame of a block.
 
-    Periodic boxes count as they do in MDAnalysis: each bond is taken to the nearest image.
+    Where they are `periodic`, each bond is taken to the nearest image, as in MDAnalysis.
     """
     values = np.empty((block.n_frames, 2 * len(quads))) if out is None else out
     longest = dihedrals(block.positions, quads, values)
-    if block.box.any() and not longest < SURE * _shortest_height(block.box):
+    if periodic and block.box.any() and not longest < SURE * _shortest_height(block.box):
         _to_nearest_images(block, quads, values)
     return values
 
 
-def degrees_of_block(block: FrameBlock, quads: NDArray[np.int64]) -> NDArray[np.float64]:
+def degrees_of_block(
+    block: FrameBlock, quads: NDArray[np.int64], *, periodic: bool = True
+) -> NDArray[np.float64]:
     """Return the angles that `quads` (n, 4) name, in every frame of a block, degrees."""
-    values = dihedrals_of_block(block, quads)
+    values = dihedrals_of_block(block, quads, periodic=periodic)
     return np.asarray(np.degrees(np.arctan2(values[:, 1::2], values[:, 0::2])))
 
 
@@ -222,11 +232,6 @@ def _to_nearest_images(
 
 def _shortest_height(box: NDArray[np.float32]) -> float:
     """Return the shortest height of all cells; 0 if some frame has no cell."""
-    # Most blocks have a single cell, of which one row is as fast as a number.
-    box = box[:1] if (box == box[0]).all() else box
-    lengths, angles = box[:, :3].astype(np.float64), np.radians(box[:, 3:].astype(np.float64))
-    cosines, sines = np.cos(angles), np.sin(angles)
-    volume = 1 - np.square(cosines).sum(axis=1) + 2 * cosines.prod(axis=1)
-    if not (lengths.min() > 0 and volume.min() > 0 and sines.min() > 0):
-        return 0.0
-    return float((lengths * np.sqrt(volume)[:, None] / sines).min())
+    # Most blocks have a single cell.
+    heights = shortest_heights(box[:1] if (box == box[0]).all() else box)
+    return float(heights.min()) if np.isfinite(heights).all() else 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -94,7 +94,7 @@ def reference_positions(
     Raises PlanError: no such frame, or coordinates of a wrong shape or that are not finite.
     """
     if isinstance(reference, int | np.integer):
-        positions = np.asarray(system.frame(int(reference), atoms).positions[0], dtype=np.float64)
+        positions = np.array(system.read_reference(int(reference), atoms).positions[0], np.float64)
         if not np.isfinite(positions).all():
             raise PlanError(
                 f"{system.layout.path}: frame {reference}, the reference, has positions that are "
@@ -149,7 +149,7 @@ MAX_PAIRS = 1 << 22
 
 @dataclass(frozen=True)
 class Pairs(Kernel):
-    """Distances of pairs of atoms, to the nearest image: (F, pairs) float64, angstrom.
+    """Distances of pairs of atoms, to the nearest image or direct: (F, pairs) float64, angstrom.
 
     Parameters
     ----------
@@ -158,6 +158,10 @@ class Pairs(Kernel):
     to
         As many atoms, of which each makes a pair with one of `select`, in order (as MDAnalysis'
         `AtomicDistances`); by default all pairs within `select` (as `self_distance_array`).
+    periodic
+        Whether to the nearest image, which is nearer than the atom itself where a molecule is
+        longer than half of the box; else between the atoms as they lie (with ``pbc="whole"``:
+        within the whole molecule).
 
     Examples
     --------
@@ -170,9 +174,11 @@ class Pairs(Kernel):
 
     select: str | None = None
     to: str | None = None
+    periodic: bool = True
 
     def prepare(self, system: System) -> Prepared:
         """Find the atoms."""
+        check_switch("periodic", self.periodic)
         first = system.atoms(self.select)
         if self.to is None:
             n = len(first)
@@ -193,8 +199,22 @@ class Pairs(Kernel):
         atoms, local = np.unique(np.concatenate([first, second]), return_inverse=True)
         from mdio.analysis.kernels.images import distances_of_pairs
 
-        function = partial(distances_of_pairs, pairs=local.reshape(2, -1))
-        return Prepared(function, atoms, labels=labels)
+        periodic = self.periodic and system.has_images()
+        if periodic and system.is_whole:
+            system.notes.append(
+                "molecules are whole, and distances are those to the nearest image all the same; "
+                "--set periodic=false (in Python: periodic=False) gives those within molecules"
+            )
+        has_box = system.stored.info.has_box
+        if not (periodic or system.is_whole or system.cut_molecules(atoms)) and has_box:
+            system.notes.append(
+                "these atoms are no neighbours, so that it is not seen where the box cuts their "
+                "molecules, which makes direct distances wrong; make molecules whole with --pbc "
+                "whole (in Python: pbc='whole')"
+            )
+        function = partial(distances_of_pairs, pairs=local.reshape(2, -1), periodic=periodic)
+        more: dict[str, Any] = {"quantity": "distance_angstrom", "is_direct": not periodic}
+        return Prepared(function, atoms, labels=labels, **more)
 
 
 @dataclass(frozen=True)

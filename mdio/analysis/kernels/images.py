@@ -148,11 +148,17 @@ PAIRS_AT_ONCE = 1 << 20
 """Distances in memory at a time (8 MiB)."""
 
 
-def distances_of_pairs(block: FrameBlock, pairs: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the distances between the atoms ``pairs[0]`` and ``pairs[1]`` in every frame."""
+def distances_of_pairs(
+    block: FrameBlock, pairs: NDArray[np.int64], *, periodic: bool
+) -> NDArray[np.float64]:
+    """Return the distances between the atoms ``pairs[0]`` and ``pairs[1]`` in every frame.
+
+    `periodic`: whether to the nearest image.
+    """
     values = np.empty((block.n_frames, pairs.shape[1]))
-    skewed = skewed_cells(block.box)
-    for a, b, box in runs_of_boxes(block.box):
+    boxes = block.box if periodic else np.zeros_like(block.box)
+    skewed = skewed_cells(boxes)
+    for a, b, box in runs_of_boxes(boxes):
         first, second = (block.positions[a:b, side].reshape(-1, 3) for side in pairs)
         values[a:b] = bond_lengths(first, second, box, skewed.get(a)).reshape(b - a, -1)
     return values

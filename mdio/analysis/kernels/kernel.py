@@ -27,7 +27,7 @@ from mdio.core.words import did_you_mean
 from mdio.layouts.registry import load_class
 
 if TYPE_CHECKING:
-    from mdio.analysis.system import CutMolecules
+    from mdio.layouts.cut_molecules import CutMolecules
 
 
 BlockFunction = Callable[[FrameBlock], NDArray[Any]]
@@ -49,12 +49,18 @@ class Prepared:
     """Per-atom arrays that it reads."""
     labels: Sequence[str] = ()
     """Names of the columns of its rows, where they have any."""
+    quantity: str = ""
+    """What all columns are, with the unit as in labels (``distance_angstrom``), if they do not say
+    so."""
     row_labels: Sequence[str] = ()
     """Names of the rows of the result, where these are not frames."""
     row_residues: Sequence[int] = ()
     """Numbers of the residues of these rows, where they are atoms."""
     fills: bool = False
     """Whether the function also takes ``out``, rows to fill and return instead of new ones."""
+    is_direct: bool = False
+    """Whether no periodic images are taken, though the kernel can, so that molecules have to be
+    whole."""
     cut: CutMolecules | None = None
     """Finds frames with wrong results, since the box cuts molecules."""
     quiet: bool = False
@@ -308,8 +314,31 @@ def find_kernel(name: str) -> Callable[..., Kernel]:
         )
     raise PlanError(
         f"there is no kernel {name!r}{did_you_mean(name, KERNELS)}; choose one of {names}, or name "
-        "your own as module:function"
+        f"your own as module:function; {_way_to_mdanalysis(name)}"
     )
+
+
+OF_MDANALYSIS = {
+    "rdf": "rdf.InterRDF",
+    "hbond": "hydrogenbonds.HydrogenBondAnalysis",
+    "hydrogen": "hydrogenbonds.HydrogenBondAnalysis",
+    "contact": "contacts.Contacts",
+    "rama": "dihedrals.Ramachandran",
+    "pca": "pca.PCA",
+    "dssp": "dssp.DSSP",
+    "dens": "density.DensityAnalysis",
+}
+"""Classes of ``MDAnalysis.analysis``, by what names of such a kernel begin with."""
+
+
+def _way_to_mdanalysis(name: str) -> str:
+    """Return how to run an analysis that mdio lacks."""
+    short = name.lower().replace("-", "").replace("_", "")
+    found = next((one for start, one in OF_MDANALYSIS.items() if short.startswith(start)), None)
+    which = "analyses of MDAnalysis and its kits run"
+    if found is not None:
+        which = f"MDAnalysis.analysis.{found} runs"
+    return f"{which} on mda.Universe(TOP, FILE, format='MDIO') (docs/howto.md)"
 
 
 def make_kernel(kernel: Kernel | BlockFunction | str, select: str | None = None) -> Kernel:

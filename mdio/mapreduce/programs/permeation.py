@@ -50,6 +50,7 @@ class IonPermeation(Kernel):
         """Find the atoms."""
         if self.thickness <= 0:
             raise PlanError(f"the thickness is {self.thickness} angstrom; give a positive one")
+        system.note_boxes_that_do_not_turn()
         ions = system.atoms(self.ions)
         around = ions[:0] if self.around is None else system.atoms(self.around)
         atoms = np.union1d(ions, around)

@@ -104,7 +104,9 @@ def test_msd_after_nojump(tmp_path, solvated_like):
     """Where water leaves the box, what is wrapped is told of; what goes on is MDAnalysis' value."""
     top, wrapped = solvated_like
     raw = mdio.analyze(wrapped, kernel="msd")
-    assert any("--pbc nojump" in note for note in raw.notes)
+    (note,) = [note for note in raw.notes if "--pbc nojump" in note]
+    assert note.index("--pbc nojump") < note.index("mdio convert")
+    here = mdio.analyze(wrapped, kernel="msd", pbc="nojump").values
     mdio.convert(
         wrapped,
         tmp_path / "on.zarr",
@@ -116,6 +118,7 @@ def test_msd_after_nojump(tmp_path, solvated_like):
     universe = mda.Universe(str(top), str(wrapped))
     universe.trajectory.add_transformations(NoJump())
     np.testing.assert_allclose(result.values, einstein(universe, "all"), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(here, result.values, rtol=1e-4, atol=1e-6)
 
 
 def test_the_longest_lag_may_be_infinite(folder):
@@ -200,8 +203,21 @@ def test_what_cannot_be_correlated(adk, tmp_path):
     mdio.convert(adk["dcd"], tmp_path / "a.dcd", stop=10)
     mdio.convert(adk["xtc"], tmp_path / "a.xtc", stop=10)
     mdio.convert(adk["xtc"], tmp_path / "b.xtc", start=40, stop=50)
-    with pytest.raises(PlanError, match="evenly spaced in time, but frame 9 of 20"):
-        mdio.analyze([tmp_path / "a.xtc", tmp_path / "b.xtc"], kernel="msd")
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_frames_that_are_not_evenly_spaced_are_told_by_their_times(adk, tmp_path, workers):
+    for name, start, stop in (("a", 0, 10), ("b", 40, 50)):
+        mdio.convert(adk["xtc"], tmp_path / f"{name}.xtc", start=start, stop=stop)
+    first, second = mdio.open(tmp_path / "a.xtc"), mdio.open(tmp_path / "b.xtc")
+    end, begin = first.info.time_last_ps, second.read(0, 1).time[0]
+    parts = [tmp_path / "a.xtc", tmp_path / "b.xtc"]
+    with pytest.raises(PlanError, match=f"a gap between {end:g} and {begin:g} ps") as raised:
+        mdio.analyze(parts, kernel="msd", workers=workers)
+    assert "batch" not in str(raised.value) and "a.xtc" in str(raised.value)
+    (tmp_path / "back.xtc").write_bytes(parts[1].read_bytes() + parts[0].read_bytes())
+    with pytest.raises(PlanError, match=r"back.xtc: .* frame 10 of 20 lies at"):
+        mdio.analyze(tmp_path / "back.xtc", kernel="msd", workers=workers)
 
 
 def test_frames_without_velocities_are_named(tmp_path):

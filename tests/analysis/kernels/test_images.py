@@ -5,9 +5,12 @@ import numpy as np
 import pytest
 from MDAnalysis.lib.distances import calc_dihedrals
 from MDAnalysis.lib.mdamath import triclinic_vectors
+from MDAnalysis.transformations import wrap
+from MDAnalysisTests.datafiles import DCD, PSF
 from numpy.testing import assert_allclose
 
 import mdio
+from mdio.core.errors import PlanError
 
 CELLS = [
     (15, 15, 28, 60, 60, 111),
@@ -31,6 +34,7 @@ def chains(tmp_path, request):
         48, n_residues=12, atom_resindex=np.arange(48) // 4, trajectory=True
     )
     universe.add_TopologyAttr("names", ["C", "N", "CA", "C"] * 12)
+    universe.add_TopologyAttr("resids", list(range(1, 13)))
     path, top = tmp_path / "a.dcd", tmp_path / "a.gro"
     universe.load_new(frames.astype("f4"), order="fac", dimensions=cell)
     universe.atoms.write(path, frames="all")
@@ -69,3 +73,74 @@ def test_dihedrals(chains):
     expected = np.degrees(calc_dihedrals(*corners)).reshape(6, 12)
     apart = (found - expected + 180) % 360 - 180
     assert_allclose(apart, 0, atol=0.2)
+
+
+def test_direct_distances(chains):
+    """Between atoms as they lie; in whole molecules, those within them."""
+    path, top, whole, _ = chains
+    one, other = (f"index {' '.join(map(str, range(first, 48, 2)))}" for first in (0, 1))
+    kernel = mdio.Pairs(one, to=other, periodic=False)
+    universe = mda.Universe(top, path)
+    result = mdio.analyze(path, top=top, kernel=kernel)
+    for ts, found in zip(universe.trajectory, result.values, strict=True):
+        apart = ts.positions[1::2] - ts.positions[::2]
+        assert_allclose(found, np.linalg.norm(apart, axis=1), rtol=1e-5)
+    ends = mdio.Pairs("index 0", to="index 3", periodic=False)
+    result = mdio.analyze(
+        path, top=top, kernel=mdio.Pairs("index 0", to="index 40", periodic=False)
+    )
+    assert any("no neighbours" in note for note in result.notes)
+    universe.add_bonds([(4 * i + j, 4 * i + j + 1) for i in range(12) for j in range(3)])
+    result = mdio.analyze(path, top=universe, kernel=ends, pbc="whole")
+    expected = np.linalg.norm(whole[:, 0, 3] - whole[:, 0, 0], axis=1)
+    assert_allclose(result.values[:, 0], expected, atol=2e-4)
+    assert not any("image" in note or "no neighbours" in note for note in result.notes)
+    result = mdio.analyze(path, top=universe, kernel=mdio.Pairs("index 0 3"), pbc="whole")
+    assert any("periodic=False" in note for note in result.notes)
+    with pytest.raises(PlanError, match="periodic is 'no'"):
+        mdio.analyze(path, top=top, kernel=mdio.Pairs(one, to=other, periodic="no"))
+
+
+@pytest.fixture(scope="module")
+def solvated(tmp_path_factory):
+    """A protein that drifts over a side of its box, and all that after a fit and as it was."""
+    folder = tmp_path_factory.mktemp("solvated")
+    universe = mda.Universe(PSF, DCD)
+    atoms = universe.atoms
+    wraps = wrap(atoms)
+    with mda.Writer(str(folder / "md.dcd"), len(atoms)) as writer:
+        for ts in universe.trajectory[:6]:
+            ts.dimensions = [90, 90, 90, 90, 90, 90]
+            atoms.positions = atoms.positions - atoms.center_of_geometry() + 45 + 12 * ts.frame
+            wraps(ts)
+            writer.write(atoms)
+    selection = mdio.Selection(fit="rot+trans", fit_select="name CA")
+    mdio.convert(folder / "md.dcd", folder / "fitted.zarr", top=PSF, selection=selection)
+    return folder
+
+
+KERNELS = [mdio.Dihedrals("protein", degrees=True), mdio.Pairs("name CA and resid 1:20")]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_what_takes_images_refuses_a_rotation(solvated, kernel):
+    with pytest.raises(PlanError, match="leave out --fit"):
+        mdio.analyze(solvated / "md.dcd", top=PSF, kernel=kernel, fit="rot+trans")
+    moved = mdio.analyze(
+        solvated / "md.dcd", top=PSF, kernel=kernel, fit="translation", fit_select="protein"
+    )
+    direct = mdio.analyze(solvated / "md.dcd", top=PSF, kernel=kernel)
+    apart = (moved.values - direct.values + 180) % 360 - 180
+    assert_allclose(apart, 0, atol=0.01)
+
+
+@pytest.mark.parametrize(("kernel", "cut"), [(KERNELS[0], [2, 3, 4, 5]), (KERNELS[1], [3, 4])])
+def test_of_rotated_frames_no_images_are_taken(solvated, kernel, cut):
+    """Frames that are cut are named, and in all others values are as they were before."""
+    before = mdio.analyze(solvated / "md.dcd", top=PSF, kernel=kernel).values
+    fitted = mdio.analyze(solvated / "fitted.zarr", kernel=kernel)
+    assert any("no periodic images are taken" in note for note in fitted.notes)
+    apart = np.abs((fitted.values - before + 180) % 360 - 180).max(axis=1)
+    (note,) = [note for note in fitted.notes if "the box cuts molecules" in note]
+    assert f"in {len(cut)} of 6 frames" in note
+    assert np.delete(apart, cut).max() < 0.05 < apart[cut].max()

@@ -286,3 +286,33 @@ def test_frames_with_atoms_that_are_nowhere():
     assert_allclose(fitted[0], expected, atol=1e-5)
     with pytest.raises(ValueError, match="a reference of shape"):
         kernels.fit(frames, np.arange(4), reference)
+
+
+def test_notes_where_the_box_cuts_the_fitted_atoms(tmp_path):
+    """One molecule in a box of 40, whole in all frames but two; atoms beside it are never cut."""
+    universe = mda.Universe.empty(12, 6, atom_resindex=np.repeat(np.arange(6), 2), trajectory=True)
+    for name, values in (("names", ["CA", "CB"] * 6), ("resids", range(1, 7))):
+        universe.add_TopologyAttr(name, list(values))
+    universe.add_TopologyAttr("resnames", ["ALA"] * 5 + ["LIG"])
+    universe.atoms.write(str(tmp_path / "top.pdb"))
+    chain = np.random.default_rng(5).uniform(-2, 2, (12, 3)).cumsum(axis=0)
+    with mda.Writer(str(tmp_path / "md.xtc"), 12) as writer:
+        for frame in range(20):
+            universe.dimensions = [40, 40, 40, 90, 90, 90]
+            positions = chain + (20 if frame not in (2, 7) else [40.0, 0, 20] - chain[5])
+            positions[10:] = 20
+            universe.atoms.positions = positions % 40
+            writer.write(universe.atoms)
+    source = {"top": tmp_path / "top.pdb"}
+
+    def notes(n, **fit):
+        selection = mdio.Selection(fit="rot+trans", **fit)
+        out = tmp_path / f"{n}.zarr"
+        result = mdio.convert(tmp_path / "md.xtc", out, selection=selection, **source)
+        return [note for note in result.plan.notes if "the box cuts" in note]
+
+    (note,) = notes(0, fit_select="resname ALA")  # of frames 0 to 2 and some further ones
+    assert "10 atoms" in note and "(2)" in note and "--pbc whole" in note
+    reference, _ = notes(1, fit_select="resname ALA", fit_reference=7)
+    assert "all frames" in reference
+    assert notes(2, fit_select="name CA and not resid 2 4 5") == []

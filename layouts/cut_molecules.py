@@ -1,0 +1,116 @@
+"""Molecules that the box cuts: neighbouring atoms that lie on two sides of it.
+
+What takes coordinates as they are (RMSD, radius of gyration, fluctuations, fits) gives values that
+may look right there, and are wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.boxes import shortest_heights
+from mdio.core.frames import FrameBlock
+from mdio.core.kernels import cut_frames
+from mdio.core.topology import Residues
+from mdio.core.words import MAX_RUNS, plural, runs_text
+from mdio.layouts.manifest import runs_from_indices
+
+ALONG_CHAIN = 8.0
+"""Largest distance of successive atoms within a residue, or of neighbouring residues, angstrom."""
+BONDED = 1.7
+"""Largest distance of successive atoms that are bonded, angstrom; used without a topology."""
+MAKE_WHOLE = "make molecules whole with --pbc whole (in Python: pbc='whole')"
+MAKE_WHOLE_BEFORE = (
+    "convert the source again, with --pbc whole beside --fit (in Python: pbc='whole'), since the "
+    "boxes stored do not lie as the frames do"
+)
+NOT_ALL = (
+    "without a topology only bonds of successive atoms are known, so that more frames may be cut: "
+    "-s/--top FILE (in Python: top=) finds them"
+)
+
+
+@dataclass(frozen=True)
+class CutMolecules:
+    """Finds the frames in which the box cuts molecules."""
+
+    pairs: NDArray[np.int64]
+    """Atoms, as positions in those that are read, that are in one molecule with the next, (n,)."""
+    near: float
+    """Largest distance of such neighbours, angstrom."""
+    is_rotated: bool = False
+    """Whether frames were rotated by a fit, and their boxes were not."""
+    was_rotated: bool = False
+    """Whether they were before they were stored, so that ``pbc`` cannot make molecules whole."""
+    knows_residues: bool = True
+    """Whether `pairs` come from a topology."""
+
+    @classmethod
+    def of(
+        cls,
+        residues: Residues | None,
+        n_atoms: int,
+        *,
+        is_rotated: bool = False,
+        was_rotated: bool = False,
+    ) -> CutMolecules | None:
+        """Return a finder for frames of some atoms; None if none of them can be found.
+
+        `residues`: those of the atoms; None if they are not known. Then successive atoms are
+        compared, whether bonded or not, which says nothing where frames were rotated.
+        """
+        if residues is not None:
+            pairs = residues.neighbours
+            near, rotated = ALONG_CHAIN, is_rotated or was_rotated
+            return cls(pairs, near, rotated, was_rotated) if len(pairs) else None
+        if n_atoms < 2 or is_rotated or was_rotated:
+            return None
+        return cls(np.arange(n_atoms - 1), BONDED, knows_residues=False)
+
+    def frames(self, block: FrameBlock) -> NDArray[np.int64]:
+        """Return numbers of the frames, (n,), that have neighbours on two sides of the box."""
+        if self.is_rotated:
+            return np.flatnonzero(self._have_distant_neighbours(block))
+        return np.flatnonzero(cut_frames(block.positions, block.box, self.pairs, self.near))
+
+    def _have_distant_neighbours(self, block: FrameBlock) -> NDArray[np.bool_]:
+        """Return a mask of the frames with neighbours further apart than half of the box.
+
+        How a frame is turned does not matter to it. Neighbours on two sides lie a vector of the
+        cell apart, but for their distance, and none is shorter than the shortest height.
+        """
+        far = np.maximum(self.near, shortest_heights(block.box) / 2)
+        is_far = np.zeros(block.n_frames, bool)
+        for frame in np.flatnonzero(np.isfinite(far)).tolist():
+            steps = block.positions[frame, self.pairs + 1] - block.positions[frame, self.pairs]
+            is_far[frame] = (np.square(steps).sum(axis=1) > far[frame] ** 2).any()
+        return is_far
+
+    @property
+    def way_out(self) -> str:
+        """What makes molecules whole, for notes."""
+        return MAKE_WHOLE_BEFORE if self.was_rotated else MAKE_WHOLE
+
+    def note(self, frames: Sequence[int], n_frames: int) -> str:
+        """Return the note on some of the frames analysed, in which the box cuts molecules."""
+        names = runs_text(runs_from_indices(np.unique(frames)), MAX_RUNS)
+        more = "" if self.knows_residues else f"; {NOT_ALL}"
+        return (
+            f"the box cuts molecules in {len(frames):,} of {plural(n_frames, 'frame')} ({names}): "
+            f"neighbouring atoms lie on two sides of it, so that values there are wrong{more}; "
+            f"{self.way_out}"
+        )
+
+    def notes_on_reference(self, number: int, frame: FrameBlock) -> tuple[str, ...]:
+        """Return a note if the box cuts molecules in the reference, a frame with this number."""
+        if not len(self.frames(frame)):
+            return ()
+        return (
+            f"the reference, frame {number}, has molecules that the box cuts, so that all values "
+            f"are wrong; {self.way_out}, or choose another reference (--ref-frame, in Python: "
+            "reference=)",
+        )

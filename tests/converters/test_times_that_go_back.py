@@ -1,0 +1,72 @@
+"""Times that repeat or go back in one file: what `convert`, `analyze` and `info` say of them."""
+
+import json
+
+import numpy as np
+import pytest
+from MDAnalysisTests.datafiles import XTC
+
+import mdio
+from mdio.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Two parts, put into one file in order, twice, and the other way round."""
+    folder = tmp_path_factory.mktemp("parts")
+    for name, start, stop in (("a", 0, 5), ("b", 4, 10)):
+        mdio.convert(XTC, folder / f"{name}.xtc", start=start, stop=stop)
+    a, b = ((folder / f"{name}.xtc").read_bytes() for name in "ab")
+    (folder / "overlap.xtc").write_bytes(a + b)
+    (folder / "back.xtc").write_bytes(b + a)
+    return folder
+
+
+def notes_of(notes):
+    return [note for note in notes if "do not ascend" in note]
+
+
+@pytest.mark.parametrize("out", ["o.zarr", "o.h5md", "o.dcd", "o.xtc"])
+@pytest.mark.parametrize(("name", "frame", "n_workers"), [("overlap", 5, 1), ("back", 6, 2)])
+def test_conversions(files, tmp_path, out, name, frame, n_workers):
+    source = files / f"{name}.xtc"
+    result = mdio.convert(source, tmp_path / out, workers=n_workers)
+    time = mdio.open(source).read(0, 11).time
+    (note,) = notes_of(result.plan.notes)
+    assert f"frame {frame} lies at {time[frame]:g} ps" in note and "one by one" in note
+    assert np.flatnonzero(np.diff(time) <= 0).tolist() == [frame - 1]
+    kept = mdio.convert(source, tmp_path / f"few{out}", stop=frame)
+    assert not notes_of(kept.plan.notes)
+
+
+def test_of_copied_segments_the_first_times_are_known(files, tmp_path):
+    result = mdio.split(files / "back.xtc", tmp_path / "a.segments", 3)
+    assert result.copied
+    (note,) = notes_of(result.plan.notes)
+    assert "frame 8" in note
+
+
+def test_parts_given_one_by_one_are_joined(files, tmp_path):
+    parts = [files / "b.xtc", files / "a.xtc"]
+    assert not notes_of(mdio.convert(parts, tmp_path / "a.zarr").plan.notes)
+    assert not notes_of(mdio.analyze(parts, kernel="rmsd").notes)
+
+
+def test_analyses(files):
+    result = mdio.analyze(files / "overlap.xtc", kernel="rmsd", start=2)
+    (note,) = notes_of(result.notes)
+    assert "frame 5" in note
+
+
+def test_frames_without_times_are_not_told_of(tmp_path):
+    with mdio.Writer(tmp_path / "a.zarr") as writer:
+        writer.write_block(np.zeros((4, 2, 3)), time=np.zeros(4))
+    result = mdio.convert(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    assert not notes_of(result.plan.notes)
+
+
+@pytest.mark.parametrize(("name", "is_told"), [("overlap", False), ("back", True), ("a", False)])
+def test_info_knows_the_ends_alone(files, capsys, name, is_told):
+    assert main(["info", str(files / f"{name}.xtc"), "--json"]) == 0
+    notes = json.loads(capsys.readouterr()[0])["notes"]
+    assert any("times go back in between" in note for note in notes) == is_told
