@@ -18,7 +18,7 @@ from mdio.converters.convert import convert
 from mdio.converters.options import APART, OPTIONS, ConversionOptions, ConvertResult, Progress
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import fingerprint
-from mdio.core.files.journal import Journal, Record
+from mdio.core.files.journal import IN_PARTS, MEMBERS, Journal, Record
 from mdio.core.files.publish import publish
 from mdio.core.files.store import AnyPath, Paths, need_disk, path_list, to_path
 from mdio.core.options import takes_options
@@ -127,15 +127,22 @@ def convert_ensemble(
                 resume=resume,
             )
         )
+        continues = temporary.exists()
         ensemble = own(temporary, Path(out))
-        first_words = {"of": begun, "n_frames": 0, "uuid": ensemble.uuid}
+        members = [(label, paths, ensemble.member(label)) for label, paths in sources.items()]
+        first_words = {
+            "of": begun,
+            "n_frames": 0,
+            "uuid": ensemble.uuid,
+            MEMBERS: [path.name for *_, path in members],
+            IN_PARTS: own.in_parts,
+        }
         journal = stack.enter_context(Journal(temporary, first_words))
         ensemble.uuid = journal.values["uuid"]
-        if not journal.records:
+        if not continues:
             ensemble.create()
         # By force: what a lost worker left of a trajectory is made again.
-        way = "resume" if journal.records else "force"
-        return [(label, paths, ensemble.member(label)) for label, paths in sources.items()], way
+        return members, "resume" if continues else "force"
 
     def note(label: str, result: ConvertResult) -> None:
         first, n_first = next(iter(n_atoms.items()), (label, result.n_atoms))
@@ -144,6 +151,7 @@ def convert_ensemble(
                 f"{label}: {result.n_atoms} atoms, but {first} has {n_first}; an ensemble is of "
                 "one system"
             )
+        # Nobody reads these records: other machines see by them that this run is alive.
         journal.add(Record(len(n_atoms), result.n_frames, {"label": label}), ())
         n_atoms[label] = result.n_atoms
 

@@ -24,7 +24,14 @@ from mdio.core.files.marks import PARTS_MARKER, final_parts_folder, is_output, p
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.replacing import put_in_place, take_over, tidy
 from mdio.core.files.store import is_remote, store_at, to_path
-from mdio.core.files.turns import TEMPORARY, Claim, State, longest_name, state_at
+from mdio.core.files.turns import (
+    TEMPORARY,
+    Claim,
+    State,
+    is_inside_temporary,
+    longest_name,
+    state_at,
+)
 from mdio.core.files.writing import INDEX_ENDING, flush, remove
 from mdio.core.signals import terminations_raised
 
@@ -332,9 +339,9 @@ def publish(
                             remove(path)
                     with suppress(OSError):
                         journal_path(temporary).unlink(missing_ok=True)
-                else:
+                elif not is_inside_temporary(goal):  # of which the publication tells what is kept
                     advice = (
-                        f"{unfinished.text}: use --resume to continue, --force to start over "
+                        f"{unfinished.text_so_far}: use --resume to continue, --force to start over "
                         "(resume=True or force=True in Python)"
                     )
                     if isinstance(error, MdioError):
