@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import (
     AbstractContextManager,
     contextmanager,
-    nullcontext,
     redirect_stderr,
     redirect_stdout,
 )
@@ -162,10 +161,11 @@ def chosen_executor(args: argparse.Namespace) -> Iterator[Executor]:
 @contextmanager
 def all_ranks(option: str) -> Iterator[Executor]:
     """Yield the ranks of COMM_WORLD, of which rank 0 prints; `option` is the one that needs MPI."""
-    from mdio.core.signals import ending_signals_left_to_rank_0
+    from mdio.core.signals import ending_signals_left_to_rank_0, terminations_raised
     from mdio.parallel.mpi_executor import MPIExecutor
 
     comm = world(option)
-    signals = nullcontext() if comm.rank == 0 else ending_signals_left_to_rank_0(ENDED_BY_ROOT_S)
+    leaves = comm.rank > 0
+    signals = ending_signals_left_to_rank_0(ENDED_BY_ROOT_S) if leaves else terminations_raised()
     with signals, root_speaks(comm), MPIExecutor(comm, to_all=False) as ranks:
         yield ranks

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Self, TypeVar, cast
 
 from mdio.core.errors import BlockError
+from mdio.core.signals import raise_swallowed
 from mdio.core.stalls import lost_mount
 from mdio.parallel.executors import Executor, item_error, with_prefetch
 from mdio.parallel.pool import picklable
@@ -230,6 +231,7 @@ class MPIExecutor(Executor):
             if run.stopped():
                 return
             try:
+                raise_swallowed()
                 result = func(item)
             except Exception as cause:
                 run.fail(number, item_error(f"{describe(item)}{lost_mount(cause)}", cause))
@@ -248,6 +250,7 @@ class MPIExecutor(Executor):
             for number, other in run.received_results():
                 yield number, other
                 nap = Nap()
+            raise_swallowed()
             nap.take()
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ from mdio.core.files.turns import (
     state_at,
 )
 from mdio.core.files.writing import INDEX_ENDING, flush, remove
-from mdio.core.signals import terminations_raised
+from mdio.core.signals import raise_swallowed, terminations_raised
 
 if TYPE_CHECKING:
     from mdio.core.files.remote.uploading import Upload
@@ -290,7 +290,7 @@ def publish(
     former_state = former_state or state_at(goal)
     if not resume:
         refuse_unfinished(goal, goal if upload is None else upload.goal)
-    with terminations_raised():
+    with terminations_raised(f"{target} is complete"):
         with output_errors(goal):
             claim = Claim(goal)
         temporary = claim.name(goal)
@@ -299,6 +299,7 @@ def publish(
                 if resume and identity is not None:
                     take_over(claim, goal, identity)
                 yield temporary
+                raise_swallowed()
                 written = [path for path in beside if os.path.lexists(claim.name(path))]
                 if in_parts:
                     written.append(final_parts_folder(claim.name(parts), goal))
@@ -341,8 +342,8 @@ def publish(
                         journal_path(temporary).unlink(missing_ok=True)
                 elif not is_inside_temporary(goal):  # of which the publication tells what is kept
                     advice = (
-                        f"{unfinished.text_so_far}: use --resume to continue, --force to start over "
-                        "(resume=True or force=True in Python)"
+                        f"{unfinished.text_so_far}: use --resume to continue, --force to start "
+                        "over (resume=True or force=True in Python)"
                     )
                     if isinstance(error, MdioError):
                         raise type(error)(f"{error}; {advice}") from error
