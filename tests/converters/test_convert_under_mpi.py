@@ -231,3 +231,20 @@ def test_a_signal_to_all_ranks_ends_an_analysis(adk, tmp_path):
     assert (code, text) == (143, ""), err
     assert err.count("mdio: ended by a signal") == 1, err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("how", ["--mpio", "--collective"])
+def test_many_replicas_through_parallel_hdf5(adk, tmp_path, how):
+    """By all ranks one after the other, where each rank would take whole ones otherwise."""
+    sources = {f"r{number}": tmp_path / f"r{number}.dcd" for number in range(8)}
+    for path in sources.values():
+        path.symlink_to(adk["dcd"])
+    out = tmp_path / "all.h5md"
+    words = ("convert", *sources.values(), out, "--ensemble", "--mpi", how, "-s", adk["psf"])
+    code, said, err = run_under_mpi(2, *CLI, *words)
+    assert code == 0 and said.count("2 workers") == 8, said + err
+    with mdio.open(adk["dcd"]) as source:
+        want = source.read(0, 98).positions
+    for label in sources:
+        with mdio.open(out, group=label) as replica:
+            assert np.array_equal(replica.read(0, 98).positions, want)
