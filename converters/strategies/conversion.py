@@ -21,7 +21,7 @@ from mdio.converters.periodic import count_all_crossings
 from mdio.converters.strategies import resuming, write_tasks
 from mdio.converters.strategies.job import Job, check_room, file_has
 from mdio.converters.strategies.resuming import find_complete
-from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on, spread
+from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_task, spread
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.index import index_paths
@@ -308,7 +308,7 @@ class Conversion:
             self._note(writer, record)
 
         with write_tasks.CommitQueue(writer, commit, lags=work.lags) as queue:
-            for _, (record, items) in imap(work, pieces, describe=describe_on(executor)):
+            for _, (record, items) in imap(work, pieces, describe=describe_task):
                 for item in items:
                     writer.store(item)
                 queue.add(record)

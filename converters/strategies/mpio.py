@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from mdio.converters.options import ConvertResult, Progress
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job
-from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on
+from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_task
 from mdio.core.errors import MdioError, OutputError, PlanError
 from mdio.core.files.journal import find_unfinished, journal_path, refuse_unfinished
 from mdio.core.files.turns import temporary_for
@@ -146,7 +146,7 @@ class MPIOConversion(Conversion):
                 try:
                     record, items = worker(pieces[number])
                 except Exception as cause:
-                    error = item_error(describe_on(executor)(pieces[number]), cause)
+                    error = item_error(describe_task(pieces[number]) + executor.place, cause)
                     failure = {"error": error, "number": number}
             agreement.reach(**failure)
             try:
