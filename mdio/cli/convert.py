@@ -231,7 +231,8 @@ def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
             results = convert_ensemble(sources, args.out, progress=progress, **arguments)
     if not executor.is_owner:
         return 0
-    notes = notes_by_label({label: result.plan.notes for label, result in results.items()})
+    outs = {label: result.out for label, result in results.items()}
+    notes = notes_by_label({label: result.plan.notes for label, result in results.items()}, outs)
     if args.json:
         print_json({"members": {label: result.to_json() for label, result in results.items()}})
     elif args.quiet:

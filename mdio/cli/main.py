@@ -31,7 +31,7 @@ from typing import Any, NoReturn, cast
 
 from mdio._version import __version__
 from mdio.cli.common import add
-from mdio.cli.workers import chosen_executor, launched_ranks, parse_once
+from mdio.cli.workers import chosen_executor, launched_rank, launched_ranks, parse_once
 from mdio.core.errors import MdioError, MissingExtensionError, PlanError
 from mdio.core.words import did_you_mean, without_passwords
 
@@ -256,8 +256,10 @@ COMMANDS = {
 """Each is a module of `mdio.cli` with ``setup(parser)``, ``run(args)`` (with the options of
 `add_workers` ``run(args, executor)``), and ``COMMON`` where its help begins with some options."""
 
-ONLY_LOOK = ("info", "model", "cache")
-"""Those that every rank of MPI may run."""
+BY_RANK_0 = ("info", "model")
+"""Those that rank 0 of MPI runs alone, if there are several."""
+BY_ANY_RANK = ("cache",)
+"""Those that every rank may run: each node has its own."""
 ALL = "*"
 """In place of a command: the options of all."""
 
@@ -411,7 +413,9 @@ def _run(words: list[str]) -> int:
             hint = hint_for(unknown[0], chosen)
             chosen.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         shares = getattr(args, "executor", None) == "mpi" or getattr(args, "mpi", False)
-        alike = shares or args.command in ONLY_LOOK
+        if args.command in BY_RANK_0 and launched_rank(words) > 0:
+            return 0
+        alike = shares or args.command in (*BY_RANK_0, *BY_ANY_RANK)
         if not alike and (n_ranks := launched_ranks()) > 1:
             parser.error(
                 f"{n_ranks} MPI ranks were started, and each would do all of the work; "

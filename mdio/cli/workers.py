@@ -33,7 +33,7 @@ ENDED_BY_ROOT_S = 10.0
 """How long other ranks wait after a signal for rank 0 to end the program."""
 
 
-def _launched_rank(words: Sequence[str]) -> int:
+def launched_rank(words: Sequence[str]) -> int:
     """Return this process' rank from the launcher's environment; 0 without MPI."""
     names = RANK_NAMES + ((SLURM_RANK_NAME,) if {"--mpi", "mpi"} & set(words) else ())
     for name in names:
@@ -55,7 +55,7 @@ def parse_once(words: Sequence[str]) -> Iterator[None]:
 
     mpi4py is not imported yet, so that the rank comes from the launcher's environment.
     """
-    if _launched_rank(words) == 0:
+    if launched_rank(words) == 0:
         yield
         return
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
@@ -80,7 +80,7 @@ def world(option: str) -> Any:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
-        if _launched_rank(["mpi"]) > 0:
+        if launched_rank(["mpi"]) > 0:
             _exit_quietly(1)
         raise MissingExtraError(
             f"{option} needs mpi4py and an MPI ({error}); make mpi builds an environment with both "

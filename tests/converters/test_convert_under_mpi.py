@@ -248,3 +248,12 @@ def test_many_replicas_through_parallel_hdf5(adk, tmp_path, how):
     for label in sources:
         with mdio.open(out, group=label) as replica:
             assert np.array_equal(replica.read(0, 98).positions, want)
+
+
+def test_rank_0_alone_tells_what_is_in_a_file(adk):
+    for words in (("info", adk["dcd"]), ("model", "predict", "comet", "--ranks", "24")):
+        code, one, err = run_under_mpi(1, *CLI, *words)
+        assert (code, err) == (0, "")
+        assert run_under_mpi(3, *CLI, *words) == (0, one, "")
+    code, said, err = run_under_mpi(3, *CLI, "info", "none.xtc")
+    assert (code, said, err.count("none.xtc")) == (1, "", 1), err
