@@ -112,10 +112,13 @@ class MPIOConversion(Conversion):
             return writer.path.stat().st_size  # only HDF5 has seen the compressed bytes
         return nbytes
 
-    def _unfinished(self, temporary: Path, executor: Executor) -> Callable[[], list[Path]]:
+    def _unfinished(
+        self, temporary: Path, executor: Executor
+    ) -> Callable[[], tuple[list[Path], str]]:
         """Return a function that lists the temporary files to remove if the program is ended.
 
-        There are none where the journal lists pieces from which the work can be resumed.
+        There are none where the journal lists pieces from which the work can be resumed; then it
+        also returns what to say of them.
         """
         names = executor.from_owner(
             lambda: [
@@ -123,7 +126,12 @@ class MPIOConversion(Conversion):
             ]
         )
         paths = [temporary, *names, journal_path(temporary), temporary.with_suffix(".lock")]
-        return lambda: [] if find_unfinished(temporary) else paths
+
+        def unfinished() -> tuple[list[Path], str]:
+            kept = find_unfinished(temporary)
+            return (paths, "") if kept is None else ([], kept.advice)
+
+        return unfinished
 
     def _rounds(
         self,

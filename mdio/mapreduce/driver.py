@@ -308,7 +308,7 @@ def _map_reduce_on_ranks(
     from mdio.parallel.ranks import Agreement
 
     comm, opened = executor.comm, list(job.plans.values())
-    agreement = Agreement(comm, list)
+    agreement = Agreement(comm, lambda: ((), ""))
     stack.callback(agreement.close)
     error: Exception | None = None
     folder = None

@@ -264,9 +264,15 @@ class Unfinished:
         return f"{whole} and {frames} of others" if self.n_frames else whole
 
     @property
-    def text_so_far(self) -> str:
-        """As `text`, by a run that ends: other ranks still add to trajectories of an ensemble."""
-        return f"at least {self.text}" if MEMBERS in self.values else self.text
+    def advice(self) -> str:
+        """The end of the message of a run that leaves it, with the ways out.
+
+        Other ranks still add to trajectories of an ensemble.
+        """
+        return (
+            f"{'at least ' if MEMBERS in self.values else ''}{self.text}: use --resume to "
+            "continue, --force to start over (resume=True or force=True in Python)"
+        )
 
     def compare(self, goal: Path, identity: Mapping[str, Any]) -> None:
         """Raise OutputError unless it is of the conversion of this `identity`."""

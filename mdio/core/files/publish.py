@@ -341,13 +341,9 @@ def publish(
                     with suppress(OSError):
                         journal_path(temporary).unlink(missing_ok=True)
                 elif not is_inside_temporary(goal):  # of which the publication tells what is kept
-                    advice = (
-                        f"{unfinished.text_so_far}: use --resume to continue, --force to start "
-                        "over (resume=True or force=True in Python)"
-                    )
                     if isinstance(error, MdioError):
-                        raise type(error)(f"{error}; {advice}") from error
-                    error.add_note(advice)
+                        raise type(error)(f"{error}; {unfinished.advice}") from error
+                    error.add_note(unfinished.advice)
             raise
         finally:
             claim.release()
