@@ -31,6 +31,7 @@ from mdio.core.files.remote.places import run_concurrently
 from mdio.core.files.replacing import drop_unfinished
 from mdio.core.files.store import store_at
 from mdio.core.files.turns import TEMPORARY, concurrent_change_error, state_at, temporary_for
+from mdio.core.signals import raise_swallowed
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class, parts_at
@@ -309,6 +310,7 @@ class Conversion:
 
         with write_tasks.CommitQueue(writer, commit, lags=work.lags) as queue:
             for _, (record, items) in imap(work, pieces, describe=describe_task):
+                raise_swallowed()
                 for item in items:
                     writer.store(item)
                 queue.add(record)

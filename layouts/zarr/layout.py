@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
@@ -10,7 +11,6 @@ from typing import Any, ClassVar
 
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.store import need_disk, to_path
-from mdio.core.files.turns import host_name
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.backend import Backend, BackendLayout
 from mdio.layouts.base import FormatFacts
@@ -135,8 +135,8 @@ class ZarrLayout(BackendLayout):
         elif not any((self.path / name).is_file() for name in V2_METADATA):
             raise CorruptLayoutError(
                 f"{self.path}: it has no {METADATA}, which is written last: it is not mounted on "
-                f"{host_name()}, or the conversion that made it did not finish; look whether other "
-                "machines see more, else convert the source again"
+                f"{os.uname().nodename}, or the conversion that made it did not finish; look "
+                "whether other machines see more, else convert the source again"
             )
         root.close()
         need_disk(

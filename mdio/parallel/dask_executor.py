@@ -14,7 +14,6 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from mdio.core.errors import BlockError, MissingExtraError, PlanError
-from mdio.core.signals import raise_swallowed
 from mdio.parallel.executors import Executor, available_cores, item_error
 
 CLOCKS_S = 600.0
@@ -222,7 +221,6 @@ class DaskExecutor(Executor):
                 if not finished:
                     label = describe(next(iter(pending.values()))[1])
                     without_workers_s = self._check_cluster(label, without_workers_s + 1.0)
-                raise_swallowed()
                 for future in finished:
                     number, item = pending.pop(future)
                     result = _result(future, describe(item))

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from mdio.core.errors import BlockError, MdioError, PlanError, WorkerDiedError
 from mdio.core.files.reading import Closing
-from mdio.core.signals import raise_swallowed
 
 if TYPE_CHECKING:
     from mdio.parallel.pool import WorkerPool
@@ -245,7 +244,6 @@ class Serial(Executor):
     ) -> Iterator[tuple[int, Result]]:
         """Yield results in order, each computed when it is asked for."""
         for number, item in with_prefetch(func, enumerate(items)):
-            raise_swallowed()
             try:
                 result = func(item)
             except Exception as cause:
@@ -320,7 +318,6 @@ class Processes(Executor):
                     break
             while pending:
                 worker, number, outcome = pool.next_done()
-                raise_swallowed()
                 item = pending.pop(number)
                 if isinstance(outcome, Failure):
                     label = describe(item)
