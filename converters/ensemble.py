@@ -18,10 +18,11 @@ from mdio.converters.convert import convert
 from mdio.converters.options import APART, OPTIONS, ConversionOptions, ConvertResult, Progress
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import fingerprint
-from mdio.core.files.journal import Journal, Record
+from mdio.core.files.journal import IN_PARTS, MEMBERS, Journal, Record
 from mdio.core.files.publish import publish
 from mdio.core.files.store import AnyPath, Paths, need_disk, path_list, to_path
 from mdio.core.options import takes_options
+from mdio.core.signals import raise_swallowed
 from mdio.layouts.chunked.own import Ensemble
 from mdio.layouts.registry import layout_name_for_output, load_class, parts_at, writer_class
 from mdio.layouts.views.opening import check_labels, ensemble_members
@@ -103,11 +104,12 @@ def convert_ensemble(
     files = {label: path_list(paths) for label, paths in sources.items()}
     own: type[Ensemble] = load_class(kind)
     storage = requested.replaced(to=layout).keywords()
+    together = requested.running.mpio is not None
     if resume and not force:
         existing = chosen.from_owner(partial(ensemble_members, out))
         if list(existing) == list(sources):  # each is complete, or refused: its name is taken
             members = [(label, paths, existing[label]) for label, paths in sources.items()]
-            return _convert_each(members, storage | {"resume": True}, chosen, progress)
+            return _convert_each(members, storage | {"resume": True}, chosen, progress, together)
     stack = ExitStack()
     n_atoms: dict[str, int] = {}
     ensemble: Ensemble
@@ -127,15 +129,22 @@ def convert_ensemble(
                 resume=resume,
             )
         )
+        continues = temporary.exists()
         ensemble = own(temporary, Path(out))
-        first_words = {"of": begun, "n_frames": 0, "uuid": ensemble.uuid}
+        members = [(label, paths, ensemble.member(label)) for label, paths in sources.items()]
+        first_words = {
+            "of": begun,
+            "n_frames": 0,
+            "uuid": ensemble.uuid,
+            MEMBERS: [path.name for *_, path in members],
+            IN_PARTS: own.in_parts,
+        }
         journal = stack.enter_context(Journal(temporary, first_words))
         ensemble.uuid = journal.values["uuid"]
-        if not journal.records:
+        if not continues:
             ensemble.create()
         # By force: what a lost worker left of a trajectory is made again.
-        way = "resume" if journal.records else "force"
-        return [(label, paths, ensemble.member(label)) for label, paths in sources.items()], way
+        return members, "resume" if continues else "force"
 
     def note(label: str, result: ConvertResult) -> None:
         first, n_first = next(iter(n_atoms.items()), (label, result.n_atoms))
@@ -144,6 +153,7 @@ def convert_ensemble(
                 f"{label}: {result.n_atoms} atoms, but {first} has {n_first}; an ensemble is of "
                 "one system"
             )
+        # Nobody reads these records: other machines see by them that this run is alive.
         journal.add(Record(len(n_atoms), result.n_frames, {"label": label}), ())
         n_atoms[label] = result.n_atoms
 
@@ -156,7 +166,7 @@ def convert_ensemble(
 
     with stack:
         members, way = chosen.from_owner(begin)
-        results = _convert_each(members, storage | {way: True}, chosen, progress, note)
+        results = _convert_each(members, storage | {way: True}, chosen, progress, together, note)
         return chosen.from_owner(end)
 
 
@@ -209,17 +219,20 @@ def _convert_each(
     options: dict[str, Any],
     executor: Executor,
     progress: Progress | None,
+    together: bool,
     note: Callable[[str, ConvertResult], None] | None = None,
 ) -> dict[str, ConvertResult]:
     """Return what was done, by label; `note` is called with each, by the owner.
 
-    Many trajectories are each converted whole by one of the workers, which stay for all. Here the
+    Many trajectories are each converted whole by one of the workers, which stay for all, unless all
+    workers have to write each `together`, as parallel HDF5 takes. Where processes do so, the
     first is converted beforehand, so that forked workers have from the start what it imports.
     """
     results: dict[str, ConvertResult] = {}
     ranks, n_members = executor.ranks is not None, len(members)
     whole = ranks and n_members >= REPLICAS_PER_WORKER * executor.n_workers
     whole = whole or replicas_fill(executor, n_members, [options.get("top")])
+    whole = whole and not together
     n_first = n_members if not whole else 0 if ranks else 1
     runs_in = Serial() if whole else executor
     for label, paths, out in members[:n_first]:
@@ -233,6 +246,7 @@ def _convert_each(
     outcomes: Any = executor.imap(MemberWork(options), apart, describe=itemgetter(0))
     with closing(outcomes):  # ends workers before what they write is removed
         for number, (result, n_frames, nbytes) in outcomes:
+            raise_swallowed()
             if executor.is_owner:
                 if progress is not None:
                     progress(n_frames, nbytes)
@@ -278,6 +292,7 @@ def convert_members(
     rows = [
         (label, path, to_path(out.replace("{label}", label))) for label, path in members.items()
     ]
+    together = ConversionOptions.of(**options).running.mpio is not None
     options |= {"force": force, "resume": resume}
-    results = _convert_each(rows, options, choose_executor(executor, None), progress)
+    results = _convert_each(rows, options, choose_executor(executor, None), progress, together)
     return {label: results[label] for label in members}

@@ -28,7 +28,7 @@ from mdio.core.words import frames_text
 from mdio.layouts.base import Layout, container_format
 from mdio.layouts.manifest import has_source_integers
 from mdio.layouts.registry import layout_class, open_layout
-from mdio.layouts.units import UnitFilter, add_unit_name
+from mdio.layouts.units import UnitFilter, add_repair_hint, add_unit_name
 from mdio.layouts.views.opening import ensemble_members
 from mdio.layouts.views.view import ViewLayout
 from mdio.parallel.executors import Executor, choose_executor
@@ -263,12 +263,15 @@ class Checks:
     def _check(self, number: int, units: range, result: VerifyResult) -> None:
         n_before = sum(self.n_units[:number])
         prefix = self.names[number]
-        for name, problem in self.layouts[number].check(
+        layout = self.layouts[number]
+        for name, problem in layout.check(
             lambda unit: unit in units and self.wanted(n_before + unit)
         ):
             result.chunks_checked += 1
             if problem is not None:
-                result.add(prefix + add_unit_name(name, problem))
+                damage = CorruptLayoutError(problem)
+                damage = add_repair_hint(layout.path, layout.manifest, damage) or damage
+                result.add(prefix + add_unit_name(name, str(damage)))
             if self.progress is not None:
                 self.progress(0, 0)
 

@@ -22,7 +22,7 @@ from mdio.converters.periodic import count_all_crossings
 from mdio.converters.strategies import resuming, write_tasks
 from mdio.converters.strategies.job import Job, check_room, file_has
 from mdio.converters.strategies.resuming import find_complete
-from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on, spread
+from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_task, spread
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.index import index_paths
@@ -33,6 +33,7 @@ from mdio.core.files.replacing import drop_unfinished
 from mdio.core.files.store import store_at
 from mdio.core.files.turns import TEMPORARY, concurrent_change_error, state_at, temporary_for
 from mdio.core.frames import notes_on_times
+from mdio.core.signals import raise_swallowed
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class, parts_at
@@ -323,7 +324,8 @@ class Conversion:
             self._note(writer, record)
 
         with write_tasks.CommitQueue(writer, commit, lags=work.lags) as queue:
-            for _, (record, items) in imap(work, pieces, describe=describe_on(executor)):
+            for _, (record, items) in imap(work, pieces, describe=describe_task):
+                raise_swallowed()
                 for item in items:
                     writer.store(item)
                 queue.add(record)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 from mdio.converters.options import ConvertResult, Progress
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job
-from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on
+from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_task
 from mdio.core.errors import MdioError, OutputError, PlanError
 from mdio.core.files.journal import find_unfinished, journal_path, refuse_unfinished
 from mdio.core.files.turns import temporary_for
+from mdio.core.signals import raise_swallowed
 from mdio.layouts.registry import load_class
 from mdio.layouts.striping.lustre import mpi_io_hints
 from mdio.layouts.writer import EncodedChunk, PieceRecord
@@ -111,10 +112,13 @@ class MPIOConversion(Conversion):
             return writer.path.stat().st_size  # only HDF5 has seen the compressed bytes
         return nbytes
 
-    def _unfinished(self, temporary: Path, executor: Executor) -> Callable[[], list[Path]]:
+    def _unfinished(
+        self, temporary: Path, executor: Executor
+    ) -> Callable[[], tuple[list[Path], str]]:
         """Return a function that lists the temporary files to remove if the program is ended.
 
-        There are none where the journal lists pieces from which the work can be resumed.
+        There are none where the journal lists pieces from which the work can be resumed; then it
+        also returns what to say of them.
         """
         names = executor.from_owner(
             lambda: [
@@ -122,7 +126,12 @@ class MPIOConversion(Conversion):
             ]
         )
         paths = [temporary, *names, journal_path(temporary), temporary.with_suffix(".lock")]
-        return lambda: [] if find_unfinished(temporary) else paths
+
+        def unfinished() -> tuple[list[Path], str]:
+            kept = find_unfinished(temporary)
+            return (paths, "") if kept is None else ([], kept.advice)
+
+        return unfinished
 
     def _rounds(
         self,
@@ -137,6 +146,7 @@ class MPIOConversion(Conversion):
         nbytes = 0
         failure: dict[str, Any] = {}  # as `Agreement.reach` takes it
         for first in range(0, len(pieces), executor.n_workers):
+            raise_swallowed()  # by h5py, whose objects end in callbacks of weak references
             number = first + executor.rank
             record: PieceRecord | None = None
             items: list[EncodedChunk] = []
@@ -144,7 +154,7 @@ class MPIOConversion(Conversion):
                 try:
                     record, items = worker(pieces[number])
                 except Exception as cause:
-                    error = item_error(describe_on(executor)(pieces[number]), cause)
+                    error = item_error(describe_task(pieces[number]) + executor.place, cause)
                     failure = {"error": error, "number": number}
             agreement.reach(**failure)
             try:

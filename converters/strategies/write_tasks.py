@@ -18,7 +18,6 @@ from mdio.core.words import frames_text
 from mdio.layouts.backend import read_encoded_chunks
 from mdio.layouts.base import Layout
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, NotFinite, PieceRecord, add_not_finite
-from mdio.parallel.executors import Executor
 
 Piece = tuple[int, int]
 
@@ -59,13 +58,6 @@ def batches(start: int, stop: int, step: int | None) -> list[Piece]:
 def describe_task(piece: Piece) -> str:
     """Return the name of a piece for messages."""
     return frames_text(piece[0], piece[1])
-
-
-def describe_on(executor: Executor) -> Callable[[Piece], str]:
-    """Return a function that names a piece in messages; under MPI with the rank."""
-    if (ranks := executor.ranks) is None:
-        return describe_task
-    return lambda piece: f"{describe_task(piece)} (rank {ranks.rank})"
 
 
 def _copy(result: Any) -> Any:

@@ -622,7 +622,8 @@ class DCDEncoder(Encoder):
         if not differ.any():
             istart, nsavc, dt_ps = _clock(time, np.empty(0, np.int64))
             stored_dt = float(np.float32(dt_ps / AKMA_TO_PS / nsavc)) * AKMA_TO_PS * nsavc
-            return coarse_times(time, (np.arange(len(time)) + istart / nsavc) * stored_dt)
+            frames = np.arange(len(time), dtype=np.float64)
+            return coarse_times(time, (frames + istart / nsavc) * stored_dt)
         first = int(np.argmax(differ))
         ascends = 0 < time[-1] - _first(time) < np.inf and np.isfinite(time[0])
         remedy = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
@@ -133,8 +134,9 @@ class ZarrLayout(BackendLayout):
                 return OwnTree(root, text, manifest, group, verify=self.verify)
         elif not any((self.path / name).is_file() for name in V2_METADATA):
             raise CorruptLayoutError(
-                f"{self.path}: it has no {METADATA}, which is written last; the conversion that "
-                "made it did not finish, convert the source again"
+                f"{self.path}: it has no {METADATA}, which is written last: it is not mounted on "
+                f"{os.uname().nodename}, or the conversion that made it did not finish; look "
+                "whether other machines see more, else convert the source again"
             )
         root.close()
         need_disk(

@@ -40,6 +40,7 @@ from mdio.advisor.profile import (
     load_profile,
 )
 from mdio.core.errors import PlanError, SourceError
+from mdio.core.words import list_text
 
 MAX_ROWS = 10_000
 MAX_SECONDS = 1e9
@@ -70,6 +71,9 @@ class TimingRow:
     t_total_std_s: float | None = None
     """Standard deviation of `t_total_max_s` over repeats."""
     machine: str = ""
+    executor: str = ""
+    cores: int | None = None
+    """Of a node, where the table has them."""
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -80,7 +84,7 @@ class TimingRow:
 def read_timings(path: str | Path) -> list[TimingRow]:
     """Read timings from a CSV file with the columns of `TimingRow`; others are ignored.
 
-    ``machine`` and the columns that may be None may be left out or empty.
+    ``machine``, ``executor`` and the columns that may be None may be left out or empty.
 
     Raises SourceError: the file is missing, empty or not CSV, lacks a column, or has an impossible
     value; the message names file, line and column.
@@ -105,40 +109,55 @@ def read_timings(path: str | Path) -> list[TimingRow]:
     if duplicates := {name for name in header if name and header.count(name) > 1}:
         raise SourceError(f"{path}: line 1: column {', '.join(sorted(duplicates))} occurs twice")
     rows: list[TimingRow] = []
-    earlier_rows: dict[tuple[object, ...], tuple[int, str]] = {}
+    lines_by_key: dict[tuple[object, ...], int] = {}
     for number, cells in lines[1:]:
         if not any(cells):
             continue
         place = f"{path}: line {number}"
         if len(cells) != len(header):
             raise SourceError(f"{place}: {len(cells)} columns, expected {len(header)}")
-        values = dict(zip(header, cells, strict=True))
-        row, executor = _parse_row(values, place), values.get("executor", "")
-        key = (*row.pair, row.workload_x, row.n_ranks)
-        earlier_line, earlier_executor = earlier_rows.get(key, (0, executor))
-        if executor != earlier_executor:
-            raise SourceError(
-                f"{place}: column executor: {executor} after {earlier_executor} in line "
-                f"{earlier_line}, with the same layout and ranks; fit one executor at a time"
-            )
-        if earlier_line:
+        row = _parse_row(dict(zip(header, cells, strict=True)), place)
+        key = (*row.pair, row.executor, row.workload_x, row.n_ranks)
+        if earlier_line := lines_by_key.get(key):
             raise SourceError(
                 f"{place}: column n_ranks: {row.layout}, {row.gather}, workload {row.workload_x:g} "
                 f"at {row.n_ranks} ranks is in line {earlier_line} already; give the mean of "
                 "repeats"
             )
-        if rows and row.machine != rows[0].machine:
-            raise SourceError(
-                f"{place}: column machine: {row.machine!r} after {rows[0].machine!r}; "
-                f"fit one machine at a time"
-            )
+        for name in ("machine", "cores"):
+            former, present = (getattr(one, name) for one in ((rows or [row])[0], row))
+            if present != former:
+                raise SourceError(
+                    f"{place}: column {name}: {present!r} after {former!r}; "
+                    f"fit one machine at a time"
+                )
         if len(rows) == MAX_ROWS:
             raise SourceError(f"{place}: more than {MAX_ROWS:,} rows; give the means of repeats")
-        earlier_rows[key] = number, executor
+        lines_by_key[key] = number
         rows.append(row)
     if not rows:
         raise SourceError(f"{path}: no row after the header; expected at least one measured run")
     return rows
+
+
+def rows_of_executor(
+    rows: Sequence[TimingRow], path: str | Path, executor: str | None
+) -> tuple[list[TimingRow], list[str]]:
+    """Return the rows of one executor, and a note if it was chosen here.
+
+    `executor`: its name; None: the only one, or else mpi. `path`: of the table, for messages.
+    Raises SourceError: there is no row of it, or no telling which is meant.
+    """
+    names = sorted({row.executor for row in rows})
+    listed = list_text([name or "none" for name in names])
+    chosen = executor or (names[0] if len(names) == 1 else "mpi")
+    if chosen not in names and executor is None:
+        raise SourceError(f"{path}: rows of the executors {listed}; give one of them (--executor)")
+    if chosen not in names:
+        raise SourceError(f"{path}: no row of the executor {chosen}, but of {listed}")
+    note = f"fitted to the rows of mpi, one of the executors {listed}; --executor takes another"
+    notes = [note] if executor is None and len(names) > 1 else []
+    return [row for row in rows if row.executor == chosen], notes
 
 
 def _parse_row(cells: dict[str, str], place: str) -> TimingRow:
@@ -152,13 +171,14 @@ def _parse_row(cells: dict[str, str], place: str) -> TimingRow:
             )
     numbers: dict[str, float] = {}
     optional = [name for name in OPTIONAL_SECONDS if cells.get(name)]
-    for name in ("workload_x", "n_ranks", *REQUIRED_SECONDS, *optional):
+    counts = ["n_ranks", *(["cores"] if cells.get("cores") else [])]
+    for name in ("workload_x", *counts, *REQUIRED_SECONDS, *optional):
         try:
             value = float(cells[name])
         except ValueError:
             value = math.nan
         fits, expected = 0 <= value <= MAX_SECONDS, f"a number from 0 to {MAX_SECONDS:.0e}"
-        if name == "n_ranks":
+        if name in counts:
             fits = value.is_integer() and 1 <= value <= MAX_RANKS
             expected = f"a whole number from 1 to {MAX_RANKS:,}"
         if not fits:
@@ -172,8 +192,8 @@ def _parse_row(cells: dict[str, str], place: str) -> TimingRow:
             f"{place}: columns t_comp_mean_s and t_io_mean_s are {parts_s:g} together, "
             f"t_total_max_s is {total_s:g}; expected means over ranks, not sums, and seconds"
         )
-    numbers["n_ranks"] = int(numbers["n_ranks"])
-    texts = {name: cells.get(name, "") for name in ("layout", "gather", "machine")}
+    numbers |= {name: int(numbers[name]) for name in counts}
+    texts = {name: cells.get(name, "") for name in ("layout", "gather", "machine", "executor")}
     return TimingRow(**texts, **numbers)  # type: ignore[arg-type]
 
 
@@ -183,17 +203,22 @@ KNOWN_CORES: Mapping[str, int] = {"comet": 24, "supermic": 20, "bridges": 28, "s
 COMMON_CORES = (16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 68, 72, 96, 128, 192)
 
 
+def known_cores(rows: Sequence[TimingRow]) -> int | None:
+    """Return the cores of a node as the table has them, or by the machine's name; else None."""
+    name = rows[0].machine.lower()
+    by_name = (cores for machine, cores in KNOWN_CORES.items() if machine in name)
+    return rows[0].cores or next(by_name, None)
+
+
 def guess_cores(rows: Sequence[TimingRow], default: int) -> int:
-    """Return the cores of a node: by the machine's name, or else guessed from the numbers of ranks.
+    """Return the cores of a node, guessed from the numbers of ranks if nothing tells them.
 
     Ranks usually fill whole nodes: the result is the number of `COMMON_CORES` that divides most of
     the rank counts (the largest, if several do); but `default` if none divides half of them, or if
     `default` divides nearly as many.
     """
-    name = rows[0].machine.lower()
-    for machine, cores in KNOWN_CORES.items():
-        if machine in name:
-            return cores
+    if (known := known_cores(rows)) is not None:
+        return known
     counts = {row.n_ranks for row in rows if row.n_ranks >= 16}
     if not counts:
         return default
@@ -427,9 +452,9 @@ def fit_profile(
     """Return the profile of the machine that these rows were measured on.
 
     `rows`: measured runs of one machine; a row of one rank is enough. `name`, `source`: put into
-    the profile. `cores_per_node`: guessed from the machine's name or the numbers of ranks where it
-    is None. `base`: values of the priors; by default the profile ``comet``, whose task is assumed
-    to be the one measured. `loose`: use wide priors, for a `base` without measurements.
+    the profile. `cores_per_node`: that of the rows, or guessed (`guess_cores`), where it is None.
+    `base`: values of the priors; by default the profile ``comet``, whose task is assumed to be the
+    one measured. `loose`: use wide priors, for a `base` without measurements.
     Raises PlanError: there is no row.
     """
     if not rows:

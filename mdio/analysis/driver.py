@@ -168,7 +168,7 @@ def analyze(
         return run(request)
     if replicas_fill(chosen_executor, len(requests), [top] * len(requests)):
         return analyze_replicas(requests, chosen_executor, progress, blocks_per_worker)
-    return side_by_side({label: run(member) for label, member in requests.items()})
+    return side_by_side({label: run(member) for label, member in requests.items()}, members)
 
 
 def analyze_replicas(
@@ -189,7 +189,10 @@ def analyze_replicas(
         results[number + 1] = result
         _report(result, progress)
     return replace(
-        side_by_side({label: results[number] for number, label in enumerate(requests)}),
+        side_by_side(
+            {label: results[number] for number, label in enumerate(requests)},
+            {label: request.trajectory for label, request in requests.items()},
+        ),
         executor=executor.name,
         workers=executor.n_workers,
         seconds=watch.lap(),

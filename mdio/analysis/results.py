@@ -309,9 +309,12 @@ class AnalysisResult:
             temporary.write_text(json.dumps(timing_record(self), indent=1) + "\n")
 
 
-def side_by_side(results: Mapping[str, AnalysisResult]) -> AnalysisResult:
+def side_by_side(
+    results: Mapping[str, AnalysisResult], paths: Mapping[str, object]
+) -> AnalysisResult:
     """Return the results of several trajectories as one, whose rows have labels.
 
+    `results`, `paths`: by label.
     Raises PlanError: their rows are of different shapes.
     """
     members = list(results.values())
@@ -334,7 +337,7 @@ def side_by_side(results: Mapping[str, AnalysisResult]) -> AnalysisResult:
         label=np.repeat(list(results), [len(rows) for rows in values]),
         of_frames=sum(member.n_frames for member in members) if first.over == "lag" else None,
         tasks=[task for member in members for task in member.tasks],
-        notes=notes_by_label({label: member.notes for label, member in results.items()}),
+        notes=notes_by_label({label: member.notes for label, member in results.items()}, paths),
     )
 
 

@@ -308,9 +308,13 @@ def _row(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write the rows of `summarise`, which have the columns that ``mdio model fit`` needs."""
+    """Write the rows of `summarise`, with the columns that ``mdio model fit`` needs.
+
+    Each has the cores of this machine, too.
+    """
+    cores = available_cores()
     with path.open("wb") as file:
-        results.write_csv(file, rows[0], (tuple(row.values()) for row in rows))
+        results.write_csv(file, [*rows[0], "cores"], ((*row.values(), cores) for row in rows))
 
 
 LINES = {

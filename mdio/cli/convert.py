@@ -231,7 +231,8 @@ def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
             results = convert_ensemble(sources, args.out, progress=progress, **arguments)
     if not executor.is_owner:
         return 0
-    notes = notes_by_label({label: result.plan.notes for label, result in results.items()})
+    outs = {label: result.out for label, result in results.items()}
+    notes = notes_by_label({label: result.plan.notes for label, result in results.items()}, outs)
     if args.json:
         print_json({"members": {label: result.to_json() for label, result in results.items()}})
     elif args.quiet:
@@ -308,11 +309,15 @@ def _print_summary(result: ConvertResult) -> None:
         for note in result.plan.notes:
             print(f"  note: {note}")
         return
+    size = human_nbytes(result.nbytes_out)
+    if result.plan.stripes.alignment_nbytes > 1 and Path(result.out).is_file():
+        in_all = human_nbytes(Path(result.out).stat().st_size)  # with empty ends of stripes
+        size += f" ({in_all} with padding)" if in_all != size else ""
     rate = result.n_frames / max(result.seconds, 1e-9)
     print(
         f"{result.out}: {plural(result.n_frames, 'frame')} of {plural(result.n_atoms, 'atom')} "
         f"as {result.layout}, "
-        f"{human_nbytes(result.nbytes_in)} -> {human_nbytes(result.nbytes_out)} "
+        f"{human_nbytes(result.nbytes_in)} -> {size} "
         f"in {result.seconds:.2f} s ({rate:,.0f} frames/s, {plural(result.workers, 'worker')})"
     )
     for note in result.plan.notes:

@@ -31,7 +31,7 @@ from typing import Any, NoReturn, cast
 
 from mdio._version import __version__
 from mdio.cli.common import add
-from mdio.cli.workers import chosen_executor, launched_ranks, one_parser_message
+from mdio.cli.workers import chosen_executor, launched_rank, launched_ranks, one_parser_message
 from mdio.core.errors import MdioError, MissingExtensionError, PlanError
 from mdio.core.words import did_you_mean, without_passwords
 
@@ -93,7 +93,7 @@ def _hint_at_commands(option: str) -> str:
 
 
 def _has_option(command: str, option: str) -> bool:
-    return option in _command(_parser(command, alone=True), command)._option_string_actions
+    return option in _command_parser(_parser(command, only=True), command)._option_string_actions
 
 
 def examples() -> str:
@@ -269,8 +269,10 @@ COMMANDS = {
 """Each is a module of `mdio.cli` with ``setup(parser)``, ``run(args)`` (``run(args, executor)`` if
 it has the options of `add_workers`), and, if ``--help`` shows only some options, ``COMMON``."""
 
-RANK_SAFE_COMMANDS = ("info", "model", "cache")
-"""Commands that every rank of MPI may run."""
+RANK_0_COMMANDS = ("info", "model")
+"""Commands that rank 0 of MPI runs alone, if there are several ranks."""
+ANY_RANK_COMMANDS = ("cache",)
+"""Commands that every rank may run: each node has its own cache."""
 ALL_COMMANDS = "*"
 """Stands for all commands."""
 
@@ -424,8 +426,10 @@ def _run(words: list[str]) -> int:
                     command_parser = action.choices[getattr(args, action.dest)]
             hint = hint_for(unknown[0], command_parser)
             command_parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        if args.command in RANK_0_COMMANDS and launched_rank(words) > 0:
+            return 0
         uses_mpi = getattr(args, "executor", None) == "mpi" or getattr(args, "mpi", False)
-        is_safe = uses_mpi or args.command in RANK_SAFE_COMMANDS
+        is_safe = uses_mpi or args.command in (*RANK_0_COMMANDS, *ANY_RANK_COMMANDS)
         if not is_safe and (n_ranks := launched_ranks()) > 1:
             parser.error(
                 f"{n_ranks} MPI ranks were started, and each would do all of the work; "

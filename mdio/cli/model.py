@@ -8,10 +8,10 @@ from statistics import median
 from typing import Any
 
 from mdio.advisor.closed_form import predict, reference_workload
-from mdio.advisor.fit import fit_profile, read_timings, residuals
+from mdio.advisor.fit import fit_profile, known_cores, read_timings, residuals, rows_of_executor
 from mdio.advisor.profile import GATHERS, LAYOUTS, NAMES, load_profile, save_profile
 from mdio.analysis.results import check_output
-from mdio.cli.common import add, check_apart, positive, positives, print_json
+from mdio.cli.common import add, check_apart, positive, positives, print_json, print_notes
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,10 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(fit, "csv CSV", "timings: scaling.csv of mdio bench scaling, or its columns")
     fit.add_argument("-o", "--out", metavar="PROFILE.toml", required=True)
     fit.add_argument("--name", help="name of the machine (default: as in the table)")
-    add(fit, "--cores-per-node N", "default: guessed from the table", positive)
+    text = "fit the rows of this executor (default: the only one in the table, or mpi)"
+    add(fit, "--executor NAME", text)
+    text = "default: as in the table, or guessed from its numbers of ranks"
+    add(fit, "--cores-per-node N", text, positive)
     text = f"profile of the priors: a file, {' or '.join(NAMES)} (default: comet)"
     add(fit, "--prior PROFILE", text)
     add(fit, "--json", "print one JSON object")
@@ -42,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 def _fit(args: argparse.Namespace) -> int:
     check_output(args.out, (".toml",))
     check_apart([args.csv, args.prior], args.out)
-    rows = read_timings(args.csv)
+    rows, notes = rows_of_executor(read_timings(args.csv), args.csv, args.executor)
     profile = fit_profile(
         rows,
         name=args.name or rows[0].machine or "unnamed",
@@ -51,6 +54,10 @@ def _fit(args: argparse.Namespace) -> int:
         base=load_profile(args.prior) if args.prior else None,
     )
     save_profile(profile, args.out)
+    if args.cores_per_node is None and known_cores(rows) is None:
+        assumed = f"{profile.cores_per_node} cores a node are assumed"
+        notes.append(f"{assumed}: {args.csv} has no column cores; --cores-per-node says it")
+    print_notes("model", notes)
     table = [
         {
             **{n: getattr(fit.row, n) for n in ("layout", "gather", "workload_x", "n_ranks")},

@@ -40,11 +40,12 @@ def _overview(plan: LayoutPlan) -> dict[str, str]:
     if plan.arrays:
         rows |= _placement(plan)
     size = human_nbytes(plan.nbytes)
+    padded = ", without padding" if plan.stripes.alignment_nbytes > 1 else ""
     estimate = plan.compression is not None or plan.is_rounded
     condition = " if the disk is fast" if plan.writing.direct == "auto" else ""
     direct = f"large writes bypass the page cache{condition}"
     return rows | {
-        "size": f"at most {size}" if estimate else size,
+        "size": f"{'at most ' if estimate else ''}{size}{padded}",
         "density": "" if plan.source_density is None else _density(plan, estimate),
         "writing": "rank 0 writes; the other ranks encode" if plan.writing.by_owner else "",
         "direct": direct if plan.writing.direct else "",

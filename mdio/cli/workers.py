@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import (
     AbstractContextManager,
     contextmanager,
-    nullcontext,
     redirect_stderr,
     redirect_stdout,
 )
@@ -35,7 +34,7 @@ ENDED_BY_ROOT_S = 10.0
 """How long other ranks wait after a signal for rank 0 to end the program."""
 
 
-def _launched_rank(words: Sequence[str]) -> int:
+def launched_rank(words: Sequence[str]) -> int:
     """Return this process' rank from the launcher's environment; 0 without MPI."""
     names = RANK_NAMES + ((SLURM_RANK_NAME,) if {"--mpi", "mpi"} & set(words) else ())
     for name in names:
@@ -57,7 +56,7 @@ def one_parser_message(words: Sequence[str]) -> Iterator[None]:
 
     mpi4py is not imported yet, so the rank comes from the launcher's environment.
     """
-    if _launched_rank(words) == 0:
+    if launched_rank(words) == 0:
         yield
         return
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
@@ -82,7 +81,7 @@ def world(option: str) -> Any:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
-        if _launched_rank(["mpi"]) > 0:
+        if launched_rank(["mpi"]) > 0:
             _exit_quietly(1)
         raise MissingExtraError(
             f"{option} needs mpi4py and an MPI ({error}); make mpi builds an environment with both "
@@ -165,10 +164,11 @@ def chosen_executor(args: argparse.Namespace) -> Iterator[Executor]:
 @contextmanager
 def all_ranks(option: str) -> Iterator[Executor]:
     """Yield the ranks of COMM_WORLD, of which rank 0 prints; `option` is the one that needs MPI."""
-    from mdio.core.signals import ending_signals_left_to_rank_0
+    from mdio.core.signals import ending_signals_left_to_rank_0, terminations_raised
     from mdio.parallel.mpi_executor import MPIExecutor
 
     comm = world(option)
-    signals = nullcontext() if comm.rank == 0 else ending_signals_left_to_rank_0(ENDED_BY_ROOT_S)
+    leaves = comm.rank > 0
+    signals = ending_signals_left_to_rank_0(ENDED_BY_ROOT_S) if leaves else terminations_raised()
     with signals, root_speaks(comm), MPIExecutor(comm, to_all=False) as ranks:
         yield ranks

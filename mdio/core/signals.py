@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 TERMINATING = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end a process that does not handle them."""
@@ -15,33 +16,54 @@ ENDING = (signal.SIGINT, *TERMINATING)
 """Signals that handlers of the parent may turn into exceptions."""
 
 
+_received: list[int] = []
+"""Signals that `terminations_raised` has turned into exceptions, while these are on their way."""
+
+
 @contextlib.contextmanager
-def terminations_raised() -> Iterator[None]:
+def terminations_raised(done: str = "") -> Iterator[None]:
     """Turn the signals that end a process into SystemExit, unless other code handles them.
 
-    If code in the block swallows the exception, as a finaliser may, it is raised again at the end.
+    Python swallows the exception if it is raised within a finaliser or a callback of a weak
+    reference, as libraries have them. So loops call `raise_swallowed`, and the end of the block
+    does; `done`: what is then noted of the work.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    received: list[int] = []
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the clean-up
-        received.append(number)
-        raise SystemExit(128 + number)
-
-    unhandled = [number for number in TERMINATING if signal.getsignal(number) == signal.SIG_DFL]
-    for number in unhandled:
-        signal.signal(number, leave)
+    handled: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        usual: dict[int, Any] = dict.fromkeys(TERMINATING, signal.SIG_DFL)
+        usual[signal.SIGINT] = signal.default_int_handler  # raises KeyboardInterrupt
+        handled = {n: handler for n, handler in usual.items() if signal.getsignal(n) == handler}
+    for number in handled:
+        signal.signal(number, _raise)
     try:
         yield
+        if handled:
+            raise_swallowed(done)
     finally:
-        for number in unhandled:
-            signal.signal(number, signal.SIG_DFL)
-    if received:
-        raise SystemExit(128 + received[0])
+        for number, handler in handled.items():
+            signal.signal(number, handler)
+        if handled:
+            _received.clear()
+
+
+def _raise(number: int, _frame: FrameType | None) -> None:
+    if number != signal.SIGINT:
+        signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the clean-up
+    _received.append(number)
+    raise_swallowed()
+
+
+def raise_swallowed(note: str = "") -> None:
+    """Raise the exception of a signal again if work goes on in spite of it.
+
+    To be called between pieces of work in the main thread, not in what cleans up.
+    """
+    if _received and threading.current_thread() is threading.main_thread():
+        is_interrupt = _received[0] == signal.SIGINT
+        end = KeyboardInterrupt() if is_interrupt else SystemExit(128 + _received[0])
+        if note:
+            end.add_note(note)
+        raise end
 
 
 @contextlib.contextmanager

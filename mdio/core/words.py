@@ -83,7 +83,8 @@ def nbytes_from(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if match is None:
         raise ValueError(f"{text!r} is not a size; write it as 4M or 1048576")
-    nbytes = round(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+    power = " KMGT".index(match[2].upper() or " ")
+    nbytes = round(float(match[1]) * (1 << 10 * power))
     if nbytes < 1:
         raise ValueError(f"{text!r} is less than one byte")
     return nbytes
@@ -155,13 +156,24 @@ def without_passwords(text: str) -> str:
     return PASSWORD.sub(lambda match: f"{match[1] or ''}***@", text) if "@" in text else text
 
 
-def notes_by_label(notes: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return the notes on several trajectories, each once, with the labels to which it applies."""
-    labels_of: dict[str, list[str]] = {}
+def notes_by_label(
+    notes: Mapping[str, Sequence[str]], paths: Mapping[str, object]
+) -> tuple[str, ...]:
+    """Return the notes on several trajectories, each once, with the labels to which it applies.
+
+    `paths`: of the trajectories. Notes that differ only in these are one, without them.
+    """
+    named: dict[str, list[tuple[str, str]]] = {}
     for label, own_notes in notes.items():
         for note in own_notes:
-            labels_of.setdefault(note, []).append(label)
-    return tuple(f"{_of_labels(labels, len(notes))}: {note}" for note, labels in labels_of.items())
+            path = str(paths[label])
+            alike = note.removeprefix(f"{path}: ").replace(path, "it")
+            named.setdefault(alike, []).append((label, note))
+    return tuple(
+        f"{_of_labels([label for label, _ in own], len(notes))}: "
+        f"{own[0][1] if len(own) == 1 else alike}"
+        for alike, own in named.items()
+    )
 
 
 def _of_labels(labels: Sequence[str], n_labels: int) -> str:

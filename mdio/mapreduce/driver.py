@@ -27,7 +27,7 @@ from mdio.analysis.plan import Request, Trajectory
 from mdio.analysis.work import Progress
 from mdio.core.errors import PlanError, WorkerDiedError
 from mdio.core.options import build_parts, takes_options
-from mdio.core.signals import terminations_raised
+from mdio.core.signals import raise_swallowed, terminations_raised
 from mdio.core.timing import Stopwatch
 from mdio.layouts.views.opening import ensemble_members
 from mdio.layouts.views.options import CachedReading
@@ -293,6 +293,7 @@ def _run_tasks(
         numbers: list[int] = []
         try:
             for position, result in executor.imap(work, submit(numbers), describe=describe, **more):
+                raise_swallowed()
                 del unfinished[numbers[position]]
                 yield numbers[position], result
             return
@@ -308,7 +309,7 @@ def _map_reduce_on_ranks(
     from mdio.parallel.ranks import Agreement
 
     comm, opened = executor.comm, list(job.plans.values())
-    agreement = Agreement(comm, list)
+    agreement = Agreement(comm, lambda: ((), ""))
     stack.callback(agreement.close)
     error: Exception | None = None
     folder = None

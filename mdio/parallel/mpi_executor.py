@@ -11,13 +11,14 @@ program after printing its message.
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Self, TypeVar, cast
 
 from mdio.core.errors import BlockError
-from mdio.core.stalls import lost_mount
+from mdio.core.signals import raise_swallowed
 from mdio.parallel.executors import Executor, item_error, with_prefetch
 from mdio.parallel.pool import picklable
 from mdio.parallel.ranks import FORWARD_S, SMALL_NBYTES, RankRun, WorkQueue, abort
@@ -90,6 +91,11 @@ class MPIExecutor(Executor):
     def rank(self) -> int:
         """Number of this rank."""
         return int(self._comm.rank)
+
+    @property
+    def place(self) -> str:
+        """`` (rank 2 on node7)``, for messages."""
+        return f" (rank {self.rank} on {os.uname().nodename})"
 
     @property
     def comm(self) -> Any:
@@ -230,9 +236,10 @@ class MPIExecutor(Executor):
             if run.stopped():
                 return
             try:
+                raise_swallowed()
                 result = func(item)
             except Exception as cause:
-                run.fail(number, item_error(f"{describe(item)}{lost_mount(cause)}", cause))
+                run.fail(number, item_error(f"{describe(item)}{self.place}", cause))
                 return
             except BaseException as cause:
                 if is_root and self._entered:
@@ -248,6 +255,7 @@ class MPIExecutor(Executor):
             for number, other in run.received_results():
                 yield number, other
                 nap = Nap()
+            raise_swallowed()
             nap.take()
 
     def close(self) -> None:

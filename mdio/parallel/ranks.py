@@ -189,12 +189,16 @@ class Agreement:
 
     `comm`: an mpi4py intracommunicator; it is duplicated, so that its messages are not mixed
     up with those of other calls. `unfinished`: returns the files to remove before the
-    program is ended, the output's own first; may be empty. `grace_s`: how long a rank that has
-    failed waits for the others before it ends the program.
+    program is ended, the output's own first, and what the message then says of those that are kept;
+    both may be empty. `grace_s`: how long a rank that has failed waits for the others before it
+    ends the program.
     """
 
     def __init__(
-        self, comm: Any, unfinished: Callable[[], Sequence[Path]], grace_s: float = 5.0
+        self,
+        comm: Any,
+        unfinished: Callable[[], tuple[Sequence[Path], str]],
+        grace_s: float = 5.0,
     ) -> None:
         self._comm = comm.Dup()
         self._unfinished = unfinished
@@ -238,7 +242,7 @@ class Agreement:
         """Remove unfinished files, print the error once, and end the whole program."""
         from mpi4py import MPI
 
-        unfinished = self._unfinished()
+        unfinished, kept = self._unfinished()
         reports = is_ours and not unfinished
         for number, path in enumerate(unfinished):
             try:
@@ -247,7 +251,7 @@ class Agreement:
             except OSError:  # another rank removed it, or it was never made
                 continue
         if reports:
-            abort(self._comm, error)
+            abort(self._comm, BlockError(f"{error}; {kept}") if kept else error)
         time.sleep(4 * FORWARD_S)  # until the rank that removed the first file has printed it
         sys.stderr.flush()
         MPI.COMM_WORLD.Abort(1)

@@ -9,6 +9,7 @@ import pytest
 from mdio.advisor.closed_form import predict, reference_workload
 from mdio.advisor.profile import LAYOUTS, load_profile
 from mdio.cli.main import main
+from mdio.parallel.executors import available_cores
 
 CSV = Path(__file__).parents[2] / "bench/paper/published/comet_rmsd.csv"
 
@@ -94,7 +95,7 @@ def test_what_bench_scaling_wrote_can_be_fitted(adk, tmp_path, capsys):
     assert main(["bench", "scaling", str(adk["dcd"]), *words]) == 0
     table, profile = tmp_path / "scaling.csv", tmp_path / "mine.toml"
     found = out_json(capsys, "model", "fit", table, "-o", profile, "--json")
-    assert found["n_rows"] == 2
+    assert (found["n_rows"], found["cores_per_node"]) == (2, available_cores())
     words = ["model", "predict", profile, "--layout", "dcd", "--gather", "blocking", "--ranks", "1"]
     (row,) = out_json(capsys, *words, "--json")["rows"]
     assert 0 < row["t_total_s"] < 10
@@ -126,13 +127,42 @@ def test_errors_are_one_line(tmp_path, monkeypatch, capsys, words, code, told):
     assert err.count("\n") == 1
 
 
-def test_executors_are_fitted_one_at_a_time(tmp_path, capsys):
-    table = tmp_path / "scaling.csv"
-    row = "segments,none,1,1,10,2,8"
-    heads = "layout,gather,workload_x,n_ranks,t_total_max_s,t_comp_mean_s,t_io_mean_s,executor"
-    table.write_text(f"{heads}\n{row},serial\n{row},processes\n")
-    assert main(["model", "fit", str(table), "-o", str(tmp_path / "p.toml")]) == 1
-    assert "processes after serial in line 2" in capsys.readouterr().err
+HEADS = "layout,gather,workload_x,n_ranks,t_total_max_s,t_comp_mean_s,t_io_mean_s,executor"
+
+
+def test_one_executor_of_a_table_is_fitted(tmp_path, capsys):
+    table, profile = tmp_path / "scaling.csv", tmp_path / "p.toml"
+    rows = "".join(
+        f"segments,{gather},1,{n},{seconds / n},{2 / n},{seconds / n - 3 / n},{name}\n"
+        for name, gather, seconds in (("processes", "none", 10), ("mpi", "blocking", 20))
+        for n in (1, 2)
+    )
+    table.write_text(f"{HEADS},cores\n" + rows.replace("\n", ",8\n"))
+    words = ["model", "fit", str(table), "-o", str(profile), "--json"]
+    for more, seconds in (([], 20), (["--executor", "mpi"], 20), (["--executor", "processes"], 10)):
+        assert main([*words, *more]) == 0
+        told = capsys.readouterr()
+        found = json.loads(told.out)
+        assert [row["measured_s"] for row in found["residuals"]] == [seconds, seconds / 2]
+        assert found["cores_per_node"] == 8
+        assert told.err == ("" if more else told.err) and told.err.count("\n") == (not more)
+        assert more or "to the rows of mpi, one of the executors mpi and processes" in told.err
+    assert main([*words, "--executor", "dask"]) == 1
+    assert "no row of the executor dask, but of mpi and processes" in capsys.readouterr().err
+    table.write_text(table.read_text().replace("mpi", "serial"))
+    assert main(words) == 1
+    assert "of the executors processes and serial; give one of them" in capsys.readouterr().err
+
+
+def test_assumed_cores_are_told(tmp_path, capsys):
+    table, profile = tmp_path / "scaling.csv", tmp_path / "p.toml"
+    table.write_text(f"{HEADS}\nsegments,none,1,1,10,2,8,serial\n")
+    words = ["model", "fit", str(table), "-o", str(profile)]
+    assert main(words) == 0
+    told = capsys.readouterr()
+    assert "24 cores a node are assumed" in told.err and "--cores-per-node" in told.err
+    assert main([*words, "--cores-per-node", "4"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_a_node_of_one_core_slows_nothing_down():

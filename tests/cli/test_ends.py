@@ -1,6 +1,7 @@
 """How commands end: interrupted, out of memory, with a password or half an address."""
 
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -32,6 +33,48 @@ def test_interrupted_while_importing(name):
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 130
     assert done.stderr.count("\n") == 1 and "interrupted" in done.stderr
+
+
+SWALLOWED = """
+import os, sys, weakref
+from mdio.converters.strategies.conversion import Conversion
+
+number, last = int(sys.argv[1]), sys.argv[2] == "last"
+name = "_note" if not last else "_check"
+former = getattr(Conversion, name)
+
+class Held:
+    pass
+
+def ended(*arguments):
+    former(*arguments)
+    held = Held()
+    keeper = weakref.ref(held, lambda _: os.kill(os.getpid(), number))
+    del held
+
+setattr(Conversion, name, ended)
+from mdio.cli.main import main
+sys.exit(main(["convert", *sys.argv[3:]]))
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("name", ["a.zarr", "a.h5md"])
+@pytest.mark.parametrize("more", [(), ("-w", "2")])
+def test_a_signal_is_not_lost_in_a_callback(adk, tmp_path, name, more, number, code):
+    def run(when):
+        words = [*[str(adk["dcd"])] * 4, str(tmp_path / name), "--overlap", "keep-all", *more]
+        words += ["--resume"] * (when == "last")
+        program = [sys.executable, "-c", SWALLOWED, str(int(number)), when, *words]
+        done = subprocess.run(program, capture_output=True, text=True, check=False)
+        assert done.returncode == code and "Exception ignored" in done.stderr, done.stderr
+        return done.stderr.splitlines()[-1]
+
+    assert "are kept in" in run("first")
+    assert not (tmp_path / name).exists()
+    end = run("last")  # past the last piece of work
+    assert end.endswith(f"{tmp_path / name} is complete")
+    assert mdio.verify(tmp_path / name).ok
 
 
 SECRET = "s3cr/et"

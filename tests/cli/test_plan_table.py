@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 from suites.outputs import as_options
 
+from mdio.cli.main import main
 from mdio.cli.plan_table import plan_table
 from mdio.converters.convert import convert
 from mdio.core.frames import TrajectoryInfo
+from mdio.core.words import human_nbytes
 from mdio.layouts.plan import (
     ArrayPlan,
     FieldPlan,
@@ -28,7 +30,7 @@ work         21 pieces of 208 frames
 writes       183 in 1 file
 stripes      1.0 MiB over 8 targets
 alignment    chunks begin on stripes, 1.2% padding
-size         171.7 MiB
+size         171.7 MiB, without padding
 
 group       array      atoms       chunk       bytes  chunks
 trajectory  positions  3,341  26 x 3,341  1018.0 KiB     162
@@ -112,3 +114,13 @@ def test_a_table_of_any_plan_has_a_row_an_array():
     assert "size         at most 172.0 MiB" in lines
     cells = " ".join(lines[-1].split())
     assert cells == "trajectory positions 3,341 64 x 3,341 2.4 MiB 66"
+
+
+def test_summary_and_plan_tell_of_padding(adk, tmp_path, capsys):
+    """An aligned file begins with a stripe for the head, and has empty ends of stripes."""
+    out = tmp_path / "a.h5md"
+    words = ["convert", str(adk["dcd"]), str(out), "--stripe-size", "1M"]
+    assert main([*words, "--dry-run"]) == 0
+    assert "MiB, without padding\n" in capsys.readouterr().out
+    assert main(words) == 0
+    assert f"({human_nbytes(out.stat().st_size)} with padding) in" in capsys.readouterr().out

@@ -206,3 +206,54 @@ def test_what_is_kept_is_told_where_a_signal_ends_all_ranks(adk, tmp_path, name,
     assert found == 0, err
     assert mdio.open(tmp_path / "a.zarr").info.n_frames == 12 * 98
     assert "a.zarr.mdio" not in " ".join(path.name for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("name", "code"), [("TERM", 143), ("INT", 130)])
+@pytest.mark.parametrize("how", [(), ("--mpio",), ("--collective",)])
+def test_a_signal_is_not_lost_in_a_callback(adk, tmp_path, how, name, code):
+    words = ("convert", *[adk["dcd"]] * 4, tmp_path / "a.h5md", "--mpi", "--quiet", *how)
+    words += ("--overlap", "keep-all", "--chunk-frames", "2", "--stripe-size", "64K")
+    found, text, err = run_under_mpi(2, CHECKS / "faulty/run_swallowed.py", 3, name, *words)
+    assert (found, text) == (code, ""), err
+    assert "Exception ignored" in err
+    line = next(line for line in err.splitlines() if line.startswith("mdio"))
+    assert "are kept in" in line and "--resume" in line, err
+    found, _, err = run_under_mpi(2, *CLI, *words, "--resume")
+    assert found == 0 and "taken from an earlier run" in err, err
+    assert mdio.open(tmp_path / "a.h5md").info.n_frames == 4 * 98
+    assert mdio.verify(tmp_path / "a.h5md").ok
+
+
+def test_a_signal_to_all_ranks_ends_an_analysis(adk, tmp_path):
+    words = ("analyze", "rmsd", adk["dcd"], "-s", adk["psf"], "--select", "name CA", "--mpi")
+    killed = (CHECKS / "faulty/run_killed.py", 0, 1, "TERM")
+    code, text, err = run_under_mpi(2, *killed, *words, "-o", tmp_path / "a.csv")
+    assert (code, text) == (143, ""), err
+    assert err.count("mdio: ended by a signal") == 1, err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("how", ["--mpio", "--collective"])
+def test_many_replicas_through_parallel_hdf5(adk, tmp_path, how):
+    """By all ranks one after the other, where each rank would take whole ones otherwise."""
+    sources = {f"r{number}": tmp_path / f"r{number}.dcd" for number in range(8)}
+    for path in sources.values():
+        path.symlink_to(adk["dcd"])
+    out = tmp_path / "all.h5md"
+    words = ("convert", *sources.values(), out, "--ensemble", "--mpi", how, "-s", adk["psf"])
+    code, said, err = run_under_mpi(2, *CLI, *words)
+    assert code == 0 and said.count("2 workers") == 8, said + err
+    with mdio.open(adk["dcd"]) as source:
+        want = source.read(0, 98).positions
+    for label in sources:
+        with mdio.open(out, group=label) as replica:
+            assert np.array_equal(replica.read(0, 98).positions, want)
+
+
+def test_rank_0_alone_tells_what_is_in_a_file(adk):
+    for words in (("info", adk["dcd"]), ("model", "predict", "comet", "--ranks", "24")):
+        code, one, err = run_under_mpi(1, *CLI, *words)
+        assert (code, err) == (0, "")
+        assert run_under_mpi(3, *CLI, *words) == (0, one, "")
+    code, said, err = run_under_mpi(3, *CLI, "info", "none.xtc")
+    assert (code, said, err.count("none.xtc")) == (1, "", 1), err

@@ -2,6 +2,7 @@
 
 import MDAnalysis as mda
 import numpy as np
+import pytest
 
 import mdio
 from mdio.cli.main import main
@@ -54,3 +55,18 @@ def test_what_a_native_file_does_not_record_is_told_once(adk, tmp_path):
     found = mdio.verify(out, adk["dcd"])
     assert not found.ok
     assert sum("does not record --pbc" in problem for problem in found.bad) == 1
+
+
+@pytest.mark.parametrize("name", ["a.h5md", "a.zarr", "a.segments"])
+def test_damage_is_told_with_its_way_out(adk, tmp_path, capsys, name):
+    out = tmp_path / name
+    mdio.convert(adk["dcd"], out)
+    files = [path for path in out.rglob("*") if path.is_file()] if out.is_dir() else [out]
+    largest = max(files, key=lambda path: path.stat().st_size)
+    data = bytearray(largest.read_bytes())
+    data[len(data) // 2] ^= 1
+    largest.write_bytes(data)
+    assert main(["verify", str(out)]) == 1
+    told = capsys.readouterr().out
+    assert "convert the source again" not in told
+    assert f"`mdio repair {out} --against {adk['dcd']}` writes it again" in told

@@ -3,6 +3,7 @@
 Every target has a former output, which stays as it was.
 """
 
+import os
 import time
 from pathlib import Path
 
@@ -21,6 +22,7 @@ WORDS = {
     "zarr": ("--chunk-frames", "26"),
 }
 LIMIT_S = 30
+NODE = os.uname().nodename
 
 
 @pytest.fixture
@@ -54,14 +56,14 @@ def test_a_full_disk_on_one_rank(adk, former, target):
     program = (CHECKS / "faulty/run_limited.py", 2, 300_000, "convert", *[adk["dcd"]] * 8)
     err = fail(former, 4, *program, former, "--mpi", "--force", *WORDS.get(target, ()))
     assert former.name in err and ("too large" in err or "larger than the limit" in err)
-    assert "(rank 2)" in err
+    assert f"(rank 2 on {NODE})" in err
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_source_that_one_rank_cannot_read(adk, former, target):
     program = (CHECKS / "faulty/run_blind.py", 1, adk["dcd"], "convert", *[adk["dcd"]] * 8)
     err = fail(former, 3, *program, former, "--mpi", "--force", *WORDS.get(target, ()))
-    assert str(adk["dcd"]) in err and "(rank 1)" in err
+    assert str(adk["dcd"]) in err and f"(rank 1 on {NODE})" in err
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -75,4 +77,20 @@ def test_a_corrupt_frame_met_by_rank_3(adk, former, target, tmp_path_factory):
     sources[7 if target == "dcd" or "parts" in target else 3] = bad  # within a piece of rank 3
     words = (*sources, former, "--mpi", "--force", *WORDS.get(target, ()))
     err = fail(former, 4, *CLI, "convert", *words)
-    assert "bad.xtc" in err and "frame" in err and "(rank 3)" in err
+    assert "bad.xtc" in err and "frame" in err and f"(rank 3 on {NODE})" in err
+
+
+@pytest.mark.parametrize("command", ["analyze", "mapreduce", "verify"])
+def test_work_on_a_source_that_one_rank_cannot_read(adk, tmp_path, command):
+    top = ("-s", adk["psf"], "-o", tmp_path / "a.npz")
+    words = {
+        "analyze": ("analyze", "rmsd", adk["dcd"], *top, "--select", "name CA"),
+        "mapreduce": ("mapreduce", "mapreduce.programs:Windows", adk["dcd"], *top),
+        "verify": ("verify", adk["dcd"]),
+    }[command]
+    program = (CHECKS / "faulty/run_blind.py", 1, adk["dcd"], *words, "--mpi", "-q")
+    code, said, err = run_under_mpi(2, *program)
+    assert (code, said) == (1, ""), err
+    assert err.count("mdio ") == 1 and str(adk["dcd"]) in err, err
+    assert f"(rank 1 on {NODE}): " in err
+    assert list(tmp_path.iterdir()) == []

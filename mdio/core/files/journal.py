@@ -30,8 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import OutputError
-from mdio.core.files.marks import is_own_record, manifest_in, open_regular
-from mdio.core.files.turns import TEMPORARY, Leftover, leftovers
+from mdio.core.files.marks import is_own_record, manifest_in, open_regular, parts_folder
+from mdio.core.files.turns import TEMPORARY, Leftover, leftovers, temporary_for
 from mdio.core.files.writing import flush, write_all
 from mdio.core.kernels import crc32c
 from mdio.core.words import human_nbytes
@@ -46,6 +46,9 @@ FLUSH_INTERVAL_S = 30.0
 shared file system, and takes longer the more was written."""
 MARK = "flushed"
 """Key of a mark: the run of records before it that are flushed."""
+MEMBERS, IN_PARTS = "members", "in_parts"
+"""Keys of the first record of an ensemble: the names under which its trajectories lie in the
+temporary, or, if the other is true, in that of the folder of parts."""
 RESERVED_NBYTES = 64 << 10
 """Zeros reserved behind the records, so that more can be written on a full disk."""
 MAX_CLOSE_WAIT_S = 2.0
@@ -235,7 +238,9 @@ class Unfinished:
     values: Mapping[str, Any]
     """As `Journal.values`."""
     n_frames: int
-    """Frames that are stored."""
+    """Frames that are stored; of an ensemble, those of trajectories that are not whole."""
+    n_whole: int = 0
+    """Trajectories of an ensemble that are whole."""
 
     @property
     def text(self) -> str:
@@ -245,10 +250,28 @@ class Unfinished:
         owner = self.temporary.name[match.end(1) :]
         beside = self.temporary.parent.glob(f".{escape(match[1])}*{escape(owner)}")
         nbytes = sum(map(allocated_nbytes, beside))
-        n_frames = self.values.get("n_frames", 0)
-        total = f" of {n_frames:,}" if n_frames else ""  # 0 for an ensemble, where it is unknown
+        return f"{self._what} ({human_nbytes(nbytes)}) are kept in {self.temporary}"
+
+    @property
+    def _what(self) -> str:
+        members = self.values.get(MEMBERS)
+        if members is None:
+            return f"{self.n_frames:,} of {self.values['n_frames']:,} frames"
+        whole = f"{self.n_whole:,} of {len(members):,} trajectories"
+        frames = f"{self.n_frames:,} frames"
+        if not self.n_whole:
+            return frames
+        return f"{whole} and {frames} of others" if self.n_frames else whole
+
+    @property
+    def advice(self) -> str:
+        """The end of the message of a run that leaves it, with the ways out.
+
+        Other ranks still add to trajectories of an ensemble.
+        """
         return (
-            f"{self.n_frames:,}{total} frames ({human_nbytes(nbytes)}) are kept in {self.temporary}"
+            f"{'at least ' if MEMBERS in self.values else ''}{self.text}: use --resume to "
+            "continue, --force to start over (resume=True or force=True in Python)"
         )
 
     def compare(self, goal: Path, identity: Mapping[str, Any]) -> None:
@@ -277,10 +300,29 @@ def find_unfinished(temporary: Path) -> Unfinished | None:
     manifest = manifest_in(temporary)  # after an exchange, the former output has this name
     if not records or not isinstance(records[0].values.get("n_frames"), int):
         return None
-    if manifest is not None and manifest["uuid"] != records[0].values.get("uuid"):
+    values = records[0].values
+    if manifest is not None and manifest["uuid"] != values.get("uuid"):
         return None
+    if MEMBERS in values:
+        return _unfinished_ensemble(temporary, values)
     stored = {record.first: record.n_frames for record in records[1:]}
-    return Unfinished(temporary, records[0].values, sum(stored.values())) if stored else None
+    return Unfinished(temporary, values, sum(stored.values())) if stored else None
+
+
+def _unfinished_ensemble(temporary: Path, values: Mapping[str, Any]) -> Unfinished | None:
+    """Return the unfinished ensemble at `temporary`; None if no frame of it is stored.
+
+    What is there is counted, since whoever keeps the journal learns late what others have made.
+    """
+    match = TEMPORARY.fullmatch(temporary.name)
+    assert match is not None
+    folder = temporary
+    if values.get(IN_PARTS):
+        folder = temporary_for(parts_folder(temporary.with_name(match[1])), temporary)
+    n_whole = sum(os.path.lexists(folder / name) for name in values[MEMBERS])
+    parts = map(find_unfinished, folder.glob(".*.tmp"))
+    n_frames = sum(part.n_frames for part in parts if part is not None)
+    return Unfinished(temporary, values, n_frames, n_whole) if n_frames or n_whole else None
 
 
 def unfinished_in(left: Leftover) -> Iterator[Unfinished]:

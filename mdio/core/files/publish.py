@@ -24,9 +24,16 @@ from mdio.core.files.marks import PARTS_MARKER, final_parts_folder, is_output, p
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.replacing import put_in_place, take_over, tidy
 from mdio.core.files.store import is_remote, store_at, to_path
-from mdio.core.files.turns import TEMPORARY, Claim, State, longest_name, state_at
+from mdio.core.files.turns import (
+    TEMPORARY,
+    Claim,
+    State,
+    is_inside_temporary,
+    longest_name,
+    state_at,
+)
 from mdio.core.files.writing import INDEX_ENDING, flush, remove
-from mdio.core.signals import terminations_raised
+from mdio.core.signals import raise_swallowed, terminations_raised
 
 if TYPE_CHECKING:
     from mdio.core.files.remote.uploading import Upload
@@ -283,7 +290,7 @@ def publish(
     former_state = former_state or state_at(goal)
     if not resume:
         refuse_unfinished(goal, goal if upload is None else upload.goal)
-    with terminations_raised():
+    with terminations_raised(f"{target} is complete"):
         with output_errors(goal):
             claim = Claim(goal)
         temporary = claim.name(goal)
@@ -292,6 +299,7 @@ def publish(
                 if resume and identity is not None:
                     take_over(claim, goal, identity)
                 yield temporary
+                raise_swallowed()
                 written = [path for path in beside if os.path.lexists(claim.name(path))]
                 if in_parts:
                     written.append(final_parts_folder(claim.name(parts), goal))
@@ -332,14 +340,10 @@ def publish(
                             remove(path)
                     with suppress(OSError):
                         journal_path(temporary).unlink(missing_ok=True)
-                else:
-                    advice = (
-                        f"{unfinished.text}: use --resume to continue, --force to start over "
-                        "(resume=True or force=True in Python)"
-                    )
+                elif not is_inside_temporary(goal):  # of which the publication tells what is kept
                     if isinstance(error, MdioError):
-                        raise type(error)(f"{error}; {advice}") from error
-                    error.add_note(advice)
+                        raise type(error)(f"{error}; {unfinished.advice}") from error
+                    error.add_note(unfinished.advice)
             raise
         finally:
             claim.release()

@@ -91,6 +91,11 @@ def temporary_for(target: Path, temporary: Path) -> Path:
     return _trace(target, match["owner"], "tmp")
 
 
+def is_inside_temporary(path: Path) -> bool:
+    """Return whether `path` lies in a folder that is a temporary of another output."""
+    return any(map(TEMPORARY.fullmatch, path.parent.parts))
+
+
 def _is_at(fd: int, path: Path) -> bool:
     """Return whether `path` is that of the open file."""
     try:

@@ -3,13 +3,16 @@
 import functools
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
+import MDAnalysis as mda
 import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import PSF, XTC
 
 import mdio
+from mdio.analysis.kernels.geometry import RadiusOfGyration
 from mdio.converters.ensemble import convert_members
 from mdio.core.errors import BlockError, SourceError
 from mdio.core.words import notes_by_label
@@ -153,8 +156,32 @@ def test_convert_tells_a_note_once(many):
 
 def test_a_note_that_some_have_says_how_many():
     notes = {"a": ["x", "y"], "b": ["y"], "c": ["y", "z"], "d": ["z"]}
-    assert notes_by_label(notes) == (
+    assert notes_by_label(notes, dict.fromkeys(notes, "path")) == (
         "a: x",
         "3 of 4 replicas (a to c): y",
         "2 of 4 replicas (c to d): z",
     )
+
+
+def test_notes_that_differ_in_the_path_alone_are_one():
+    paths = {label: f"all/{label}" for label in "abc"}
+    notes = {label: [f"{path}: 2 boxes", f"{path} has none"] for label, path in paths.items()}
+    notes["b"].append("all/b: is cut")
+    assert notes_by_label(notes, paths) == (
+        "all 3 replicas: 2 boxes",
+        "all 3 replicas: it has none",
+        "b: all/b: is cut",
+    )
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("suffix", ["zarr", "h5md"])
+def test_guessed_masses_are_told_once(tmp_path, adk, suffix, workers):
+    top, out = tmp_path / "top.pdb", tmp_path / f"all.{suffix}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what a PDB has and a PSF lacks
+        mda.Universe(PSF, str(adk["dcd"])).atoms.write(str(top))
+    mdio.convert_ensemble({f"r{n}": adk["dcd"] for n in range(8)}, out, top=top)
+    result = mdio.analyze(out, kernel=RadiusOfGyration("all"), workers=workers)
+    told = [note for note in result.notes if "has no masses" in note]
+    assert len(told) == 1 and told[0].startswith("all 8 replicas: it has no masses"), told

@@ -1,5 +1,6 @@
 """Ensembles that were interrupted: what was whole is kept, the rest is made."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -29,6 +30,23 @@ ensemble.convert = ended
 from mdio.cli.main import main
 sys.exit(main(["convert", "--ensemble", "a.xtc", "b.xtc", "c.xtc", sys.argv[1], "-s", sys.argv[3]]))
 """
+ENDED_BEFORE_ANY_IS_WHOLE = """
+import os, signal, sys
+from mdio.converters.strategies.conversion import Conversion
+
+number, note = int(sys.argv[2]), Conversion._note
+
+def ended(self, writer, record):
+    note(self, writer, record)
+    os.kill(os.getpid(), number)
+
+Conversion._note = ended
+from mdio.cli.main import main
+from mdio.converters.strategies import write_tasks
+write_tasks.LAG_S = 0.0  # each piece is noted
+words = ["convert", "--ensemble", "a.xtc", "b.xtc", "c.xtc", sys.argv[1], "-s", sys.argv[3]]
+sys.exit(main([*words, "--resume", "--chunk-frames", "5"]))
+"""
 
 
 @pytest.fixture
@@ -41,18 +59,19 @@ def folder(tmp_path, adk, monkeypatch):
 
 
 SOURCES = {label: f"{label}.xtc" for label in STOPS}
+STORAGE = mdio.Storage(chunk_frames=5)
 
 
-def interrupt(out, number):
+def interrupt(out, number, program=ENDED):
     done = subprocess.run(
-        [sys.executable, "-c", ENDED, out, str(int(number)), PSF], capture_output=True, text=True
+        [sys.executable, "-c", program, out, str(int(number)), PSF], capture_output=True, text=True
     )
     assert done.returncode != 0
     return done.stderr
 
 
-def check(out):
-    for label, stop in STOPS.items():
+def check(out, stops=STOPS):
+    for label, stop in stops.items():
         with mdio.open(f"{label}.xtc") as want, mdio.open(out, group=label) as layout:
             assert layout.info.n_frames == stop
             found, expected = layout.read(0, stop), want.read(0, stop)
@@ -67,7 +86,7 @@ def check(out):
 def test_whole_trajectories_are_kept(folder, out, number, workers):
     told = interrupt(out, number)
     assert number == signal.SIGKILL or "--resume" in told
-    with pytest.raises(OutputError, match=f"{out}.* 50 frames .*--resume"):
+    with pytest.raises(OutputError, match=f"{out}.* 2 of 3 trajectories .*--resume"):
         mdio.convert_ensemble(SOURCES, out, top=PSF)
     executor = None if workers is None else mdio.Processes(workers)
     done = mdio.convert_ensemble(SOURCES, out, top=PSF, resume=True, executor=executor)
@@ -78,6 +97,35 @@ def test_whole_trajectories_are_kept(folder, out, number, workers):
     }
     check(out)
     assert not list(folder.glob(".all*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("out", ["all.zarr", "all.h5md"])
+def test_frames_are_kept_before_any_trajectory_is_whole(folder, adk, out, number):
+    mdio.convert(adk["xtc"], "a.xtc", force=True)
+    told = interrupt(out, number, ENDED_BEFORE_ANY_IS_WHOLE)
+    kept = re.escape(str(folder / f".{out}.mdio-"))
+    said = rf" (\d+) frames \([^)]*\) are kept in {kept}[^/]*\.tmp.*--resume"
+    if number != signal.SIGKILL:
+        assert re.search(said, told), told
+        assert told.count("are kept") == 1
+    with pytest.raises(OutputError, match=f"{out}.*{said}") as refused:
+        mdio.convert_ensemble(SOURCES, out, top=PSF, storage=STORAGE)
+    n_frames = int(re.search(said, str(refused.value))[1])
+    assert 0 < n_frames < 98
+    done = mdio.convert_ensemble(SOURCES, out, top=PSF, storage=STORAGE, resume=True)
+    assert f"{n_frames} of 98 frames taken from an earlier run" in done["a"].plan.notes
+    check(out, STOPS | {"a": 98})
+    assert not [path for path in folder.rglob(".*") if not path.name.endswith(".mdio-index")]
+
+
+def test_what_is_whole_and_what_is_not_are_told_apart(folder, adk):
+    mdio.convert(adk["xtc"], "c.xtc", force=True)
+    interrupt("all.zarr", signal.SIGTERM, ENDED.replace("]))", ", '--chunk-frames', '5']))"))
+    told = interrupt("all.zarr", signal.SIGTERM, ENDED_BEFORE_ANY_IS_WHOLE)
+    assert re.search(
+        r"; at least 2 of 3 trajectories and \d\d frames of others \([^)]*\) are kept", told
+    ), told
 
 
 @pytest.mark.parametrize("out", ["all.zarr", "all.h5md"])

@@ -96,8 +96,23 @@ def test_a_full_disk_on_one_rank(adk, tmp_path, rank, how):
     lines = [line for line in err.splitlines() if "a.h5md" in line]
     assert len(lines) == 1, err
     assert "/a.h5md: cannot be written: the file is larger than the limit" in lines[0]
-    left = [path for path in tmp_path.iterdir() if not path.name.startswith(".a.")]
-    assert left == []  # but what can be gone on with
+    left = [path.name for path in tmp_path.iterdir()]
+    assert all(name.startswith(".a.") for name in left)  # what can be gone on with, and is told
+    assert bool(left) == ("frames (" in lines[0]) == ("--resume" in lines[0]), err
+
+
+@needs_mpi
+@pytest.mark.parametrize("how", [(), GZIP])
+def test_what_a_full_disk_leaves_is_told(adk, tmp_path, how):
+    """The first rounds are journalled when a collective write fails, which ends the program."""
+    words = ("convert", *[adk["dcd"]] * 12, tmp_path / "a.h5md", "--mpi", "--chunk-frames", "26")
+    words += ("--collective", *how, *ALONE)
+    err = run_and_fail(3, CHECKS / "faulty/run_limited.py", 1, 20_000_000, *words)
+    (line,) = (line for line in err.splitlines() if "a.h5md" in line)
+    assert "of 1,176 frames (" in line and "are kept in" in line and "--resume" in line
+    code, said, err = run_under_mpi(2, *CLI, *words, "--resume")
+    assert code == 0 and "taken from an earlier run" in said, err
+    assert mdio.verify(tmp_path / "a.h5md").ok
 
 
 @needs_mpi
