@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from mdio.core import kernels
 from mdio.core.boxes import vectors_from_boxes
-from mdio.core.errors import PlanError
+from mdio.core.errors import MdioError, PlanError
 from mdio.core.frames import AtomIndices, FrameBlock, FrameData, Rounding, TrajectoryInfo
 from mdio.core.topology import Residues, find_molecules
 from mdio.core.words import MAX_RUNS, plural, runs_text
@@ -669,7 +670,11 @@ def notes_on_fit(
     if transformed.pbc == "nojump":  # a frame takes all before it, and is cut as the first is
         some, frames = some[:1], range(1)
     numbers = [int(frames[k]) for k in some]
-    found = [n for n in numbers if len(cut.frames(transformed.fitted_atoms(n, steps)))]
+    found = []
+    for number in numbers:
+        with suppress(MdioError):  # who reads all frames tells of those that cannot be read
+            if len(cut.frames(transformed.fitted_atoms(number, steps))):
+                found.append(number)
     if found:
         names = runs_text(runs_from_indices(found), MAX_RUNS)
         notes.append(

@@ -316,3 +316,22 @@ def test_notes_where_the_box_cuts_the_fitted_atoms(tmp_path):
     reference, _ = notes(1, fit_select="resname ALA", fit_reference=7)
     assert "all frames" in reference
     assert notes(2, fit_select="name CA and not resid 2 4 5") == []
+
+
+def test_frames_that_cannot_be_read_are_left_to_the_conversion(adk, tmp_path):
+    """With --salvage they are left out; without, the error is that of any conversion."""
+    universe = mda.Universe(adk["psf"], adk["dcd"])
+    with mda.Writer(str(tmp_path / "md.xtc"), universe.atoms.n_atoms) as writer:
+        for _ in universe.trajectory[:6]:
+            universe.dimensions = [200, 200, 200, 90, 90, 90]
+            writer.write(universe.atoms)
+    data = bytearray((tmp_path / "md.xtc").read_bytes())
+    size = len(data) // 6
+    data[size + 100 : 2 * size - 200] = bytes(size - 300)
+    (tmp_path / "md.xtc").write_bytes(data)
+    selection = mdio.Selection(fit="rot+trans", fit_select="name CA")
+    given = {"top": adk["psf"], "selection": selection}
+    with pytest.raises(SourceError):
+        mdio.convert(tmp_path / "md.xtc", tmp_path / "a.zarr", **given)
+    result = mdio.convert(tmp_path / "md.xtc", tmp_path / "a.zarr", salvage=True, **given)
+    assert result.n_frames == 5
