@@ -58,8 +58,8 @@ def convert_ensemble(
     executor, force, progress
         As for `mdio.convert`.
     resume
-        As for `mdio.convert`: whole trajectories, and frames of others, that an earlier run left are
-        kept.
+        As for `mdio.convert`: whole trajectories, and frames of others, that an earlier run has
+        left are kept.
     **options
         As for `mdio.convert`, the same for all.
 
