@@ -544,11 +544,11 @@ class Layout(Closing, ABC):
         """Return the trajectory as a dataset of xarray, which dask reads chunk by chunk.
 
         Variables are ``positions``, ``velocities`` and ``forces`` (frame, atom, axis) and ``box``
-        (frame, edge), if the trajectory has them; only selected frames and atoms are read. The
-        numbers of `frame_data` are in memory, and so are the coordinates: ``time`` (frame), ps, for
-        which the times of all frames are read; ``axis`` and ``edge``; and those of ``name``,
-        ``resid``, ``resname``, ``segid`` (atom) that the trajectory has. Units are those of
-        `FrameBlock`.
+        (frame, edge), if the trajectory has them; only selected atoms are read, of the frames from
+        the first selected one to the last. The numbers of `frame_data` are in memory, and so are
+        the coordinates: ``time`` (frame), ps, for which the times of all frames are read; ``axis``
+        and ``edge``; and those of ``name``, ``resid``, ``resname``, ``segid`` (atom) that the
+        trajectory has. Units are those of `FrameBlock`.
 
         Raises
         ------

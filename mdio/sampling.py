@@ -411,8 +411,10 @@ def _choose_indices(
         return None
     if not isinstance(atoms, str):
         indices = np.asarray(getattr(atoms, "indices", atoms))
+        if indices.dtype == bool and indices.shape == (layout.info.n_atoms,):
+            indices = np.flatnonzero(indices)
         if indices.dtype.kind not in "iu" or not indices.size:
-            raise PlanError("atoms: give one index or more, an AtomGroup or a selection")
+            raise PlanError("atoms: give one index or more, a mask, an AtomGroup or a selection")
         return np.ascontiguousarray(indices, np.int64)
     runs = (layout.manifest or {}).get("group_atoms", {}).get(atoms)
     if runs is not None:

@@ -201,6 +201,7 @@ def test_groups_selections_and_atom_groups_are_the_same_atoms(adk, many):
     stored = [path for path in many if path.suffix in (".zarr", ".h5md")]
     asked = [
         mdio.sample(many, atoms=indices),
+        mdio.sample(many, atoms=np.isin(np.arange(3341), indices)),
         mdio.sample(many, atoms=universe.select_atoms("name CA")),
         mdio.sample(many, atoms="name CA", top=adk["psf"]),
         mdio.sample(stored, atoms="ca"),

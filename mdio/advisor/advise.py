@@ -203,7 +203,9 @@ def advise(
             passes=passes,
             profile=profile,
             cache=forecast_options.cache,
-            nodes=forecast_options.nodes or max(1, len({share.node for share in shares})),
+            nodes=max(1, len({share.node for share in shares}))
+            if forecast_options.nodes is None
+            else forecast_options.nodes,
         )
 
         def forecast_source(measurements: Measurements) -> Total:
