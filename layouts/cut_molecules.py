@@ -95,14 +95,17 @@ class CutMolecules:
         """What makes molecules whole, for notes."""
         return MAKE_WHOLE_BEFORE if self.was_rotated else MAKE_WHOLE
 
-    def note(self, frames: Sequence[int], n_frames: int) -> str:
-        """Return the note on some of the frames analysed, in which the box cuts molecules."""
+    def note(self, frames: Sequence[int], n_frames: int, *, per_frame: bool) -> str:
+        """Return the note on some of the frames analysed, in which the box cuts molecules.
+
+        `per_frame`: whether each frame has values of its own.
+        """
         names = runs_text(runs_from_indices(np.unique(frames)), MAX_RUNS)
         more = "" if self.knows_residues else f"; {NOT_ALL}"
+        which = "values there are wrong" if per_frame else "values over all frames are wrong"
         return (
             f"the box cuts molecules in {len(frames):,} of {plural(n_frames, 'frame')} ({names}): "
-            f"neighbouring atoms lie on two sides of it, so that values there are wrong{more}; "
-            f"{self.way_out}"
+            f"neighbouring atoms lie on two sides of it, so that {which}{more}; {self.way_out}"
         )
 
     def notes_on_reference(self, number: int, frame: FrameBlock) -> tuple[str, ...]:

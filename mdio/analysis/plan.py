@@ -122,7 +122,8 @@ class Plan:
         if result.of_frames is None:  # else they are lags
             notes += notes_on_times(result.time, result.frame)
         if prepared.cut is not None and cut:
-            notes.append(prepared.cut.note(cut, result.n_frames))
+            note = prepared.cut.note(cut, result.n_frames, per_frame=result.per_frame)
+            notes.append(note)
         result.notes = tuple(dict.fromkeys(notes))
         return result
 

@@ -78,6 +78,8 @@ def test_frames_that_are_cut_are_told_of(cut, kernel, workers):
     result = mdio.analyze(path, top=PSF, kernel=kernel, select="protein", workers=workers)
     assert named(result.notes) == len(frames)
     assert any("--pbc whole" in note for note in result.notes)
+    over_all = any("values over all frames are wrong" in note for note in result.notes)
+    assert over_all == (kernel == "rmsf")
     some = mdio.analyze(path, top=PSF, kernel=kernel, select="protein", step=3)
     assert named(some.notes) == len([frame for frame in frames if frame % 3 == 0])
 
