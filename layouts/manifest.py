@@ -69,12 +69,22 @@ _OPTIONAL: Mapping[str, type | tuple[type, ...]] = {
 
 
 def treatment(manifest: Mapping[str, Any] | None, option: str) -> Any:
-    """Return the value of ``pbc``, ``center`` or ``fit`` with which an output's frames were made.
+    """Return the value of ``pbc`` or ``fit`` with which frames were made, here or in the source.
 
     None where it was not given, and of files that have no manifest.
     """
-    transformed = (manifest or {}).get("source", {}).get("transformed") or {}
-    return transformed.get(option)
+    return treatments((manifest or {}).get("source")).get(option)
+
+
+def treatments(source: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return all values of ``pbc`` and ``fit`` with which the frames of an output were made.
+
+    `source`: of its manifest, which also has those of the source's own conversion.
+    """
+    source = source or {}
+    given = (source.get("transformed") or {}).items()
+    values = {name: value for name, value in given if name in ("pbc", "fit") and value is not None}
+    return {**source.get("treated", {}), **values}
 
 
 def runs_from_indices(indices: ArrayLike) -> list[list[int]]:

@@ -30,6 +30,7 @@ from mdio.core.topology import Topology
 from mdio.layouts.base import Layout
 from mdio.layouts.continuation import Continuation
 from mdio.layouts.foreign.universe import topology_of
+from mdio.layouts.manifest import treatments
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import output_suffixes
 from mdio.layouts.views.view import ViewLayout
@@ -96,6 +97,7 @@ def output_meta(
     the output stores it. `unreadable`: runs of frames left out since they cannot be read.
     `stretches`: those that may be several frames.
     """
+    treated = treatments(source.source)
     prints = [fingerprint(path) for path in paths]
     files = {"path": prints[0]["path"], "files": prints} if len(prints) > 1 else {}
     files = prints[0] if len(prints) == 1 else files  # frames in memory have no file
@@ -108,6 +110,7 @@ def output_meta(
             "n_frames": source.n_frames,
             "n_atoms": source.n_atoms,
             "transformed": transformed,
+            **({"treated": treated} if treated else {}),
             **({"lost": [asdict(one) for one in source.lost]} if source.lost else {}),
             **({} if joined is None else {"joined": joined}),
             **({"opened": opened} if opened else {}),

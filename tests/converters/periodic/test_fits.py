@@ -15,6 +15,7 @@ from mdio.cli.main import main
 from mdio.converters.periodic import TransformedLayout
 from mdio.core import kernels
 from mdio.core.errors import PlanError, SourceError
+from mdio.layouts.manifest import treatment
 
 CA = "name CA"
 FIT = {"fit": "rot+trans", "fit_select": CA}
@@ -335,3 +336,16 @@ def test_frames_that_cannot_be_read_are_left_to_the_conversion(adk, tmp_path):
         mdio.convert(tmp_path / "md.xtc", tmp_path / "a.zarr", **given)
     result = mdio.convert(tmp_path / "md.xtc", tmp_path / "a.zarr", salvage=True, **given)
     assert result.n_frames == 5
+
+
+def test_what_was_done_to_frames_is_known_after_further_conversions(adk, tmp_path):
+    fitted = mdio.Selection(fit="rot+trans", fit_select="name CA")
+    mdio.convert(adk["dcd"], tmp_path / "a.zarr", top=adk["psf"], selection=fitted, stop=5)
+    mdio.convert(tmp_path / "a.zarr", tmp_path / "b.h5md")
+    mdio.convert(tmp_path / "b.h5md", tmp_path / "c.zarr", select="name CA")
+    for name in ("a.zarr", "b.h5md", "c.zarr"):
+        with mdio.open(tmp_path / name) as layout:
+            _ = layout.info
+            assert treatment(layout.manifest, "fit") == "rot+trans"
+        notes = mdio.analyze(tmp_path / name, kernel=mdio.RMSF("name CA")).notes
+        assert not any("motion of all selected atoms" in note for note in notes)
