@@ -1,8 +1,9 @@
 """What `mdio.verify` lets pass and what it does not, where formats have units of their own."""
 
+import MDAnalysis as mda
 import netCDF4
 import pytest
-from MDAnalysisTests.datafiles import XTC, TRR_sub_sol
+from MDAnalysisTests.datafiles import GRO, XTC, TRR_sub_sol
 from suites.outputs import as_options
 
 import mdio
@@ -90,3 +91,16 @@ def test_boxes_and_times_of_native_files_are_compared(tmp_path, suffix):
         counted = suffix == "dcd" and name == "time"  # DCD computes them
         assert result.ok == counted, result
         assert counted or f"{name} differs by" in result.bad[0]
+
+
+@pytest.mark.parametrize("layout", ["zarr", "h5md", "segments"])
+def test_parts_that_another_program_wrote_are_within_its_rounding(tmp_path, layout):
+    universe = mda.Universe(GRO, XTC)
+    parts = [tmp_path / "1.xtc", tmp_path / "2.xtc"]
+    for path, frames in zip(parts, (slice(0, 4), slice(4, 10)), strict=True):
+        with mda.Writer(str(path), universe.atoms.n_atoms) as writer:
+            for _ in universe.trajectory[frames]:
+                writer.write(universe.atoms)
+    mdio.convert(parts, tmp_path / f"a.{layout}")
+    assert mdio.verify(tmp_path / f"a.{layout}", XTC).bad == []
+    assert mdio.verify(tmp_path / f"a.{layout}", parts).bad == []
