@@ -196,7 +196,7 @@ class LostBytes:
     """Its offset in the file."""
     nbytes: int
     at_end: bool = True
-    """Whether the file ends with it; otherwise whole frames follow."""
+    """Whether it is a frame that the end of the file cuts; otherwise frames may follow in it."""
     first: int = 0
     """Number in the trajectory of the file's first frame, where files are joined."""
 

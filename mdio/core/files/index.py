@@ -69,8 +69,11 @@ class FrameIndex:
 
     def lost(self, path: Path) -> tuple[LostBytes, ...]:
         """Return the bytes of the file `path` that belong to no whole frame."""
-        end = LostBytes(str(path), self.n_frames, self.nbytes, self.lost_nbytes)
-        return (end,) if self.lost_nbytes else ()
+        if not self.lost_nbytes:
+            return ()
+        # More than a frame has: not one that is cut, but damage, or frames of another system.
+        is_cut = self.lost_nbytes < 2 * int(self.frame_nbytes.max(initial=0))
+        return (LostBytes(str(path), self.n_frames, self.nbytes, self.lost_nbytes, is_cut),)
 
 
 @dataclass(frozen=True, slots=True)
