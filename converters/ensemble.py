@@ -22,7 +22,7 @@ from mdio.core.files.journal import IN_PARTS, MEMBERS, Journal, Record
 from mdio.core.files.publish import publish
 from mdio.core.files.store import AnyPath, Paths, need_disk, path_list, to_path
 from mdio.core.options import takes_options
-from mdio.core.signals import raise_swallowed
+from mdio.core.signals import raise_received_signal
 from mdio.layouts.chunked.own import Ensemble
 from mdio.layouts.registry import layout_name_for_output, load_class, parts_at, writer_class
 from mdio.layouts.views.opening import check_labels, ensemble_members
@@ -247,7 +247,7 @@ def _convert_each(
     outcomes: Any = executor.imap(MemberWork(options), apart, describe=itemgetter(0))
     with closing(outcomes):  # ends workers before what they write is removed
         for number, (result, n_frames, nbytes) in outcomes:
-            raise_swallowed()
+            raise_received_signal()
             if executor.is_owner:
                 if progress is not None:
                     progress(n_frames, nbytes)

@@ -197,9 +197,9 @@ def plan_steps(
 
 
 def _selected(atoms: Any, selection: str, option: str, notes: list[str]) -> NDArray[np.int64]:
-    from mdio.layouts.foreign.universe import selected
+    from mdio.layouts.foreign.universe import select_by_mdanalysis
 
-    indices = selected(atoms, selection, option, notes)
+    indices = select_by_mdanalysis(atoms, selection, option, notes)
     if not len(indices):
         raise PlanError(f"{option}: {selection!r} selects no atoms")
     return indices

@@ -22,7 +22,12 @@ from mdio.core.stalls import is_mount_gone
 from mdio.core.topology import Residues, Topology
 from mdio.core.topology import select as select_stored
 from mdio.layouts.base import Layout
-from mdio.layouts.foreign.universe import residues_of, selected, topology_of, universe_of
+from mdio.layouts.foreign.universe import (
+    residues_of,
+    select_by_mdanalysis,
+    topology_of,
+    universe_of,
+)
 from mdio.layouts.manifest import runs_from_indices
 from mdio.layouts.units import frame_units
 from mdio.layouts.views.opening import open_source
@@ -310,7 +315,7 @@ class _Topologies:
                 return np.unique(among[indices])
             self.universe = self.universe or stored_universe(self.stored, self.source)
         assert self.universe is not None
-        return selected(self.universe.atoms[among], selection, option, self.notes)
+        return select_by_mdanalysis(self.universe.atoms[among], selection, option, self.notes)
 
 
 def _indices(

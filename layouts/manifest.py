@@ -71,7 +71,7 @@ _OPTIONAL: Mapping[str, type | tuple[type, ...]] = {
 def treatment(manifest: Mapping[str, Any] | None, option: str) -> Any:
     """Return the value of ``pbc`` or ``fit`` with which frames were made, here or in the source.
 
-    None where it was not given, and of files that have no manifest.
+    None where it was not given, and for files without a manifest.
     """
     return treatments((manifest or {}).get("source")).get(option)
 
@@ -79,7 +79,7 @@ def treatment(manifest: Mapping[str, Any] | None, option: str) -> Any:
 def treatments(source: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return all values of ``pbc`` and ``fit`` with which the frames of an output were made.
 
-    `source`: of its manifest, which also has those of the source's own conversion.
+    `source`: that of its manifest; the values with which the source was made count, too.
     """
     source = source or {}
     given = (source.get("transformed") or {}).items()
@@ -206,8 +206,8 @@ def check_manifest(manifest: Any, path: str | PathLike[str]) -> dict[str, Any]:
 
     Raises CorruptLayoutError: it is not a manifest of mdio, has a newer format version or a wrong
     checksum (manifests of older versions have none), keys are missing or of a wrong type, names of
-    groups lead elsewhere, or runs of atoms do not add up (so that no wrong number decides how much
-    is allocated).
+    groups lead elsewhere, or runs of atoms do not add up (a wrong number must not decide how much
+    memory is allocated).
     """
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise CorruptLayoutError(
@@ -243,7 +243,7 @@ def check_manifest(manifest: Any, path: str | PathLike[str]) -> dict[str, Any]:
     for name, n_atoms in manifest["groups"].items():
         if not is_group_name(name):
             raise CorruptLayoutError(
-                f"{path}: its manifest has a group {name!r}, which is not a name for one; "
+                f"{path}: its manifest has a group {name!r}, which no group may be called; "
                 "convert the source again"
             )
         runs = manifest["group_atoms"].get(name, [])

@@ -128,7 +128,7 @@ class OpenMMReporter:
         from MDAnalysis import Universe
         from MDAnalysis.converters.OpenMMParser import OpenMMTopologyParser
 
-        from mdio.layouts.foreign.universe import selected
+        from mdio.layouts.foreign.universe import select_by_mdanalysis
 
         topology = OpenMMTopologyParser(simulation.topology).parse()
         every_atom = Universe(topology, to_guess=()).atoms
@@ -136,7 +136,7 @@ class OpenMMReporter:
         if selection is not None:
             indices = selection
             if isinstance(selection, str):
-                indices = selected(every_atom, selection, f"{self.writer.out}: atoms")
+                indices = select_by_mdanalysis(every_atom, selection, f"{self.writer.out}: atoms")
             if np.asarray(indices).dtype.kind not in "iu":
                 raise PlanError(
                     f"{self.writer.out}: atoms={selection!r}: give indices, or a selection"

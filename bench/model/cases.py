@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from mdio.advisor.fit import Residual, TimingRow, fit_profile, residuals
-from mdio.advisor.profile import LAYOUTS, Profile, load_profile
+from mdio.advisor.profile import ACCESS_MODELS, Profile, load_profile
 
 Rows = Sequence[TimingRow]
 
@@ -94,19 +94,19 @@ def cases(rows: Rows) -> Iterator[Case]:
     for odd in (0, 1):
         taken, left = halves(rows, odd)
         yield Case(f"half of the rank counts ({'ab'[odd]})", from_nothing(taken), left)
-    for layout in LAYOUTS:
+    for layout in ACCESS_MODELS:
         other = [row for row in rows if row.layout != layout or row.n_ranks == 1]
         left = [row for row in rows if row not in other]
         yield Case(f"without {layout}", from_nothing(other), left)
-    for layout in LAYOUTS:
+    for layout in ACCESS_MODELS:
         # What a new machine gets: the others' layouts were seen elsewhere, one was measured here.
-        for unseen in (name for name in LAYOUTS if name != layout):
+        for unseen in (name for name in ACCESS_MODELS if name != layout):
             known = from_nothing([row for row in rows if row.layout != unseen or row.n_ranks == 1])
             taken = few(rows, layout, (24, 72))
             profile = fit_profile(taken, name="new", source="", base=known)
             left = [row for row in rows if row.layout == unseen and row.n_ranks > 1]
             yield Case(f"1, 24, 72 ranks of {layout}, never {unseen}", profile, left)
-    for layout in LAYOUTS:
+    for layout in ACCESS_MODELS:
         taken = few(rows, layout, (24, 72))
         profile = fit_profile(taken, name="new", source="", base=load_profile("generic"))
         left = [row for row in rows if row not in taken]
@@ -114,7 +114,7 @@ def cases(rows: Rows) -> Iterator[Case]:
     new = alike(rows)
     one = [row for row in new if row.n_ranks == 1 and row.workload_x == 1]
     yield Case("made-up machine, 1 rank", fit_profile(one, name="new", source=""), new)
-    for layout in LAYOUTS:
+    for layout in ACCESS_MODELS:
         taken = few(new, layout, (20, 60))
         profile = fit_profile(taken, name="new", source="")
         yield Case(

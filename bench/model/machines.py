@@ -27,7 +27,7 @@ from paper.simulate import simulate
 
 from mdio.advisor.closed_form import predict, reference_workload
 from mdio.advisor.fit import TimingRow, fit_profile, residuals
-from mdio.advisor.profile import PAIRS, Gather, Profile, load_profile
+from mdio.advisor.profile import LAYOUT_GATHER_PAIRS, Gather, Profile, load_profile
 
 CORES = (12, 16, 20, 28, 36, 48, 64, 128)
 NODES = (0.5, 1, 2, 3, 4, 6, 8)
@@ -96,7 +96,7 @@ def measured_rows(profile: Profile, rng: np.random.Generator, simulated: bool) -
     rows = []
     counts = [1, *(max(2, round(share * profile.cores_per_node)) for share in NODES)]
     scatter = float(rng.choice([0.03, 0.08, 0.15]))
-    for layout, gather in PAIRS:
+    for layout, gather in LAYOUT_GATHER_PAIRS:
         for workload_x in WORKLOADS:
             workload = reference_workload(profile, layout, workload_x)
             for n_ranks in counts:
@@ -147,10 +147,10 @@ def choices(machine: Machine) -> Iterator[tuple[str, Rows]]:
 
     yield "one rank, all layouts", alone
     yield "one rank, shared XTC", [row for row in alone if row.layout == "xtc-shared"]
-    for pair in PAIRS:
+    for pair in LAYOUT_GATHER_PAIRS:
         yield f"one rank, 1 node of {pair[0]}/{pair[1]}", some([pair], [1])
         yield f"one rank, 1 and 3 nodes of {pair[0]}/{pair[1]}", some([pair], [1, 3])
-    shared, hdf5, segments = ("xtc-shared", "gather"), ("hdf5", "gather"), PAIRS[3]
+    shared, hdf5, segments = ("xtc-shared", "gather"), ("hdf5", "gather"), LAYOUT_GATHER_PAIRS[3]
     yield "one rank, 2 nodes of xtc-shared and hdf5", some([shared, hdf5], [2])
     yield "one rank, 2 nodes of segments and hdf5", some([segments, hdf5], [2])
 
@@ -175,10 +175,12 @@ def main() -> None:
                     raise SystemExit(f"{machine.title}, {title}: band of {item} is none")
     records = []
     print("\nmedian / 90% quantile of absolute errors, share inside the band")
-    print(f"{'rows that were known':48}", *(f"{'/'.join(pair):>32}" for pair in PAIRS))
+    print(
+        f"{'rows that were known':48}", *(f"{'/'.join(pair):>32}" for pair in LAYOUT_GATHER_PAIRS)
+    )
     for title, pairs in found.items():
         cells = []
-        for pair in PAIRS:
+        for pair in LAYOUT_GATHER_PAIRS:
             errors = np.abs([error for error, _ in pairs["/".join(pair)]])
             inside = np.mean([flag for _, flag in pairs["/".join(pair)]])
             middle, high = np.median(errors), np.quantile(errors, 0.9)

@@ -210,7 +210,7 @@ class Draws:
 
 
 def shuffle(args: argparse.Namespace) -> None:
-    """Shuffle 100 million pairs in little memory."""
+    """MapReduceOptions 100 million pairs in little memory."""
     n_frames = 1000
     n_a_frame = args.pairs // n_frames
     limit = args.limit * MB

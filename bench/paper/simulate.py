@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.advisor.closed_form import Workload
-from mdio.advisor.profile import Profile, access_model, check_gather
+from mdio.advisor.profile import Profile, access_model, gather_model
 from mdio.core.errors import MissingExtraError, PlanError
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def simulate(
         import simpy
     except ImportError:
         raise MissingExtraError("the simulation needs SimPy: pip install simpy") from None
-    layout, gather = access_model(layout), check_gather(gather)
+    layout, gather = access_model(layout), gather_model(gather)
     if not 1 <= n_ranks <= MAX_SIMULATED_RANKS:
         raise PlanError(f"{n_ranks!r} ranks: the simulation takes 1 to {MAX_SIMULATED_RANKS:,}")
     env = simpy.Environment()

@@ -33,7 +33,7 @@ from mdio.core.files.replacing import drop_unfinished
 from mdio.core.files.store import store_at
 from mdio.core.files.turns import TEMPORARY, concurrent_change_error, state_at, temporary_for
 from mdio.core.frames import notes_on_times
-from mdio.core.signals import raise_swallowed
+from mdio.core.signals import raise_received_signal
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class, parts_at
@@ -325,7 +325,7 @@ class Conversion:
 
         with write_tasks.CommitQueue(writer, commit, lags=work.lags) as queue:
             for _, (record, items) in imap(work, pieces, describe=describe_task):
-                raise_swallowed()
+                raise_received_signal()
                 for item in items:
                     writer.store(item)
                 queue.add(record)

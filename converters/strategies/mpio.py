@@ -13,7 +13,7 @@ from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_tas
 from mdio.core.errors import MdioError, OutputError, PlanError
 from mdio.core.files.journal import find_unfinished, journal_path, refuse_unfinished
 from mdio.core.files.turns import temporary_for
-from mdio.core.signals import raise_swallowed
+from mdio.core.signals import raise_received_signal
 from mdio.layouts.registry import load_class
 from mdio.layouts.striping.lustre import mpi_io_hints
 from mdio.layouts.writer import EncodedChunk, PieceRecord
@@ -146,7 +146,7 @@ class MPIOConversion(Conversion):
         nbytes = 0
         failure: dict[str, Any] = {}  # as `Agreement.reach` takes it
         for first in range(0, len(pieces), executor.n_workers):
-            raise_swallowed()  # by h5py, whose objects end in callbacks of weak references
+            raise_received_signal()  # by h5py, whose objects end in callbacks of weak references
             number = first + executor.rank
             record: PieceRecord | None = None
             items: list[EncodedChunk] = []

@@ -42,7 +42,7 @@ _BY_PLACE = re.compile(
 _UNKNOWN = re.compile(r"Unknown selection token: '(.+)'")
 
 
-def selected(
+def select_by_mdanalysis(
     atoms: AtomGroup, selection: str, option: str = "", notes: list[str] | None = None
 ) -> NDArray[np.int64]:
     """Return the indices of the atoms in a selection.

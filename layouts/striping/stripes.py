@@ -72,7 +72,7 @@ def run_program(program: str, *arguments: str) -> tuple[str, str | None]:
     except OSError as error:
         return "", f"{program} cannot be run: {error.strerror}"
     try:
-        printed, complaint = process.communicate(timeout=TIMEOUT_S)
+        output, errors = process.communicate(timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -81,12 +81,12 @@ def run_program(program: str, *arguments: str) -> tuple[str, str | None]:
             process.communicate(timeout=1)
         return "", f"{program} {arguments[0]} did not answer within {TIMEOUT_S:g} s"
     if process.returncode != 0:
-        message = " ".join(complaint.split())[:500] or "no message"
+        message = " ".join(errors.split())[:500] or "no message"
         return (
-            printed,
+            output,
             f"{program} {arguments[0]} failed with exit code {process.returncode}: {message}",
         )
-    return printed, None
+    return output, None
 
 
 def stripe_request(

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from mdio.advisor.forecast import Total, read_calibration
 from mdio.advisor.measure import Limits, StepProgress, measure
 from mdio.advisor.measurements import Measurements, load_measurements, save_measurements
-from mdio.advisor.probes import Share, read_share, total_bandwidth
-from mdio.advisor.profile import NAMES, Profile, load_profile
+from mdio.advisor.probes import Share, read_as_worker, total_bandwidth
+from mdio.advisor.profile import PROFILE_NAMES, Profile, load_profile
 from mdio.advisor.recommend import Decision, recommend
 from mdio.advisor.report import advice_html, headline, save_advice, text_lines
 from mdio.core.errors import PlanError
@@ -61,8 +61,8 @@ class ForecastOptions:
     """The machine that will run the analysis."""
 
     machine: str | PathLike[str] | Profile = option(
-        f"{LOCAL} (this one, from measurements alone; default), {', '.join(NAMES)}, or a profile "
-        "of mdio model fit",
+        f"{LOCAL} (this one, from measurements alone; default), {', '.join(PROFILE_NAMES)}, or a "
+        "profile saved by mdio model fit",
         "--machine NAME|FILE",
         LOCAL,
     )
@@ -80,7 +80,7 @@ class ForecastOptions:
     )
     calibrate: Sequence[str | PathLike[str]] = option(
         "scale the forecast by these runs on that machine, saved by mdio analyze --timings "
-        "(layout: as-is)",
+        "(default layout: as-is)",
         "--calibrate [LAYOUT=]T.json",
         (),
         kind="files",
@@ -161,7 +161,7 @@ def advise(
     >>> import mdio
     >>> from mdio.advisor.measure import Limits
     >>> from MDAnalysisTests.datafiles import DCD, PSF
-    >>> quick = Limits(sample_nbytes=1 << 20, repeats=1, most_repeats=1)  # by default some 20 s
+    >>> quick = Limits(sample_nbytes=1 << 20, repeats=1, max_repeats=1)  # by default some 20 s
     >>> advice = mdio.advise(DCD, top=PSF, select="name CA", limits=quick, save="measured.json")
     >>> mdio.advise(replay="measured.json", passes=1000).passes
     1000
@@ -214,7 +214,7 @@ def advise(
             assert total is not None
             return total
 
-        tries_all = save is not None or bool(calibrations)
+        measures_all_options = save is not None or bool(calibrations)
         if replay is not None:
             measurements = load_measurements(replay)
         elif trajectory is None:
@@ -229,7 +229,9 @@ def advise(
                 ranks=n_ranks,
                 allow_lossy=allow_lossy,
                 local_folder=local_folder,
-                limits=replace(limits or Limits(), enough_s=0.0) if tries_all else limits,
+                limits=replace(limits or Limits(), enough_s=0.0)
+                if measures_all_options
+                else limits,
                 progress=progress,
                 **vars(reading),
                 shared_bandwidths=total_bandwidth(shares),
@@ -250,5 +252,5 @@ def _shares(
     if executor is None or executor.n_workers == 1 or trajectory is None:
         return []
     files = [to_path(path) for path in path_list(trajectory)]
-    read = partial(read_share, files, executor.n_workers)
+    read = partial(read_as_worker, files, executor.n_workers)
     return executor.map(read, range(executor.n_workers), describe=lambda n: f"worker {n}")

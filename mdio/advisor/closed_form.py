@@ -33,7 +33,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
-from mdio.advisor.profile import Profile, access_model, check_gather, io_family
+from mdio.advisor.profile import Profile, access_model, gather_model, io_family
 from mdio.core.errors import PlanError
 
 MAX_RANKS = 10_000_000
@@ -126,7 +126,7 @@ def predict(
     Raises PlanError: the layout or gather is unknown, or `n_ranks` is not an integer from 1 to
     `MAX_RANKS`.
     """
-    layout, gather = access_model(layout), check_gather(gather)
+    layout, gather = access_model(layout), gather_model(gather)
     if isinstance(n_ranks, bool) or not isinstance(n_ranks, int) or not 1 <= n_ranks <= MAX_RANKS:
         raise PlanError(f"{n_ranks!r} ranks: expected a whole number from 1 to {MAX_RANKS:,}")
     cores, storage, noise = profile.cores_per_node, profile.storage, profile.noise

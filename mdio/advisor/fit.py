@@ -6,8 +6,9 @@ machine that was measured well. The fit minimises, over the logarithms of the pa
     sum_rows rho(ln(predicted/measured)/s_row) + sum_parameters (ln(value/prior)/width)^2
 
 (maximum a posteriori with lognormal priors; rho, the soft L1 of scipy.optimize.least_squares,
-bounds the influence of outliers). Widths are how much machines differ in a parameter. Parameters of
-a kind share a factor, so that rows of one layout inform those of the others.
+bounds the influence of outliers; s_row is the relative error of a row). Widths are how much
+machines differ in a parameter. Parameters of a kind share a factor, so that rows of one layout also
+determine parameters of the others.
 
 Measured directly, without a fit: one rank's times, the cores of a node, rates reached.
 """
@@ -27,11 +28,11 @@ from numpy.typing import NDArray
 
 from mdio.advisor.closed_form import MAX_RANKS, Prediction, predict, reference_workload
 from mdio.advisor.profile import (
+    ACCESS_MODELS,
     BEHAVES_LIKE,
-    GATHER_NAMES,
     GATHERS,
-    LAYOUTS,
-    PAIRS,
+    LAYOUT_GATHER_PAIRS,
+    MODELLED_GATHERS,
     Gather,
     Noise,
     Profile,
@@ -44,12 +45,14 @@ from mdio.core.words import list_text
 
 MAX_ROWS = 10_000
 MAX_SECONDS = 1e9
-MAX_PARTS = 1.5
-"""Largest sum of the mean parts of a row, in units of its total; more is a sum, or another unit."""
+MAX_PARTS_PER_TOTAL = 1.5
+"""Largest sum of the mean parts of a row, divided by its total; larger ones are sums over ranks,
+not means, or in another unit."""
 OPTIONAL_SECONDS = ("t_open_mean_s", "t_comm_mean_s", "t_comm_max_s", "t_total_std_s")
 REQUIRED_SECONDS = ("t_total_max_s", "t_comp_mean_s", "t_io_mean_s")
-TABLE_GATHERS = {**GATHER_NAMES, "none": "gather"}
-"""Workers without MPI send their rows to one process, which takes them one after another."""
+TABLE_GATHERS = {**MODELLED_GATHERS, "none": "gather"}
+"""Modelled gathers by their names in tables; ``none``: workers without MPI send their rows to one
+process, which takes them one after another."""
 REQUIRED = ("layout", "gather", "workload_x", "n_ranks", *REQUIRED_SECONDS)
 
 
@@ -60,6 +63,7 @@ class TimingRow:
     layout: str
     gather: str
     workload_x: float
+    """How often each frame is computed: the workload factor X of `Task`."""
     n_ranks: int
     t_total_max_s: float
     """The slowest rank."""
@@ -146,7 +150,7 @@ def rows_of_executor(
     """Return the rows of one executor, and a note if it was chosen here.
 
     `executor`: its name; None: the only one, or else mpi. `path`: of the table, for messages.
-    Raises SourceError: there is no row of it, or no telling which is meant.
+    Raises SourceError: it has no row, or several executors have rows and none of them is mpi.
     """
     names = sorted({row.executor for row in rows})
     listed = list_text([name or "none" for name in names])
@@ -155,7 +159,7 @@ def rows_of_executor(
         raise SourceError(f"{path}: rows of the executors {listed}; give one of them (--executor)")
     if chosen not in names:
         raise SourceError(f"{path}: no row of the executor {chosen}, but of {listed}")
-    note = f"fitted to the rows of mpi, one of the executors {listed}; --executor takes another"
+    note = f"fitted to the rows of mpi, one of the executors {listed}; --executor selects another"
     notes = [note] if executor is None and len(names) > 1 else []
     return [row for row in rows if row.executor == chosen], notes
 
@@ -164,7 +168,7 @@ def _parse_row(cells: dict[str, str], place: str) -> TimingRow:
     # Tables of `mdio bench scaling` have mdio's own names of layouts and gathers.
     cells["layout"] = BEHAVES_LIKE.get(cells["layout"], cells["layout"])
     cells["gather"] = TABLE_GATHERS.get(cells["gather"], cells["gather"])
-    for name, names in (("layout", LAYOUTS), ("gather", GATHERS)):
+    for name, names in (("layout", ACCESS_MODELS), ("gather", GATHERS)):
         if cells[name] not in names:
             raise SourceError(
                 f"{place}: column {name}: {cells[name]!r}, expected one of {', '.join(names)}"
@@ -187,7 +191,7 @@ def _parse_row(cells: dict[str, str], place: str) -> TimingRow:
             raise SourceError(f"{place}: column {name}: 0, expected a number above 0")
         numbers[name] = value
     parts_s, total_s = numbers["t_comp_mean_s"] + numbers["t_io_mean_s"], numbers["t_total_max_s"]
-    if parts_s > MAX_PARTS * total_s:
+    if parts_s > MAX_PARTS_PER_TOTAL * total_s:
         raise SourceError(
             f"{place}: columns t_comp_mean_s and t_io_mean_s are {parts_s:g} together, "
             f"t_total_max_s is {total_s:g}; expected means over ranks, not sums, and seconds"
@@ -211,9 +215,9 @@ def known_cores(rows: Sequence[TimingRow]) -> int | None:
 
 
 def guess_cores(rows: Sequence[TimingRow], default: int) -> int:
-    """Return the cores of a node, guessed from the numbers of ranks if nothing tells them.
+    """Return the cores of a node, guessed from the numbers of ranks if they are not known.
 
-    Ranks usually fill whole nodes: the result is the number of `COMMON_CORES` that divides most of
+    Ranks usually fill whole nodes: the result is the one of `COMMON_CORES` that divides most of
     the rank counts (the largest, if several do); but `default` if none divides half of them, or if
     `default` divides nearly as many.
     """
@@ -238,7 +242,7 @@ def measured_task(rows: Sequence[TimingRow], base: Profile) -> Task:
     """
     task = base.task
     io_s = _mean_by_family(
-        rows, lambda row: row.t_io_mean_s * row.n_ranks / _read_factor(row, base)
+        rows, lambda row: row.t_io_mean_s * row.n_ranks / _read_slowdown(row, base)
     )
     open_s = _mean_by_family(
         (row for row in rows if row.t_open_mean_s and row.layout != "segments-chainreader"),
@@ -276,7 +280,7 @@ def _unaccounted_s(row: TimingRow) -> float:
     return row.t_total_max_s - sum(part or 0.0 for part in parts)
 
 
-def _read_factor(row: TimingRow, base: Profile) -> float:
+def _read_slowdown(row: TimingRow, base: Profile) -> float:
     if row.n_ranks == 1:
         return 1.0
     cores = base.cores_per_node
@@ -313,9 +317,9 @@ def _fill_missing(measured: Mapping[str, float], base: Mapping[str, float]) -> d
 
 
 def _fit_compute(rows: Sequence[TimingRow], ratio: float) -> tuple[float, float]:
-    """Return the fixed and the repeated seconds of compute, by relative least squares.
+    """Return the fixed seconds of computing and those of each repeat, by relative least squares.
 
-    `ratio`: fixed to repeated seconds, used if the rows have a single workload.
+    `ratio`: fixed seconds to those of a repeat, used if the rows have a single workload.
     """
     by_x: dict[float, list[TimingRow]] = {}
     for row in rows:
@@ -337,15 +341,15 @@ def _fit_compute(rows: Sequence[TimingRow], ratio: float) -> tuple[float, float]
 
 
 def rates_reached(rows: Sequence[TimingRow], task: Task) -> tuple[float, float]:
-    """Return the largest mean bytes/s that all ranks and that a shared file gave in these rows."""
+    """Return the highest bytes/s in these rows: of all ranks together, and of one shared file."""
     rates = [(row.layout, task.nbytes[io_family(row.layout)] / row.t_io_mean_s) for row in rows]
     shared = [rate for layout, rate in rates if layout in ("xtc-shared", "hdf5")]
     best = max((rate for _, rate in rates), default=0.0)
     return (best, max(shared, default=0.0)) if math.isfinite(best) else (0.0, 0.0)
 
 
-ROW_SCATTER = 0.07
-"""Relative error of a row that repeats do not show, added to the measured one."""
+ROW_ERROR = 0.07
+"""Relative error of a row besides the scatter of its repeats, to which it is added (as squares)."""
 
 MIN_SLOWDOWN = 0.03
 """Least slow-down of a full node that is assumed of a new machine."""
@@ -353,12 +357,12 @@ MIN_SLOWDOWN = 0.03
 MAX_RANK_NOISE = 1.0
 """Largest noise between ranks of a run, as a share of their mean; more makes a row an outlier."""
 
-COMPUTE_SCATTER, READ_SCATTER, OPEN_SCATTER = 0.2, 0.15, 0.4
+COMPUTE_ERROR, READ_ERROR, OPEN_ERROR = 0.2, 0.15, 0.4
 """Relative errors of the mean parts of a row, which matter less than its total."""
 
 SHRINK = 0.5
-"""Shrinkage of the noise of a layout and gather to the gather's mean on a new machine: the share of
-it that is attributed to the known machine (half, for want of a second one)."""
+"""How far the prior of the noise of each layout and gather is moved to the mean of the gather: the
+share of their difference that may be peculiar to the known machine (half, as only one is known)."""
 
 
 @dataclass(frozen=True)
@@ -378,19 +382,19 @@ class Residual:
 
 LOCKS = ("lock_s", "lock_gather_s", "client_lock_s")
 """Seconds of `StorageModel` that locks cost."""
-WIDTHS: Mapping[str, float] = {
+PRIOR_WIDTHS: Mapping[str, float] = {
     "node_slowdown": 1.0,
     "compute noise": 0.5,
-    # On Comet layouts and gathers differ more in noise (0.03 to 0.38) than machines may.
+    # On Comet, noise differs more among layouts and gathers (0.03 to 0.38) than among machines.
     "io noise": 0.35,
-    **{f"io noise {layout}/{gather}": 0.7 for layout, gather in PAIRS},
+    **{f"io noise {layout}/{gather}": 0.7 for layout, gather in LAYOUT_GATHER_PAIRS},
     "locks": 0.4,
     "lock_s": 0.45,
     "lock_gather_s": 0.45,
     "client_lock_s": 0.7,
     "open_file_s": 0.4,
     "metadata": 0.5,
-    **{f"read {layout}": 0.15 for layout in LAYOUTS if layout != "xtc-shared"},
+    **{f"read {layout}": 0.15 for layout in ACCESS_MODELS if layout != "xtc-shared"},
     "storage limit": 0.7,
     "file limit": 0.7,
     **{f"gather {kind}": 0.5 for kind in GATHERS},
@@ -399,8 +403,8 @@ WIDTHS: Mapping[str, float] = {
 
 
 def _scale_profile(base: Profile, logs: NDArray[np.float64]) -> Profile:
-    """Return `base` with its parameters multiplied by the factors of `WIDTHS`, given as logs."""
-    factor = dict(zip(WIDTHS, np.exp(logs).tolist(), strict=True))
+    """Return `base` with its parameters times factors, given as logs by `PRIOR_WIDTHS`."""
+    factor = dict(zip(PRIOR_WIDTHS, np.exp(logs).tolist(), strict=True))
     storage, noise = base.storage, base.noise
     return replace(
         base,
@@ -452,7 +456,7 @@ def fit_profile(
     """Return the profile of the machine that these rows were measured on.
 
     `rows`: measured runs of one machine; a row of one rank is enough. `name`, `source`: put into
-    the profile. `cores_per_node`: that of the rows, or guessed (`guess_cores`), where it is None.
+    the profile. `cores_per_node`: of that machine; None: guessed from the rows (`guess_cores`).
     `base`: values of the priors; by default the profile ``comet``, whose task is assumed to be the
     one measured. `loose`: use wide priors, for a `base` without measurements.
     Raises PlanError: there is no row.
@@ -463,7 +467,7 @@ def fit_profile(
     start = _starting_profile(
         rows, prior, cores_per_node, name, source, prior_is_measured=not loose
     )
-    widths = (2.0 if loose else 1.0) * np.array(list(WIDTHS.values()))
+    widths = (2.0 if loose else 1.0) * np.array(list(PRIOR_WIDTHS.values()))
     from scipy.optimize import least_squares
 
     def cost(logs: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -519,7 +523,7 @@ def _starting_profile(
 
 def _shrink(noise: Noise) -> Noise:
     """Return the noise of layouts shrunk to their mean for each gather."""
-    means = {g: geometric_mean(noise.io[layout][g] for layout in LAYOUTS) for g in GATHERS}
+    means = {g: geometric_mean(noise.io[layout][g] for layout in ACCESS_MODELS) for g in GATHERS}
     io = {
         layout: {
             gather: value ** (1 - SHRINK) * means[gather] ** SHRINK
@@ -541,15 +545,15 @@ def _errors(profile: Profile, rows: Sequence[TimingRow]) -> NDArray[np.float64]:
     for row in rows:
         predicted = _predict_row(profile, row)
         repeat_error = min((row.t_total_std_s or 0.0) / row.t_total_max_s, 1.0)
-        add(predicted.t_total_s, row.t_total_max_s, ROW_SCATTER)
+        add(predicted.t_total_s, row.t_total_max_s, ROW_ERROR)
         if row.n_ranks == 1:
             continue
-        add(predicted.t_comp_s, row.t_comp_mean_s, COMPUTE_SCATTER)
+        add(predicted.t_comp_s, row.t_comp_mean_s, COMPUTE_ERROR)
         if row.layout != "xtc-shared":
-            add(predicted.t_io_s, row.t_io_mean_s, READ_SCATTER)
+            add(predicted.t_io_s, row.t_io_mean_s, READ_ERROR)
         if row.layout == "segments-chainreader" and row.t_open_mean_s:
             # Files are closed, too, which takes as long (t_end_loop, which the table lacks).
-            add(predicted.t_open_s, 2 * row.t_open_mean_s, OPEN_SCATTER)
+            add(predicted.t_open_s, 2 * row.t_open_mean_s, OPEN_ERROR)
     return np.array(errors)
 
 

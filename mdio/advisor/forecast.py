@@ -20,7 +20,7 @@ import numpy as np
 from mdio.advisor.closed_form import Prediction, Workload, predict
 from mdio.advisor.fit import TimingRow, fit_profile
 from mdio.advisor.measurements import Measurements, SampleRun, Spread, Trial
-from mdio.advisor.profile import GATHER_NAMES, Profile, Task
+from mdio.advisor.profile import MODELLED_GATHERS, Profile, Task
 from mdio.core.blocks import aligned_blocks
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.timing import SCHEMA
@@ -56,7 +56,7 @@ def read_calibration(text: str) -> Calibration:
         raise SourceError(f"{path}: no timings of schema {SCHEMA}; make them with --timings")
     names = {field.name for field in fields(Calibration)}
     plain = {name: value for name, value in data.items() if name in names}
-    gather = GATHER_NAMES.get(str(data.get("gather") or "blocking"), "gather")
+    gather = MODELLED_GATHERS.get(str(data.get("gather") or "blocking"), "gather")
     return from_plain(Calibration, plain | {"layout": layout, "gather": gather}, path)
 
 

@@ -35,7 +35,7 @@ from mdio.advisor.measurements import (
     candidates,
 )
 from mdio.advisor.probes import (
-    REQUESTS,
+    SHARED_STORAGE_READERS,
     PreparedKernel,
     Probe,
     analysis_name,
@@ -201,7 +201,7 @@ class Limits:
     """Time limit of the analysis of one frame."""
     repeats: int = 3
     """Least number of repeats."""
-    most_repeats: int = 9
+    max_repeats: int = 9
     """Most repeats, within `CONVERSIONS_SHARE` and `RUNS_SHARE` of the time."""
 
 
@@ -298,12 +298,12 @@ class InterleavedRepeats:
             self._step("trial conversions")
             for entry in entries:
                 self._convert(entry, first=repeat == 0)
-        self._n_done = self.limits.most_repeats
+        self._n_done = self.limits.max_repeats
         for repeat in self._repeats(RUNS_SHARE):
             self._step("the analysis of each")
             for entry in entries:
                 self._run(entry, "warm", first=repeat == 0)
-        self._n_done = 2 * self.limits.most_repeats
+        self._n_done = 2 * self.limits.max_repeats
         self._step("the analysis from disk")
         for repeat in range(self.limits.repeats):
             for entry in entries:
@@ -361,14 +361,14 @@ class InterleavedRepeats:
     def _repeats(self, share: float) -> Iterator[int]:
         """Yield numbers of repeats until there are enough, or their share of the time is used."""
         limits = self.limits
-        for repeat in range(limits.most_repeats):
+        for repeat in range(limits.max_repeats):
             if repeat >= limits.repeats and self._remaining_s() < (1 - share) * limits.seconds:
                 return
             yield repeat
 
     def _step(self, text: str) -> None:
         if self._progress is not None:
-            self._progress(text, self._n_done, 2 * self.limits.most_repeats + 1)
+            self._progress(text, self._n_done, 2 * self.limits.max_repeats + 1)
         self._n_done += 1
 
     def _n_writers(self, candidate: Candidate) -> int:
@@ -596,7 +596,7 @@ def measure(
     runs.run_source(source, prepared, cost)
     files = [to_path(path) for path in paths]
     source_bandwidths = (
-        *bandwidths(files, sorted({1, 2, *runs.counts, REQUESTS})),
+        *bandwidths(files, sorted({1, 2, *runs.counts, SHARED_STORAGE_READERS})),
         *shared_bandwidths,
     )
     options = {}

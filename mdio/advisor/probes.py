@@ -36,13 +36,13 @@ from mdio.analysis.system import System
 from mdio.core.errors import BlockError, MdioError, OutputError, SourceError
 from mdio.core.files.page_cache import drop_cache, files_in
 from mdio.core.frames import FrameBlock
-from mdio.core.signals import ending_signals_held, let_ending_signals_in
+from mdio.core.signals import termination_signals_blocked, unblock_termination_signals
 from mdio.layouts.base import Layout
 from mdio.parallel.pool import start_method
 
 FilePart = tuple[Path, int, int]
 """A file, the first byte, and the number of bytes."""
-REQUESTS = 16
+SHARED_STORAGE_READERS = 16
 """Simultaneous readers that saturate shared storage: as many as the requests that one process has
 in flight there (`mdio.core.files.in_flight`)."""
 READ_NBYTES = 1 << 20
@@ -99,13 +99,13 @@ class Share(NamedTuple):
     seconds: float
 
 
-def read_share(paths: Sequence[Path], n_workers: int, number: int) -> Share:
-    """Read worker `number`'s part of the largest file, with `REQUESTS` simultaneous readers."""
+def read_as_worker(paths: Sequence[Path], n_workers: int, number: int) -> Share:
+    """Read worker `number`'s part of the largest file, with `SHARED_STORAGE_READERS` at once."""
     largest, size = _largest_file(paths)
-    region = size // n_workers // REQUESTS
-    first = number * REQUESTS
+    region = size // n_workers // SHARED_STORAGE_READERS
+    first = number * SHARED_STORAGE_READERS
     nbytes = min(region, MAX_READER_NBYTES)
-    parts = [(largest, k * region, nbytes) for k in range(first, first + REQUESTS)]
+    parts = [(largest, k * region, nbytes) for k in range(first, first + SHARED_STORAGE_READERS)]
     cold = drop_cache(largest) is None
     return Share(platform.node(), cold, *_read_parts(parts))
 
@@ -115,7 +115,9 @@ def total_bandwidth(shares: Sequence[Share]) -> list[Bandwidth]:
     nbytes = sum(share.nbytes for share in shares)
     cache = "cold" if all(share.cold for share in shares) else "warm"
     seconds = max((share.seconds for share in shares), default=0.0)
-    return [Bandwidth(len(shares) * REQUESTS, cache, nbytes / seconds)] if nbytes else []
+    return (
+        [Bandwidth(len(shares) * SHARED_STORAGE_READERS, cache, nbytes / seconds)] if nbytes else []
+    )
 
 
 def local_disk(folder: Path) -> LocalDisk | None:
@@ -241,7 +243,7 @@ def probe(layout: Layout, prepared: Prepared, cap_s: float) -> Probe:
     context: Any = multiprocessing.get_context(start_method())
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_compute, args=(sender, layout, prepared, cap_s), daemon=True)
-    with ending_signals_held():
+    with termination_signals_blocked():
         process.start()
     sender.close()
     latest: Probe | None = None
@@ -272,7 +274,7 @@ def probe(layout: Layout, prepared: Prepared, cap_s: float) -> Probe:
 
 
 def _compute(pipe: Connection, layout: Layout, prepared: Prepared, cap_s: float) -> None:
-    let_ending_signals_in()
+    unblock_termination_signals()
     pipe.send(None)  # it has started
     try:
         # A pickled layout has none of the parent's open files.

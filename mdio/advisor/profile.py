@@ -17,14 +17,15 @@ from mdio.core.files.marks import read_regular
 from mdio.core.files.publish import publish
 from mdio.core.typed import Count, Positive, from_plain
 
-LAYOUTS = ("xtc-shared", "segments", "segments-chainreader", "hdf5")
-"""One file that all ranks read frame by frame; a file for each rank; these files, all opened by
-each rank; one HDF5 file read independently through MPI-IO."""
+ACCESS_MODELS = ("xtc-shared", "segments", "segments-chainreader", "hdf5")
+"""Published layouts. xtc-shared: one file that all ranks read frame by frame. segments: a file for
+each rank. segments-chainreader: these files, each rank opens all. hdf5: one file that ranks read
+independently through MPI-IO."""
 
 GATHERS = ("gather", "global-array")
 """Blocking collective gather; one-sided puts into an array that rank 0 fetches at the end."""
 
-PAIRS = tuple((layout, gather) for layout in LAYOUTS for gather in GATHERS)
+LAYOUT_GATHER_PAIRS = tuple((layout, gather) for layout in ACCESS_MODELS for gather in GATHERS)
 
 BEHAVES_LIKE = MappingProxyType(
     {
@@ -33,9 +34,9 @@ BEHAVES_LIKE = MappingProxyType(
         "zarr": "segments",
     }
 )
-"""Layouts of mdio by the published layout they resemble: a shard of Zarr is a file of its own."""
+"""The published layout that each layout of mdio resembles; a shard of Zarr is a file of its own."""
 
-GATHER_NAMES = MappingProxyType(
+MODELLED_GATHERS = MappingProxyType(
     {"blocking": "gather", "nonblocking": "gather", "one-sided": "global-array"}
 )
 
@@ -45,15 +46,15 @@ def access_model(layout: str) -> str:
 
     Raises PlanError: there is no such layout.
     """
-    return _model_name("layout", layout, LAYOUTS, BEHAVES_LIKE)
+    return _model_name("layout", layout, ACCESS_MODELS, BEHAVES_LIKE)
 
 
-def check_gather(gather: str) -> str:
+def gather_model(gather: str) -> str:
     """Return the modelled gather of this name.
 
     Raises PlanError: there is no such gather.
     """
-    return _model_name("gather", gather, GATHERS, GATHER_NAMES)
+    return _model_name("gather", gather, GATHERS, MODELLED_GATHERS)
 
 
 def _model_name(kind: str, name: str, modelled: Sequence[str], aliases: Mapping[str, str]) -> str:
@@ -65,12 +66,12 @@ def _model_name(kind: str, name: str, modelled: Sequence[str], aliases: Mapping[
 
 
 def io_family(layout: str) -> str:
-    """Return the family of layouts with the same bytes: ``hdf5`` has the selection, others XTC."""
+    """Return the family of layouts with equal bytes: ``hdf5`` (selected atoms) or ``xtc`` (all)."""
     return "hdf5" if layout == "hdf5" else "xtc"
 
 
 FORMAT = 1
-NAMES = ("comet", "generic")
+PROFILE_NAMES = ("comet", "generic")
 """Profiles that come with mdio; ``local`` stands for this machine, without a profile."""
 
 
@@ -126,7 +127,7 @@ class StorageModel:
     """Seconds one rank needs to open and close one more file."""
     metadata_ops_per_s: Positive
     """Opens and closes per second of the metadata server."""
-    read_factor: Annotated[Mapping[str, Positive], {*LAYOUTS}]
+    read_factor: Annotated[Mapping[str, Positive], {*ACCESS_MODELS}]
     """Time of a rank's reads among other ranks, divided by its time alone, by layout."""
 
     @property
@@ -142,7 +143,7 @@ class Noise:
 
     compute: float
     """Computing, between the ranks of a run."""
-    io: Annotated[Mapping[str, Annotated[Mapping[str, float], {*GATHERS}]], {*LAYOUTS}]
+    io: Annotated[Mapping[str, Annotated[Mapping[str, float], {*GATHERS}]], {*ACCESS_MODELS}]
     """Reading, between the ranks of a run, by layout and gather."""
     straggler: float
     """Contention, between runs."""
@@ -183,7 +184,7 @@ def load_profile(name: str | Path) -> Profile:
     Raises SourceError: there is no such file, or a value is missing, of the wrong type or not
     positive.
     """
-    if str(name) in NAMES:
+    if str(name) in PROFILE_NAMES:
         path = f"profile {name}"
         text = resources.files(__package__).joinpath("profiles", f"{name}.toml").read_text("utf-8")
     else:
@@ -193,7 +194,7 @@ def load_profile(name: str | Path) -> Profile:
         except (OSError, UnicodeDecodeError) as error:
             raise SourceError(
                 f"{path}: the machine profile cannot be read ({error}); "
-                f"give a TOML file or one of {', '.join(NAMES)}"
+                f"give a TOML file or one of {', '.join(PROFILE_NAMES)}"
             ) from None
     try:
         data = tomllib.loads(text)

@@ -220,7 +220,7 @@ def recommend(
         if value < 1:
             raise PlanError(f"{value} {name}: give 1 or more")
     if cache not in CACHES:
-        raise PlanError(f"passes are {cache!r}; they may be {', '.join(CACHES)}")
+        raise PlanError(f"cache is {cache!r}; it may be {', '.join(CACHES)}")
     forecaster = Forecaster(measurements, profile, cache=cache, nodes=nodes)
     if calibrations:
         forecaster = calibrate(forecaster, calibrations)
@@ -286,7 +286,7 @@ class Choice:
         return {trial.name: self.forecaster.total(trial, *args) for trial in self.trials}
 
     @cached_property
-    def as_good(self) -> list[Trial]:
+    def equally_good(self) -> list[Trial]:
         """The fastest option, and those that are as good within the noise."""
         fitting = [trial for trial in self.trials if trial.fits]
         totals = (self.totals[trial.name] for trial in fitting)
@@ -300,10 +300,10 @@ class Choice:
 
     @cached_property
     def best(self) -> Trial:
-        """The simplest option of `as_good`."""
+        """The simplest option of `equally_good`."""
         order = {name: place for place, name in enumerate(SIMPLE_OPTIONS)}
         return min(
-            self.as_good,
+            self.equally_good,
             key=lambda trial: (order.get(trial.name, len(order)), self.totals[trial.name].total_s),
         )
 
@@ -421,7 +421,7 @@ class Choice:
         result_nbytes = measurements.question.result_nbytes_frame * measurements.source.n_frames
         gather = "one-sided" if result_nbytes <= SMALL_RESULT_NBYTES else "blocking"
         ratio = measurements.ratio_comp_io
-        text = f"t_comp/t_IO is {'beyond measure' if ratio is None else f'{ratio:.2g}'}, "
+        text = f"t_comp/t_IO is {'too large to measure' if ratio is None else f'{ratio:.2g}'}, "
         if ratio is None or ratio >= PAPERS_RATIO:
             layout, text = "as-is", f"{text}100 or more: no need to convert"
         elif measurements.host.parallel_hdf5:
@@ -452,10 +452,10 @@ class Choice:
         """Yield notes on this advice, as sentences."""
         measurements, forecaster, advised = self.measurements, self.forecaster, self.best
         total, source_total = self.totals[advised.name], self.totals["as-is"]
-        as_good, host = [trial.name for trial in self.as_good], measurements.host
-        if len(as_good) > 1:
-            names = ", ".join(name for name in as_good if name != advised.name)
-            fastest = min(as_good, key=lambda name: self.totals[name].total_s)
+        equally_good, host = [trial.name for trial in self.equally_good], measurements.host
+        if len(equally_good) > 1:
+            names = ", ".join(name for name in equally_good if name != advised.name)
+            fastest = min(equally_good, key=lambda name: self.totals[name].total_s)
             choice = (
                 "either will do" if fastest == advised.name else "the simpler one is recommended"
             )
@@ -490,7 +490,7 @@ class Choice:
         for trial in measurements.trials:
             if trial.problem is not None:
                 yield f"{trial.name}: {trial.problem}"
-        if "as-is" not in as_good and total.high_s > source_total.low_s:
+        if "as-is" not in equally_good and total.high_s > source_total.low_s:
             yield (
                 f"the ranges of {advised.name} and of the source as it is overlap: "
                 f"{duration(total.low_s)} to {duration(total.high_s)}, "

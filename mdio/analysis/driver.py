@@ -232,7 +232,7 @@ def _run(
     try:
         return _analyze(plan, chosen_executor, progress, blocks_per_worker)
     finally:
-        if plan.is_ours:
+        if plan.has_opened_layout:
             plan.layout.close()
 
 

@@ -80,7 +80,7 @@ class Plan:
     """Seconds for opening the trajectory."""
     prepare_s: float
     """Seconds for topology, selection and reference, with imports if not imported before."""
-    is_ours: bool
+    has_opened_layout: bool
     """Whether `layout` was opened for this plan and has to be closed with it."""
     chosen: FrameNumbers
     """Numbers of the frames in the trajectory; other than `frames` if `layout` is a view."""
@@ -191,7 +191,7 @@ class Request:
     def _plan(self, **options: Any) -> Plan:
         layout = self._open(**options)  # not timed: it imports the format's library
         watch = Stopwatch()
-        is_ours = layout is not self.trajectory
+        has_opened_layout = layout is not self.trajectory
         try:
             source, cache = layout, layout.member_runs[0][0].cache
             transformed = self._transform(layout)
@@ -256,7 +256,7 @@ class Request:
                 prepared=prepared,
                 opened_s=opened_s,
                 prepare_s=watch.lap(),
-                is_ours=is_ours,
+                has_opened_layout=has_opened_layout,
                 chosen=chosen,
                 notes=notes,
                 cache=cache,
@@ -264,7 +264,7 @@ class Request:
                 nbytes=nbytes,
             )
         except BaseException:
-            if is_ours:
+            if has_opened_layout:
                 layout.close()
             raise
 

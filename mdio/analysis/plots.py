@@ -1,4 +1,4 @@
-"""Pictures: of results, as curves, maps of angles and distributions; bars and curves of times."""
+"""Plots: of results (curves, maps of angles, distributions), and of times (bars, curves)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,17 @@ ANGLE = re.compile(r"(?P<part>cos|sin)?\(?(?P<angle>phi|psi|chi1):(?P<residue>[^
 MAX_LINES_NAMED = 10
 """Lines that get a legend; with more of one quantity, their distribution is drawn instead."""
 NARROW_NAME = 24
-"""Letters of names of which two fit beside each other."""
-BELOW: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 4.2}
+"""Longest name, in letters, of which two fit beside each other."""
+LEGEND_BELOW: dict[str, Any] = {
+    "loc": "upper center",
+    "bbox_to_anchor": (0.5, 0),
+    "borderaxespad": 4.2,
+}
 """Where a legend lies below the name of the axis."""
-SHARES = (5, 95)
+PERCENTILES = (5, 95)
 """Percentiles between which most of many columns lie."""
 FITTED_LAGS = (0.1, 0.5)
-"""Share of the lags in which the power of a displacement is fitted."""
+"""Part of the lags to which the exponent of a displacement is fitted."""
 
 
 COLOURS = ("#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
@@ -111,7 +115,7 @@ def bars(
     axis: str = "time",
     errors: Any = None,
 ) -> str:
-    """Draw a bar a name, of its parts one after the other: their seconds, and a colour.
+    """Draw a bar for each name, stacked from `parts`: the seconds of each name, and a colour.
 
     `errors`: how far the ends may lie below and above, (2, names).
     """
@@ -144,7 +148,7 @@ def over_ranks(
 ) -> str:
     """Draw curves over numbers of ranks: at each a value, its lower and its upper limit.
 
-    Dotted are one that is called ``ideal``, and the number `asked` for.
+    The curve ``ideal`` and the number `asked` for are dotted lines.
     """
     counts = sorted({point[0] for line in lines.values() for point in line})
     with figure(2.7 + 0.1 * len(lines)) as (fig, axes):
@@ -184,7 +188,7 @@ def spreads(groups: Mapping[str, Sequence[float]], title: str) -> str:
                 )
                 for part in body["bodies"]:
                     part.set(facecolor="#009E73", alpha=0.25)
-            height = row + 0.25 * np.sin(2.4 * np.arange(len(values)))  # apart, always the same
+            height = row + 0.25 * np.sin(2.4 * np.arange(len(values)))  # jitter, always the same
             axes.plot(values, height, "o", color="#009E73", markersize=4, alpha=0.8)
             axes.plot([np.median(values)] * 2, [row - 0.4, row + 0.4], "k--", linewidth=1)
         name_rows(axes, list(groups))
@@ -197,9 +201,9 @@ def draw(result: Any, ax: Axes) -> None:
     """Draw an `AnalysisResult` in a way that suits its rows and columns.
 
     Dihedrals are a Ramachandran map, or distributions where there is no pair of phi and psi;
-    displacements lie over lags in log-log with their power; rows of atoms lie over residues; of
-    many columns of one quantity the mean, the range and the middle of it are drawn; all others are
-    lines over time, or over the number of their row.
+    displacements are drawn over lags in log-log, with a fitted power law; rows of atoms over
+    residues; many columns of one quantity as their mean, range and 5 to 95% percentiles; all others
+    as lines over time, or over the number of their row.
     """
     rows = result.columns
     angles = _dihedral_columns(result.labels, rows)
@@ -240,7 +244,7 @@ def draw(result: Any, ax: Axes) -> None:
 def _name_lines(names: Sequence[str], ax: Axes) -> None:
     """Name the lines below the axes, where no curve lies."""
     n_columns = 2 if max(map(len, names)) <= NARROW_NAME else 1
-    ax.legend(ax.lines[: len(names)], names, ncols=n_columns, **BELOW)
+    ax.legend(ax.lines[: len(names)], names, ncols=n_columns, **LEGEND_BELOW)
 
 
 def _without_common_segment(names: Sequence[str]) -> list[str]:
@@ -264,13 +268,13 @@ def _draw_atoms(residues: NDArray[Any], rows: NDArray[Any], ax: Axes) -> None:
 def _draw_spread(x: NDArray[Any], rows: NDArray[Any], ax: Axes) -> None:
     """Draw the mean of many columns, where most of them lie, and where all do."""
     with np.errstate(invalid="ignore"):
-        low, high = np.percentile(rows, SHARES, axis=1)
+        low, high = np.percentile(rows, PERCENTILES, axis=1)
         mean, least, most = rows.mean(axis=1), rows.min(axis=1), rows.max(axis=1)
     look: dict[str, Any] = {"color": COLOURS[1], "linewidth": 0}
     ax.fill_between(x, least, most, alpha=0.15, label="all", **look)
-    ax.fill_between(x, low, high, alpha=0.3, label="{} to {} %".format(*SHARES), **look)
+    ax.fill_between(x, low, high, alpha=0.3, label="{} to {} %".format(*PERCENTILES), **look)
     ax.plot(x, mean, color=COLOURS[0], linewidth=1, label=f"mean of {rows.shape[1]:,}")
-    ax.legend(ncols=3, **BELOW)
+    ax.legend(ncols=3, **LEGEND_BELOW)
 
 
 def _split_at_falls(over: NDArray[Any], first: int) -> list[slice]:
@@ -333,5 +337,5 @@ def _draw_angles(angles: dict[str, dict[str, NDArray[Any]]], ax: Axes) -> None:
         degrees = np.concatenate(list(of_residues.values()))
         finite = degrees[np.isfinite(degrees)]
         ax.hist(finite, bins=90, range=limits, density=True, histtype="step", label=name)
-    ax.set(xlabel="angle (°)", ylabel="share of all per degree")
+    ax.set(xlabel="angle (°)", ylabel="probability per degree")
     ax.legend()

@@ -130,7 +130,7 @@ def analyze_on_ranks(
         (blocks,), own = blocks_on_ranks([plan], comm)
         done = dict(executor.imap(work, blocks, describe=block_label, own=own))
     finally:
-        if plan.is_ours:
+        if plan.has_opened_layout:
             plan.layout.close()
     finished_at = time.perf_counter()
     gathered = _gather(own_results, plan, comm, gather)
@@ -186,7 +186,7 @@ def plan_on_ranks(request: Request, executor: MPIExecutor) -> Plan:
         try:
             message = _pickle(plan, request)
         except PlanError:
-            if plan.is_ours:
+            if plan.has_opened_layout:
                 plan.layout.close()
             raise
         owner_plan = plan
@@ -207,7 +207,7 @@ def plan_on_ranks(request: Request, executor: MPIExecutor) -> Plan:
 
 
 def _pickle(plan: Plan, request: Request) -> bytes:
-    copy = replace(plan.for_workers(), is_ours=True)
+    copy = replace(plan.for_workers(), has_opened_layout=True)
     if isinstance(request.kernel, UserKernel):
         copy.prepared = replace(copy.prepared, function=len)  # type: ignore[arg-type]
     try:

@@ -126,7 +126,7 @@ def analyze_series(
     try:
         return _analyze(plan, kernel, executor, progress)
     finally:
-        if plan.is_ours:
+        if plan.has_opened_layout:
             plan.layout.close()
 
 

@@ -16,7 +16,7 @@ from mdio.core.frames import AtomIndices, FrameBlock
 from mdio.core.topology import Residues, Texts, Topology
 from mdio.core.topology import select as select_stored
 from mdio.layouts.base import Layout
-from mdio.layouts.foreign.universe import masses_of, residues_of, selected, topology_of
+from mdio.layouts.foreign.universe import masses_of, residues_of, select_by_mdanalysis, topology_of
 from mdio.layouts.manifest import indices_from_runs, treatment
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views.options import FITS, NEED_BONDS
@@ -51,7 +51,7 @@ class System:
         self._top = top
         self._group = group
         self.notes: list[str] = []
-        """Notes on guessed properties of atoms."""
+        """Notes for the user: on guessed properties of atoms, on boxes and fits."""
         self.reference: tuple[int, FrameBlock] | None = None
         """Number of the reference frame, and the frame, where a kernel has read one."""
         self._universe: Any = None
@@ -112,18 +112,18 @@ class System:
         if self.topology is not None:  # faster than importing MDAnalysis
             atoms = select_stored(self.topology, selection)
         if atoms is None:
-            atoms = selected(self.universe.atoms, selection, notes=self.notes)
+            atoms = select_by_mdanalysis(self.universe.atoms, selection, notes=self.notes)
         if not atoms.size:
             raise PlanError(f"{selection!r} selects no atom of {self._top or self.layout.path}")
-        return self.to_layout(atoms, selection)
+        return self.to_layout_indices(atoms, selection)
 
     def atoms(self, selection: str | None) -> AtomIndices:
-        """Return the selected atoms as `select` does, but all atoms as indices, too."""
+        """Return what `select` returns, but indices instead of None if all atoms are selected."""
         atoms = self.select(selection)
         return np.arange(self.layout.info.n_atoms) if atoms is None else atoms
 
-    def to_layout(self, atoms: AtomIndices, selection: str) -> AtomIndices:
-        """Turn indices into the topology's atoms into indices into the layout's atoms.
+    def to_layout_indices(self, atoms: AtomIndices, selection: str) -> AtomIndices:
+        """Convert indices of atoms in the topology to indices of the same atoms in the layout.
 
         Raises PlanError: the stored group that the layout reads lacks some of them.
         """
@@ -156,9 +156,9 @@ class System:
         universe = self.universe
         path = self._top if isinstance(self._top, str | PathLike) else self.layout.path
         group = self._group_atoms
-        own_atoms = atoms if group is None else group[... if atoms is None else atoms]
+        topology_atoms = atoms if group is None else group[... if atoms is None else atoms]
         try:
-            masses = masses_of(universe, own_atoms, self.notes, path)
+            masses = masses_of(universe, topology_atoms, self.notes, path)
         except (ValueError, AttributeError) as error:
             raise PlanError(
                 f"{path}: it has no masses, and they cannot be guessed ({error}); use a topology "
@@ -202,7 +202,7 @@ class System:
         return [str(value) for value in (values if atoms is None else values[atoms])]
 
     def residues(self, atoms: AtomIndices | None) -> Residues | None:
-        """Return the residues of atoms of the layout; None if no topology was read, or has none."""
+        """Return the residues of atoms of the layout; None without a topology that has them."""
         topology = self.topology if self._top is None or self.topology_is_read else None
         if topology is not None:
             return topology.residues(atoms)
@@ -252,7 +252,7 @@ class System:
 
     @property
     def is_superposed(self) -> bool:
-        """Whether all frames are laid on one, as they were stored or as they are read.
+        """Whether all frames are superposed on one, when they were stored or when they are read.
 
         Their boxes are not rotated with them.
         """
@@ -260,16 +260,16 @@ class System:
 
     @property
     def was_rotated(self) -> bool:
-        """Whether frames were laid on one before they were stored, so that boxes say nothing."""
+        """Whether frames were superposed before they were stored, so that their boxes are wrong."""
         return bool(self.treatments("fit")[0] == FITS[0])
 
-    def note_boxes_that_do_not_turn(self) -> None:
-        """Add a note for what cannot do without boxes, where frames were rotated and not these."""
+    def note_unrotated_boxes(self) -> None:
+        """Add a note, for kernels that need boxes, if frames were rotated without their boxes."""
         if self.was_rotated and self.stored.info.has_box:
             self.notes.append(
-                "frames were rotated by a fit as they were stored, and their boxes were not: what "
-                "goes over the sides of the box, or along its axes, is wrong; take the trajectory "
-                "from before the fit"
+                "frames were rotated by a fit when they were stored, and their boxes were not: "
+                "results that depend on the sides or axes of the box are wrong; give the "
+                "trajectory from before the fit"
             )
 
     @property
@@ -278,8 +278,8 @@ class System:
         stored, read = self.treatments("pbc")
         return (stored if self.was_rotated else read or stored) in NEED_BONDS
 
-    def has_images(self) -> bool:
-        """Return whether periodic images of atoms are found by the boxes of frames.
+    def check_images(self) -> bool:
+        """Return whether the boxes of frames can be used to find periodic images of atoms.
 
         Adds a note where a fit has rotated frames, and not their boxes, as they were stored.
         Raises PlanError: it rotates them as they are read.
@@ -295,13 +295,13 @@ class System:
             return True
         if self.stored.info.has_box:
             self.notes.append(
-                "frames were rotated by a fit as they were stored, and their boxes were not: no "
-                "periodic images are taken"
+                "frames were rotated by a fit as they were stored, and their boxes were not: "
+                "periodic images are ignored"
             )
         return False
 
     def cut_molecules(self, atoms: AtomIndices | None) -> CutMolecules | None:
-        """Return what finds frames with molecules that the box cuts; None if there can be none."""
+        """Return a finder of frames in which the box cuts molecules; None if there can be none."""
         if self.is_whole or not self.stored.info.has_box:
             return None
         from mdio.layouts.cut_molecules import CutMolecules
@@ -353,13 +353,13 @@ class System:
 
     def _find_group_atoms(self, n_atoms: int) -> AtomIndices | None:
         """Return the layout's atoms as indices into the topology; None if they are the same."""
-        n_own_atoms = self.layout.info.n_atoms
+        n_layout_atoms = self.layout.info.n_atoms
         manifest = self._manifest
         if self._group is not None and manifest is not None and n_atoms == manifest["n_atoms"]:
             return indices_from_runs(manifest["group_atoms"][self._group])
-        if n_atoms != n_own_atoms:
+        if n_atoms != n_layout_atoms:
             raise SourceError(
-                f"{self.layout.path} has {n_own_atoms} atoms, but the topology {self._top} has "
+                f"{self.layout.path} has {n_layout_atoms} atoms, but the topology {self._top} has "
                 f"{n_atoms}; give the topology that belongs to the trajectory"
             )
         return None

@@ -19,7 +19,7 @@ from mdio.cli.common import (
     add_output_options,
     add_trajectory,
     arguments_for,
-    check_apart,
+    check_outputs_differ,
     parse_step,
     positive,
     print_json,
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
             check_report(args.report)
         if args.save is not None:
             check_output(args.save, (".json",))
-        check_apart([*args.trajectory, args.top, args.replay], args.save, args.report)
+        check_outputs_differ([*args.trajectory, args.top, args.replay], args.save, args.report)
         with _progress(args.quiet or not executor.is_owner) as progress:
             arguments = arguments_for(advise, args) | {"trajectory": args.trajectory or None}
             advice = advise(**arguments, progress=progress, executor=executor)

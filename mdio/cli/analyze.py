@@ -30,7 +30,7 @@ from mdio.cli.common import (
     add_source,
     add_trajectory,
     arguments_for,
-    check_apart,
+    check_outputs_differ,
     positive,
     print_json,
     print_notes,
@@ -219,7 +219,7 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
 def _check_outputs(args: argparse.Namespace) -> None:
     """Raise MdioError if an output cannot be written, or would replace an input."""
     inputs = [*args.trajectory, args.top, args.fit_reference]
-    check_apart(inputs, args.out, args.plot, args.timings, args.report)
+    check_outputs_differ(inputs, args.out, args.plot, args.timings, args.report)
     if args.out not in (None, "-"):
         if Path(args.out).suffix.lower() in PLOT_SUFFIXES:
             raise PlanError(f"{args.out}: -o saves numbers; give pictures as --plot {args.out}")

@@ -42,16 +42,16 @@ def _default_workers() -> str:
 
 def _setup_scaling(parser: argparse.ArgumentParser) -> None:
     """Add the options of this bench."""
-    add(parser, "trajectory TRAJ", "a series for each, any layout", nargs="+")
+    add(parser, "trajectory TRAJ", "trajectories of any layout; each is one series", nargs="+")
     add(parser, "-s --top FILE", "topology")
-    add(parser, "--select SEL", "which atoms (default: all, or protein)")
+    add(parser, "--select SEL", "which atoms (default: all; of dihedrals: protein)")
     add(parser, "--stop N", "use the first N frames", positive)
     add(parser, "--kernel", "default: rmsd", choices=KERNELS, default="rmsd")
-    text = "compute RMSD X times a frame; the papers have 1,40,70,100 (default: 1)"
+    text = "compute RMSD X times for each frame; published studies: 1,40,70,100 (default: 1)"
     add(parser, "--repeat X,X", text, positives, default=[1])
     text = "numbers of workers or ranks (default: %(default)s)"
     add(parser, "-w --workers N,N", text, positives, default=_default_workers())
-    text = f"of {', '.join(EXECUTORS)} (default: processes)"
+    text = f"any of {', '.join(EXECUTORS)} (default: processes)"
     add(parser, "--executor E,E", text, names_among(EXECUTORS), default="processes")
     text = f"with mpi, of {', '.join(GATHERS)} (default: blocking)"
     add(parser, "--gather G,G", text, names_among(GATHERS), default="blocking")
@@ -104,8 +104,8 @@ def _run_scaling(args: argparse.Namespace) -> int:
 
 def _setup_darshan(parser: argparse.ArgumentParser) -> None:
     """Add the options of this bench."""
-    parser.add_argument("log", metavar="LOG", help="what Darshan wrote of a run")
-    add(parser, "--files TEXT", "count files only whose path has this in it", default="")
+    parser.add_argument("log", metavar="LOG", help="log that Darshan wrote of a run")
+    add(parser, "--files TEXT", "count only files whose path contains this", default="")
     add(parser, "--timings FILE", "what `mdio analyze --timings` wrote of the same run")
     add(parser, "--json", "print one JSON object")
 
@@ -125,7 +125,7 @@ def _run_darshan(args: argparse.Namespace) -> int:
         print_json({"modules": modules, "nbytes_source": mdio_nbytes})
         return 0
     print(
-        f"{'':<8}{'opens':>9}{'reads':>11}{'read':>13}{'writes':>11}{'written':>13}{'reading':>11}"
+        f"{'':<8}{'opens':>9}{'reads':>11}{'read':>13}{'writes':>11}{'written':>13}{'read in':>11}"
     )
     for name, row in modules.items():
         print(
@@ -136,7 +136,7 @@ def _run_darshan(args: argparse.Namespace) -> int:
     if mdio_nbytes is not None:
         other_nbytes = modules.get("POSIX", {}).get("nbytes_read", 0) - mdio_nbytes
         print(
-            f"mdio counted {human_nbytes(mdio_nbytes)} read of files by its blocks; "
+            f"mdio counted {human_nbytes(mdio_nbytes)} read from files by its blocks; "
             + (
                 f"the other {human_nbytes(other_nbytes)} were read to open, index and prepare"
                 if other_nbytes >= 0
@@ -204,12 +204,12 @@ def run(args: argparse.Namespace) -> int:
 
 BENCHES = {
     "scaling": (
-        "the same analysis on more and more workers: speed-up, efficiency, components",
+        "the same analysis on more and more workers: speed-up, efficiency, parts of the time",
         _setup_scaling,
         _run_scaling,
     ),
     "darshan": (
-        "what Darshan counted in a run, by module, beside what mdio did",
+        "what Darshan counted in a run, by module, beside what mdio counted",
         _setup_darshan,
         _run_darshan,
     ),

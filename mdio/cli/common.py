@@ -33,8 +33,8 @@ def add(
     """Add an option or a positional argument to `parser`, or to a group of one.
 
     `names`: its names and the name of its value, ``-w --workers N``; an option without one is a
-    flag. `text`: its help. `kind`: parses its value. `offered`: classes by name that shells
-    complete, if other values are allowed, too. `keywords`: arguments of `add_argument`.
+    flag. `text`: its help. `kind`: parses its value. `offered`: classes by name, which
+    shells complete; other values are allowed, too. `keywords`: arguments of `add_argument`.
     """
     *flags, value_name = names.split()
     if value_name.startswith("-"):
@@ -67,7 +67,8 @@ def arguments_for(target: Callable[..., Any] | Mapping[str, Any], args: argparse
 def add_options(parser: argparse.ArgumentParser, *parts: type, **texts: str) -> None:
     """Add the options that `parts` declare, each part under a heading.
 
-    `texts`: if any, names of the only options that are added; texts replace the declared help.
+    `texts`: if given, only the options of these names are added; a text that is not empty
+    replaces the declared help.
     """
     for part in parts:
         heading = (part.__doc__ or "").partition(".\n")[0].rstrip(".")
@@ -111,7 +112,7 @@ def add_output_options(parser: Any, quiet: str = "no progress bar, no summary") 
     add(parser, "-q --quiet", quiet)
 
 
-def check_apart(inputs: Sequence[Any], *outputs: Any) -> None:
+def check_outputs_differ(inputs: Sequence[Any], *outputs: Any) -> None:
     """Raise PlanError if an output is an input, or another output; None stands for no output."""
     uses = {os.path.realpath(path): "reads it" for path in inputs if isinstance(path, str)}
     for path in outputs:
@@ -252,7 +253,7 @@ def parse_group(text: str) -> tuple[str, str]:
     return name, selection
 
 
-def _parse_renamed(option: str, names: Mapping[str, str]) -> Callable[[str], str]:
+def _parser_of_renamed(option: str, names: Mapping[str, str]) -> Callable[[str], str]:
     """Return a parser for values of `option` that prints the new names of old values."""
 
     def parse(text: str) -> str:
@@ -270,14 +271,16 @@ def _parse_reference(text: str) -> int | str:
 
 PARSER_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "auto": {"type": auto_or_positive},
-    "compression": {"type": _parse_renamed("--compression", {"small": "rigid (of floats: zstd)"})},
+    "compression": {
+        "type": _parser_of_renamed("--compression", {"small": "rigid (for floats: zstd)"})
+    },
     "files": {"nargs": "+", "action": "extend"},
     "float | None": {"type": float},
     "group": {"type": parse_group, "action": "append", "default": []},
     "int": {"type": int},
     "int | None": {"type": positive},
     "nbytes": {"type": parse_nbytes},
-    "pbc": {"type": _parse_renamed("--pbc", OLD_PBC_NAMES)},
+    "pbc": {"type": _parser_of_renamed("--pbc", OLD_PBC_NAMES)},
     "precision": {"type": parse_precision},
     "reference": {"type": _parse_reference},
     "several": {"action": "append", "default": []},
@@ -344,7 +347,7 @@ def progress_bar(
     args: argparse.Namespace,
     executor: Executor | None = None,
 ) -> Iterator[Callable[[int, int], None] | None]:
-    """Yield a callback for (frames, bytes) done; None with ``--quiet``, and on ranks but rank 0.
+    """Yield a callback for (frames, bytes) done; None with ``--quiet``, and on ranks other than 0.
 
     It draws a bar, or, if stderr is not a terminal (under mpiexec, in the logs of jobs), writes a
     line now and then. `total`: number of frames, or a function that returns it; 0 if it is unknown.

@@ -25,7 +25,7 @@ from mdio.layouts.views.options import Reading
 
 HAS_FIELDS = ("has_velocities", "has_forces", "has_box")
 N_PROBED_FRAMES = 100
-"""Frames that are read to find the interval of sparse fields."""
+"""Frames that are read to find the interval of fields that some frames lack."""
 TIMES = ("time_first_ps", "time_last_ps", "dt_ps")
 
 
@@ -47,14 +47,14 @@ def _source_files(source: Mapping[str, Any]) -> str:
     return f"{path} and {plural(n_more, 'more file')}" if n_more > 0 else path
 
 
-def _notes_on_ends(info: TrajectoryInfo) -> tuple[str, ...]:
-    """Return a note if the last frame does not lie behind the first; no other times are read."""
+def _notes_on_time_order(info: TrajectoryInfo) -> tuple[str, ...]:
+    """Return a note if the last frame is not later than the first; no other times are read."""
     if info.n_frames < 2 or info.dt_ps <= 0 or info.time_last_ps > info.time_first_ps:
         return ()
     return (
-        f"the last of {info.n_frames:,} frames lies at {info.time_last_ps:g} ps and the first at "
-        f"{info.time_first_ps:g} ps, so that times go back in between; if these are several runs "
-        "put into one file, give their files one by one",
+        f"the last of {info.n_frames:,} frames is at {info.time_last_ps:g} ps and the first at "
+        f"{info.time_first_ps:g} ps, so times go back somewhere between them; if this file joins "
+        "several simulations, give their original files one by one",
     )
 
 
@@ -74,7 +74,7 @@ def _fields_text(facts: dict[str, Any]) -> str:
 def _field_intervals(layout: Layout) -> dict[str, int | None]:
     """Return the interval in frames of each field that some frames lack.
 
-    None where the first frames have no even interval, or too few of them have the field.
+    None where the interval differs among the first frames, or too few of them have the field.
     """
     names = layout.info.sparse
     if not names:
@@ -161,7 +161,7 @@ def run(args: argparse.Namespace) -> int:
             raise
         return _print_files(args, refusal)
     with source as layout:
-        notes = (*layout.notes, *_notes_on_ends(layout.info))
+        notes = (*layout.notes, *_notes_on_time_order(layout.info))
         if not args.json:
             print_notes("info", notes)
         facts: dict[str, Any] = asdict(layout.info) | {"notes": notes}
@@ -196,7 +196,7 @@ def run(args: argparse.Namespace) -> int:
         "size": f"{human_nbytes(size)} "
         f"({size / max(1, facts['n_frames'] * facts['n_atoms']):.2f} bytes/atom/frame)",
         "striping": facts["striping"]["layout"] if facts["striping"] else facts["no_striping"],
-        "stripes asked": f"not applied: {facts['not_striped_as_asked']}"
+        "not striped": f"as requested: {facts['not_striped_as_asked']}"
         if "not_striped_as_asked" in facts
         else "",
         "source": _source_files(facts["source"] or {}),

@@ -15,7 +15,7 @@ from mdio.cli.common import (
     add_settings,
     add_trajectory,
     arguments_for,
-    check_apart,
+    check_outputs_differ,
     print_json,
     print_notes,
     progress_bar,
@@ -27,7 +27,7 @@ from mdio.core.words import human_nbytes, plural
 from mdio.layouts.views.opening import paths_by_label
 from mdio.layouts.views.options import CachedReading, FrameChoice
 from mdio.mapreduce.driver import map_reduce
-from mdio.mapreduce.job import Shuffle
+from mdio.mapreduce.job import MapReduceOptions
 from mdio.mapreduce.program import FrameSelector
 from mdio.mapreduce.results import TABLE_SUFFIXES, MapReduceResult
 from mdio.parallel.executors import Executor
@@ -52,7 +52,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     frames = dict.fromkeys(("start", "stop", "step", "begin_ps", "end_ps", "dt_ps"), "")
     add_options(parser, FrameChoice, **frames)
     add_workers(parser.add_argument_group("workers"))
-    add_options(parser, CachedReading, Shuffle)
+    add_options(parser, CachedReading, MapReduceOptions)
     add(parser, "-o --out FILE", f"a row a key: {', '.join(TABLE_SUFFIXES)}")
     add_output_options(parser)
 
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
     }
     if args.out is not None:
         check_output(args.out, TABLE_SUFFIXES)
-        check_apart([*args.trajectory, args.top], args.out)
+        check_outputs_differ([*args.trajectory, args.top], args.out)
     with progress_bar(0, "map", args, executor) as progress:
         result = map_reduce(**arguments, progress=progress)
     if executor.is_owner:

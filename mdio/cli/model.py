@@ -9,9 +9,9 @@ from typing import Any
 
 from mdio.advisor.closed_form import predict, reference_workload
 from mdio.advisor.fit import fit_profile, known_cores, read_timings, residuals, rows_of_executor
-from mdio.advisor.profile import GATHERS, LAYOUTS, NAMES, load_profile, save_profile
+from mdio.advisor.profile import ACCESS_MODELS, GATHERS, PROFILE_NAMES, load_profile, save_profile
 from mdio.analysis.results import check_output
-from mdio.cli.common import add, check_apart, positive, positives, print_json, print_notes
+from mdio.cli.common import add, check_outputs_differ, positive, positives, print_json, print_notes
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -25,11 +25,11 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(fit, "--executor NAME", text)
     text = "default: as in the table, or guessed from its numbers of ranks"
     add(fit, "--cores-per-node N", text, positive)
-    text = f"profile of the priors: a file, {' or '.join(NAMES)} (default: comet)"
+    text = f"profile of the priors: a file, {' or '.join(PROFILE_NAMES)} (default: comet)"
     add(fit, "--prior PROFILE", text)
     add(fit, "--json", "print one JSON object")
     prediction = actions.add_parser("predict", help="seconds for numbers of ranks")
-    add(prediction, "profile PROFILE.toml", f"a file, {' or '.join(NAMES)}")
+    add(prediction, "profile PROFILE.toml", f"a file, {' or '.join(PROFILE_NAMES)}")
     add(prediction, "--layout", "may be repeated (default: all)", action="append")
     add(prediction, "--gather", "may be repeated (default: all)", action="append")
     add(prediction, "--workload X", "how often a frame is computed (default 1)", float, default=1.0)
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _fit(args: argparse.Namespace) -> int:
     check_output(args.out, (".toml",))
-    check_apart([args.csv, args.prior], args.out)
+    check_outputs_differ([args.csv, args.prior], args.out)
     rows, notes = rows_of_executor(read_timings(args.csv), args.csv, args.executor)
     profile = fit_profile(
         rows,
@@ -84,7 +84,7 @@ def _fit(args: argparse.Namespace) -> int:
 def _predict(args: argparse.Namespace) -> int:
     profile = load_profile(args.profile)
     table: list[dict[str, Any]] = []
-    for layout in args.layout or LAYOUTS:
+    for layout in args.layout or ACCESS_MODELS:
         for gather in args.gather or GATHERS:
             workload = reference_workload(profile, layout, args.workload)
             for n_ranks in args.ranks:

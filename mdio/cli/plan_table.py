@@ -26,7 +26,7 @@ def _overview(plan: LayoutPlan) -> dict[str, str]:
         "arrays": fields if plan.container else "",
         "segments": f"{len(plan.segment_frames):,} with {segment} frames" if high else "",
         "compression": plan.compression or ("bitpack" if _is_bitpacked(plan) else "none"),
-        "precision": "float32 in full" if plan.arrays else "",
+        "precision": "float32, not rounded" if plan.arrays else "",
     }
     if plan.precision is not None:
         remark = ", all that the XTC holds" if plan.keeps_integers else ""
@@ -46,7 +46,7 @@ def _overview(plan: LayoutPlan) -> dict[str, str]:
     direct = f"large writes bypass the page cache{condition}"
     return rows | {
         "size": f"{'at most ' if estimate else ''}{size}{padded}",
-        "density": "" if plan.source_density is None else _density(plan, estimate),
+        "per atom": "" if plan.source_density is None else _density(plan, estimate),
         "writing": "rank 0 writes; the other ranks encode" if plan.writing.by_owner else "",
         "direct": direct if plan.writing.direct else "",
     }
@@ -84,7 +84,7 @@ def _arrays(plan: LayoutPlan) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("group", "array", "atoms", "chunk", "bytes", "chunks")]
     for array in plan.arrays:
         if array.contiguous:
-            cells = ("in one piece", human_nbytes(12 * plan.n_frames * array.n_atoms), "none")
+            cells = ("contiguous", human_nbytes(12 * plan.n_frames * array.n_atoms), "none")
         else:
             n_chunks = math.ceil(plan.n_frames / array.chunk_frames) * array.n_atom_chunks
             shape = f"{array.chunk_frames:,} x {array.chunk_atoms:,}"

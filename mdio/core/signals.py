@@ -25,8 +25,8 @@ def terminations_raised(done: str = "") -> Iterator[None]:
     """Turn the signals that end a process into SystemExit, unless other code handles them.
 
     Python swallows the exception if it is raised within a finaliser or a callback of a weak
-    reference, as libraries have them. So loops call `raise_swallowed`, and the end of the block
-    does; `done`: what is then noted of the work.
+    reference, as libraries have them. So loops call `raise_received_signal`, and the end of the
+    block does; `done`: what is then noted of the work.
     """
     handled: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
@@ -38,7 +38,7 @@ def terminations_raised(done: str = "") -> Iterator[None]:
     try:
         yield
         if handled:
-            raise_swallowed(done)
+            raise_received_signal(done)
     finally:
         for number, handler in handled.items():
             signal.signal(number, handler)
@@ -50,10 +50,10 @@ def _raise(number: int, _frame: FrameType | None) -> None:
     if number != signal.SIGINT:
         signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the clean-up
     _received.append(number)
-    raise_swallowed()
+    raise_received_signal()
 
 
-def raise_swallowed(note: str = "") -> None:
+def raise_received_signal(note: str = "") -> None:
     """Raise the exception of a signal again if work goes on in spite of it.
 
     To be called between pieces of work in the main thread, not in what cleans up.
@@ -108,7 +108,7 @@ def ending_signals_left_to_rank_0(grace_s: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def ending_signals_held() -> Iterator[None]:
+def termination_signals_blocked() -> Iterator[None]:
     """Hold back signals that end a program until a child is forked and registered.
 
     An exception of a handler while Python forks would only be printed, and the signal be lost.
@@ -120,6 +120,6 @@ def ending_signals_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
 
 
-def let_ending_signals_in() -> None:
+def unblock_termination_signals() -> None:
     """Release held signals; to be called first in a child, which inherits the mask."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)

@@ -27,29 +27,29 @@ from mdio.analysis.plan import Request, Trajectory
 from mdio.analysis.work import Progress
 from mdio.core.errors import PlanError, WorkerDiedError
 from mdio.core.options import build_parts, takes_options
-from mdio.core.signals import raise_swallowed, terminations_raised
+from mdio.core.signals import raise_received_signal, terminations_raised
 from mdio.core.timing import Stopwatch
 from mdio.layouts.views.opening import ensemble_members
 from mdio.layouts.views.options import CachedReading
 from mdio.mapreduce.job import (
     MappedBlock,
     MapReduceJob,
+    MapReduceOptions,
     MapTask,
     MapWork,
     ReduceTask,
     ReduceWork,
-    Shuffle,
     Table,
     concatenate_tables,
     copy_key_range,
-    map_label,
+    describe_block,
     without_pairs,
 )
 from mdio.mapreduce.pairs import (
     KeyValuePairs,
     SortedRun,
     choose_cuts,
-    common_kind,
+    common_schema,
     concatenate_runs,
 )
 from mdio.mapreduce.program import FrameSelector, Program, choose_frames
@@ -70,7 +70,7 @@ MAX_DEATHS = 3
 """Worker processes that may die before the work fails, as in Dask."""
 
 
-@takes_options(CachedReading, Shuffle)
+@takes_options(CachedReading, MapReduceOptions)
 def map_reduce(
     trajectory: Trajectory | Mapping[str, Trajectory],
     *,
@@ -94,10 +94,10 @@ def map_reduce(
     ----------
     trajectory
         As for `mdio.analyze`; or several by label (replicas), or an ensemble: their values are
-        reduced apart, and the table has a row for each key and label.
+        reduced separately, and the table has a row for each key and label.
     map
         A function of a `FrameBlock` that returns ``(keys, rows, values)``: keys (K,), whole
-        numbers, floats or text; rows (K,), which frame of the block each pair is of; values, a dict
+        numbers, floats or text; rows (K,), row of each pair's frame in the block; values, a dict
         of arrays (K, ...). With `per_frame`, a generator of ``(key, value)`` or ``(key, dict of
         values)`` for a block of one frame. Or a program: a `Kernel` whose `prepare` returns such a
         function, with a method `reduce`, perhaps `combine`, `per_frame` and `frames`.
@@ -118,10 +118,11 @@ def map_reduce(
     executor
         Instead of `workers`: where to run. With `MPIExecutor` all ranks make this call.
     combine
-        Makes fewer pairs of those of a block before they travel: ``sum``, ``min`` or ``max`` of the
+        Combines pairs of a block before they are shuffled: ``sum``, ``min`` or ``max`` of the
         values of each key, with the frame of the first; or a function of keys and values, sorted by
         key and frame, that returns which rows to keep, ascending, and their values. The reduce
-        must not mind how often that happens: sums of floats depend on blocks in their last digits.
+        must not depend on how often that happens: sums of floats depend on blocks in their last
+        digits.
     **options
         <options>
 
@@ -145,7 +146,7 @@ def map_reduce(
 
     Examples
     --------
-    How far each C-alpha atom gets from where it is first:
+    How far each C-alpha atom moves from where it starts:
 
     >>> import mdio, numpy as np
     >>> from MDAnalysisTests.datafiles import DCD, PSF
@@ -160,7 +161,7 @@ def map_reduce(
     (214, 17.59)
     """
     program = Program.of(map, reduce, combine, per_frame, frames, select, fields)
-    reading, shuffle = build_parts((CachedReading, Shuffle), options)
+    reading, shuffle = build_parts((CachedReading, MapReduceOptions), options)
     memory, blocks_per_worker = shuffle.memory, shuffle.blocks_per_worker
     if memory < 1 or (blocks_per_worker is not None and blocks_per_worker < 1):
         raise PlanError(
@@ -196,7 +197,7 @@ def map_reduce(
         for label, member in trajectories.items()
     }
     if len(requests) < len(trajectories):
-        raise PlanError(f"labels are texts, and two of {[*trajectories]} are alike as such")
+        raise PlanError(f"labels become text, and two of {[*trajectories]} are the same text")
     with terminations_raised(), ExitStack() as stack:
         ranks = chosen_executor.ranks
         if ranks is not None:
@@ -205,7 +206,7 @@ def map_reduce(
         for label, request in requests.items():
             plan = request.plan() if ranks is None else plan_on_ranks(request, ranks)
             plans[label] = plan
-            if plan.is_ours:
+            if plan.has_opened_layout:
                 stack.callback(plan.layout.close)
         job = MapReduceJob(plans, program, shuffle, progress if chosen_executor.is_owner else None)
         if ranks is not None:
@@ -239,7 +240,7 @@ def _map_reduce(
         tasks = job.tasks(enumerate(plan.blocks) for plan in plans)
     futures: dict[int, Any] = {}
     leave: dict[str, Any] = {"leave": without_pairs} if client else {}
-    for _, mapped in _run_tasks(executor, work, tasks, map_label, **leave):
+    for _, mapped in _run_tasks(executor, work, tasks, describe_block, **leave):
         if client:
             future, mapped = mapped
             futures[mapped.first_index] = future
@@ -248,8 +249,8 @@ def _map_reduce(
     runs = [run for first in sorted(job.mapped) for run in job.mapped[first].runs]
     reduced = Table.empty()
     if runs:
-        kind = common_kind(runs)
-        cuts = choose_cuts(runs, kind, shuffle.n_ranges(runs, kind, executor.n_workers))
+        schema = common_schema(runs)
+        cuts = choose_cuts(runs, schema, shuffle.n_ranges(runs, schema, executor.n_workers))
         ranges: Iterator[ReduceTask]
         if client:
             submit = partial(client.submit, copy_key_range, pure=False)
@@ -262,10 +263,10 @@ def _map_reduce(
         else:
             edges = [run.edges(cuts) for run in runs]
             ranges = ((n, [_range_parts(runs, edges, n)]) for n in range(len(cuts) + 1))
-        reduce_work = ReduceWork(program.reduce, kind, job.frames, shuffle.keep_going)
+        reduce_work = ReduceWork(program.reduce, schema, job.frames, shuffle.keep_going)
         label = "range {0[0]} of the keys".format  # of a `ReduceTask`
         tables = dict(_run_tasks(executor, reduce_work, ranges, label))
-        reduced = concatenate_tables([tables[number] for number in sorted(tables)], kind)
+        reduced = concatenate_tables([tables[number] for number in sorted(tables)], schema)
     return job.result(reduced, executor, runs, map_s, watch.lap())
 
 
@@ -293,7 +294,7 @@ def _run_tasks(
         numbers: list[int] = []
         try:
             for position, result in executor.imap(work, submit(numbers), describe=describe, **more):
-                raise_swallowed()
+                raise_received_signal()
                 del unfinished[numbers[position]]
                 yield numbers[position], result
             return
@@ -328,7 +329,7 @@ def _map_reduce_on_ranks(
         return without_pairs(mapped)
 
     blocks, own = blocks_on_ranks(opened, comm)
-    for _, mapped in executor.imap(map_block, job.tasks(blocks), describe=map_label, own=own):
+    for _, mapped in executor.imap(map_block, job.tasks(blocks), describe=describe_block, own=own):
         job.add(mapped)
     job.frames.time[:] = comm.bcast(job.frames.time)
     map_s = watch.lap()
@@ -346,23 +347,23 @@ def _reduce_on_ranks(
     from mdio.parallel.ranks import exchange_rows
 
     shuffle = job.shuffle
-    kind = common_kind(runs)
-    n_rounds = math.ceil(shuffle.n_ranges(runs, kind, comm.size) / comm.size)
-    cuts = choose_cuts(runs, kind, n_rounds * comm.size)
+    schema = common_schema(runs)
+    n_rounds = math.ceil(shuffle.n_ranges(runs, schema, comm.size) / comm.size)
+    cuts = choose_cuts(runs, schema, n_rounds * comm.size)
     n_rounds = math.ceil((len(cuts) + 1) / comm.size)
-    work = ReduceWork(job.program.reduce, kind, job.frames, shuffle.keep_going)
+    work = ReduceWork(job.program.reduce, schema, job.frames, shuffle.keep_going)
     tables: list[Table] = []
     edges: list[list[int]] = []
     error: Exception | None = None
     for first in range(0, n_rounds * comm.size, comm.size):
-        pairs, counts = KeyValuePairs.empty(kind, 0), [0] * comm.size
+        pairs, counts = KeyValuePairs.empty(schema, 0), [0] * comm.size
         try:
             if not error:
                 edges = edges or [run.edges(cuts) for run in own]
                 last = min(first + comm.size, len(cuts) + 1)
                 parts = [_range_parts(own, edges, number) for number in range(first, last)]
                 counts = [sum(map(len, part)) for part in parts] + [0] * (comm.size - len(parts))
-                pairs = concatenate_runs([run for part in parts for run in part], kind)
+                pairs = concatenate_runs([run for part in parts for run in part], schema)
         except Exception as caught:
             error = caught
         agreement.reach(error, number=comm.rank)
@@ -377,4 +378,4 @@ def _reduce_on_ranks(
     gathered: list[Table] = []
     for table in tables:
         gathered += comm.gather(table) or []
-    return concatenate_tables(gathered, kind)
+    return concatenate_tables(gathered, schema)

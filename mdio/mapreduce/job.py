@@ -26,7 +26,7 @@ from mdio.core.options import option
 from mdio.core.timing import BlockTiming
 from mdio.mapreduce.pairs import (
     KeyValuePairs,
-    Kind,
+    Schema,
     SortedRun,
     Spool,
     concatenate_runs,
@@ -50,7 +50,7 @@ class MapTask(NamedTuple):
     """Numbers of its frames in the layout."""
 
 
-def map_label(task: MapTask) -> str:
+def describe_block(task: MapTask) -> str:
     """Return the label of a block, for messages."""
     suffix = f" of {task.label}" if task.label else ""
     return block_label((task.number, task.frames)) + suffix
@@ -88,7 +88,7 @@ class MapWork:
     """Maps one block; opens the trajectory once in each process.
 
     `plans`: one for each trajectory. `program`: its map is called; its reduce is pickled with it,
-    so that one that cannot be sent to workers fails before the work. `spool`: collects the pairs.
+    so that a reduce that cannot be pickled fails before the work. `spool`: collects the pairs.
     `rank`: of this process, under MPI.
     """
 
@@ -100,19 +100,19 @@ class MapWork:
         self._functions = [
             _SpoolingMap(plan.prepared.function, program.per_frame, spool) for plan in plans
         ]
-        self._works = []
+        self._block_works = []
         for plan, function in zip(plans, self._functions, strict=True):
             prepared = replace(plan.prepared, function=function, reducer=Stack(), fills=False)
-            self._works.append(BlockWork(plan.layout, prepared, plan.opened_s, rank=rank))
+            self._block_works.append(BlockWork(plan.layout, prepared, plan.opened_s, rank=rank))
 
     def __repr__(self) -> str:
         return f"{self._name} or {kernel_name(self._reduce)}"
 
     def __call__(self, task: MapTask) -> MappedBlock:
         """Map a block; raises BlockError if that fails."""
-        self._spool.begin(map_label(task))
+        self._spool.begin(describe_block(task))
         self._functions[task.trajectory].next_index = task.first_index
-        result = self._works[task.trajectory]((task.number, task.frames))
+        result = self._block_works[task.trajectory]((task.number, task.frames))
         n_pairs = Stack().finish(result.state)  # type: ignore[arg-type]
         runs = self._spool.finish()
         return MappedBlock(task.first_index, runs, n_pairs, result.time, result.timing)
@@ -149,7 +149,7 @@ class _SpoolingMap:
         if rows.shape != keys.shape or (rows.dtype.kind not in "iu" and len(rows)):
             raise ValueError(
                 f"there are {len(keys)} keys, but rows of shape {rows.shape} and {rows.dtype}; "
-                "expected the row in the block of each pair's frame, a whole number"
+                "expected whole numbers: which frame of the block each pair belongs to"
             )
         return keys, rows.astype(np.int64), convert_values(returned[2], len(keys))
 
@@ -165,7 +165,7 @@ class _SpoolingMap:
         for key, row_values in zip(keys, values, strict=True):
             if list(row_values) != names:
                 raise ValueError(
-                    f"values of the key {key!r} are {list(row_values)}, before {names}"
+                    f"values of the key {key!r} are {list(row_values)}, earlier {names}"
                 )
         columns = {name: np.array([row_values[name] for row_values in values]) for name in names}
         return convert_keys(keys), np.array(rows, np.int64), convert_values(columns, len(keys))
@@ -180,7 +180,7 @@ ReduceTask = tuple[int, Sequence[Sequence[SortedRun]]]
 
 @dataclass(slots=True)
 class Table:
-    """One row a key."""
+    """One row for each key."""
 
     keys: NDArray[Any]
     trajectory: NDArray[np.int64]
@@ -198,14 +198,19 @@ class Table:
 class ReduceWork:
     """Reduces a range of keys.
 
-    `reduce`: the user's function. `kind`: of the pairs. `frames`: numbers and times. `keep_going`:
-    whether a key whose reduce fails is recorded instead of ending the work.
+    `reduce`: the user's function. `schema`: of the pairs. `frames`: numbers and times.
+    `keep_going`: whether a key whose reduce fails is recorded instead of ending the work.
     """
 
     def __init__(
-        self, reduce: Callable[..., Any], kind: Kind, frames: MappedFrames, keep_going: bool
+        self, reduce: Callable[..., Any], schema: Schema, frames: MappedFrames, keep_going: bool
     ) -> None:
-        self._reduce, self._kind, self._frames, self._keep_going = reduce, kind, frames, keep_going
+        self._reduce, self._schema, self._frames, self._keep_going = (
+            reduce,
+            schema,
+            frames,
+            keep_going,
+        )
         self._begun = -1
 
     def __repr__(self) -> str:
@@ -214,7 +219,7 @@ class ReduceWork:
     def __call__(self, task: ReduceTask) -> Table:
         """Return the rows of a range; raises BlockError where a reduce fails."""
         runs = [run for part in task[1] for run in part]
-        return self.reduce_pairs(concatenate_runs(runs, self._kind))
+        return self.reduce_pairs(concatenate_runs(runs, self._schema))
 
     def reduce_pairs(self, pairs: KeyValuePairs) -> Table:
         """Sort pairs and reduce them."""
@@ -276,13 +281,13 @@ def _compare_rows(first: dict[str, NDArray[Any]], row: dict[str, NDArray[Any]]) 
     for name, value in row.items():
         if value.shape != first[name].shape:
             return (
-                f"{name!r} of shape {value.shape}, but {first[name].shape} for other keys; fill up "
+                f"{name!r} of shape {value.shape}, but {first[name].shape} for other keys; pad "
                 "to one shape"
             )
     return ""
 
 
-def concatenate_tables(tables: Sequence[Table], kind: Kind) -> Table:
+def concatenate_tables(tables: Sequence[Table], schema: Schema) -> Table:
     """Return the rows of all ranges, in the order of their keys.
 
     Raises BlockError: they have different columns.
@@ -290,7 +295,7 @@ def concatenate_tables(tables: Sequence[Table], kind: Kind) -> Table:
     filled = [table for table in tables if len(table.keys)]
     failures = [failure for table in tables for failure in table.failures]
     if not filled:
-        return Table(np.empty(0, kind.columns[0][0]), np.empty(0, np.int64), {}, failures)
+        return Table(np.empty(0, schema.columns[0][0]), np.empty(0, np.int64), {}, failures)
     first = filled[0]
     for table in filled[1:]:
         if problem := _compare_rows(_first_row(first), _first_row(table)):
@@ -313,30 +318,30 @@ RANGES_PER_WORKER = 4
 """More than one evens out keys with more work than others."""
 MIN_RANGES = 16
 """Ranges of several workers together, as `mdio.mapreduce.driver.MIN_BLOCKS`."""
-SHARE = 6
-"""A run, or a range while it is sorted, takes one part in `SHARE` of the memory, and a copy of it
-as much; runs that stay in memory take two parts."""
+MEMORY_PARTS = 6
+"""The memory is divided into so many parts. A run, or a range while it is sorted, may take one, and
+a copy of it another; runs that stay in memory may take two."""
 MIN_NBYTES = 4096
 """With less memory, overhead would dominate."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shuffle:
+class MapReduceOptions:
     """Memory, files and blocks of the work."""
 
     memory: int = option(
-        "what pairs may take in each worker; more goes through sorted files, with Dask the "
-        "cluster's own (default: 1G)",
+        "memory for pairs in each worker; the rest goes through sorted files; with Dask the "
+        "workers' own limit applies (default: 1G)",
         "--memory SIZE",
         MEMORY_NBYTES,
         kind="nbytes",
     )
     local_dir: str | PathLike[str] | None = option(
-        "for these files, a disk of the node itself (default: the system's for temporary files)",
+        "folder for sorted files, on the node's own disk (default: that for temporary files)",
         "--local-dir DIR",
     )
     blocks_per_worker: int | None = option(
-        "more than one evens out workers of unequal speed (default: 4, all together 16)",
+        "more than one evens out workers of unequal speed (default: 4, but at least 16 in all)",
         "--blocks-per-worker K",
     )
     keep_going: bool = option("leave out keys whose reduce fails", "--keep-going", False)
@@ -344,7 +349,7 @@ class Shuffle:
     @property
     def max_nbytes(self) -> int:
         """Most bytes of a run, and of a range."""
-        return max(MIN_NBYTES, self.memory // SHARE)
+        return max(MIN_NBYTES, self.memory // MEMORY_PARTS)
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
@@ -373,9 +378,9 @@ class Shuffle:
         max_nbytes = math.inf if folder is None else self.max_nbytes
         return Spool(max_nbytes, 0 if shares else 2 * max_nbytes, folder, combiner)
 
-    def n_ranges(self, runs: Sequence[SortedRun], kind: Kind, n_workers: int) -> int:
+    def n_ranges(self, runs: Sequence[SortedRun], schema: Schema, n_workers: int) -> int:
         """Return the number of ranges into which the keys are cut."""
-        nbytes = sum(map(len, runs)) * kind.nbytes
+        nbytes = sum(map(len, runs)) * schema.nbytes
         min_ranges = max(MIN_RANGES, n_workers * RANGES_PER_WORKER) if n_workers > 1 else 1
         return max(min_ranges, math.ceil(nbytes / self.max_nbytes))
 
@@ -387,7 +392,7 @@ class MapReduceJob:
     plans: dict[str, Plan]
     """Plans by label."""
     program: Program
-    shuffle: Shuffle
+    shuffle: MapReduceOptions
     progress: Progress | None
     frames: MappedFrames = field(init=False)
     """The frames of all plans."""
@@ -450,8 +455,10 @@ class MapReduceJob:
             reduce_s=reduce_s,
             executor=executor.name,
             workers=executor.n_workers,
-            nbytes_shuffled=sum(len(run) * run.kind.nbytes for run in runs),
-            nbytes_on_disk=sum(len(run) * run.kind.nbytes for run in runs if run.path is not None),
+            nbytes_shuffled=sum(len(run) * run.schema.nbytes for run in runs),
+            nbytes_on_disk=sum(
+                len(run) * run.schema.nbytes for run in runs if run.path is not None
+            ),
             firsts=tuple(self.frames.firsts.tolist()),
             prepare_s=sum(plan.prepare_s for plan in plans),
             notes=tuple(dict.fromkeys(notes)),

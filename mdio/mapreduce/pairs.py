@@ -23,13 +23,18 @@ from mdio.core.files.reading import OpenFile
 from mdio.core.files.writing import WrittenFile
 from mdio.core.words import list_text
 
-KEYS = {"i": "whole numbers", "f": "numbers with fractions", "U": "text", "S": "bytes"}
+KEY_TYPE_NAMES = {"i": "whole numbers", "f": "numbers with fractions", "U": "text", "S": "bytes"}
 """Types of keys, by NumPy's letter."""
-TYPES = ((int | np.integer | np.bool_, "i"), (float | np.floating, "f"), (str, "U"), (bytes, "S"))
+LETTERS_OF_TYPES = (
+    (int | np.integer | np.bool_, "i"),
+    (float | np.floating, "f"),
+    (str, "U"),
+    (bytes, "S"),
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class Schema:
     """The columns of pairs: names of the values, dtype and shape of a row of each column."""
 
     names: tuple[str, ...]
@@ -40,21 +45,20 @@ class Kind:
         """Bytes of one pair."""
         return sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in self.columns)
 
-    def common_with(self, other: Kind) -> Kind:
-        """Return the kind that both can be converted to.
+    def common_with(self, other: Schema) -> Schema:
+        """Return the schema that both can be converted to.
 
         Raises ValueError: there is none.
         """
         if self == other:
             return self
-        own_letter, other_letter = (np.dtype(kind.columns[0][0]).kind for kind in (self, other))
+        own_letter, other_letter = (np.dtype(schema.columns[0][0]).kind for schema in (self, other))
         if own_letter != other_letter:
-            raise ValueError(
-                f"keys are {KEYS[own_letter]} and {KEYS[other_letter]}; give all one type"
-            )
+            own_type, other_type = KEY_TYPE_NAMES[own_letter], KEY_TYPE_NAMES[other_letter]
+            raise ValueError(f"keys are {own_type} and {other_type}; give all one type")
         if self.names != other.names:
             own, others = (list_text(names) or "none" for names in (self.names, other.names))
-            raise ValueError(f"values are {own} and then {others}")
+            raise ValueError(f"values are named {own} in some pairs, {others} in others")
         columns = []
         pairs = zip(("", "", *self.names), self.columns, other.columns, strict=True)
         for name, (dtype, shape), (other_dtype, other_shape) in pairs:
@@ -66,7 +70,7 @@ class Kind:
                 columns.append((np.result_type(dtype, other_dtype).str, shape))
             except TypeError:
                 raise ValueError(f"values of {name!r} are {dtype} and then {other_dtype}") from None
-        return Kind(self.names, tuple(columns))
+        return Schema(self.names, tuple(columns))
 
 
 @dataclass(slots=True)
@@ -79,10 +83,10 @@ class KeyValuePairs:
     """Keys (K,), frame indices (K,), and the values (K, ...) in the order of `names`."""
 
     @classmethod
-    def empty(cls, kind: Kind, n_pairs: int) -> Self:
+    def empty(cls, schema: Schema, n_pairs: int) -> Self:
         """Return uninitialised pairs."""
-        columns = [np.empty((n_pairs, *shape), dtype) for dtype, shape in kind.columns]
-        return cls(kind.names, columns)
+        columns = [np.empty((n_pairs, *shape), dtype) for dtype, shape in schema.columns]
+        return cls(schema.names, columns)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -103,10 +107,10 @@ class KeyValuePairs:
         return dict(zip(self.names, self.columns[2:], strict=True))
 
     @property
-    def kind(self) -> Kind:
+    def schema(self) -> Schema:
         """Names, dtypes and shapes of the columns."""
         columns = tuple((column.dtype.str, column.shape[1:]) for column in self.columns)
-        return Kind(self.names, columns)
+        return Schema(self.names, columns)
 
     def rows(self, start: int, stop: int) -> KeyValuePairs:
         """Return the pairs ``start:stop`` (views)."""
@@ -140,7 +144,7 @@ def convert_keys(keys: Any) -> NDArray[Any]:
         keys = list(keys)
         letters = {_letter(key) for key in keys}
         if len(letters) > 1:
-            names = list_text([KEYS[letter] for letter in sorted(letters)])
+            names = list_text([KEY_TYPE_NAMES[letter] for letter in sorted(letters)])
             raise ValueError(f"keys are of mixed types, {names}; give all one type")
         keys = np.array(keys, None if keys else np.int64)
     if keys.ndim != 1:
@@ -149,7 +153,7 @@ def convert_keys(keys: Any) -> NDArray[Any]:
         )
     if keys.dtype.kind in "bui":
         if keys.dtype == np.uint64 and keys.size and keys.max() > np.iinfo(np.int64).max:
-            raise ValueError(f"the key {keys.max()} is beyond 64 bits with a sign")
+            raise ValueError(f"the key {keys.max()} does not fit into a signed 64-bit integer")
         return np.array(keys, np.int64)  # a copy: callers may reuse theirs
     if keys.dtype.kind == "f":
         n_nan = int(np.count_nonzero(np.isnan(keys)))
@@ -159,13 +163,13 @@ def convert_keys(keys: Any) -> NDArray[Any]:
                 "leave these pairs out"
             )
         return np.asarray(keys, np.float64) + 0.0  # -0.0 becomes 0.0
-    if keys.dtype.kind not in KEYS:
+    if keys.dtype.kind not in KEY_TYPE_NAMES:
         raise ValueError(f"keys are {keys.dtype}; give whole numbers, floats, text or bytes")
     return np.asarray(keys)
 
 
 def _letter(key: Any) -> str:
-    for types, letter in TYPES:
+    for types, letter in LETTERS_OF_TYPES:
         if isinstance(key, types):
             return letter
     raise ValueError(
@@ -174,7 +178,7 @@ def _letter(key: Any) -> str:
 
 
 def convert_values(columns: Any, n_pairs: int) -> dict[str, NDArray[Any]]:
-    """Return values as arrays by name with one row a pair.
+    """Return values as arrays by name with one row for each pair.
 
     Raises ValueError: `columns` is not a mapping of arrays, or an array has another length.
     """
@@ -199,7 +203,7 @@ def convert_values(columns: Any, n_pairs: int) -> dict[str, NDArray[Any]]:
 SAMPLE_EVERY, MIN_SAMPLES = 4096, 256
 """One key in `SAMPLE_EVERY` is sampled, but at least `MIN_SAMPLES` keys of a run."""
 
-Sort = Callable[[KeyValuePairs], KeyValuePairs]
+Combine = Callable[[KeyValuePairs], KeyValuePairs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +212,7 @@ class SortedRun:
 
     block: str
     """Label of the block, for messages."""
-    kind: Kind
+    schema: Schema
     n_pairs: int
     """Number of pairs of the whole run; this has ``start:stop`` of them."""
     start: int
@@ -246,7 +250,7 @@ class SortedRun:
             max(0, (sample - 1) * self.sample_stride),
             min(self.n_pairs, sample * self.sample_stride),
         )
-        keys = KeyValuePairs.empty(self.kind, stop - first).keys
+        keys = KeyValuePairs.empty(self.schema, stop - first).keys
         assert self.path is not None
         with OpenFile(self.path) as file:
             file.fill(first * keys.itemsize, keys)
@@ -265,7 +269,7 @@ class SortedRun:
         assert self.path is not None
         offset = 0
         with OpenFile(self.path, SourceError) as file:
-            for column, (dtype, shape) in zip(columns, self.kind.columns, strict=True):
+            for column, (dtype, shape) in zip(columns, self.schema.columns, strict=True):
                 row_nbytes = np.dtype(dtype).itemsize * math.prod(shape)
                 converts = column.dtype != dtype
                 stored = np.empty((len(self), *shape), dtype) if converts else column[rows]
@@ -285,7 +289,7 @@ class Spool:
     """
 
     def __init__(
-        self, max_nbytes: float, keep_nbytes: float, folder: Path | None, combine: Sort | None
+        self, max_nbytes: float, keep_nbytes: float, folder: Path | None, combine: Combine | None
     ) -> None:
         self._max_nbytes, self._keep_nbytes, self._folder = max_nbytes, keep_nbytes, folder
         self._combine = combine
@@ -303,8 +307,9 @@ class Spool:
         """Add the pairs of the block's next frames."""
         if not len(pairs):
             return
-        self._parts.append(SortedRun(self._block, pairs.kind, len(pairs), 0, len(pairs), pairs))
-        self._nbytes += len(pairs) * pairs.kind.nbytes
+        # Not sorted yet: `_flush` sorts all parts together.
+        self._parts.append(SortedRun(self._block, pairs.schema, len(pairs), 0, len(pairs), pairs))
+        self._nbytes += len(pairs) * pairs.schema.nbytes
         if self._nbytes > self._max_nbytes:
             self._flush()
 
@@ -330,9 +335,9 @@ class Spool:
         samples = pairs.keys[::sample_stride].copy()
         n = len(pairs)
         run = SortedRun(
-            self._block, pairs.kind, n, 0, n, pairs, sample_stride=sample_stride, samples=samples
+            self._block, pairs.schema, n, 0, n, pairs, sample_stride=sample_stride, samples=samples
         )
-        nbytes = len(pairs) * pairs.kind.nbytes
+        nbytes = len(pairs) * pairs.schema.nbytes
         if self._folder is not None and self._kept_nbytes + nbytes > self._keep_nbytes:
             run = replace(run, pairs=None, path=_write_run(pairs, self._folder))
         else:
@@ -356,25 +361,25 @@ def _write_run(pairs: KeyValuePairs, folder: Path) -> Path:
     return path
 
 
-def common_kind(runs: Sequence[SortedRun]) -> Kind:
-    """Return the kind that the pairs of all runs can be converted to.
+def common_schema(runs: Sequence[SortedRun]) -> Schema:
+    """Return the schema that the pairs of all runs can be converted to.
 
-    Raises BlockError: keys or values of two blocks have no common kind.
+    Raises BlockError: keys or values of two blocks have no common schema.
     """
 
     def merge(first: SortedRun, second: SortedRun) -> SortedRun:
         try:
-            return replace(first, kind=first.kind.common_with(second.kind))
+            return replace(first, schema=first.schema.common_with(second.schema))
         except ValueError as error:
             blocks = ", ".join(dict.fromkeys([first.block, second.block]))
             raise BlockError(f"{blocks}: {error}") from None
 
-    return reduce(merge, runs).kind
+    return reduce(merge, runs).schema
 
 
-def concatenate_runs(parts: Sequence[SortedRun], kind: Kind | None = None) -> KeyValuePairs:
-    """Return the pairs of runs one after the other; raises BlockError as `common_kind` does."""
-    pairs = KeyValuePairs.empty(kind or common_kind(parts), sum(map(len, parts)))
+def concatenate_runs(parts: Sequence[SortedRun], schema: Schema | None = None) -> KeyValuePairs:
+    """Return the pairs of runs one after the other; raises BlockError as `common_schema` does."""
+    pairs = KeyValuePairs.empty(schema or common_schema(parts), sum(map(len, parts)))
     first_row = 0
     for part in parts:
         part.copy_into(pairs.columns, first_row)
@@ -382,13 +387,13 @@ def concatenate_runs(parts: Sequence[SortedRun], kind: Kind | None = None) -> Ke
     return pairs
 
 
-def choose_cuts(runs: Sequence[SortedRun], kind: Kind, n_ranges: int) -> NDArray[Any]:
+def choose_cuts(runs: Sequence[SortedRun], schema: Schema, n_ranges: int) -> NDArray[Any]:
     """Return the first keys, (n,), ascending, of all ranges but the first.
 
     Ranges have nearly equal numbers of pairs; there are fewer than `n_ranges` if a key has more
     pairs than a range should, since the pairs of a key stay together.
     """
-    dtype = kind.columns[0][0]
+    dtype = schema.columns[0][0]
     keys = np.concatenate([np.empty(0, dtype), *(run.samples for run in runs)]).astype(dtype)
     weights = np.concatenate(
         [np.empty(0), *(np.full(len(r.samples), r.sample_stride) for r in runs)]

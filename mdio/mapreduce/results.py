@@ -1,4 +1,4 @@
-"""The result of a map-reduce: a table with one row a key."""
+"""The result of a map-reduce: a table with one row for each key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mdio.core.timing import BlockTiming, summary
 from mdio.core.words import plural
 
 TABLE_SUFFIXES = (".npz", ".csv", ".parquet")
-TIMES = ("t_open_s", "t_io_s", "t_comp_s", "nbytes_read", "nbytes_source", "nbytes_cache")
+MAP_TOTALS = ("t_open_s", "t_io_s", "t_comp_s", "nbytes_read", "nbytes_source", "nbytes_cache")
 """Times and bytes of the map that `MapReduceResult.to_json` has."""
 
 MAX_ROWS, MAX_COLUMNS = 10, 8
@@ -57,7 +57,7 @@ class MapReduceResult:
     firsts: tuple[int, ...] = (0,)
     """Index of the first frame of each trajectory."""
     prepare_s: float = 0.0
-    """Seconds for topology and selections, with imports if those were not imported before."""
+    """Seconds for topology and selections, and for the imports that these still needed."""
     notes: tuple[str, ...] = ()
     """Notes for the user, such as on frames dropped where files were joined."""
 
@@ -80,7 +80,7 @@ class MapReduceResult:
         parts = [plural(len(self.keys), "key"), *failed, f"columns {columns or 'none'}"]
         return (
             f"<MapReduceResult: {', '.join([*parts, plural(self.n_frames, 'frame')])}, "
-            f"{self.seconds:.2f} s by {self.workers} of {self.executor}>"
+            f"{self.seconds:.2f} s, {self.workers} workers ({self.executor})>"
         )
 
     def _repr_html_(self) -> str:
@@ -105,7 +105,7 @@ class MapReduceResult:
             "seconds": self.seconds,
             "reduce_s": self.reduce_s,
             "prepare_s": self.prepare_s,
-            **{name: times[name] for name in TIMES},
+            **{name: times[name] for name in MAP_TOTALS},
             "executor": self.executor,
             "workers": self.workers,
             "nbytes_shuffled": self.nbytes_shuffled,
@@ -114,7 +114,7 @@ class MapReduceResult:
         }
 
     def flat(self) -> dict[str, NDArray[Any]]:
-        """Return the table with columns of one number each: an array's are ``NAME_0``, ...
+        """Return the table with a column for each number: those of arrays are ``NAME_0``, ...
 
         With several trajectories the first column is ``label``, as in results of `mdio.analyze`.
 
@@ -150,8 +150,8 @@ class MapReduceResult:
         MissingExtraError
             pandas is not installed.
         """
-        heads = ["key"] if self.label is None else ["label", "key"]
-        return dataframe(self.flat(), heads)
+        index_columns = ["key"] if self.label is None else ["label", "key"]
+        return dataframe(self.flat(), index_columns)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the table to an NPZ, CSV or Parquet file, which appears when it is complete.
@@ -162,7 +162,7 @@ class MapReduceResult:
         Raises
         ------
         PlanError
-            The suffix is another.
+            The suffix is none of these.
         MissingExtraError
             It is Parquet, and pyarrow is not installed.
         OutputError

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Self, TypeVar, cast
 
 from mdio.core.errors import BlockError
-from mdio.core.signals import raise_swallowed
+from mdio.core.signals import raise_received_signal
 from mdio.parallel.executors import Executor, item_error, with_prefetch
 from mdio.parallel.pool import picklable
 from mdio.parallel.ranks import FORWARD_S, SMALL_NBYTES, RankRun, WorkQueue, abort
@@ -236,7 +236,7 @@ class MPIExecutor(Executor):
             if run.stopped():
                 return
             try:
-                raise_swallowed()
+                raise_received_signal()
                 result = func(item)
             except Exception as cause:
                 run.fail(number, item_error(f"{describe(item)}{self.place}", cause))
@@ -255,7 +255,7 @@ class MPIExecutor(Executor):
             for number, other in run.received_results():
                 yield number, other
                 nap = Nap()
-            raise_swallowed()
+            raise_received_signal()
             nap.take()
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import BlockError, PlanError, error_text
 from mdio.core.files.reading import Closing
 from mdio.core.files.remote.objects import has_store_threads
-from mdio.core.signals import ending_signals_held, let_ending_signals_in
+from mdio.core.signals import termination_signals_blocked, unblock_termination_signals
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -119,7 +119,7 @@ def _work(pipe: Connection[Any, Any], pickled_func: bytes, inherited: Sequence[A
     # The parent's handlers, which clean up its outputs, are not for workers.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
-    let_ending_signals_in()
+    unblock_termination_signals()
     # A forked worker also holds the parent's ends of the older pipes; open, they would keep the
     # older workers from noticing that the parent is gone.
     for other in inherited:
@@ -185,7 +185,7 @@ class WorkerPool:
         process = self._context.Process(  # type: ignore[attr-defined]
             target=_work, args=(worker_end, self._func, inherited), daemon=True
         )
-        with ending_signals_held():  # until the worker is one that `close` ends
+        with termination_signals_blocked():  # until the worker is one that `close` ends
             process.start()
             worker_end.close()
             self._workers.append(_Worker(process, parent_end))

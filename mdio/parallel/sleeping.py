@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 MAX_NAP_S = 0.002
 ROOT = 0
-HEAD_NBYTES, SLOT_NBYTES = 8, 1016
-"""Each exchange waits for the last rank, so small objects travel together with their size."""
+HEAD_NBYTES, BODY_NBYTES = 8, 1016
+"""Bytes of the first message: of the object's size, and of the object itself if it fits. Each
+exchange waits for the last rank, so small objects travel together with their size."""
 
 Wait = Callable[[Callable[[], bool]], None]
 """Waits until the function that it gets returns True."""
@@ -40,7 +41,7 @@ class Nap:
         deadline: float = math.inf,
         late: Callable[[], Any] | None = None,
     ) -> None:
-        """Sleep until something is ready; call `late` if it is not at `deadline` (monotonic, s)."""
+        """Sleep until something is ready; past `deadline` (monotonic, s), call `late` each time."""
         while not ready():
             if late is not None and time.monotonic() > deadline:
                 late()
@@ -57,7 +58,7 @@ def bcast(comm: Any, value: Any) -> Any:
     Nap().until(comm.Ibcast(slot, root=ROOT).Test)
     nbytes = _nbytes(slot)
     message = slot[HEAD_NBYTES : HEAD_NBYTES + nbytes]
-    if nbytes > SLOT_NBYTES:
+    if nbytes > BODY_NBYTES:
         message = np.frombuffer(data, np.uint8) if is_root else np.empty(nbytes, np.uint8)
         Nap().until(comm.Ibcast([message, MPI.BYTE], root=ROOT).Test)
     return value if is_root else MPI.pickle.loads(message)
@@ -68,10 +69,10 @@ def allgather(comm: Any, value: Any) -> list[Any]:
     from mpi4py import MPI
 
     data = MPI.pickle.dumps(value)
-    slots = np.empty((comm.size, HEAD_NBYTES + SLOT_NBYTES), np.uint8)
+    slots = np.empty((comm.size, HEAD_NBYTES + BODY_NBYTES), np.uint8)
     Nap().until(comm.Iallgather(_slot(data), slots).Test)
     counts = [_nbytes(slot) for slot in slots]
-    if max(counts) <= SLOT_NBYTES:
+    if max(counts) <= BODY_NBYTES:
         parts = [slot[HEAD_NBYTES : HEAD_NBYTES + n] for slot, n in zip(slots, counts, strict=True)]
     else:
         all_data = np.empty(sum(counts), np.uint8)
@@ -82,9 +83,9 @@ def allgather(comm: Any, value: Any) -> list[Any]:
 
 def _slot(data: bytes) -> NDArray[np.uint8]:
     """Return the first message: the number of bytes, and the bytes themselves if they are few."""
-    slot = np.zeros(HEAD_NBYTES + SLOT_NBYTES, np.uint8)
+    slot = np.zeros(HEAD_NBYTES + BODY_NBYTES, np.uint8)
     slot[:HEAD_NBYTES].view(np.int64)[0] = len(data)
-    if len(data) <= SLOT_NBYTES:
+    if len(data) <= BODY_NBYTES:
         slot[HEAD_NBYTES : HEAD_NBYTES + len(data)] = np.frombuffer(data, np.uint8)
     return slot
 

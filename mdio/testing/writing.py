@@ -7,8 +7,8 @@
         def case(self):
             return WritingCase(ZarrWriter, ZarrLayout, "out.zarr")
 
-Layouts that round positions override `check_positions`; those that store less than a block (no
-steps, times in single precision) override `check_column`.
+Layouts that round positions override `check_positions`; those that store less of a frame than
+a block has (no steps, times in single precision) override `check_column`.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class LayoutWriterTests:
         finally:
             worker.abort()
 
-    def test_the_plan(self, case: WritingCase, tmp_path: Path) -> None:
+    def test_a_plan_is_pure_and_covers_all_frames(self, case: WritingCase, tmp_path: Path) -> None:
         before = list(tmp_path.iterdir())
         plan = case.plan()
         assert plan == case.plan()
@@ -144,7 +144,7 @@ class LayoutWriterTests:
         assert rows[0] == rows[1]
         assert_array_equal(frames.positions, case.block().positions[start:stop])
 
-    def test_a_piece_that_did_not_come(self, case: WritingCase, tmp_path: Path) -> None:
+    def test_a_missing_piece_is_an_error(self, case: WritingCase, tmp_path: Path) -> None:
         writer = case.writer(tmp_path)
         self.write(case, writer, writer.plan.write_tasks()[1:])
         with pytest.raises(OutputError):

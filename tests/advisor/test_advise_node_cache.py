@@ -61,7 +61,7 @@ def test_a_disk_that_writes_slowly_pays_later():
 
 def test_it_is_measured_and_kept(adk, tmp_path):
     (tmp_path / "local").mkdir()
-    look = Limits(sample_nbytes=1 << 20, repeats=1, most_repeats=1)
+    look = Limits(sample_nbytes=1 << 20, repeats=1, max_repeats=1)
     advice = mdio.advise(
         adk["xtc"],
         top=adk["psf"],

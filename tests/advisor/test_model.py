@@ -20,14 +20,14 @@ from mdio.advisor.closed_form import (
     reference_workload,
 )
 from mdio.advisor.fit import fit_profile, read_timings, residuals
-from mdio.advisor.profile import GATHERS, LAYOUTS, PAIRS, load_profile
+from mdio.advisor.profile import ACCESS_MODELS, GATHERS, LAYOUT_GATHER_PAIRS, load_profile
 from mdio.core.errors import PlanError
 
 CSV = Path(__file__).parents[2] / "bench/paper/published/comet_rmsd.csv"
 ROWS = read_timings(CSV)
 COMET = load_profile("comet")
 
-pairs = st.sampled_from(PAIRS)
+pairs = st.sampled_from(LAYOUT_GATHER_PAIRS)
 ranks = st.integers(1, MAX_RANKS)
 seconds = st.floats(1e-6, 1e8)
 workloads = st.builds(
@@ -159,7 +159,7 @@ MEASURED = {row.pair for row in ROWS}
 def test_all_published_rows_are_there():
     assert len(ROWS) == 94
     assert len(MEASURED) == 7
-    assert {row.layout for row in ROWS} == set(LAYOUTS)
+    assert {row.layout for row in ROWS} == set(ACCESS_MODELS)
     assert {row.gather for row in ROWS} == set(GATHERS)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from mdio.advisor.closed_form import predict, reference_workload
 from mdio.advisor.fit import TimingRow, fit_profile, read_timings, residuals
-from mdio.advisor.profile import LAYOUTS, PAIRS, load_profile
+from mdio.advisor.profile import ACCESS_MODELS, LAYOUT_GATHER_PAIRS, load_profile
 
 BENCH = Path(__file__).parents[2] / "bench"
 ROWS = read_timings(BENCH / "paper/published/comet_rmsd.csv")
@@ -32,13 +32,15 @@ def machines():
     ]
 
 
-@pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair != ("hdf5", "global-array")])
+@pytest.mark.parametrize(
+    "pair", [pair for pair in LAYOUT_GATHER_PAIRS if pair != ("hdf5", "global-array")]
+)
 @pytest.mark.parametrize("n_ranks", [24, 48])
 def test_one_point_of_one_layout_and_orders_of_magnitude_tell_comet(pair, n_ranks):
     point = [row for row in ROWS if row.pair == pair and row.n_ranks == n_ranks]
     known = [*ONE, *(row for row in point if row.workload_x == 1)]
     profile = fit_profile(known, name="x", source="", base=load_profile("generic"))
-    for other in PAIRS:
+    for other in LAYOUT_GATHER_PAIRS:
         rest = [row for row in ROWS if row.pair == other and row.n_ranks > 1 and row not in known]
         if rest:
             found = residuals(profile, rest)
@@ -67,7 +69,7 @@ def test_made_up_machines_are_told_from_few_rows(machines):
 def test_the_order_of_rows_does_not_matter():
     known = [*ONE, *(row for row in ROWS if row.n_ranks == 72 and row.workload_x == 1)]
     one, other = (fit_profile(rows, name="x", source="") for rows in (known, known[::-1]))
-    for layout, gather in PAIRS:
+    for layout, gather in LAYOUT_GATHER_PAIRS:
         times = [
             predict(p, layout, gather, 96, reference_workload(p, layout, 1)).t_total_s
             for p in (one, other)
@@ -76,7 +78,7 @@ def test_the_order_of_rows_does_not_matter():
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e3])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ACCESS_MODELS)
 def test_one_rank_is_met_and_a_second_helps_whatever_the_size_of_the_task(layout, scale):
     """A short trajectory is no machine of huge bandwidth that a link of Comet would slow down."""
     row = TimingRow(layout, "gather", 1, 1, 1000 * scale, 220 * scale, 779.9 * scale)

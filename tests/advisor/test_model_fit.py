@@ -18,7 +18,13 @@ from mdio.advisor.fit import (
     read_timings,
     residuals,
 )
-from mdio.advisor.profile import GATHERS, LAYOUTS, PAIRS, load_profile, save_profile
+from mdio.advisor.profile import (
+    ACCESS_MODELS,
+    GATHERS,
+    LAYOUT_GATHER_PAIRS,
+    load_profile,
+    save_profile,
+)
 from mdio.core.errors import MdioError, OutputError, PlanError, SourceError
 
 CSV = Path(__file__).parents[2] / "bench/paper/published/comet_rmsd.csv"
@@ -46,7 +52,7 @@ def test_the_shipped_profile_is_what_the_rows_give():
     again = fit_profile(ROWS, name="comet", source="", base=load_profile("generic"), loose=True)
     assert COMET.cores_per_node == again.cores_per_node == 24
     assert COMET.measured == again.measured
-    for layout, gather in PAIRS:
+    for layout, gather in LAYOUT_GATHER_PAIRS:
         for n_ranks in (1, 24, 100, 10_000):
             one, two = (
                 predict(p, layout, gather, n_ranks, reference_workload(p, layout, 40))
@@ -55,8 +61,8 @@ def test_the_shipped_profile_is_what_the_rows_give():
             assert one.t_total_s == pytest.approx(two.t_total_s, rel=0.01)
 
 
-@pytest.mark.parametrize("unseen", LAYOUTS)
-@pytest.mark.parametrize("measured", LAYOUTS)
+@pytest.mark.parametrize("unseen", ACCESS_MODELS)
+@pytest.mark.parametrize("measured", ACCESS_MODELS)
 def test_layouts_never_seen_are_predicted_from_two_points_of_another(measured, unseen):
     """Neither the new machine's rows nor what was known before has a row of the layout."""
     if measured == unseen:
@@ -105,7 +111,7 @@ def test_a_machine_of_other_speeds_and_nodes(compute, rest, cores):
     profile = fit_profile(some, name="x", source="")
     assert profile.cores_per_node == cores
     assert error_on(profile, rows) < 0.15
-    for pair in PAIRS:
+    for pair in LAYOUT_GATHER_PAIRS:
         if chosen := [row for row in rows if row.pair == pair and row.n_ranks > 1]:
             assert error_on(profile, chosen) < 0.25, pair
 
@@ -146,10 +152,10 @@ def test_half_of_what_sets_a_layout_apart_is_put_down_to_the_known_machine():
     one = [row for row in ROWS if row.n_ranks == 1 and row.workload_x == 1]
     noise = fit_profile(one, name="x", source="").noise.io
     for gather in GATHERS:
-        known = {layout: COMET.noise.io[layout][gather] for layout in LAYOUTS}
+        known = {layout: COMET.noise.io[layout][gather] for layout in ACCESS_MODELS}
         spread = max(known.values()) / min(known.values())
-        now = max(noise[layout][gather] for layout in LAYOUTS)
-        now /= min(noise[layout][gather] for layout in LAYOUTS)
+        now = max(noise[layout][gather] for layout in ACCESS_MODELS)
+        now /= min(noise[layout][gather] for layout in ACCESS_MODELS)
         assert now == pytest.approx(math.sqrt(spread), rel=0.02)
 
 
@@ -185,7 +191,7 @@ def test_cores_of_a_node_are_guessed(machine, ranks, cores):
 
 rows = st.builds(
     TimingRow,
-    layout=st.sampled_from(LAYOUTS),
+    layout=st.sampled_from(ACCESS_MODELS),
     gather=st.sampled_from(GATHERS),
     workload_x=st.sampled_from([1.0, 40.0, 0.001, 1e6]),
     n_ranks=st.integers(1, 100_000),
@@ -204,7 +210,7 @@ def test_any_rows_give_a_profile_that_predicts(tmp_path_factory, table, n_ranks)
     path = tmp_path_factory.mktemp("any") / "p.toml"
     save_profile(profile, path)
     profile = load_profile(path)
-    for layout, gather in PAIRS:
+    for layout, gather in LAYOUT_GATHER_PAIRS:
         guess = predict(profile, layout, gather, n_ranks, reference_workload(profile, layout, 1))
         assert all(math.isfinite(value) and value >= 0 for value in asdict(guess).values())
         assert 0 < guess.low_s <= guess.t_total_s <= guess.high_s

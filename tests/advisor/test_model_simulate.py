@@ -9,7 +9,7 @@ import pytest
 
 from mdio.advisor.closed_form import Workload, predict, reference_workload
 from mdio.advisor.fit import read_timings
-from mdio.advisor.profile import PAIRS, load_profile
+from mdio.advisor.profile import LAYOUT_GATHER_PAIRS, load_profile
 from mdio.core.errors import MissingExtraError, PlanError
 
 BENCH = Path(__file__).parents[2] / "bench"
@@ -26,7 +26,7 @@ def run(layout, gather, n_ranks, profile=COMET, workload_x=1, **options):
     return simulate(profile, layout, gather, n_ranks, workload, **options)
 
 
-@pytest.mark.parametrize(("layout", "gather"), PAIRS)
+@pytest.mark.parametrize(("layout", "gather"), LAYOUT_GATHER_PAIRS)
 def test_the_same_seed_gives_the_same_run(layout, gather):
     one, two, other = (run(layout, gather, 50, seed=seed) for seed in (3, 3, 4))
     assert one.t_total_s == two.t_total_s
@@ -35,7 +35,7 @@ def test_the_same_seed_gives_the_same_run(layout, gather):
     assert not np.array_equal(one.finish_s, other.finish_s)
 
 
-@pytest.mark.parametrize(("layout", "gather"), PAIRS)
+@pytest.mark.parametrize(("layout", "gather"), LAYOUT_GATHER_PAIRS)
 def test_one_rank_takes_what_it_takes_alone(layout, gather):
     workload = reference_workload(COMET, layout, 40)
     parts = workload.t_comp_s + workload.t_io_s + workload.t_open_s + workload.t_rest_s
@@ -68,7 +68,7 @@ def free_machine():
     )
 
 
-@pytest.mark.parametrize(("layout", "gather"), PAIRS)
+@pytest.mark.parametrize(("layout", "gather"), LAYOUT_GATHER_PAIRS)
 def test_without_queues_and_jitter_ranks_share_the_work_evenly(layout, gather):
     workload = reference_workload(COMET, layout, 1)
     parts = workload.t_comp_s + workload.t_io_s + workload.t_rest_s

@@ -203,8 +203,8 @@ def test_a_damaged_run_is_noticed(adk, tmp_path, monkeypatch):
 
     from mdio.mapreduce import driver
 
-    common_kind = driver.common_kind
-    monkeypatch.setattr(driver, "common_kind", lambda runs: (cut(None), common_kind(runs))[1])
+    common_schema = driver.common_schema
+    monkeypatch.setattr(driver, "common_schema", lambda runs: (cut(None), common_schema(runs))[1])
     with pytest.raises(OSError, match="truncated"):
         run(adk, programs.bins, workers=2, local_dir=tmp_path)
 

@@ -9,7 +9,7 @@ from parallel.all_checks import run_all
 from suites.quick_advice import QUICK
 
 import mdio
-from mdio.advisor.probes import REQUESTS
+from mdio.advisor.probes import SHARED_STORAGE_READERS
 from mdio.core.errors import SourceError
 from mdio.parallel.mpi_executor import MPIExecutor
 
@@ -31,7 +31,9 @@ def check_advice_is_for_the_ranks_and_their_nodes():
     if COMM.size == 1:
         return
     assert advice.ranks_asked == COMM.size >= advice.ranks == advice.recommended.ranks
-    together = [b for b in advice.measurements.bandwidths if b.readers == COMM.size * REQUESTS]
+    together = [
+        b for b in advice.measurements.bandwidths if b.readers == COMM.size * SHARED_STORAGE_READERS
+    ]
     assert len(together) == 1 and together[0].nbytes_per_s > 0
     assert advice.commands[-1].startswith("mpiexec -n"), advice.commands  # there are two nodes
 

@@ -11,7 +11,7 @@ from mdio.parallel.sleeping import allgather, any_of, bcast
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
-SIZES = (0, 1, sleeping.SLOT_NBYTES - 100, sleeping.SLOT_NBYTES, 3_000_000)
+SIZES = (0, 1, sleeping.BODY_NBYTES - 100, sleeping.BODY_NBYTES, 3_000_000)
 """Bytes, more and less than what comes with its size."""
 
 

@@ -2,7 +2,7 @@
 
 from mdio.advisor.measure import Limits, measure
 
-QUICK = Limits(sample_nbytes=1 << 20, repeats=1, most_repeats=1, frame_s=2.0, enough_s=0.0)
+QUICK = Limits(sample_nbytes=1 << 20, repeats=1, max_repeats=1, frame_s=2.0, enough_s=0.0)
 
 
 def quickly(adk, target, **more):

@@ -18,7 +18,7 @@ from mdio.core.boxes import shortest_heights
 from mdio.core.errors import PlanError
 from mdio.core.frames import FrameBlock
 from mdio.core.kernels import dihedrals
-from mdio.layouts.foreign.universe import selected
+from mdio.layouts.foreign.universe import select_by_mdanalysis
 
 BACKBONE = ("phi", "psi")
 ANGLES = (*BACKBONE, "chi1")
@@ -69,10 +69,10 @@ class Dihedrals(Kernel):
         if unknown or not self.angles:
             raise PlanError(f"the angles are {list(self.angles)}; choose from {', '.join(ANGLES)}")
         atoms = system.universe.atoms
-        residues = atoms[selected(atoms, self.select, notes=system.notes)].residues
+        residues = atoms[select_by_mdanalysis(atoms, self.select, notes=system.notes)].residues
         if not len(residues):
             raise PlanError(f"{self.select!r} selects no atoms")
-        periodic = system.has_images()
+        periodic = system.check_images()
         chains = _Chains(system, residues, periodic=periodic)
         angles: dict[str, list[Any]] = {
             name: residues.chi1_selections() if name == "chi1" else getattr(chains, name)()
@@ -91,7 +91,7 @@ class Dihedrals(Kernel):
                     labels += [label] if self.degrees else [f"cos({label})", f"sin({label})"]
         if not quads:
             raise PlanError(f"no residue of {self.select!r} has the angles {list(self.angles)}")
-        indices = system.to_layout(np.array(quads, dtype=np.int64).ravel(), self.select)
+        indices = system.to_layout_indices(np.array(quads, dtype=np.int64).ravel(), self.select)
         atoms, local = np.unique(indices, return_inverse=True)
         quadruples = local.reshape(-1, 4)
         of_block = degrees_of_block if self.degrees else dihedrals_of_block
@@ -151,7 +151,7 @@ class _Chains:
         if not len(before) or not system.layout.info.n_frames:
             return np.zeros(len(before), bool)
         ends = np.concatenate([self._atom["C"][before], self._atom["N"][after]])
-        frame = system.frame(0, system.to_layout(ends, "the backbone"))
+        frame = system.frame(0, system.to_layout_indices(ends, "the backbone"))
         carbon, nitrogen = np.split(frame.positions[0], 2)
         box = frame.box[0] if self._periodic and frame.box[0].any() else None
         cell = None if box is None else skewed_cells(frame.box).get(0)

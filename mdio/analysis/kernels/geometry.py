@@ -199,7 +199,7 @@ class Pairs(Kernel):
         atoms, local = np.unique(np.concatenate([first, second]), return_inverse=True)
         from mdio.analysis.kernels.images import distances_of_pairs
 
-        periodic = self.periodic and system.has_images()
+        periodic = self.periodic and system.check_images()
         if periodic and system.is_whole:
             system.notes.append(
                 "molecules are whole, and distances are those to the nearest image all the same; "

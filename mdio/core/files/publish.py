@@ -33,7 +33,7 @@ from mdio.core.files.turns import (
     state_at,
 )
 from mdio.core.files.writing import INDEX_ENDING, flush, remove
-from mdio.core.signals import raise_swallowed, terminations_raised
+from mdio.core.signals import raise_received_signal, terminations_raised
 
 if TYPE_CHECKING:
     from mdio.core.files.remote.uploading import Upload
@@ -299,7 +299,7 @@ def publish(
                 if resume and identity is not None:
                     take_over(claim, goal, identity)
                 yield temporary
-                raise_swallowed()
+                raise_received_signal()
                 written = [path for path in beside if os.path.lexists(claim.name(path))]
                 if in_parts:
                     written.append(final_parts_folder(claim.name(parts), goal))

@@ -15,7 +15,7 @@ from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import PlanError
 from mdio.core.frames import FrameBlock
 
-STATES = ("above", "into from above", "into from below", "inside", "below")
+STATES = ("above", "entered from above", "entered from below", "inside", "below")
 """Names of states by number; ``inside``: the ion has been there since the first frame, so that the
 side from which it came is unknown."""
 ABOVE, FROM_ABOVE, FROM_BELOW, INSIDE, BELOW = range(5)
@@ -29,7 +29,7 @@ class IonPermeation(Kernel):
     state in `STATES`; ``transitions`` (5, 5), how often each state was followed by each other one;
     and ``n_down`` and ``n_up``, the transitions of ions that passed through. Where the box is
     periodic, an ion is above or below the slab, whichever face is nearer, and may go from above to
-    below without passing it; frames must be close enough in time to show a passing ion inside.
+    below without crossing it; frames must be close enough in time to show a passing ion inside.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class IonPermeation(Kernel):
         """Find the atoms."""
         if self.thickness <= 0:
             raise PlanError(f"the thickness is {self.thickness} angstrom; give a positive one")
-        system.note_boxes_that_do_not_turn()
+        system.note_unrotated_boxes()
         ions = system.atoms(self.ions)
         around = ions[:0] if self.around is None else system.atoms(self.around)
         atoms = np.union1d(ions, around)

@@ -48,7 +48,7 @@ class WaterResidence(Kernel):
         """Find the atoms."""
         if self.radius <= 0 or self.tau_max < 0:
             raise PlanError(f"radius {self.radius} and tau_max {self.tau_max} cannot be negative")
-        system.note_boxes_that_do_not_turn()
+        system.note_unrotated_boxes()
         around = system.atoms(self.around)
         water = np.setdiff1d(self._waters(system), around)
         if not len(water):
