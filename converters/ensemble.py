@@ -58,7 +58,7 @@ def convert_ensemble(
     executor, force, progress
         As for `mdio.convert`.
     resume
-        As for `mdio.convert`: whole trajectories, and frames of others, that an earlier run left are
+        As for `mdio.convert`: what an earlier run left, whole trajectories and frames of others, is
         kept.
     **options
         As for `mdio.convert`, the same for all.
