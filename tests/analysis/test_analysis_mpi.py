@@ -1,6 +1,7 @@
 """The block driver, its command line and MDAnalysis' analyses under MPI (launches tests/mpi)."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -138,7 +139,10 @@ def test_a_corrupt_chunk_ends_all_ranks_with_one_line(folder, tmp_path):
     assert code == 1
     assert out == ""
     assert err.count("\n") == 1, err
-    assert re.search(r"block 1 \(frames 35:63\): .*damaged\.zarr.*\(.*frames 42 to 48\)$", err)
+    place = rf"\(rank 1 on {re.escape(os.uname().nodename)}\)"
+    assert re.search(
+        rf"block 1 \(frames 35:63\) {place}: .*damaged\.zarr.*\(.*frames 42 to 48\)$", err
+    )
 
 
 @needs_mpi

@@ -25,7 +25,7 @@ TABLE = """\
 layout       h5md
 content      4,187 frames of 3,341 atoms
 compression  none
-precision    float32 in full
+precision    float32, not rounded
 work         21 pieces of 208 frames
 writes       183 in 1 file
 stripes      1.0 MiB over 8 targets

@@ -46,7 +46,7 @@ def per_frame(*pairs):
         (giving([(1, 2)]), "a tuple"),
         (giving(np.array([1.0, np.nan])), "1 of 2 keys are not a number"),
         (giving([float("nan")]), "not a number"),
-        (giving(np.array([2**63], np.uint64)), "beyond 64 bits"),
+        (giving(np.array([2**63], np.uint64)), "does not fit into a signed 64-bit"),
         (giving(np.zeros((2, 2))), "keys have the shape"),
         (giving([1], values={"n": [object()]}), "the values 'n' are object"),
         (giving([1], values={"n": 3}), r"shape \(\)"),
@@ -69,7 +69,7 @@ def test_a_map_that_gives_something_else(adk, given, message, n_workers, monkeyp
     ("pairs", "message"),
     [
         ([(1, {"n": 1}), ("a", {"n": 1})], "mixed types"),
-        ([(1, {"n": 1}), (2, {"m": 1})], "values of the key 2 are .*m.*, before .*n"),
+        ([(1, {"n": 1}), (2, {"m": 1})], "values of the key 2 are .*m.*, earlier .*n"),
         ([(float("nan"), 1)], "not a number"),
         ([(1, {"n": 1}), (2, {"n": [1, 2]})], "inhomogeneous"),
     ],

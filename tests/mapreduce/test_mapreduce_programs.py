@@ -85,10 +85,10 @@ def walked(universe, ions, around, thickness):
                 now = "above"
             elif z < -thickness / 2:
                 now = "below"
-            elif before in ("above", "into from above"):
-                now = "into from above"
-            elif before in ("below", "into from below"):
-                now = "into from below"
+            elif before in ("above", "entered from above"):
+                now = "entered from above"
+            elif before in ("below", "entered from below"):
+                now = "entered from below"
             else:
                 now = "inside"
             if before not in (None, now):

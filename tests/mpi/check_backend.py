@@ -34,7 +34,8 @@ def check(comm, wanted, small_adk):
     try:
         analyses["function"].run(backend=backend, unsupported_backend=True, n_parts=7)
     except BlockError as error:
-        assert "frames 84 to 97 failed: ArithmeticError: frame 90 is odd" in str(error)
+        assert str(error).startswith("frames 84 to 97 (rank "), error
+        assert " failed: ArithmeticError: frame 90 is odd" in str(error)
     else:
         raise AssertionError("nobody raised")
     return len(analyses)

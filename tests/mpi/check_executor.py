@@ -1,6 +1,7 @@
 """The MPI executor when all goes well (run by test_under_mpi.py, on some number of ranks)."""
 
 import operator
+import os
 import time
 
 import numpy as np
@@ -13,6 +14,7 @@ from mdio.parallel.ranks import MAX_IN_FLIGHT
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
+NODE = os.uname().nodename
 
 
 def check_map_on_all_ranks():
@@ -148,7 +150,8 @@ def check_a_failure_is_everybodys():
             try:
                 executor.map(work, range(100), describe=lambda n: f"block {n}")
             except BlockError as error:
-                assert str(error) == f"block {SIZE + culprit} failed: ValueError: no such angle"
+                block = f"block {SIZE + culprit} (rank {culprit} on {NODE})"
+                assert str(error) == f"{block} failed: ValueError: no such angle"
                 if culprit == RANK:
                     assert isinstance(error.__cause__, ValueError)
             else:
@@ -180,7 +183,7 @@ def check_all_fail_at_once():
         try:
             executor.map(work, range(5 * SIZE))
         except BlockError as error:
-            assert str(error) == "0 failed: KeyError: 0"
+            assert str(error) == f"0 (rank 0 on {NODE}) failed: KeyError: 0"
 
 
 def check_an_error_that_cannot_be_pickled():

@@ -1,5 +1,6 @@
 """Runs the checks in tests/mpi under mpiexec; ``make mpi`` makes the environment they need."""
 
+import os
 import subprocess
 import time
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from suites.under_mpi import CHECKS, MPI, needs_mpi, run_checks, run_under_mpi
 
 RANKS = (1, 2, 3, 7)
+NODE = os.uname().nodename
 pytestmark = needs_mpi
 
 
@@ -34,14 +36,15 @@ def test_a_failing_item_ends_all_ranks_with_one_message(n_ranks):
     code, _, err = run_script(n_ranks, "fail.py", "item", timeout_s=60, through=())
     assert code == 1
     assert err.count("bad dihedral") == 1, err
-    assert f"block {n_ranks - 1} failed: ValueError: bad dihedral" in err
+    place = f"(rank {n_ranks - 1} on {NODE})"
+    assert f"block {n_ranks - 1} {place} failed: ValueError: bad dihedral" in err
     assert "Traceback" not in err
 
 
 @pytest.mark.parametrize(
     ("way", "message"),
     [
-        ("long", "block 2 failed: ValueError: bad dihedral"),
+        ("long", f"block 2 (rank 2 on {NODE}) failed: ValueError: bad dihedral"),
         ("outside", "no topology on this node"),
     ],
 )

@@ -163,7 +163,7 @@ def test_the_plan_says_so(adk, tmp_path, capsys):
     out = str(tmp_path / "a.h5md")
     assert main(["convert", str(adk["xtc"]), out, "--contiguous", "--dry-run"]) == 0
     text = capsys.readouterr().out
-    assert "in one piece" in text and "arrays begin on stripes" in text
+    assert "contiguous" in text and "arrays begin on stripes" in text
     assert main(["convert", str(adk["xtc"]), out, "--contiguous", "--dry-run", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)["plan"]
     assert plan["arrays"][0]["contiguous"] is True
@@ -175,7 +175,7 @@ def test_large_frames_are_not_cut():
     assert (plan.arrays[0].chunk_frames, plan.arrays[0].chunk_atoms) == (1, 10_000_000)
     assert plan.write_tasks() == [(n, n + 1) for n in range(7)]
     last = " ".join(plan_table(plan).splitlines()[-1].split())
-    assert last == "trajectory positions 10,000,000 in one piece 801.1 MiB none"
+    assert last == "trajectory positions 10,000,000 contiguous 801.1 MiB none"
 
 
 @needs_mpi

@@ -238,6 +238,6 @@ def test_the_command_line_says_so(frames_nm, tmp_path, capsys):
     words = ["--precision", "none", "--dry-run"]
     assert main(["convert", str(source), str(tmp_path / "b.zarr"), *words]) == 0
     plan = capsys.readouterr().out
-    assert "float32 in full" in plan
+    assert "float32, not rounded" in plan
     assert f"source: {density:.2f}" in plan
     assert "integers" not in plan
