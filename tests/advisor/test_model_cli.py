@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mdio.advisor.closed_form import predict, reference_workload
-from mdio.advisor.profile import LAYOUTS, load_profile
+from mdio.advisor.profile import ACCESS_MODELS, load_profile
 from mdio.cli.main import main
 from mdio.parallel.executors import available_cores
 
@@ -53,7 +53,7 @@ def test_fit_then_predict(tmp_path, capsys):
 def test_all_layouts_and_gathers_unless_said(capsys):
     rows = out_json(capsys, "model", "predict", "comet", "--ranks", "1, 48", "--json")["rows"]
     assert len(rows) == 16
-    assert {row["layout"] for row in rows} == set(LAYOUTS)
+    assert {row["layout"] for row in rows} == set(ACCESS_MODELS)
     some = [
         "--layout",
         "segments",

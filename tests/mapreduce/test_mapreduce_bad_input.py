@@ -109,7 +109,7 @@ def test_a_reduce_that_fails_for_a_key_names_it(adk, n_workers):
         (lambda key: None, "returned a NoneType; expected a dict"),
         (lambda key: {"n": object()}, "'n' is object"),
         (lambda key: {"keys": 1}, "a column cannot be called 'keys'"),
-        (lambda key: {"n": np.zeros(abs(key))}, r"returned 'n' of shape .* fill up"),
+        (lambda key: {"n": np.zeros(abs(key))}, r"returned 'n' of shape .* pad to one"),
         (lambda key: {f"n{key}": 1}, "returned .* for other keys"),
     ],
 )
