@@ -22,7 +22,7 @@ from paper.simulate import simulate
 
 from mdio.advisor.closed_form import predict, reference_workload
 from mdio.advisor.fit import Residual, read_timings, residuals
-from mdio.advisor.profile import GATHERS, LAYOUTS, Profile, save_profile
+from mdio.advisor.profile import ACCESS_MODELS, GATHERS, Profile, save_profile
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = (
@@ -89,7 +89,7 @@ def draw(profile: Profile, found: list[Residual], path: Path) -> None:
     figure, axes = plt.subplots(2, 4, figsize=(18, 8.5), sharex=True)
     curve = np.unique(np.round(np.geomspace(1, 10_000, 60)).astype(int)).tolist()
     dots = [1, 24, 48, 96, 192, 384, 1000, 3000, 10_000]
-    for column, layout in enumerate(LAYOUTS):
+    for column, layout in enumerate(ACCESS_MODELS):
         for line, gather in enumerate(GATHERS):
             axis = axes[line, column]
             for number, times in enumerate((1, 40, 100) if layout == "xtc-shared" else (1,)):
@@ -153,7 +153,10 @@ def main() -> None:
         print(f"  {layout + '/' + gather:36} median {100 * middle:4.0f}%  mean {100 * mean:+4.0f}%")
     records += [print_errors(case) for case in cases(rows)]
     print("\n10,000 ranks: model and simulation")
-    for layout, gather in (("xtc-shared", "gather"), *((name, "global-array") for name in LAYOUTS)):
+    for layout, gather in (
+        ("xtc-shared", "gather"),
+        *((name, "global-array") for name in ACCESS_MODELS),
+    ):
         workload = reference_workload(profile, layout, 1)
         guess = predict(profile, layout, gather, 10_000, workload)
         begun = time.perf_counter()
