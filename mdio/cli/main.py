@@ -393,8 +393,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = 1
     if "mpi4py.MPI" not in sys.modules:
         raise SystemExit(code)
-    from mdio.cli.main import end_mpi
-
     if code is not None and not isinstance(code, int):  # as Python does at exit
         print(code, file=sys.stderr)
         code = 1
@@ -426,7 +424,7 @@ def _run(words: list[str]) -> int:
                     command_parser = action.choices[getattr(args, action.dest)]
             hint = hint_for(unknown[0], command_parser)
             command_parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
-        if args.command in RANK_0_COMMANDS and launched_rank(words) > 0:
+        if args.command in RANK_0_COMMANDS and launched_ranks() > 1 and launched_rank(words):
             return 0
         uses_mpi = getattr(args, "executor", None) == "mpi" or getattr(args, "mpi", False)
         is_safe = uses_mpi or args.command in (*RANK_0_COMMANDS, *ANY_RANK_COMMANDS)

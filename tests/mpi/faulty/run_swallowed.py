@@ -40,4 +40,5 @@ if __name__ == "__main__":
             assert keeper() is None
 
     Conversion._note = noted
-    sys.exit(main(sys.argv[3:]))
+    sys.argv[1:] = sys.argv[3:]
+    main()
