@@ -26,7 +26,6 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence, Set
-from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -37,7 +36,7 @@ from numpy.typing import NDArray
 from mdio.core import kernels
 from mdio.core.blocks import Spans
 from mdio.core.boxes import edges_from_boxes, periodic_axes
-from mdio.core.errors import CorruptLayoutError, OutputError, SourceError
+from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.in_flight import Opening
 from mdio.core.files.piece_sums import Sums, pieces_of_row
 from mdio.core.files.reading import Handles, OpenFile
@@ -449,18 +448,11 @@ MAX_FILES_AHEAD = 4
 """Objects of one array that are prefetched."""
 
 
-@contextmanager
-def as_output_error(path: Path) -> Iterator[None]:
-    """Turn errors of the system while a file is written into OutputError."""
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written ({error.strerror})") from error
-
-
 def write_file(path: Path, *parts: Data) -> None:
     """Write a file from its parts, one after the other; raises OutputError."""
-    with as_output_error(path), WrittenFile(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
+    from mdio.core.files.publish import output_errors  # readers have no use for it
+
+    with output_errors(path), WrittenFile(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
         file.write(0, *parts)
 
 

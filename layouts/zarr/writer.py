@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError, OutputError, PlanError, SourceError
 from mdio.core.files.piece_sums import pieces_of_row, sums_of_rows
-from mdio.core.files.publish import flush_tree
+from mdio.core.files.publish import flush_tree, output_errors
 from mdio.core.files.remote.places import stands_for_sent
 from mdio.core.files.store import is_network, store_at
 from mdio.core.files.writing import WrittenFile
@@ -66,7 +66,6 @@ from mdio.layouts.zarr.array import (
     SeriesWriter,
     Shard,
     TableWriter,
-    as_output_error,
     pack_shard,
     write_file,
     write_numbers,
@@ -220,7 +219,7 @@ class ZarrWriter(LayoutWriter):
             store_at(item.file).link(item.file, path)
             return
         self.drain()
-        with as_output_error(path):
+        with output_errors(path):
             direct = self.plan.writing.direct or False
             self._handle = WrittenFile(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, direct=direct)
             self._handle.write(0, *item.parts)
@@ -229,7 +228,7 @@ class ZarrWriter(LayoutWriter):
         """Wait for the shard that is being written; see the base class."""
         shard, self._handle = self._handle, None
         if shard is not None:
-            with as_output_error(shard.path):
+            with output_errors(shard.path):
                 shard.close()
 
     def abort(self) -> None:

@@ -11,6 +11,7 @@ from mdio.cli.common import add, add_output_options, arguments_for, print_json, 
 from mdio.cli.workers import add_workers
 from mdio.converters.opening import open_damaged
 from mdio.converters.verify import VerifyResult, every_nth, everything, sample, verify
+from mdio.core.words import plural
 from mdio.parallel.executors import Executor
 
 
@@ -82,5 +83,7 @@ def _print_result(args: argparse.Namespace, result: VerifyResult) -> None:
             else ""
         )
         verdict = "ok" if result.ok else f"NOT ok ({len(result.bad)} bad)"
-        total = "" if result.chunks_checked == result.units else f" of {result.units:,}"
-        print(f"{args.out}: {verdict}, {result.chunks_checked:,}{total} chunks checked{compared}")
+        checked = plural(result.units, "chunk")
+        if result.chunks_checked != result.units:
+            checked = f"{result.chunks_checked:,} of {checked}"
+        print(f"{args.out}: {verdict}, {checked} checked{compared}")
