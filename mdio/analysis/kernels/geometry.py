@@ -101,7 +101,13 @@ def reference_positions(
                 "not finite; choose another (--ref-frame, in Python: reference=)"
             )
         return positions
-    positions = np.array(reference, dtype=np.float64)
+    try:
+        positions = np.array(reference, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise PlanError(
+            f"the reference is {reference!r}; give coordinates, as of another file's frame "
+            "(mda.Universe(...).atoms.positions), or the number of a frame"
+        ) from error
     n_atoms = system.layout.info.n_atoms if atoms is None else len(atoms)
     if positions.shape != (n_atoms, 3):
         raise PlanError(
