@@ -30,7 +30,9 @@ class Case:
 
 def from_nothing(rows: Rows, name: str = "comet", source: str = "") -> Profile:
     """Fit from orders of magnitude alone, as the shipped profile is."""
-    return fit_profile(rows, name=name, source=source, base=load_profile("generic"), loose=True)
+    return fit_profile(
+        rows, name=name, source=source, base=load_profile("generic"), wide_priors=True
+    )
 
 
 def by_pair(found: Sequence[Residual]) -> dict[tuple[str, str], list[Residual]]:

@@ -129,10 +129,10 @@ def read_timings(path: str | Path) -> list[TimingRow]:
                 "repeats"
             )
         for name in ("machine", "cores"):
-            former, present = (getattr(one, name) for one in ((rows or [row])[0], row))
-            if present != former:
+            first_value, present = (getattr(one, name) for one in ((rows or [row])[0], row))
+            if present != first_value:
                 raise SourceError(
-                    f"{place}: column {name}: {present!r} after {former!r}; "
+                    f"{place}: column {name}: {present!r} after {first_value!r}; "
                     f"fit one machine at a time"
                 )
         if len(rows) == MAX_ROWS:
@@ -451,34 +451,35 @@ def fit_profile(
     source: str,
     cores_per_node: int | None = None,
     base: Profile | None = None,
-    loose: bool = False,
+    wide_priors: bool = False,
 ) -> Profile:
     """Return the profile of the machine that these rows were measured on.
 
     `rows`: measured runs of one machine; a row of one rank is enough. `name`, `source`: put into
     the profile. `cores_per_node`: of that machine; None: guessed from the rows (`guess_cores`).
     `base`: values of the priors; by default the profile ``comet``, whose task is assumed to be the
-    one measured. `loose`: use wide priors, for a `base` without measurements.
+    one measured. `wide_priors`: use wide priors, for a `base` without measurements.
     Raises PlanError: there is no row.
     """
     if not rows:
         raise PlanError("no measured row to fit a profile to")
     prior = base or load_profile("comet")
     start = _starting_profile(
-        rows, prior, cores_per_node, name, source, prior_is_measured=not loose
+        rows, prior, cores_per_node, name, source, prior_is_measured=not wide_priors
     )
-    widths = (2.0 if loose else 1.0) * np.array(list(PRIOR_WIDTHS.values()))
+    widths = (2.0 if wide_priors else 1.0) * np.array(list(PRIOR_WIDTHS.values()))
     from scipy.optimize import least_squares
 
-    def cost(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+    def weighted_errors(logs: NDArray[np.float64]) -> NDArray[np.float64]:
         errors = _errors(_scale_profile(start, logs), rows)
         # Their squares are the soft L1 loss, 2 (sqrt(1 + e^2) - 1).
         robust = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors**2) - 1))
         return np.concatenate([robust, logs / widths])
 
-    solution = least_squares(cost, np.zeros(len(widths)), bounds=(-6.0, 6.0), max_nfev=100)
+    at_start = np.zeros(len(widths))
+    solution = least_squares(weighted_errors, at_start, bounds=(-6.0, 6.0), max_nfev=100)
     fitted = _scale_profile(start, solution.x)
-    return _with_scatter(fitted, rows, None if loose else prior.noise)
+    return _with_scatter(fitted, rows, None if wide_priors else prior.noise)
 
 
 def _starting_profile(

@@ -131,14 +131,14 @@ class System:
             return atoms
         order = np.argsort(self._group_atoms, kind="stable")
         members = self._group_atoms[order]
-        positions = np.minimum(np.searchsorted(members, atoms), members.size - 1)
-        n_missing = int(np.count_nonzero(members[positions] != atoms))
+        places = np.minimum(np.searchsorted(members, atoms), members.size - 1)
+        n_missing = int(np.count_nonzero(members[places] != atoms))
         if n_missing:
             raise PlanError(
                 f"{self.layout.path}: {n_missing} of {len(atoms)} atoms of {selection!r} are not "
                 f"in the stored group {self._group!r}; leave the group out, or select less"
             )
-        return order[positions].astype(np.int64)
+        return order[places].astype(np.int64)
 
     def masses(self, atoms: AtomIndices | None) -> NDArray[np.float64]:
         """Return the masses (u) of atoms of the layout.
@@ -337,7 +337,7 @@ class System:
         if self._group is not None and self._manifest is not None:
             stored = self.stored.member_runs[0][0]
             full = open_layout(stored.path, verify=stored.verify, uuid=stored.uuid)
-        state = identity_of(to_path(top))
+        identity = identity_of(to_path(top))
         try:
             universe = load_topology(top, full)
         except SourceError:
@@ -348,7 +348,7 @@ class System:
             if full is not self.stored:
                 full.close()
         if self._group is None and self.topology is None:
-            store_parsed(to_path(top), state, topology_of(universe))
+            store_parsed(to_path(top), identity, topology_of(universe))
         return universe
 
     def _find_group_atoms(self, n_atoms: int) -> AtomIndices | None:

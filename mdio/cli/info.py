@@ -85,10 +85,10 @@ def _field_intervals(layout: Layout) -> dict[str, int | None]:
         values = getattr(block, name)
         if block.n_frames == layout.info.n_frames and not absent_frames(values).any():
             continue  # the format does not record whether all frames have the field
-        steps: set[int] = set()
+        gaps: set[int] = set()
         if values is not None:
-            steps = {*np.diff(np.flatnonzero(~absent_frames(values))).tolist()}
-        intervals[name] = steps.pop() if len(steps) == 1 and steps != {1} else None
+            gaps = {*np.diff(np.flatnonzero(~absent_frames(values))).tolist()}
+        intervals[name] = gaps.pop() if len(gaps) == 1 and gaps != {1} else None
     return intervals
 
 
@@ -166,9 +166,9 @@ def run(args: argparse.Namespace) -> int:
             print_notes("info", notes)
         facts: dict[str, Any] = asdict(layout.info) | {"notes": notes}
         facts |= facts.pop("rounding")._asdict() | facts.pop("flaws")._asdict()
-        requested = (layout.manifest or {}).get("stripe") or {}
-        if requested.get("asked") and requested.get("reason"):
-            facts["not_striped_as_asked"] = requested["reason"]
+        stripe_record = (layout.manifest or {}).get("stripe") or {}
+        if stripe_record.get("asked") and stripe_record.get("reason"):
+            facts["not_striped_as_asked"] = stripe_record["reason"]
         facts |= _first_frame_facts(layout) | {"frame_data": describe_columns(layout.frame_data())}
     facts["files"] = [_file_facts(path, args) for path in args.path] if len(args.path) > 1 else []
     stripe = get_stripe(args.path[0])

@@ -309,7 +309,7 @@ def _map_reduce_on_ranks(
     """Run a map-reduce on all ranks (collective)."""
     from mdio.parallel.ranks import Agreement
 
-    comm, opened = executor.comm, list(job.plans.values())
+    comm, plans = executor.comm, list(job.plans.values())
     agreement = Agreement(comm, lambda: ((), ""))
     stack.callback(agreement.close)
     error: Exception | None = None
@@ -321,14 +321,14 @@ def _map_reduce_on_ranks(
     agreement.reach(error)
     watch = Stopwatch()
     spool = job.shuffle.spool(job.program, folder, shares=False)
-    work, own_runs = MapWork(opened, job.program, spool, comm.rank), list[SortedRun]()
+    work, own_runs = MapWork(plans, job.program, spool, comm.rank), list[SortedRun]()
 
     def map_block(task: MapTask) -> MappedBlock:
         mapped = work(task)
         own_runs.extend(mapped.runs)
         return without_pairs(mapped)
 
-    blocks, own = blocks_on_ranks(opened, comm)
+    blocks, own = blocks_on_ranks(plans, comm)
     for _, mapped in executor.imap(map_block, job.tasks(blocks), describe=describe_block, own=own):
         job.add(mapped)
     job.frames.time[:] = comm.bcast(job.frames.time)

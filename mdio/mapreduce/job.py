@@ -228,7 +228,7 @@ class ReduceWork:
         edges = pairs.key_edges()
         if len(self._frames.firsts) > 1:
             edges = np.union1d(edges, np.flatnonzero(np.diff(trajectories)) + 1)
-        keys: list[int] = []
+        first_pairs: list[int] = []
         rows: list[dict[str, NDArray[Any]]] = []
         failures: list[tuple[Any, int, str]] = []
         for first, stop in itertools.pairwise(edges.tolist()):
@@ -245,11 +245,11 @@ class ReduceWork:
                 continue
             if rows and (problem := _compare_rows(rows[0], row)):
                 raise BlockError(f"{self._key_label(key, trajectory)} returned {problem}")
-            keys.append(first)
+            first_pairs.append(first)
             rows.append(row)
         names = rows[0] if rows else ()
         columns = {name: np.stack([row[name] for row in rows]) for name in names}
-        return Table(pairs.keys[keys], trajectories[keys], columns, failures)
+        return Table(pairs.keys[first_pairs], trajectories[first_pairs], columns, failures)
 
     def _key_label(self, key: Any, trajectory: int) -> str:
         suffix = f" of {self._frames.labels[trajectory]}" if self._frames.labels else ""

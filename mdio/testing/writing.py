@@ -136,12 +136,12 @@ class LayoutWriterTests:
         writer = case.writer(tmp_path)
         start, stop = writer.plan.write_tasks()[0]
         frames = case.block().frames(slice(start, stop))
-        rows = []
+        encodings = []
         for _ in range(2):
             items = writer.encode(start, frames)
-            rows.append([(i.key, b"".join(i.parts), tuple(i.crcs)) for i in items])
+            encodings.append([(i.key, b"".join(i.parts), tuple(i.crcs)) for i in items])
         writer.abort()
-        assert rows[0] == rows[1]
+        assert encodings[0] == encodings[1]
         assert_array_equal(frames.positions, case.block().positions[start:stop])
 
     def test_a_missing_piece_is_an_error(self, case: WritingCase, tmp_path: Path) -> None:

@@ -49,7 +49,9 @@ def plain(layout, *ranks):
 
 
 def test_the_shipped_profile_is_what_the_rows_give():
-    again = fit_profile(ROWS, name="comet", source="", base=load_profile("generic"), loose=True)
+    again = fit_profile(
+        ROWS, name="comet", source="", base=load_profile("generic"), wide_priors=True
+    )
     assert COMET.cores_per_node == again.cores_per_node == 24
     assert COMET.measured == again.measured
     for layout, gather in LAYOUT_GATHER_PAIRS:
@@ -68,7 +70,7 @@ def test_layouts_never_seen_are_predicted_from_two_points_of_another(measured, u
     if measured == unseen:
         return
     others = [row for row in ROWS if row.layout != unseen or row.n_ranks == 1]
-    known = fit_profile(others, name="x", source="", base=load_profile("generic"), loose=True)
+    known = fit_profile(others, name="x", source="", base=load_profile("generic"), wide_priors=True)
     profile = fit_profile(plain(measured, 24, 72), name="x", source="", base=known)
     rest = [row for row in ROWS if row.layout == unseen and row.n_ranks > 1]
     assert error_on(profile, rest) < 0.25
