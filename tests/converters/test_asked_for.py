@@ -21,7 +21,7 @@ def test_stripes_without_effect(adk, tmp_path, capsys, name):
     assert told.count("stripes are not as asked for: ") == 1
     if (tmp_path / name).suffix != ".xtc":  # whose file keeps no manifest
         assert main(["info", str(out)]) == 0
-        assert "not applied: " in capsys.readouterr().out
+        assert "as requested: " in capsys.readouterr().out
         assert main(["info", str(out), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["not_striped_as_asked"]
     unasked = mdio.convert(adk["xtc"], tmp_path / f"b{out.suffix}", stop=9)

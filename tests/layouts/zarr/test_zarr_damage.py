@@ -197,7 +197,7 @@ def edit(path, change):
         (lambda m: m.update(n_frames=10**12), "by the manifest"),
         (lambda m: m.update(n_atoms=10**12), "do not add up|by the manifest"),
         (lambda m: m.update(fields=["velocities"]), "fields"),
-        (lambda m: m.update(groups={"../../x": 2}), "not a name for one"),
+        (lambda m: m.update(groups={"../../x": 2}), "which no group may be called"),
         (lambda m: m.pop("uuid"), "uuid"),
         (lambda m: m.clear(), "not one of mdio"),
     ],
