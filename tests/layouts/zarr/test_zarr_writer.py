@@ -265,7 +265,7 @@ def test_a_full_disk_is_told_with_the_file(tmp_path):
     writer.create()
     shard = tmp_path / "a.zarr" / value() / "c.0.0.0"
     shard.symlink_to("/dev/full")
-    with pytest.raises(OutputError, match=r"c\.0\.0\.0.*No space left"):
+    with pytest.raises(OutputError, match=r"c\.0\.0\.0.*the disk is full; free some space"):
         store_piece(writer, block, writer.plan.write_tasks()[0])
 
 
