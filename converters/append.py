@@ -25,7 +25,7 @@ from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Appended, Job
 from mdio.converters.verify import compare_blocks
 from mdio.core.errors import PlanError, SourceError
-from mdio.core.files.fingerprint import SourceStates, file_state, fingerprint
+from mdio.core.files.fingerprint import SourceStates, contents_of, file_state, fingerprint
 from mdio.core.files.publish import link_target, settle
 from mdio.core.files.store import AnyPath, to_path
 from mdio.core.files.turns import State, state_at
@@ -569,9 +569,8 @@ class _Plan:
         reference = transformed.get("fit_reference")
         state = fingerprint(reference) if isinstance(reference, str) else {"path": None}
         for recorded in self.manifest["source"].get("used", ()):
-            keys = ("nbytes", "crc32c_head", "crc32c_tail")
             same_path = recorded["path"] == state["path"]
-            if same_path and any(recorded[key] != state[key] for key in keys):
+            if same_path and contents_of(recorded) != contents_of(state):
                 raise SourceError(
                     f"{reference}: was changed since the frames of {self.old.path} were fitted to "
                     "it; put the former file back, or convert all files together again"

@@ -105,12 +105,11 @@ def convert_ensemble(
     files = {label: path_list(paths) for label, paths in sources.items()}
     own: type[Ensemble] = load_class(kind)
     storage = requested.replaced(to=layout).keywords()
-    together = requested.running.mpio is not None
     if resume and not force:
         existing = chosen.from_owner(partial(ensemble_members, out))
         if list(existing) == list(sources):  # each is complete, or refused: its name is taken
             members = [(label, paths, existing[label]) for label, paths in sources.items()]
-            return _convert_each(members, storage | {"resume": True}, chosen, progress, together)
+            return _convert_each(members, storage | {"resume": True}, chosen, progress)
     stack = ExitStack()
     n_atoms: dict[str, int] = {}
     ensemble: Ensemble
@@ -167,7 +166,7 @@ def convert_ensemble(
 
     with stack:
         members, way = chosen.from_owner(begin)
-        results = _convert_each(members, storage | {way: True}, chosen, progress, together, note)
+        results = _convert_each(members, storage | {way: True}, chosen, progress, note)
         return chosen.from_owner(end)
 
 
@@ -220,20 +219,19 @@ def _convert_each(
     options: dict[str, Any],
     executor: Executor,
     progress: Progress | None,
-    together: bool,
     note: Callable[[str, ConvertResult], None] | None = None,
 ) -> dict[str, ConvertResult]:
     """Return what was done, by label; `note` is called with each, by the owner.
 
     Many trajectories are each converted whole by one of the workers, which stay for all, unless all
-    workers have to write each `together`, as parallel HDF5 takes. Where processes do so, the
+    workers write each together, as parallel HDF5 does. Where processes do so, the
     first is converted beforehand, so that forked workers have from the start what it imports.
     """
     results: dict[str, ConvertResult] = {}
     ranks, n_members = executor.ranks is not None, len(members)
     whole = ranks and n_members >= REPLICAS_PER_WORKER * executor.n_workers
     whole = whole or replicas_fill(executor, n_members, [options.get("top")])
-    whole = whole and not together
+    whole = whole and options.get("mpio") is None
     n_first = n_members if not whole else 0 if ranks else 1
     runs_in = Serial() if whole else executor
     for label, paths, out in members[:n_first]:
@@ -293,7 +291,6 @@ def convert_members(
     rows = [
         (label, path, to_path(out.replace("{label}", label))) for label, path in members.items()
     ]
-    together = ConversionOptions.of(**options).running.mpio is not None
     options |= {"force": force, "resume": resume}
-    results = _convert_each(rows, options, choose_executor(executor, None), progress, together)
+    results = _convert_each(rows, options, choose_executor(executor, None), progress)
     return {label: results[label] for label in members}

@@ -21,7 +21,7 @@ from mdio.converters.opening import open_damaged, source_open_options, source_vi
 from mdio.converters.options import Progress
 from mdio.converters.selection import open_with_topology
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
-from mdio.core.files.fingerprint import fingerprint
+from mdio.core.files.fingerprint import contents_of, fingerprint
 from mdio.core.files.store import Paths
 from mdio.core.frames import FrameBlock
 from mdio.core.words import frames_text
@@ -284,14 +284,8 @@ class Checks:
         files = [] if view is None else list(view.source.files())
         if not any(file.facts.rounds for file in files) or "crc32c_tail" not in recorded[0]:
             return False
-        identities = [
-            [
-                [state.get(name) for name in ("nbytes", "crc32c_head", "crc32c_tail")]
-                for state in states
-            ]
-            for states in (recorded, [fingerprint(file.path) for file in files])
-        ]
-        return identities[0] != identities[1]
+        found = [fingerprint(file.path) for file in files]
+        return [*map(contents_of, recorded)] != [*map(contents_of, found)]
 
     def _compare(self, blocks: range, result: VerifyResult) -> None:
         layout, source = self.layouts[0], self.source

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
-from mdio.core.files.fingerprint import KEY_NAMES, fingerprint, read_head
+from mdio.core.files.fingerprint import CONTENT_KEYS, KEY_NAMES, fingerprint, read_head
 from mdio.core.files.marks import read_regular
 from mdio.core.files.store import to_path
 from mdio.core.files.writing import write_atomically
@@ -98,7 +98,7 @@ class RefsLayout(Layout):
         stored_source = manifest["source"]
         source = to_path(stored_source["path"])
         current = fingerprint(source)
-        for name in ("nbytes", "crc32c_head", "crc32c_tail"):
+        for name in CONTENT_KEYS:
             if name in stored_source and current[name] != stored_source[name]:
                 raise SourceError(
                     f"{self.path}: points into {source}, which has changed (its "

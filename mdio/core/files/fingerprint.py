@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
@@ -31,6 +31,9 @@ KEY_NAMES = {
     "crc32c_tail": "checksum of the last 64 KiB",
 }
 
+CONTENT_KEYS = ("nbytes", "crc32c_head", "crc32c_tail")
+"""Keys of a fingerprint that a copy of the file elsewhere has, too."""
+
 MANIFESTS = ("manifest.json", "zarr.json", ".zattrs", ".zgroup")
 """The file that identifies a folder: of segments, of Zarr v3, of Zarr v2."""
 
@@ -48,6 +51,11 @@ def fingerprint(path: str | PathLike[str]) -> dict[str, Any]:
     state = file_state(to_path(path))
     del state["inode"]
     return {"path": str(to_path(path).absolute()), **state}
+
+
+def contents_of(state: Mapping[str, Any]) -> list[Any]:
+    """Return the part of a fingerprint that a copy of the file elsewhere has, too."""
+    return [state.get(name) for name in CONTENT_KEYS]
 
 
 class SourceStates:
