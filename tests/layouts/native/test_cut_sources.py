@@ -2,10 +2,11 @@
 
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
-from MDAnalysisTests.datafiles import DCD, NCDF, TRR, XTC
+from MDAnalysisTests.datafiles import DCD, GRO, NCDF, TRR, XTC
 from suites.segment_cases import copy_of, raw_frames
 
 import mdio
@@ -89,3 +90,14 @@ def test_frames_that_cannot_be_read_are_told_one_by_one(tmp_path, capsys):
     assert "2 frames cannot be read (number 2, 5); left out" in capsys.readouterr().out
     assert main(["verify", str(path)]) == 1
     assert f"bad: {path}: frame 2 at byte" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["xtc", "trr"])
+def test_frames_of_another_system_are_not_one_that_is_cut(tmp_path, kind):
+    few, path = tmp_path / f"few.{kind}", tmp_path / f"joined.{kind}"
+    mdio.convert(SOURCES[kind], few, select="index 0-899", top=GRO, stop=5)
+    path.write_bytes(few.read_bytes() + Path(SOURCES[kind]).read_bytes())
+    with open_layout(path, salvage=True) as layout:
+        (lost,) = layout.info.lost
+        assert (lost.frame, lost.offset, lost.at_end) == (5, few.stat().st_size, False)
+    assert "hold no whole frame, 5 whole frames before it" in str(lost)
