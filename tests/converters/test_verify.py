@@ -1,5 +1,7 @@
 """What `mdio.verify` lets pass and what it does not, where formats have units of their own."""
 
+from itertools import pairwise
+
 import MDAnalysis as mda
 import netCDF4
 import pytest
@@ -93,13 +95,14 @@ def test_boxes_and_times_of_native_files_are_compared(tmp_path, suffix):
         assert counted or f"{name} differs by" in result.bad[0]
 
 
+@pytest.mark.parametrize("cuts", [(0, 10), (0, 4, 10)])
 @pytest.mark.parametrize("layout", ["zarr", "h5md", "segments"])
-def test_parts_that_another_program_wrote_are_within_its_rounding(tmp_path, layout):
+def test_parts_that_another_program_wrote_are_within_its_rounding(tmp_path, layout, cuts):
     universe = mda.Universe(GRO, XTC)
-    parts = [tmp_path / "1.xtc", tmp_path / "2.xtc"]
-    for path, frames in zip(parts, (slice(0, 4), slice(4, 10)), strict=True):
+    parts = [tmp_path / f"{stop}.xtc" for stop in cuts[1:]]
+    for path, (start, stop) in zip(parts, pairwise(cuts), strict=True):
         with mda.Writer(str(path), universe.atoms.n_atoms) as writer:
-            for _ in universe.trajectory[frames]:
+            for _ in universe.trajectory[start:stop]:
                 writer.write(universe.atoms)
     mdio.convert(parts, tmp_path / f"a.{layout}")
     assert mdio.verify(tmp_path / f"a.{layout}", XTC).bad == []
