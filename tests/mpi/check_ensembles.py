@@ -48,6 +48,11 @@ for suffix in ("zarr", "h5md"):
         with mdio.open(pattern.replace("{label}", "r0")) as first:
             assert first.info.n_frames == 4
 
+# Parallel HDF5 takes all ranks for each of them, however many there are.
+collective = FOLDER / "collective.h5md"
+convert(list(SOURCES), collective, mpio="collective")
+check(collective, SOURCES)
+
 for others in (1, len(SOURCES)):  # the last one is of other atoms: all ranks say so
     try:
         convert([*list(SOURCES)[:others], "other"], FOLDER / "mixed.zarr", select="name CA")
