@@ -537,7 +537,7 @@ class ChunksInFile(ChunkedArray):
 
     def locate(self, i: int, j: int) -> tuple[OpenFile, int, int]:
         """Return the file, and offset and size of a chunk."""
-        return self.file, int(self.offset[i, j]), int(self.nbytes[i, j])
+        return self.file, self.offset.item(i, j), self.nbytes.item(i, j)
 
     def corrupt(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:  # noqa: ARG002
         """Return the error for a chunk."""

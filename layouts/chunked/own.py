@@ -173,9 +173,11 @@ class OwnOutput(ABC, Generic[Array]):
             first, last = self._held(start, stop)
             time, step, box = (self.rows(name, first, last) for name in ("time", "step", "box"))
             self._columns_run = first, last, (time, step, box)
-        block.time[:] = time[start - first : stop - first]
-        block.step[:] = step[start - first : stop - first]
-        block.box[:] = box[start - first : stop - first]
+        one = stop - start == 1  # NumPy copies a number four times as fast as a slice of one
+        rows, out_rows = (start - first, 0) if one else (slice(start - first, stop - first), ...)
+        block.time[out_rows] = time[rows]
+        block.step[out_rows] = step[rows]
+        block.box[out_rows] = box[rows]
         if atoms is not None and not atoms.size:
             return
         group, atoms = self.stored_group(atoms)

@@ -36,7 +36,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -485,7 +485,8 @@ class DCDLayout(NativeLayout):
 
     def _times(self, frames: NDArray[np.int64]) -> NDArray[np.float64]:
         steps = frames + self._header.istart / self._interval
-        return cast(NDArray[np.float64], steps * self._dt_ps)
+        times: NDArray[np.float64] = steps * self._dt_ps
+        return times
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock

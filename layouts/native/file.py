@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import add
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -105,21 +106,33 @@ class Field(NamedTuple):
 Fields = Mapping[str, Field]
 
 
-def _read_as_one(fields: Fields) -> list[tuple[int, int, int, list[str]]]:
-    """Return the reads that fetch `fields`: begin, bytes, stride of records, names of fields.
+class SharedRead(NamedTuple):
+    """One read of every record that fetches several fields of it."""
+
+    begin: int
+    nbytes: int
+    stride: int
+    fields: Fields
+
+
+def _read_as_one(fields: Fields) -> list[SharedRead]:
+    """Return the reads that fetch `fields`.
 
     Fields of the same records share a read, unless that would fetch many unwanted bytes.
     """
     reads = []
     for stride in dict.fromkeys(field.stride for field in fields.values()):
-        names = [name for name, field in fields.items() if field.stride == stride]
-        low = min(fields[name].begin for name in names)
-        nbytes = max(fields[name].begin + fields[name].nbytes for name in names) - low
-        unwanted = stride - sum(fields[name].nbytes for name in names)
-        if nbytes <= stride and not skips_gaps(unwanted, len(names)):
-            reads.append((low, nbytes, stride, names))
+        same = {name: field for name, field in fields.items() if field.stride == stride}
+        sizes = [field.nbytes for field in same.values()]
+        low = min(field.begin for field in same.values())
+        nbytes = max(map(add, (field.begin for field in same.values()), sizes)) - low
+        if nbytes <= stride and not skips_gaps(stride - sum(sizes), len(same)):
+            reads.append(SharedRead(low, nbytes, stride, same))
         else:
-            reads += [(fields[name].begin, fields[name].nbytes, stride, [name]) for name in names]
+            reads += [
+                SharedRead(field.begin, size, stride, {name: field})
+                for (name, field), size in zip(same.items(), sizes, strict=True)
+            ]
     return reads
 
 
@@ -201,22 +214,28 @@ class PositionalFile(OpenFile):
 
         Raises SourceError: the file ends before, or cannot be read.
         """
+        return self._fetch(start, stop, _read_as_one(fields))
+
+    def _fetch(self, start: int, stop: int, reads: Sequence[SharedRead]) -> dict[str, NDArray[Any]]:
         arrays = {}
-        for begin, nbytes, stride, names in _read_as_one(fields):
-            rows = self.rows(begin + start * stride, stride, stop - start, nbytes)
-            for name in names:
-                arrays[name] = rows.view(fields[name], fields[name].begin - begin)
+        for read in reads:
+            begin = read.begin + start * read.stride
+            rows = self.rows(begin, read.stride, stop - start, read.nbytes)
+            for name, field in read.fields.items():
+                arrays[name] = rows.view(field, field.begin - read.begin)
         return arrays
 
     def records(
         self, start: int, stop: int, fields: Fields
     ) -> Iterator[tuple[int, int, dict[str, NDArray[Any]]]]:
         """Yield (first, last, their `fields`) of records ``start:stop``, some MiB at a time."""
-        row_nbytes = 0
-        for _, nbytes, stride, _ in _read_as_one(fields):
-            row_nbytes += nbytes if skips_gaps(stride - nbytes, 1) else stride
+        reads = _read_as_one(fields)
+        row_nbytes = sum(
+            read.nbytes if skips_gaps(read.stride - read.nbytes, 1) else read.stride
+            for read in reads
+        )
         for first, last in batches(start, stop, row_nbytes):
-            yield first, last, self.fields(first, last, fields)
+            yield first, last, self._fetch(first, last, reads)
 
 
 NO_ATOMS = np.empty(0, np.int64)
