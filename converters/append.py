@@ -308,7 +308,7 @@ def prepare_append(
             "to change it, convert all sources together again"
         )
     selection = options.selection
-    for name in ("stop", "step"):  # those that follow a file set them
+    for name in ("start", "stop", "step"):  # those that follow a file set them
         if getattr(selection, name) is not None and not options.running.growing:
             raise PlanError(
                 f"{out}: all frames that it lacks are added, so leave out --{name}; to choose "

@@ -16,7 +16,7 @@ from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.store import to_path
 from mdio.core.options import (
     allowed_with,
-    check_numbers,
+    check_kinds,
     declared_fields,
     non_defaults,
     option,
@@ -83,7 +83,10 @@ class Selection(FrameChoice):
 
 def _plain_selection(value: Any) -> Any:
     """Return the indices of an AtomGroup, or in a range, as an array; a selection as it is."""
-    value = getattr(value, "indices", value)
+    if hasattr(value, "ix") and hasattr(value, "universe"):
+        indices = value.ix.view(selection.GroupIndices)
+        indices.n_atoms = len(value.universe.atoms)
+        return indices
     return np.asarray(value) if isinstance(value, range) else value
 
 
@@ -208,7 +211,7 @@ class ConversionOptions:
         parts = cls(selection=selection or Selection(), storage=storage or Storage())
         parts = parts.replaced(**options)
         for part in vars(parts).values():
-            check_numbers(part)
+            check_kinds(part)
         return parts
 
     def keywords(self) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from mdio.core import kernels
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import MdioError, PlanError
+from mdio.core.files.in_flight import ByteRange
 from mdio.core.frames import AtomIndices, FrameBlock, FrameData, Rounding, TrajectoryInfo
 from mdio.core.topology import Residues, find_molecules
 from mdio.core.words import MAX_RUNS, plural, runs_text
@@ -348,6 +349,17 @@ class TransformedLayout(Layout):
     def files(self) -> Iterator[Layout]:
         """Yield itself: its frames differ from its file's."""
         yield self
+
+    @property
+    def _inner_layouts(self) -> tuple[Layout, ...]:
+        return (self.source,)
+
+    def _members_of(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
+        yield self.source, start, stop
+
+    def _ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
+        needed = atoms if atoms is not None and not atoms.size else self.prepare_steps(atoms).needed
+        yield from self.source.byte_ranges(start, stop, needed)
 
     @cached_property
     def universe(self) -> Any:

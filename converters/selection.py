@@ -250,6 +250,13 @@ class AtomChoice:
         return atoms if group is None else atoms[self.groups[group]]
 
 
+class GroupIndices(np.ndarray[Any, np.dtype[np.int64]]):
+    """The indices of an AtomGroup."""
+
+    n_atoms: int | None = None
+    """Number of atoms of its Universe; None if it is not known, as in a copy."""
+
+
 def choose_atoms(
     source: Layout,
     top: AnyTopology | None,
@@ -280,7 +287,8 @@ def choose_atoms(
     atoms = all_atoms if kept is None else kept
     chosen = {}
     for name, selection in groups.items():
-        if name == "trajectory" or not name.replace("_", "").replace("-", "").isalnum():
+        plain = name.replace("_", "").replace("-", "") if isinstance(name, str) else ""
+        if name == "trajectory" or not plain.isalnum():
             raise PlanError(
                 f"a group cannot be called {name!r}; use letters, digits, - and _ "
                 "('trajectory' is the name of the full system)"
@@ -324,6 +332,12 @@ def _indices(
     if isinstance(selection, str):
         indices = topologies.select(selection, among, option)
     else:
+        n_atoms, n_source = getattr(selection, "n_atoms", None), topologies.source.info.n_atoms
+        if n_atoms not in (None, n_source):
+            raise PlanError(
+                f"{option}: the AtomGroup is of a Universe with {n_atoms} atoms, but "
+                f"{topologies.source.path} has {n_source}; select from a Universe of this system"
+            )
         indices = np.asarray(selection)
         if not np.issubdtype(indices.dtype, np.integer) or indices.ndim != 1:
             raise PlanError(f"{option}: give a selection, a list of atom indices or an AtomGroup")

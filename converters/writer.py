@@ -425,6 +425,11 @@ class Writer:
         arrays: Mapping[str, ArrayLike | None],
     ) -> FrameBlock:
         """Return frames as they are stored; begins with the first; raises ValueError."""
+        for name, values in {"positions": positions, **arrays}.items():
+            if np.ma.is_masked(values):
+                raise ValueError(f"{self.out}: {name} are masked, and the mask would be lost")
+            if np.asarray(values).dtype.kind == "c":
+                raise ValueError(f"{self.out}: {name} are complex numbers; give their real parts")
         frames: NDArray[np.float32] = np.asarray(positions, np.float32)
         frames = frames[np.newaxis] if frames.ndim == 2 else frames
         if (
@@ -440,7 +445,10 @@ class Writer:
         shape, n_frames = frames.shape, len(frames)
 
         def array(name: str, values: ArrayLike, shape: tuple[int, ...], dtype: Any) -> Any:
-            converted = np.asarray(values, dtype)
+            try:
+                converted = np.asarray(values, dtype)
+            except (OverflowError, TypeError) as error:
+                raise ValueError(f"{self.out}: {name} is {values!r} ({error})") from error
             if converted.shape != shape and (
                 converted.shape != shape[1:] or (n_frames > 1 and name != "box")
             ):

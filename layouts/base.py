@@ -213,7 +213,7 @@ class Layout(Closing, ABC):
         **options: Any,
     ) -> None:
         self.path = to_path(path)
-        self.fields = tuple(fields)
+        self.fields = (fields,) if isinstance(fields, str) else tuple(fields)
         self.verify = verify
         self.uuid = uuid
         self.cache = cache
@@ -225,6 +225,11 @@ class Layout(Closing, ABC):
         self._folder = "" if self.path.is_absolute() else working_folder()
 
     def _check_options(self) -> None:
+        if unknown_fields := [name for name in self.fields if name not in FIELDS]:
+            raise OptionError(
+                f"{self.path}: there are no fields {', '.join(map(repr, unknown_fields))}; give a "
+                f"list of some of {', '.join(FIELDS)}"
+            )
         dt = self.options.get("dt")
         if dt is not None and not 0 < float(dt) < math.inf:
             raise OptionError(
@@ -438,7 +443,7 @@ class Layout(Closing, ABC):
             raise FrameRangeError(
                 f"{message}; for a selection, universe.select_atoms({atoms!r}).indices"
             )
-        array = np.asarray(atoms)
+        array = np.asarray(getattr(atoms, "ix", atoms))  # of an AtomGroup
         if array.dtype == bool and array.shape == (n_atoms,):
             array = np.flatnonzero(array)
         elif array.size and array.dtype.kind not in "iu":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, ClassVar
 
@@ -148,8 +148,16 @@ class RecordsWriter(AppendingFileWriter):
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
         """Return the records of these frames."""
-        data = b"".join(map(self.record, _snapshots(block)))
+        data = b"".join(map(self.record, self._snapshots(block)))
         return [EncodedChunk(str(start), data, [crc32c(data)])]
+
+    def _snapshots(self, block: FrameBlock) -> Iterator[Snapshot]:
+        present = {name: values for name, values in block.present().items() if name in self.fields}
+        for row in range(block.n_frames):
+            fields = {name: values[row] for name, values in present.items()}
+            box = block.box[row] if block.box[row].any() else None
+            time, step = float(block.time[row]), int(block.step[row])
+            yield Snapshot(**fields, box=box, time=time, step=step)
 
 
 class _RecordEncoder(Encoder):
@@ -159,11 +167,3 @@ class _RecordEncoder(Encoder):
 
     def frames(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
         raise NotImplementedError
-
-
-def _snapshots(block: FrameBlock) -> Iterable[Snapshot]:
-    for row in range(block.n_frames):
-        fields = {name: values[row] for name, values in block.present().items()}
-        box = block.box[row] if block.box[row].any() else None
-        time, step = float(block.time[row]), int(block.step[row])
-        yield Snapshot(**fields, box=box, time=time, step=step)

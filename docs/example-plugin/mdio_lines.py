@@ -6,6 +6,7 @@ from dataclasses import asdict
 import numpy as np
 
 from mdio.core.files.fingerprint import read_head
+from mdio.core.frames import FIELDS
 from mdio.layouts.base import FormatFacts
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.records import RecordsLayout, RecordsWriter
@@ -36,7 +37,7 @@ class LinesLayout(RecordsLayout):
 class LinesWriter(RecordsWriter):
     """Writes ``NAME.lines``."""
 
-    name, atom_nbytes = "lines", 60
+    name, fields, atom_nbytes = "lines", FIELDS, 60
 
     @staticmethod
     def record(frame):

@@ -224,7 +224,10 @@ def compressor_from_metadata(codec: Mapping[str, Any]) -> Compressor:
     for cls in _compressor_classes():
         if cls.codec == name and (compressor := cls.from_configuration(configuration)) is not None:
             return compressor
-    raise ValueError(f"the codec {name!r}")
+    raise ValueError(
+        f"the codec {name!r} is neither mdio's nor that of a plug-in that is installed here; if a "
+        "plug-in has it, install that"
+    )
 
 
 def quantised_from_option(step: float, rule: str | None, option: str | None) -> QuantisedFormat:

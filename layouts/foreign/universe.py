@@ -77,9 +77,13 @@ def select_by_mdanalysis(
     except (SelectionError, AttributeError, ValueError) as error:
         unknown = _UNKNOWN.search(str(error))
         words = {*_SELECTIONDICT, *_OPERATIONS}
-        hint = did_you_mean(unknown[1], words) if unknown else ""
+        hint, reason = "", str(error)
+        if "token: 'None'" in reason:  # the token behind the last one
+            reason = "it ends where more is expected"
+        elif unknown:
+            hint = did_you_mean(unknown[1], words)
         prefix = f"{option}: " if option else ""
-        raise PlanError(f"{prefix}cannot select {selection!r} ({error}){hint}") from error
+        raise PlanError(f"{prefix}cannot select {selection!r} ({reason}){hint}") from error
     return np.asarray(indices, np.int64)
 
 

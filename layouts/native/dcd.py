@@ -484,9 +484,8 @@ class DCDLayout(NativeLayout):
         return ()
 
     def _times(self, frames: NDArray[np.int64]) -> NDArray[np.float64]:
-        steps = frames + self._header.istart / self._interval
-        times: NDArray[np.float64] = steps * self._dt_ps
-        return times
+        steps: NDArray[np.float64] = frames + self._header.istart / np.float64(self._interval)
+        return steps * np.float64(self._dt_ps)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock

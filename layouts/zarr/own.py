@@ -130,7 +130,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
             metadata = ArrayMetadata.from_json(node)
         except ValueError as error:
             raise CorruptLayoutError(
-                f"{self.path / path}: mdio did not write this array: {error}"
+                f"{self.path / path}: this is not an array as mdio writes it: {error}"
             ) from error
         if (metadata.shape, metadata.dtype) != (shape, dtype):
             raise CorruptLayoutError(

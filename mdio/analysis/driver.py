@@ -48,7 +48,7 @@ def analyze(
     *,
     kernel: Kernel | BlockFunction | str,
     top: str | PathLike[str] | Universe | None = None,
-    select: str | None = None,
+    select: Any = None,
     group: str | None = None,
     workers: int | None = None,
     executor: Executor | None = None,
@@ -68,11 +68,14 @@ def analyze(
         each row of the result has its `label`.
     kernel
         `RMSD`, `Dihedrals`, ..., or the name that the command line has for one; or any function
-        that takes a `FrameBlock` and returns an array with one row a frame.
+        that takes a `FrameBlock` and returns an array with one row a frame. It gets positions, box,
+        time and step (`mdio.analysis.kernels.kernel.UserKernel` also gives it velocities and
+        forces), in arrays that are used again for later frames: it copies what it keeps.
     top
         Topology for selections and masses: a file or a Universe. It is read only if needed.
     select
-        For a function or a name: which atoms. A kernel of mdio has its own.
+        For a function or a name: which atoms, as a selection of MDAnalysis, an AtomGroup or a list
+        of indices, whose order is kept. A kernel of mdio has its own.
     group
         Read this stored atom group instead of the full system; of an ensemble, which trajectories
         (a label, or a pattern such as ``replica0*``).
@@ -127,8 +130,8 @@ def analyze(
     if not isinstance(trajectory, str | PathLike | Layout):
         trajectory = path_list(trajectory)  # an iterator can be consumed only once
     chosen = make_kernel(kernel, select)
-    if blocks_per_worker < 1:
-        raise PlanError(f"{blocks_per_worker} blocks per worker; give 1 or more")
+    if not hasattr(blocks_per_worker, "__index__") or blocks_per_worker < 1:
+        raise PlanError(f"{blocks_per_worker!r} blocks per worker; give a whole number from 1 on")
     if not isinstance(reducer, Reducer | None):
         raise PlanError(
             f"the reducer is {reducer!r}; give one of mdio.analysis.reducers, such as Mean()"
@@ -284,6 +287,8 @@ def _gather(
         results[items[number][0]] = result
         if progress is not None:
             progress(result.timing.n_frames, result.timing.nbytes_read)
+    if len(results) != len(items):
+        raise BlockError(f"{executor!r} returned {len(results)} of {len(items)} blocks")
     return [results[number] for number in sorted(results)]
 
 

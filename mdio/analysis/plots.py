@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.errors import PlanError
 from mdio.core.words import axis_label, duration
 
 if TYPE_CHECKING:
@@ -204,8 +205,12 @@ def draw(result: Any, ax: Axes) -> None:
     displacements are drawn over lags in log-log, with a fitted power law; rows of atoms over
     residues; many columns of one quantity as their mean, range and 5 to 95% percentiles; all others
     as lines over time, or over the number of their row.
+    Raises PlanError: they are no real numbers.
     """
     rows = result.columns
+    if rows.dtype.kind not in "biuf":
+        way_out = ": plot values.real, or their absolute values" if rows.dtype.kind == "c" else ""
+        raise PlanError(f"values of type {rows.dtype} cannot be drawn{way_out}")
     angles = _dihedral_columns(result.labels, rows)
     if angles:
         _draw_angles(angles, ax)

@@ -104,7 +104,7 @@ class Sum(Reducer):
 
 
 class _Moments(Reducer):
-    """Number of frames, mean, and sum of squared deviations from it, in float64.
+    """Number of frames, mean, and sum of squared deviations from it, in double precision.
 
     Merged as in Chan, Golub & LeVeque 1983 (10.1080/00031305.1983.10483115), which loses no digits
     where the mean is far larger than the deviations.
@@ -115,9 +115,12 @@ class _Moments(Reducer):
 
     def lift(self, rows: Rows) -> State:
         """Return the moments of some frames."""
-        wide = np.asarray(rows, dtype=np.float64)
+        wide = np.asarray(rows)
+        if wide.dtype.kind not in "biufc":
+            raise TypeError(f"{type(self).__name__} needs numbers, not values of {wide.dtype}")
+        wide = wide.astype(np.complex128 if wide.dtype.kind == "c" else np.float64, copy=False)
         mean = wide.mean(axis=0)
-        return len(wide), mean, np.square(wide - mean).sum(axis=0)
+        return len(wide), mean, _squared(wide - mean).sum(axis=0)
 
     def merge(self, earlier: State, later: State) -> State:
         """Return the moments of both."""
@@ -125,7 +128,7 @@ class _Moments(Reducer):
         n = n_a + n_b
         delta = mean_b - mean_a
         mean = mean_a + delta * (n_b / n)
-        return n, mean, squares_a + squares_b + np.square(delta) * (n_a * n_b / n)
+        return n, mean, squares_a + squares_b + _squared(delta) * (n_a * n_b / n)
 
 
 class Mean(_Moments):
@@ -203,6 +206,11 @@ def result_of(reducer: Reducer, states: Iterable[State]) -> Rows:
     except Exception as error:  # a user's reducer raises anything
         name = type(reducer).__name__
         raise BlockError(f"the reducer {name} failed: {error_text(error)}") from error
+
+
+def _squared(values: Rows) -> Rows:
+    """Return the squares; of complex numbers, those of their absolute values."""
+    return np.asarray(np.square(np.abs(values) if values.dtype.kind == "c" else values))
 
 
 def _wide(rows: Rows) -> Rows:

@@ -44,7 +44,9 @@ def result_table(
         if len(result.row_labels) == len(columns):
             index_columns["name"] = result.row_labels
     rows = zip(*index_columns.values(), columns, strict=True)
-    return [*index_columns, *result.column_names], ((*head, *row.tolist()) for *head, row in rows)
+    # Dates and spans of time would be numbers without their unit.
+    values = (lambda row: map(str, row)) if columns.dtype.kind in "mM" else np.ndarray.tolist
+    return [*index_columns, *result.column_names], ((*head, *values(row)) for *head, row in rows)
 
 
 def dataframe(data: Any, index: Sequence[str], columns: Sequence[str] | None = None) -> Any:
@@ -85,8 +87,16 @@ def _dat(result: AnalysisResult, file: BinaryIO) -> None:
     names, rows = result_table(result)
     file.write(("#" + " ".join(names) + "\n").encode())
     for row in rows:
-        words = (value if isinstance(value, str) else repr(value) for value in row)
+        words = map(_word, row)
         file.write((" ".join(words) + "\n").encode())
+
+
+def _word(value: Any) -> str:
+    """Return a value as one word of a line: text with blanks is quoted."""
+    if isinstance(value, float | int):
+        return repr(value)
+    text = value if isinstance(value, str) else repr(value)
+    return json.dumps(text) if any(map(str.isspace, text)) else text
 
 
 def _xvg(result: AnalysisResult, file: BinaryIO) -> None:
@@ -106,7 +116,7 @@ def _xvg(result: AnalysisResult, file: BinaryIO) -> None:
     file.write(("\n".join(lines) + "\n").encode())
     for run in runs:
         for row in islice(rows, run.stop - run.start):
-            file.write((" ".join(map(repr, (row[first], *row[begin:]))) + "\n").encode())
+            file.write((" ".join(map(_word, (row[first], *row[begin:]))) + "\n").encode())
         file.write(b"&\n" if result.label is not None else b"")
 
 

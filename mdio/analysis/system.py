@@ -93,19 +93,17 @@ class System:
         fits = parsed is not None and parsed.n_atoms == self.layout.info.n_atoms
         return parsed if fits else None
 
-    def select(self, selection: str | None) -> AtomIndices | None:
+    def select(self, selection: Any) -> AtomIndices | None:
         """Return the selected atoms, as indices into the layout's atoms.
 
-        `selection`: in MDAnalysis' selection language; None or ``all`` needs no topology.
+        `selection`: in MDAnalysis' selection language; or an AtomGroup, or indices of atoms, whose
+        order is kept. None, ``all`` and, without a group, indices need no topology.
         Returns (n,) int64, or None for all.
         Raises PlanError: the selection is wrong or empty, reaches outside of the stored group, or
         there is no topology.
         """
         if selection is not None and not isinstance(selection, str):
-            raise PlanError(
-                f"{type(selection).__name__} is no selection in MDAnalysis' language; give 'index "
-                "0 5 7' for indices, 'index ' + ' '.join(map(str, ag.indices)) for an AtomGroup"
-            )
+            return self._given(selection)
         if selection is None or selection.strip() == "all":
             return None
         atoms = None
@@ -117,7 +115,25 @@ class System:
             raise PlanError(f"{selection!r} selects no atom of {self._top or self.layout.path}")
         return self.to_layout_indices(atoms, selection)
 
-    def atoms(self, selection: str | None) -> AtomIndices:
+    def _given(self, atoms: Any) -> AtomIndices:
+        """Return an AtomGroup, or indices into the topology, as indices into the layout's atoms."""
+        in_topology = self._top is not None and self._group is not None
+        n_atoms = len(self.universe.atoms) if in_topology else self.layout.info.n_atoms
+        indices = np.asarray(getattr(atoms, "ix", atoms))
+        if indices.dtype.kind not in "iu" or indices.ndim != 1 or not indices.size:
+            raise PlanError(
+                f"the selection is {atoms!r}; give one in MDAnalysis' language, an AtomGroup or "
+                "indices of atoms"
+            )
+        of_universe = len(atoms.universe.atoms) if hasattr(atoms, "universe") else n_atoms
+        if of_universe != n_atoms or not 0 <= indices.min() <= indices.max() < n_atoms:
+            raise PlanError(
+                f"the selection has atoms {indices.min()} to {indices.max()} of {of_universe}, but "
+                f"{self._top if in_topology else self.layout.path} has {n_atoms} atoms"
+            )
+        return self.to_layout_indices(indices.astype(np.int64), "the selection")
+
+    def atoms(self, selection: Any) -> AtomIndices:
         """Return what `select` returns, but indices instead of None if all atoms are selected."""
         atoms = self.select(selection)
         return np.arange(self.layout.info.n_atoms) if atoms is None else atoms
@@ -329,6 +345,8 @@ class System:
     def _load(self, top: Any) -> Any:
         """Return the Universe, which has to fit the stored group or the full system."""
         if not isinstance(top, str | PathLike):
+            if not hasattr(top, "atoms"):
+                raise PlanError(f"the topology is {top!r}; give the path of a file, or a Universe")
             return top
         from mdio.converters.selection import load_topology
         from mdio.layouts.foreign.parsed import identity_of, store_parsed

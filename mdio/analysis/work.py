@@ -15,6 +15,7 @@ from mdio.core.blocks import block_name, sub_blocks
 from mdio.core.errors import BlockError, MdioError, error_text
 from mdio.core.files.reading import reads
 from mdio.core.frames import FrameBlock
+from mdio.core.signals import raise_received_signal
 from mdio.core.timing import BlockTiming, Stopwatch, worker_name
 from mdio.layouts.base import Layout, cache_notes
 
@@ -270,6 +271,9 @@ class BlockWork:
             rows = function(frames) if out is None else function(frames, out=out)
         except MdioError:
             raise
+        except SystemExit as error:
+            raise_received_signal()
+            raise BlockError(f"{block} failed: it called sys.exit({error.code!r})") from error
         except Exception as error:
             raise BlockError(f"{block} failed: {error_text(error)}{suffix}") from error
         checked = check_rows(rows, run, function, f"{block}{suffix}")

@@ -31,7 +31,13 @@ from typing import Any, NoReturn, cast
 
 from mdio._version import __version__
 from mdio.cli.common import add
-from mdio.cli.workers import chosen_executor, launched_rank, launched_ranks, one_parser_message
+from mdio.cli.workers import (
+    chosen_executor,
+    executor_name,
+    launched_rank,
+    launched_ranks,
+    one_parser_message,
+)
 from mdio.core.errors import MdioError, MissingExtensionError, PlanError
 from mdio.core.words import did_you_mean, without_passwords
 
@@ -427,6 +433,10 @@ def _run(words: list[str]) -> int:
         if args.command in RANK_0_COMMANDS and launched_ranks() > 1 and launched_rank(words):
             return 0
         uses_mpi = getattr(args, "executor", None) == "mpi" or getattr(args, "mpi", False)
+        try:
+            _ = executor_name(args) if "scheduler" in args else None
+        except PlanError as error:
+            parser.error(f"{args.command}: {error}")
         is_safe = uses_mpi or args.command in (*RANK_0_COMMANDS, *ANY_RANK_COMMANDS)
         if not is_safe and (n_ranks := launched_ranks()) > 1:
             parser.error(

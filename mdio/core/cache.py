@@ -108,13 +108,19 @@ class Cache:
             raise PlanError(f"a cache of {max_nbytes} bytes: give a folder, and a positive size")
         if cache is None or isinstance(cache, Cache):
             return cache
+        if not isinstance(cache, str | PathLike):
+            raise PlanError(f"the cache is {cache!r}; give the path of a folder")
         return cls(os.fspath(cache), max_nbytes)
 
     @property
     def root(self) -> Path:
         """The folder as this process sees it."""
-        path = Path(os.path.expandvars(self.folder.replace("{local}", _local_folder()))).absolute()
-        path = _private_folder(path)
+        folder = os.path.expandvars(self.folder.replace("{local}", _local_folder()))
+        if unset := re.search(r"\$(\w+|\{.*?\})", folder):
+            raise PlanError(
+                f"the cache {self.folder}: {unset[0]} is not set here; set it, or name it"
+            )
+        path = _private_folder(Path(folder).absolute())
         name = node_name()
         return path if name is None else path / (NODE_PREFIX + re.sub(r"[^\w.-]", "_", name))
 

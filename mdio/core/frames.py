@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.words import plural, times_text
@@ -128,9 +128,11 @@ class FrameBlock:
         for name in ("box", "time", "step", *self.present()):
             getattr(self, name)[...] = getattr(other, name)
 
-    def take(self, atoms: NDArray[np.int64]) -> FrameBlock:
-        """Return the same frames with only `atoms`, copied."""
-        picked = {name: np.take(array, atoms, axis=1) for name, array in self.present().items()}
+    def take(self, atoms: ArrayLike) -> FrameBlock:
+        """Return the same frames with only `atoms`, indices or a mask, copied."""
+        indices = np.asarray(atoms)
+        indices = np.flatnonzero(indices) if indices.dtype == bool else indices
+        picked = {name: np.take(array, indices, axis=1) for name, array in self.present().items()}
         return FrameBlock(box=self.box, time=self.time, step=self.step, **picked)
 
     @classmethod

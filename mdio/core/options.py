@@ -73,13 +73,32 @@ def allowed_with(option: Field[Any], mode: str) -> bool:
     return bool(option.metadata.get(mode, ALLOWED_WITH[mode]))
 
 
-def check_numbers(options: Any) -> None:
-    """Raise OptionError if an option that must be a number has another value."""
+def check_kinds(options: Any) -> None:
+    """Raise OptionError if an option has a value of another kind: text, not a number, say.
+
+    Numbers of NumPy become Python's, which JSON has.
+    """
     for option in fields(options):
-        kind, value = str(option.type).removesuffix(" | None"), getattr(options, option.name)
-        method = {"int": "__index__", "float": "__float__"}.get(kind)
-        if method is not None and value is not None and not hasattr(value, method):
-            expected = "whole number" if kind == "int" else "number"
+        kinds, value = str(option.type).split(" | "), getattr(options, option.name)
+        if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+            # A step of np.float32(0.01) is meant to be 0.01.
+            value = float(str(value)) if isinstance(value.item(), float) else value.item()
+            object.__setattr__(options, option.name, value)
+        if value is None or (isinstance(value, str) and any("Literal" in kind for kind in kinds)):
+            continue
+        if "bool" in kinds:
+            if value not in (True, False):
+                raise OptionError(f"{option.name} is {value!r}; give True or False")
+            continue
+        is_text = isinstance(value, str)
+        if ({*kinds} <= {"str", "None"} and not is_text) or (
+            kinds[0].startswith("Sequence") and is_text
+        ):
+            raise OptionError(f"{option.name} is {value!r}; give {'a list' if is_text else 'text'}")
+        method = {"int": "__index__", "float": "__float__"}.get(kinds[0])
+        is_number = method and hasattr(value, method) and not hasattr(value, "ndim")
+        if method is not None and (not is_number or isinstance(value, bool)):
+            expected = "whole number" if kinds[0] == "int" else "number"
             raise OptionError(f"{option.name} is {value!r}; give a {expected}")
 
 
@@ -112,6 +131,9 @@ def takes_options(
                 raise OptionError(f"{function_name} has no option {name!r}{hint}")
             for name, part in apart.items():
                 _put_into(part, name, keywords)
+            progress = keywords.get("progress")
+            if progress is not None and not callable(progress):
+                raise OptionError(f"progress is {progress!r}; give a function, or mdio.ProgressBar")
             return function(*args, **keywords)
 
         shown = [
@@ -190,5 +212,5 @@ def build_parts(parts: tuple[type, ...], options: Mapping[str, Any]) -> tuple[An
                 except ValueError as error:
                     raise OptionError(f"{name}: {error}") from None
         built.append(part(**values))
-        check_numbers(built[-1])
+        check_kinds(built[-1])
     return tuple(built)

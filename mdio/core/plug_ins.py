@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
-from typing import TypeVar
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-def find_plug_ins(group: str, base: type[T], reserved: Collection[str]) -> dict[str, type[T]]:
+def find_plug_ins(
+    group: str,
+    base: type[T],
+    reserved: Collection[str],
+    from_function: Callable[[Any], Any] | None = None,
+) -> dict[str, Any]:
     """Return classes by the names of their entry points.
 
     `group`: of entry points, such as ``mdio.layouts``. `base`: their base class. `reserved`: names
-    that mdio uses itself. A class that cannot be used is left out, with a warning.
+    that mdio uses itself. `from_function`: makes one of a function, where that may be given. What
+    cannot be used is left out, with a warning.
     """
     from importlib.metadata import entry_points  # takes as long to import as all of mdio
 
-    classes: dict[str, type[T]] = {}
+    classes: dict[str, Any] = {}
     for point in entry_points(group=group):
         try:
             if point.name in reserved or point.name in classes:
                 raise TypeError("the name is taken")
             cls = point.load()
-            if not (isinstance(cls, type) and issubclass(cls, base)):
+            if from_function is not None and callable(cls) and not isinstance(cls, type):
+                cls = from_function(cls)
+            elif not (isinstance(cls, type) and issubclass(cls, base)):
                 raise TypeError(f"{cls!r} is not a subclass of {base.__module__}.{base.__name__}")
             classes[point.name] = cls
         except Exception as error:  # the other classes can still be used

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -35,11 +36,19 @@ def terminations_raised(done: str = "") -> Iterator[None]:
         handled = {n: handler for n, handler in usual.items() if signal.getsignal(n) == handler}
     for number in handled:
         signal.signal(number, _raise)
+    hook = sys.unraisablehook
+
+    def print_others(swallowed: Any) -> None:
+        if not (_received and isinstance(swallowed.exc_value, KeyboardInterrupt | SystemExit)):
+            hook(swallowed)
+
+    sys.unraisablehook = print_others
     try:
         yield
         if handled:
             raise_received_signal(done)
     finally:
+        sys.unraisablehook = hook
         for number, handler in handled.items():
             signal.signal(number, handler)
         if handled:

@@ -165,6 +165,8 @@ class DaskExecutor(Executor):
         """Threads of all workers that the cluster has now (at least 1)."""
         if self._client is None:
             return self._n_wanted
+        if self._client.status == "closed":
+            raise PlanError("the client of DaskExecutor is closed; make another executor")
         threads: dict[str, int] = self._client.nthreads()
         return max(1, sum(threads.values()))
 

@@ -129,3 +129,19 @@ class TestCollected:
         assert collected.buffer(1) is None
         collected.add(np.array([2.0]))
         assert Doubled().finish(collected.state).tolist() == [2, 4]
+
+
+@pytest.mark.parametrize("kind", [Sum, Mean, Variance, StandardDeviation])
+def test_complex_numbers_keep_their_imaginary_part(kind):
+    rng = np.random.default_rng(5)
+    rows = rng.normal(size=(40, 3)) + 1j * rng.normal(size=(40, 3))
+    name = {Variance: "var", StandardDeviation: "std"}.get(kind, kind.__name__.lower())
+    reducer = kind()
+    states = [reducer.lift(part) for part in parts_of(rows, [7, 20])]
+    values = reducer.finish(reduce(reducer.merge, states))
+    np.testing.assert_allclose(values, getattr(rows, name)(axis=0), rtol=1e-12)
+
+
+def test_spans_of_time_have_no_mean():
+    with pytest.raises(TypeError, match="Mean needs numbers"):
+        Mean().lift(np.array([1, 2], "timedelta64[s]"))

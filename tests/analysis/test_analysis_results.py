@@ -130,3 +130,20 @@ def test_names_with_commas_in_csv(tmp_path, adk):
         first, second, *_ = csv.reader(file)
     assert first[2:] == ["d(1,2)", 'a "b"'] and len(second) == 4
     assert float(second[2]) == result.values[0, 0]
+
+
+def test_dates_keep_their_unit_and_text_stays_one_word(path, tmp_path):
+    def dates(block):
+        return np.datetime64("2026-01-01T00:00:00.000000000", "ns") + block.step.astype(int)
+
+    def texts(block):
+        return np.array(["two words"] * block.n_frames)
+
+    result = analyze(MemoryLayout(path), kernel=dates)
+    result.save(tmp_path / "a.csv")
+    assert "2026-01-01T00:00:00.00000000" in (tmp_path / "a.csv").read_text().splitlines()[1]
+    result = analyze(MemoryLayout(path), kernel=texts)
+    result.save(tmp_path / "a.dat")
+    assert (tmp_path / "a.dat").read_text().splitlines()[1].endswith('"two words"')
+    with pytest.raises(PlanError, match="cannot be drawn"):
+        result.plot()

@@ -40,7 +40,7 @@ def test_an_option_is_wherever_it_belongs(name):
     assert f"``{name}``" in mdio.convert.__doc__
     if one.metadata["spelled"]:
         assert spell_option(one) in command_help("convert").replace(",", " ").split()
-    options = ConversionOptions.of(**{name: SAMPLES.get(name, 7)})
+    options = ConversionOptions.of(**{name: SAMPLES.get(name, True if one.type == "bool" else 7)})
     assert (name in options.recipe()) is (name not in NOT_IN_RECIPES)
     assert ConversionOptions.of(**json.loads(json.dumps(options.recipe()))).recipe() == (
         options.recipe()

@@ -215,7 +215,7 @@ def test_a_signal_is_not_lost_in_a_callback(adk, tmp_path, how, name, code):
     words += ("--overlap", "keep-all", "--chunk-frames", "2", "--stripe-size", "64K")
     found, text, err = run_under_mpi(2, CHECKS / "faulty/run_swallowed.py", 3, name, *words)
     assert (found, text) == (code, ""), err
-    assert "Exception ignored" in err
+    assert "Exception ignored" not in err  # Python would print the one that it swallows
     line = next(line for line in err.splitlines() if line.startswith("mdio"))
     assert "are kept in" in line and "--resume" in line, err
     found, _, err = run_under_mpi(2, *CLI, *words, "--resume")

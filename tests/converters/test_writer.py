@@ -400,3 +400,16 @@ def test_steps_that_a_format_does_not_hold(tmp_path):
 def test_what_a_frame_cannot_have(tmp_path, wrong):
     with mdio.Writer(tmp_path / "a.zarr") as writer, pytest.raises(ValueError, match=r"a\.zarr"):
         writer.write_block(np.zeros((5, 3)), **wrong)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"positions": np.ma.masked_less(np.ones((2, 4, 3)), 2)}, "masked"),
+        ({"positions": np.ones((2, 4, 3)) * 1j}, "complex"),
+        ({"positions": np.ones((2, 4, 3)), "step": [1, 2**70]}, "step is"),
+    ],
+)
+def test_arrays_that_would_lose_something(tmp_path, arrays, says):
+    with mdio.Writer(tmp_path / "a.zarr") as writer, pytest.raises(ValueError, match=says):
+        writer.write_block(**arrays)

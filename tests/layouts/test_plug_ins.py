@@ -146,7 +146,7 @@ def test_the_example_says_where_it_is():
     assert project["entry-points"]["mdio.layouts"] == {"lines": "mdio_lines:LinesLayout"}
 
 
-def test_what_its_writer_forgets_is_told_or_refused(lines, adk, tmp_path):
+def test_what_its_writer_forgets_is_told_or_refused(lines, adk, tmp_path, monkeypatch):
     """The example looks at no options: what was asked is not dropped without a word."""
     from MDAnalysisTests.datafiles import TRR
 
@@ -156,8 +156,12 @@ def test_what_its_writer_forgets_is_told_or_refused(lines, adk, tmp_path):
     with pytest.raises(PlanError, match=r"--precision 0\.5 does not fit"):
         mdio.convert(adk["xtc"], out, precision=0.5)
     assert not out.exists()
-    result = mdio.convert(TRR, out, select=range(5), stop=2)
+    mdio.convert(TRR, out, select=range(5), stop=2)
+    assert mdio.open(out).info.has_velocities
+    monkeypatch.setattr(lines.LinesWriter, "fields", ("positions",))
+    result = mdio.convert(TRR, out, select=range(5), stop=2, force=True)
     assert result.plan.notes[-1] == "lines holds no velocities: left out"
+    assert b"velocities" not in out.read_bytes().replace(b'"velocities": null', b"")
 
 
 def test_the_example_is_short():

@@ -82,10 +82,9 @@ class Dihedrals(Kernel):
         quads, labels = [], []
         for row, residue in enumerate(chains.labels):
             atoms_of = {name: angles[name][row] for name in angles}
-            if any(name in atoms_of and atoms_of[name] is None for name in BACKBONE):
-                continue
+            lacks_one = any(name in atoms_of and atoms_of[name] is None for name in BACKBONE)
             for name, quad in atoms_of.items():
-                if quad is not None:
+                if quad is not None and not (lacks_one and name in BACKBONE):
                     quads.append(getattr(quad, "indices", quad))
                     label = f"{name}:{residue}"
                     labels += [label] if self.degrees else [f"cos({label})", f"sin({label})"]

@@ -68,7 +68,11 @@ class Prepared:
 
     def __post_init__(self) -> None:
         if self.atoms is not None:  # a list is as good
-            object.__setattr__(self, "atoms", np.asarray(self.atoms, np.int64))
+            atoms = np.asarray(self.atoms)
+            atoms = np.flatnonzero(atoms) if atoms.dtype == bool else atoms
+            if atoms.size and atoms.dtype.kind not in "iu":
+                raise PlanError(f"atoms are {self.atoms!r}; give indices or a mask")
+            object.__setattr__(self, "atoms", atoms.astype(np.int64))
 
 
 class Kernel(ABC):
@@ -125,13 +129,14 @@ class UserKernel(Kernel):
         again for the next block: what is returned is copied if it is a view of them, what the
         function keeps beyond the call it must copy itself.
     select
-        The atoms that the block has, in MDAnalysis' selection language; all by default.
+        The atoms that the block has: a selection of MDAnalysis, an AtomGroup or indices; all by
+        default.
     fields
         Which per-atom arrays the block has, where the trajectory has them.
     """
 
     function: BlockFunction
-    select: str | None = None
+    select: Any = None
     fields: tuple[str, ...] = ("positions",)
 
     def __post_init__(self) -> None:
@@ -216,7 +221,7 @@ def check_rows(
     `label`: what the message begins with; by default the frames.
     Raises BlockError: saying what came and what should have come.
     """
-    if np.any(getattr(rows, "mask", False)):
+    if np.ma.is_masked(rows):
         raise BlockError(
             f"{label or block_name(run)}: {kernel_name(function)} returned an array with masked "
             "values, whose mask would be lost; return rows.filled(np.nan)"
@@ -225,9 +230,9 @@ def check_rows(
     if array.ndim < 1 or len(array) != len(run) or array.dtype == object:
         description = f"an array of shape {array.shape}"
         if array.dtype == object:
-            description = (
-                "None" if rows is None else f"{type(rows).__name__}, which is not an array"
-            )
+            kind = type(rows).__name__
+            description = f"{kind}, which is not an array of numbers,"
+            description = "None" if rows is None else description
         raise BlockError(
             f"{label or block_name(run)}: {kernel_name(function)} returned {description} for "
             f"{len(run)} frames; expected one row per frame, that is shape ({len(run)}, ...), such "
@@ -263,9 +268,10 @@ class _Kernels(Mapping[str, Callable[..., Kernel]]):
         return cast(Callable[..., Kernel], load_class(address))
 
     @cached_property
-    def others(self) -> Mapping[str, type[Kernel]]:
+    def others(self) -> Mapping[str, Callable[..., Kernel]]:
         """Kernels of other distributions; searched when a name is none of mdio."""
-        return find_plug_ins("mdio.kernels", Kernel, self._homes)  # type: ignore[type-abstract]
+        to_kernel = partial(partial, UserKernel)
+        return find_plug_ins("mdio.kernels", Kernel, self._homes, to_kernel)  # type: ignore[type-abstract]
 
     def __contains__(self, name: object) -> bool:
         return name in self._homes or name in self.others
@@ -341,7 +347,7 @@ def _way_to_mdanalysis(name: str) -> str:
     return f"{which} on mda.Universe(TOP, FILE, format='MDIO') (docs/howto.md)"
 
 
-def make_kernel(kernel: Kernel | BlockFunction | str, select: str | None = None) -> Kernel:
+def make_kernel(kernel: Kernel | BlockFunction | str, select: Any = None) -> Kernel:
     """Return `kernel`, or make one of a name or a function and a selection of atoms.
 
     A name is one of `KERNELS`, or ``module:function`` or ``module:Class``.

@@ -187,6 +187,37 @@ def is_output(folder: Path) -> bool:
     return all(isinstance(marker.get(key), str) for key in ("uuid", "file"))
 
 
+OWN_NAMES = {
+    "segments": r"manifest\.json|\d+",
+    "zarr": r"zarr\.json|h5md|mdio|particles",
+    "ensemble": r"zarr\.json",
+}
+"""Patterns of the names in an output's folder, by layout; those of trajectories come besides."""
+
+
+def check_only_own(folder: Path) -> None:
+    """Raise OutputError if an output's folder holds what mdio did not write, which would be lost.
+
+    Hidden files do not count, nor do folders of other packages' layouts.
+    """
+    manifest = manifest_in(folder) or {}
+    own = OWN_NAMES.get(str(manifest.get("layout")))
+    if own is None:
+        return
+    members = manifest.get("members")
+    labels = {*map(str, members)} if isinstance(members, list) else set()
+    names = sorted(
+        path.name
+        for path in folder.iterdir()
+        if not (path.name.startswith(".") or path.name in labels or re.fullmatch(own, path.name))
+    )
+    if names:
+        raise OutputError(
+            f"{folder}: holds {', '.join(names[:3])}{' and others' if names[3:] else ''}, which is "
+            "not a part of the output and would be lost when that is replaced; move it elsewhere"
+        )
+
+
 def parts_folder(target: Path) -> Path:
     """Return the folder beside `target` for the files that it refers to, by its plain name."""
     return target.with_name(f"{target.name}.parts")

@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from mdio.core.errors import BlockError, CorruptLayoutError, MdioError, OutputError, SourceError
 from mdio.core.files.journal import find_unfinished, journal_path, refuse_unfinished
-from mdio.core.files.marks import PARTS_MARKER, final_parts_folder, is_output, parts_folder
+from mdio.core.files.marks import (
+    PARTS_MARKER,
+    check_only_own,
+    final_parts_folder,
+    is_output,
+    manifest_in,
+    parts_folder,
+)
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.replacing import put_in_place, take_over, tidy
 from mdio.core.files.store import is_remote, store_at, to_path
@@ -125,6 +132,10 @@ def _check_target(target: Path, force: bool, sources: Sequence[Path]) -> None:
                 "other; choose another name"
             )
     if not os.path.lexists(target):
+        if manifest_in(target.parent) is not None:
+            raise OutputError(
+                f"{target}: lies inside {target.parent}, an output of mdio; choose another folder"
+            )
         return
     if not force:
         raise OutputError(
@@ -141,6 +152,8 @@ def _check_target(target: Path, force: bool, sources: Sequence[Path]) -> None:
             f"{target}: a folder that is not an output of mdio (it has no manifest of mdio) is not "
             "replaced; remove it yourself or choose another name"
         )
+    if target.is_dir():
+        check_only_own(target)
 
 
 def _existing_parts(goal: Path, parts_at: Callable[[Path], Path | None] | None) -> list[Path]:
@@ -169,8 +182,9 @@ def _is_resumable(error: BaseException) -> bool:
     """Return whether the same work may succeed when it is resumed after this error."""
     if isinstance(error, BlockError):  # a worker was killed, or had no memory
         return isinstance(error.__cause__, MemoryError | None)
-    stopped = isinstance(error, SystemExit | KeyboardInterrupt | MemoryError | OSError)
-    return stopped and not isinstance(error, SourceError | CorruptLayoutError)
+    if not isinstance(error, MdioError):  # a caller's own function has raised it, or a signal
+        return True
+    return isinstance(error, OSError) and not isinstance(error, SourceError | CorruptLayoutError)
 
 
 def link_target(out: str | os.PathLike[str]) -> Path:

@@ -36,7 +36,14 @@ from typing import Any
 
 from mdio.core.errors import OutputError
 from mdio.core.files.journal import journal_path, unfinished_in
-from mdio.core.files.marks import is_identical, is_output, parts_folder, read_identity, try_lock
+from mdio.core.files.marks import (
+    check_only_own,
+    is_identical,
+    is_output,
+    parts_folder,
+    read_identity,
+    try_lock,
+)
 from mdio.core.files.turns import (
     Claim,
     Leftover,
@@ -142,6 +149,8 @@ def put_in_place(
         flush(folder)  # the temporary names
         if force and state_at(goal) != former_state:
             raise concurrent_change_error(goal)
+        if _is_folder(goal):
+            check_only_own(goal)
         is_file = not (_is_folder(goal) or _is_folder(claim.name(goal)))
         is_alone = not (beside or set(existing) - {goal})
         if not is_alone and is_file and set(existing) <= {goal, *removed_parts}:

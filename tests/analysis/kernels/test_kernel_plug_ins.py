@@ -109,3 +109,11 @@ def test_ours_are_found_without_looking_for_others(monkeypatch):
     vars(KERNELS).pop("others", None)
     monkeypatch.setattr(metadata, "entry_points", fail)
     assert mdio.analyze(DCD, top=PSF, kernel="rmsd").n_frames == 98
+
+
+def test_a_function_of_another_package_is_a_kernel(installed):
+    installed(heights=spread_of)
+    values = mdio.analyze(DCD, top=PSF, kernel="heights", select="name CA").values
+    assert np.array_equal(
+        values, mdio.analyze(DCD, top=PSF, kernel=spread_of, select="name CA").values
+    )

@@ -174,3 +174,21 @@ def test_a_reducer_may_keep_the_rows(adk, workers, monkeypatch):
         want = layout.read(0, 98).positions
     result = mdio.analyze(adk["xtc"], kernel=_positions, reducer=_Last(), workers=workers)
     assert np.array_equal(result.values, want)
+
+
+def test_what_is_no_array_of_numbers_is_named(adk):
+    def series(block):
+        return pandas.Series(block.positions[:, 0, 0])
+
+    pandas = pytest.importorskip("pandas")
+    want = mdio.open(adk["dcd"]).read(0, 98).positions[:, 0, 0]
+    assert np.array_equal(mdio.analyze(adk["dcd"], kernel=series).values, want)
+    with pytest.raises(BlockError, match="ndarray, which is not an array of numbers"):
+        mdio.analyze(adk["dcd"], kernel=lambda block: np.array([{}] * block.n_frames))
+    with pytest.raises(BlockError, match="masked"):
+        mdio.analyze(adk["dcd"], kernel=lambda block: np.ma.masked_less(block.time, 3))
+
+
+def test_a_selection_that_ends_too_early(adk):
+    with pytest.raises(PlanError, match=r"'name CA and' \(it ends where more is expected\)$"):
+        mdio.analyze(adk["dcd"], top=PSF, kernel="rgyr", select="name CA and")
