@@ -173,6 +173,12 @@ def plan_conversion(
     unreadable: list[list[int]] = []
     if reading.salvage:
         frames, unreadable = readable(origin, frames)
+        if unreadable and transform_options and transform_options["pbc"] == "nojump":
+            raise PlanError(
+                f"{origin.path}: --pbc nojump follows atoms through all frames, and frame "
+                f"{unreadable[0][0]} cannot be read; convert with --salvage alone, then the output "
+                "with --pbc nojump"
+            )
     view = ViewLayout(
         origin.path,
         source=transformed_source,
@@ -308,6 +314,7 @@ def convert(
     """
     requested = ConversionOptions.of(**options)
     with pool_or_serial(executor, workers) as chosen:
+        chosen.agree("convert", source, out)
         conversion = prepare(source, out, requested, chosen)
         return conversion.run(chosen, force=force, resume=resume, progress=progress)
 

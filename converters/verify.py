@@ -309,7 +309,8 @@ class Checks:
         if info.n_frames > 1 and span_ps <= 0:
             return None, 0.0
         dt_ps = span_ps / (info.n_frames - 1) if info.n_frames > 1 else 1.0
-        return info.time_first_ps + dt_ps * np.arange(start, stop), dt_ps / 4
+        times = info.time_first_ps + dt_ps * np.arange(start, stop)
+        return times.astype(np.float64), dt_ps / 4
 
     def _compare(self, blocks: range, result: VerifyResult) -> None:
         layout, source = self.layouts[0], self.source
@@ -454,6 +455,7 @@ def verify(
     if not callable(wanted):
         raise PlanError(f"wanted is {wanted!r}; give a function of a unit's number")
     chosen = choose_executor(executor, None)
+    chosen.agree("verify", out)
     if members := chosen.from_owner(partial(ensemble_members, out)):
         if against is not None:
             raise PlanError(

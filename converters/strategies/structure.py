@@ -101,6 +101,7 @@ class StructureConversion(Conversion):
                 warnings.simplefilter("ignore")  # fields that the topology lacks are filled in
                 try:
                     self._atoms().write(str(temporary), file_format=self.plan.layout)
+                    self._put_title(temporary)
                 except ValueError as error:
                     raise OutputError(
                         f"{self.out}: MDAnalysis cannot write this frame as "
@@ -111,6 +112,16 @@ class StructureConversion(Conversion):
             progress(1, self.view.info.frame_nbytes)
         seconds = time.perf_counter() - begun
         return self.job.result(self.plan, nbytes_out=nbytes, seconds=seconds, workers=1)
+
+    def _put_title(self, path: Path) -> None:
+        """Name time and step as GROMACS does, in place of the title that MDAnalysis writes."""
+        block = self.view.read(0, 1, atoms=[])
+        title = f"Written by mdio t= {block.time[0]:.5f} step= {block.step[0]}\n".encode()
+        text = path.read_bytes()
+        prefix = b"TITLE     " if self.plan.layout == "pdb" else b""
+        begin = text.index(prefix)
+        end = text.index(b"\n", begin) + 1
+        path.write_bytes(text[:begin] + prefix + title + text[end:])
 
     def _atoms(self) -> Any:
         """Return the chosen atoms, as they are in the frame."""

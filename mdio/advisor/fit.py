@@ -120,8 +120,10 @@ def read_timings(path: str | Path) -> list[TimingRow]:
         place = f"{path}: line {number}"
         if len(cells) != len(header):
             raise SourceError(f"{place}: {len(cells)} columns, expected {len(header)}")
-        row = _parse_row(dict(zip(header, cells, strict=True)), place)
-        key = (*row.pair, row.executor, row.workload_x, row.n_ranks)
+        by_name = dict(zip(header, cells, strict=True))
+        key_layout = by_name["layout"]  # several of mdio's may be one of the model
+        row = _parse_row(by_name, place)
+        key = (key_layout, row.gather, row.executor, row.workload_x, row.n_ranks)
         if earlier_line := lines_by_key.get(key):
             raise SourceError(
                 f"{place}: column n_ranks: {row.layout}, {row.gather}, workload {row.workload_x:g} "

@@ -141,7 +141,6 @@ def analyze(
     chosen_executor = choose_executor(executor, workers)
     n_blocks = chosen_executor.n_workers * blocks_per_worker
     frames, reading = build_parts((FrameChoice, CachedReading), options)
-    selection = getattr(chosen, "select", None)
     request = Request(
         trajectory=trajectory,
         kernel=chosen,
@@ -154,7 +153,7 @@ def analyze(
         choose=partial(select_frames, **frames.frames),
         dt_ps=frames.dt_ps,
         cache=reading.folder,
-        transformed=frames.transformation(selection if isinstance(selection, str) else None),
+        transformed=frames.transformation(getattr(chosen, "select", None)),
     )
     run = partial(
         _run,
@@ -163,6 +162,7 @@ def analyze(
         progress=progress,
         blocks_per_worker=blocks_per_worker,
     )
+    chosen_executor.agree("analyze", trajectory)
     members = chosen_executor.from_owner(partial(ensemble_members, trajectory, group))
     requests = {
         label: replace(request, trajectory=path, group=None) for label, path in members.items()

@@ -42,7 +42,9 @@ from mdio.core.files.store import is_stream
 from mdio.core.options import declared_fields
 from mdio.core.signals import ending_signals_noted
 from mdio.core.words import human_nbytes, notes_by_label, plural
+from mdio.layouts.native import NATIVE_FORMATS
 from mdio.layouts.plan import LayoutPlan
+from mdio.layouts.registry import layout_name_for_output
 from mdio.layouts.views.opening import paths_by_label
 from mdio.parallel.executors import Executor
 
@@ -203,7 +205,12 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
     if args.recipe is None:
         return options
     requested = {declaration.name: value for declaration, value in options.given()}
-    return ConversionOptions.of(**read_recipe(args.recipe) | requested)
+    recipe = read_recipe(args.recipe)
+    layout = layout_name_for_output(args.out, args.to)
+    if "groups" in recipe and "groups" not in requested and layout in NATIVE_FORMATS:
+        del recipe["groups"]
+        print_notes("convert", [f"the groups of the recipe are left out, as {layout} holds none"])
+    return ConversionOptions.of(**recipe | requested)
 
 
 def run(args: argparse.Namespace, executor: Executor) -> int:

@@ -17,8 +17,9 @@ from mdio.converters.selection import open_with_topology
 from mdio.core.errors import SourceError
 from mdio.core.frames import TrajectoryInfo, absent_frames, describe_columns
 from mdio.core.units import FIELD_UNITS
-from mdio.core.words import box_text, human_nbytes, plural, times_text
+from mdio.core.words import MAX_RUNS, box_text, human_nbytes, plural, runs_text, times_text
 from mdio.layouts.base import Layout
+from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.striping.file_systems import get_stripe, no_stripes_note
 from mdio.layouts.views.opening import ensemble_members
 from mdio.layouts.views.options import Reading
@@ -162,6 +163,10 @@ def run(args: argparse.Namespace) -> int:
         return _print_files(args, refusal)
     with source as layout:
         notes = (*layout.notes, *_notes_on_time_order(layout.info))
+        if left_out := (layout.info.source or {}).get("unreadable_frames"):
+            n_left_out = plural(len(indices_from_runs(left_out)), "frame")
+            names = runs_text(left_out, MAX_RUNS)
+            notes += (f"{n_left_out} of the source could not be read, and are left out: {names}",)
         if not args.json:
             print_notes("info", notes)
         facts: dict[str, Any] = asdict(layout.info) | {"notes": notes}

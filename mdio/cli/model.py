@@ -9,7 +9,14 @@ from typing import Any
 
 from mdio.advisor.closed_form import predict, reference_workload
 from mdio.advisor.fit import fit_profile, known_cores, read_timings, residuals, rows_of_executor
-from mdio.advisor.profile import ACCESS_MODELS, GATHERS, PROFILE_NAMES, load_profile, save_profile
+from mdio.advisor.profile import (
+    ACCESS_MODELS,
+    GATHERS,
+    PROFILE_NAMES,
+    access_model,
+    load_profile,
+    save_profile,
+)
 from mdio.analysis.results import check_output
 from mdio.cli.common import add, check_outputs_differ, positive, positives, print_json, print_notes
 
@@ -91,10 +98,18 @@ def _predict(args: argparse.Namespace) -> int:
                 row = {"layout": layout, "gather": gather, "workload_x": args.workload}
                 row |= asdict(predict(profile, layout, gather, n_ranks, workload))
                 table.append(row)
+    measured = {pair.partition("/")[0] for pair in profile.measured}
+    notes = [
+        f"{layout} was not measured for this profile: the times of its files are assumed, and may "
+        "be wrong many times over; measure it with mdio bench scaling, and fit again"
+        for layout in args.layout or ACCESS_MODELS
+        if access_model(layout) not in measured
+    ]
     if args.json:
         facts = {"profile": profile.name, "cores_per_node": profile.cores_per_node}
-        print_json(facts | {"rows": table})
+        print_json(facts | {"rows": table, "notes": notes})
     else:
+        print_notes("model", notes)
         _print_table(table, ["t_total_s", "low_s", "high_s"])
     return 0
 

@@ -72,7 +72,7 @@ def source_errors(path: Path) -> Iterator[None]:
     except ValueError as error:
         raise SourceError(
             f"{path}: {error}; the file is damaged or still being written: take it from its "
-            "source again, or cut it at that byte to keep the frames before it"
+            "source again, or convert it with --salvage, which leaves out what cannot be read"
         ) from error
 
 

@@ -168,6 +168,7 @@ def map_reduce(
             f"memory is {memory} bytes, blocks per worker {blocks_per_worker}; give more"
         )
     chosen_executor = choose_executor(executor, workers)
+    chosen_executor.agree("map_reduce", trajectory)
     trajectories: Mapping[str, Trajectory]
     if isinstance(trajectory, Mapping):
         trajectories = trajectory

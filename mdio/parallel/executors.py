@@ -106,6 +106,12 @@ class Executor(Closing, ABC):
         """Whether this process owns outputs; False only on ranks other than 0 under MPI."""
         return True
 
+    def agree(self, function: str, *paths: Any) -> None:
+        """Check that all processes that run this program call `function` on the same paths.
+
+        Raises PlanError under MPI, on all ranks: some call another one.
+        """
+
     def from_owner(self, make: Callable[[], Result]) -> Result:
         """Return the owner's result of `make` in every process that runs this program.
 

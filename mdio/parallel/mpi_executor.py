@@ -13,11 +13,15 @@ from __future__ import annotations
 import itertools
 import os
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from os import PathLike
 from typing import Any, Self, TypeVar, cast
 
-from mdio.core.errors import BlockError
+import numpy as np
+
+from mdio.core.errors import BlockError, PlanError
 from mdio.core.signals import raise_received_signal
 from mdio.parallel.executors import Executor, item_error, with_prefetch
 from mdio.parallel.pool import picklable
@@ -106,6 +110,21 @@ class MPIExecutor(Executor):
     def is_owner(self) -> bool:
         """Whether this is rank 0."""
         return bool(self._comm.rank == 0)
+
+    def agree(self, function: str, *paths: Any) -> None:
+        """Check that all ranks call `function` on the same paths; raises PlanError."""
+        named = (path for path in paths if isinstance(path, str | PathLike))
+        call = f"{function}({', '.join(map(str, named))})"
+        own, sums = np.array([zlib.crc32(call.encode())]), np.empty(self._comm.size, np.int64)
+        Nap().until(self._comm.Iallgather(own, sums).Test)
+        if (sums != sums[0]).any():
+            calls = self._comm.allgather(call)
+            other = next(rank for rank, call in enumerate(calls) if call != calls[0])
+            raise PlanError(
+                f"rank 0 calls {calls[0]}, and rank {other} {calls[other]}: all ranks of an "
+                "MPIExecutor make the same calls in the same order; for work of their own, give "
+                "them executors of their own"
+            )
 
     def from_owner(self, make: Callable[[], Result]) -> Result:
         """Return on every rank what `make` returns on rank 0, or raise what it raises there."""

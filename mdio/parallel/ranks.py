@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import BlockError
+from mdio.core.errors import BlockError, MdioError, error_text
 from mdio.parallel.gather import RowType
 from mdio.parallel.pool import picklable
 from mdio.parallel.sleeping import Nap, any_of
@@ -169,6 +170,9 @@ def abort(comm: Any, error: BaseException) -> NoReturn:
     from mpi4py import MPI
 
     text, code = " ".join(str(error).split()) or type(error).__name__, 1
+    if isinstance(error, Exception) and not isinstance(error, MdioError):  # of the user's program
+        traceback.print_exception(error)
+        text = error_text(error)
     if isinstance(error, KeyboardInterrupt):
         text, code = "interrupted", 130
     elif isinstance(error, SystemExit):

@@ -20,6 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from mdio.core.errors import OutputError
 from mdio.core.kernels import crc32c
 
 NOT_REGULAR = "neither a file nor a folder: a pipe, a socket or a device"
