@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 NATIVE := $(wildcard mdio/native/*/*.cpp mdio/native/*/*.h)
-WORKERS ?= 2
+# Tests wait for disks, servers and ranks: one more than there are cores keeps these busy.
+WORKERS ?= 3
 
 .PHONY: install mpi mpi-where-possible web-where-possible store-where-possible \
 	packages-where-possible wasm-where-possible demo docs test explore coverage check types format peers cluster fuzz \

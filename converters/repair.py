@@ -211,6 +211,10 @@ def _prepare(
     source = open_with_topology(paths, top, **source_open_options(damaged))
     try:
         view = source_view(damaged, source, top)
+        if has_source_integers(manifest) and not view.info.xtc_integers:
+            raise SourceError(
+                f"{source.path}: holds floats, but {out} the integers of an XTC; give that XTC"
+            )
         meta = _meta(manifest, source, view, names)
         with suppress(CorruptLayoutError):
             meta = replace(meta, topology=damaged.topology(), frame_data=damaged.frame_data())

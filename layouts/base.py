@@ -23,6 +23,7 @@ from mdio.core.errors import (
     FrameRangeError,
     MdioError,
     OptionError,
+    PlanError,
     SourceError,
     named_read_error,
 )
@@ -77,6 +78,23 @@ def sparse_fields(infos: Sequence[TrajectoryInfo]) -> tuple[str, ...]:
         if len({getattr(info, f"has_{name}") for info in infos}) > 1:
             sparse.add(name)
     return tuple(sorted(sparse))
+
+
+def indices_of_group(atoms: Any, n_atoms: int, name: Any) -> Any:
+    """Return the indices of an AtomGroup, which is of as many atoms; anything else as it is.
+
+    `name`: of the trajectory, which has `n_atoms`.
+    Raises PlanError: the Universe of the group has another number of atoms.
+    """
+    if not hasattr(atoms, "universe"):
+        return atoms
+    n_universe = len(atoms.universe.atoms)
+    if n_universe != n_atoms:
+        raise PlanError(
+            f"the AtomGroup is of a Universe with {n_universe} atoms, but {name} has {n_atoms}; "
+            "select from a Universe of this system"
+        )
+    return atoms.ix
 
 
 def fill_absent(block: FrameBlock, info: TrajectoryInfo) -> None:
@@ -443,7 +461,7 @@ class Layout(Closing, ABC):
             raise FrameRangeError(
                 f"{message}; for a selection, universe.select_atoms({atoms!r}).indices"
             )
-        array = np.asarray(getattr(atoms, "ix", atoms))  # of an AtomGroup
+        array = np.asarray(indices_of_group(atoms, n_atoms, self.path))
         if array.dtype == bool and array.shape == (n_atoms,):
             array = np.flatnonzero(array)
         elif array.size and array.dtype.kind not in "iu":

@@ -25,7 +25,7 @@ from mdio.core.files.reading import Closing, Handles
 from mdio.core.files.store import AnyPath
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.words import plural
-from mdio.layouts.base import Layout
+from mdio.layouts.base import Layout, indices_of_group
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.views.opening import ensemble_members
 from mdio.parallel.executors import choose_executor
@@ -410,7 +410,7 @@ def _choose_indices(
     if atoms is None:
         return None
     if not isinstance(atoms, str):
-        indices = np.asarray(getattr(atoms, "indices", atoms))
+        indices = np.asarray(indices_of_group(atoms, layout.info.n_atoms, layout.path))
         if indices.dtype == bool and indices.shape == (layout.info.n_atoms,):
             indices = np.flatnonzero(indices)
         if indices.dtype.kind not in "iu" or not indices.size:

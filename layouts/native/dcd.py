@@ -609,9 +609,7 @@ class DCDEncoder(Encoder):
         xyz_to_planar(block.positions, planes[:, :, 1:-1].view("<f4"))
         return out
 
-    def keeps_steps(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> bool:
-        """Return whether the header has these steps; see the base class."""
-        return _clock(time, step)[:2] == (step[0], step[1] - step[0])
+    keeps_steps = False  # its header may have them, but other programs write anything there
 
     def lost_times(self, time: NDArray[np.float64]) -> str | None:
         """Return a sentence if these times are not equally spaced, with the first that differs."""

@@ -59,6 +59,8 @@ class Encoder(ABC):
     has_box: bool = True
     precision: float | None = None
     sparse: tuple[str, ...] = ()
+    keeps_steps: ClassVar[bool] = True
+    """Whether steps are read back; otherwise frames are counted."""
 
     @property
     def header_nbytes(self) -> int:
@@ -106,15 +108,11 @@ class Encoder(ABC):
         """Yield a sentence on times, and one on steps, that the format cannot hold."""
         if (lost := self.lost_times(time)) is not None:
             yield lost
-        if (np.diff(step) > 1).any() and not self.keeps_steps(time, step):
+        if (np.diff(step) > 1).any() and not self.keeps_steps:
             yield (
                 f"steps ({step[0]}, {step[1]}, ...) are not stored: in this format they are the "
                 "numbers of frames; h5md, zarr, trr and xtc hold any steps"
             )
-
-    def keeps_steps(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> bool:  # noqa: ARG002
-        """Return whether the file has these steps; otherwise its frames are counted."""
-        return True
 
     def lost_times(self, time: NDArray[np.float64]) -> str | None:
         """Return a sentence on times that the format cannot hold; None if it holds all."""

@@ -271,7 +271,12 @@ class Request:
     def _prepared(self, system: System) -> Prepared:
         """Return the kernel, prepared for the system; raises PlanError if it fails."""
         try:
-            return self.kernel.prepare(system)
+            prepared = self.kernel.prepare(system)
+            if not isinstance(prepared, Prepared):
+                raise TypeError(f"it returned {prepared!r}, which is no Prepared")
+            if prepared.atoms is not None:
+                system.layout._atom_indices(prepared.atoms, system.layout.info.n_atoms)
+            return prepared
         except (MdioError, MemoryError):
             raise
         except Exception as error:  # a user's kernel raises anything

@@ -200,7 +200,10 @@ def result_of(reducer: Reducer, states: Iterable[State]) -> Rows:
     Raises BlockError: the reducer failed, or the states do not fit together.
     """
     try:
-        return reducer.finish(reduce(reducer.merge, states))
+        result = np.asarray(reducer.finish(reduce(reducer.merge, states)))
+        if result.dtype == object:
+            raise TypeError("its finish() returns no array of numbers")
+        return result
     except (MdioError, MemoryError):
         raise
     except Exception as error:  # a user's reducer raises anything

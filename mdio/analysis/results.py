@@ -294,6 +294,8 @@ class AnalysisResult:
         parts += self.labels[:MAX_NAMED] if len(self.labels) <= MAX_NAMED else ()
         if self.label is not None:
             parts.append(plural(len(self.runs), "trajectory"))
+        if self.notes:
+            parts.append(f"{plural(len(self.notes), 'note')} (.notes)")
         return (
             f"<AnalysisResult: {', '.join(parts)}, "
             f"{duration(self.seconds)} with {plural(self.workers, 'worker')} ({self.executor})>"

@@ -15,7 +15,7 @@ from mdio.core.files.store import to_path
 from mdio.core.frames import AtomIndices, FrameBlock
 from mdio.core.topology import Residues, Texts, Topology
 from mdio.core.topology import select as select_stored
-from mdio.layouts.base import Layout
+from mdio.layouts.base import Layout, indices_of_group
 from mdio.layouts.foreign.universe import masses_of, residues_of, select_by_mdanalysis, topology_of
 from mdio.layouts.manifest import indices_from_runs, treatment
 from mdio.layouts.registry import open_layout
@@ -119,18 +119,15 @@ class System:
         """Return an AtomGroup, or indices into the topology, as indices into the layout's atoms."""
         in_topology = self._top is not None and self._group is not None
         n_atoms = len(self.universe.atoms) if in_topology else self.layout.info.n_atoms
-        indices = np.asarray(getattr(atoms, "ix", atoms))
+        name = self._top if in_topology else self.layout.path
+        indices = np.asarray(indices_of_group(atoms, n_atoms, name))
         if indices.dtype.kind not in "iu" or indices.ndim != 1 or not indices.size:
             raise PlanError(
                 f"the selection is {atoms!r}; give one in MDAnalysis' language, an AtomGroup or "
                 "indices of atoms"
             )
-        of_universe = len(atoms.universe.atoms) if hasattr(atoms, "universe") else n_atoms
-        if of_universe != n_atoms or not 0 <= indices.min() <= indices.max() < n_atoms:
-            raise PlanError(
-                f"the selection has atoms {indices.min()} to {indices.max()} of {of_universe}, but "
-                f"{self._top if in_topology else self.layout.path} has {n_atoms} atoms"
-            )
+        if not 0 <= indices.min() <= indices.max() < n_atoms:
+            raise PlanError(f"the selection has atom {indices.max()}, but {name} {n_atoms} atoms")
         return self.to_layout_indices(indices.astype(np.int64), "the selection")
 
     def atoms(self, selection: Any) -> AtomIndices:

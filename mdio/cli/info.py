@@ -163,10 +163,16 @@ def run(args: argparse.Namespace) -> int:
         return _print_files(args, refusal)
     with source as layout:
         notes = (*layout.notes, *_notes_on_time_order(layout.info))
-        if left_out := (layout.info.source or {}).get("unreadable_frames"):
-            n_left_out = plural(len(indices_from_runs(left_out)), "frame")
-            names = runs_text(left_out, MAX_RUNS)
-            notes += (f"{n_left_out} of the source could not be read, and are left out: {names}",)
+        made_from = layout.info.source or {}
+        if left_out := made_from.get("unreadable_frames"):
+            stretches = made_from.get("unreadable_stretches", ())  # each counts as one frame
+            n_frames = len(indices_from_runs(left_out)) - len(stretches)
+            n_frames += sum(stretch["about"] or 1 for stretch in stretches)
+            about = "about " if stretches else ""
+            notes += (
+                f"{about}{plural(n_frames, 'frame')} of the source could not be read, and were "
+                f"left out: {runs_text(left_out, MAX_RUNS)}",
+            )
         if not args.json:
             print_notes("info", notes)
         facts: dict[str, Any] = asdict(layout.info) | {"notes": notes}

@@ -436,7 +436,10 @@ def _run(words: list[str]) -> int:
         try:
             _ = executor_name(args) if "scheduler" in args else None
         except PlanError as error:
-            parser.error(f"{args.command}: {error}")
+            print(f"mdio {args.command}: {error}", file=sys.stderr)
+            if launched_rank(words):
+                raise SystemExit(2) from error
+            return 2
         is_safe = uses_mpi or args.command in (*RANK_0_COMMANDS, *ANY_RANK_COMMANDS)
         if not is_safe and (n_ranks := launched_ranks()) > 1:
             parser.error(

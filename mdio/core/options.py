@@ -95,7 +95,9 @@ def check_kinds(options: Any) -> None:
             kinds[0].startswith("Sequence") and is_text
         ):
             raise OptionError(f"{option.name} is {value!r}; give {'a list' if is_text else 'text'}")
-        method = {"int": "__index__", "float": "__float__"}.get(kinds[0])
+        method = None
+        if {*kinds} <= {"int", "float", "None"} or "Literal" in option.type:
+            method = {"int": "__index__", "float": "__float__"}.get(kinds[0])
         is_number = method and hasattr(value, method) and not hasattr(value, "ndim")
         if method is not None and (not is_number or isinstance(value, bool)):
             expected = "whole number" if kinds[0] == "int" else "number"

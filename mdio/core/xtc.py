@@ -222,7 +222,7 @@ def encode(
     try:
         return bytes(kernels.encode(x, boxes, times, steps.astype(np.int32), precision))
     except ValueError as error:
-        raise OutputError(
-            f"XTC cannot hold these coordinates ({error}); "
-            f"lower the precision of {precision:g} steps a nm, or write another layout"
-        ) from error
+        way_out = "write another layout"
+        if np.isfinite(x).all():
+            way_out = f"lower the precision of {precision:g} steps a nm, or {way_out}"
+        raise OutputError(f"XTC cannot hold these coordinates ({error}); {way_out}") from error

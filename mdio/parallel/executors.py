@@ -203,7 +203,7 @@ def choose_executor(executor: Executor | None, n_workers: int | None) -> Executo
 def pool_or_serial(executor: Executor | None, n_workers: int) -> Iterator[Executor]:
     """Yield `executor`, or one with so many processes, which is closed afterwards."""
     if executor is not None:
-        yield choose_executor(executor, None)
+        yield choose_executor(executor, None if n_workers == 1 else n_workers)
         return
     with choose_executor(None, n_workers) as own:
         yield own

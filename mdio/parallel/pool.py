@@ -164,6 +164,11 @@ class WorkerPool:
                 "classes at the top of a module or notebook, not as a lambda or inside a function, "
                 "or use the serial executor"
             ) from error
+        if multiprocessing.current_process().daemon:
+            raise PlanError(
+                "a worker of multiprocessing.Pool cannot start workers of its own; leave out "
+                "workers= there, or use concurrent.futures.ProcessPoolExecutor"
+            )
         self._forks = start_method() == "fork"
         self._context = multiprocessing.get_context(start_method())
         self._workers: list[_Worker] = []

@@ -178,3 +178,27 @@ def test_ranks_that_are_no_numbers(ranks, capsys):
         main(["model", "predict", "comet", f"--ranks={ranks}"])
     assert caught.value.code == 2
     assert "whole number" in capsys.readouterr().err
+
+
+def test_layouts_that_were_not_measured_are_named(tmp_path, capsys):
+    lines = CSV.read_text().splitlines()
+    kept = [lines[0], *(line for line in lines[1:] if "hdf5" in line)]
+    (tmp_path / "t.csv").write_text("\n".join(kept) + "\n")
+    assert main(["model", "fit", str(tmp_path / "t.csv"), "-o", str(tmp_path / "p.toml")]) == 0
+    words = ["model", "predict", str(tmp_path / "p.toml"), "--ranks", "24"]
+    assert main([*words, "--layout", "hdf5"]) == 0
+    capsys.readouterr()
+    assert main([*words, "--layout", "hdf5", "--layout", "zarr"]) == 0
+    told = capsys.readouterr().err
+    assert "zarr was not measured" in told and "hdf5 was not" not in told
+
+
+def test_two_layouts_of_mdio_may_be_one_of_the_model(tmp_path):
+    header, row = CSV.read_text().splitlines()[:2]
+    names, cells = header.split(","), row.split(",")
+    rows = []
+    for layout in ("zarr", "segments"):
+        cells[names.index("layout")] = layout
+        rows.append(",".join(cells))
+    (tmp_path / "t.csv").write_text("\n".join([header, *rows]) + "\n")
+    assert main(["model", "fit", str(tmp_path / "t.csv"), "-o", str(tmp_path / "p.toml")]) == 0

@@ -164,3 +164,18 @@ def test_a_dask_worker_is_killed(adk, tmp_path):
         assert pid not in client.run(os.getpid).values()
     nodes = sorted(path.name for path in (tmp_path / "c").iterdir())
     assert nodes == ["node-n0", "node-n1", "node-n2"]
+
+
+def test_notes_reach_the_user_through_transformations(adk, tmp_path):
+    (tmp_path / "c").write_text("no folder")
+    for fit in (None, "translation"):
+        result = mdio.analyze(
+            adk["xtc"], kernel="rgyr", cache=tmp_path / "c", fit=fit, top=adk["psf"]
+        )
+        assert any("cannot write to this cache" in note for note in result.notes), fit
+
+
+def test_a_folder_is_not_named_after_a_variable_that_is_not_set(adk, tmp_path, monkeypatch):
+    monkeypatch.delenv("NO_SUCH_FOLDER", raising=False)
+    with pytest.raises(PlanError, match=r"\$NO_SUCH_FOLDER is not set"):
+        rmsd(adk, adk["xtc"], cache="$NO_SUCH_FOLDER/c")

@@ -94,7 +94,25 @@ def test_all_atoms_with_water_are_told_of(inside, tmp_path):
     assert not mdio.analyze(DCD, top=PSF, kernel="rmsd", stop=1).notes
 
 
-@pytest.mark.parametrize("given", [[0, 5, 7], np.arange(3)])
-def test_indices_are_no_selection(adk, given):
-    with pytest.raises(PlanError, match="'index 0 5 7'"):
+@pytest.mark.parametrize("how", [list, np.array, lambda ix: mda.Universe(PSF).atoms[ix]])
+def test_indices_keep_their_order(adk, how):
+    first, second = [700, 3, 41], [9, 900, 20]
+    pairs = mdio.Pairs(how(first), to=how(second), periodic=False)
+    values = mdio.analyze(adk["dcd"], top=adk["psf"], kernel=pairs).values
+    positions = mda.Universe(PSF, DCD).trajectory.timeseries(order="fac")
+    want = np.linalg.norm(positions[:, first] - positions[:, second], axis=2)
+    np.testing.assert_allclose(values, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ([0.5], "give one in MDAnalysis' language, an AtomGroup or"),
+        ([], "give one in MDAnalysis' language"),
+        ([1, 99999], "has atom 99999, but"),
+        (mda.Universe.empty(5).atoms, "Universe with 5 atoms"),
+    ],
+)
+def test_what_is_no_selection(adk, given, says):
+    with pytest.raises(PlanError, match=says):
         mdio.analyze(adk["dcd"], top=adk["psf"], kernel="rmsd", select=given)

@@ -40,7 +40,9 @@ def test_an_option_is_wherever_it_belongs(name):
     assert f"``{name}``" in mdio.convert.__doc__
     if one.metadata["spelled"]:
         assert spell_option(one) in command_help("convert").replace(",", " ").split()
-    options = ConversionOptions.of(**{name: SAMPLES.get(name, True if one.type == "bool" else 7)})
+    options = ConversionOptions.of(
+        **{name: SAMPLES.get(name, {"bool": True, "str": "7", "str | None": "7"}.get(one.type, 7))}
+    )
     assert (name in options.recipe()) is (name not in NOT_IN_RECIPES)
     assert ConversionOptions.of(**json.loads(json.dumps(options.recipe()))).recipe() == (
         options.recipe()
@@ -154,3 +156,38 @@ def test_a_recipe_that_is_none(tmp_path):
     (tmp_path / "a.json").write_text('{"recipe": "fast"}')
     with pytest.raises(SourceError, match=r"a\.json: its recipe is 'fast'"):
         read_recipe(tmp_path / "a.json")
+
+
+def test_groups_of_a_recipe_are_left_out_where_none_can_be(tmp_path, capsys):
+    recipe = tmp_path / "a.json"
+    recipe.write_text(json.dumps({"groups": {"ca": [1, 2, 3]}, "step": 7}))
+    out = tmp_path / "a.xtc"
+    assert main(["convert", DCD, str(out), "--recipe", str(recipe)]) == 0
+    assert "groups of the recipe are left out" in capsys.readouterr().err
+    assert mdio.open(out).info.n_frames == 14
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"precision": np.array([0.1])}, "give a number"),
+        ({"precision": True}, "give a number"),
+        ({"compression": 5}, "give text"),
+        ({"progressive": "1G:1"}, "give a list"),
+        ({"topology": "no"}, "give True or False"),
+        ({"chunk_frames": 2.5}, "give a whole number"),
+    ],
+)
+def test_values_of_another_kind(tmp_path, options, says):
+    with pytest.raises(TypeError, match=says):
+        mdio.convert(DCD, tmp_path / "a.zarr", storage=mdio.Storage(**options))
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    numbers = {"precision": np.float32(0.01), "expected_frames": np.int64(500)}
+    mdio.convert(DCD, tmp_path / "a.zarr", storage=mdio.Storage(**numbers), stop=np.int64(5))
+    info = mdio.open(tmp_path / "a.zarr").info
+    assert (info.precision, info.n_frames) == (0.01, 5)
+    with mdio.Writer(tmp_path / "b.zarr", precision=np.float32(0.1)) as writer:
+        writer.write_block(np.ones((2, 3, 3)))
+    assert mdio.open(tmp_path / "b.zarr").info.precision == 0.1

@@ -202,3 +202,46 @@ def test_a_topology_beside_an_output_has_its_first_frame(tmp_path):
         both = mda.Universe(str(tmp_path / f"{name}.top.pdb"), str(tmp_path / f"{name}.dcd"))
         np.testing.assert_allclose(alone.atoms.positions, both.atoms.positions, atol=6e-4)
         np.testing.assert_allclose(alone.dimensions, both.dimensions, atol=6e-3)
+
+
+@pytest.mark.parametrize("suffix", ["zarr", "segments"])
+def test_what_others_put_into_an_output_is_not_lost(adk, tmp_path, suffix):
+    out = tmp_path / f"a.{suffix}"
+    mdio.convert(adk["xtc"], out, stop=50)
+    (out / "notes.txt").write_text("mine")
+    for change in (
+        lambda: mdio.append(adk["xtc"], out),
+        lambda: mdio.convert(adk["xtc"], out, force=True),
+    ):
+        with pytest.raises(OutputError, match=r"notes\.txt.* would be lost"):
+            change()
+    with pytest.raises(OutputError, match="lies inside"):
+        mdio.convert(adk["xtc"], out / "b.zarr")
+    assert (out / "notes.txt").read_text() == "mine"
+    (out / "notes.txt").unlink()
+    assert mdio.append(adk["xtc"], out).n_frames == 98
+
+
+def test_a_second_run_is_told_before_it_works(adk, tmp_path):
+    out = tmp_path / "a.zarr"
+
+    def second(n_frames, nbytes):
+        with pytest.raises(OutputError, match=r"another run .* is writing it"):
+            mdio.convert(adk["xtc"], out)
+
+    assert mdio.convert(adk["xtc"], out, progress=second).n_frames == 98
+
+
+def test_an_error_of_the_callers_function_keeps_what_was_converted(adk, tmp_path):
+    calls = []
+
+    def fail(n_frames, nbytes):
+        calls.append(n_frames)
+        if len(calls) == 3:
+            raise ZeroDivisionError
+
+    out, storage = tmp_path / "a.zarr", mdio.Storage(chunk_frames=8, stripe_nbytes=1 << 16)
+    with pytest.raises(ZeroDivisionError):
+        mdio.convert(adk["xtc"], out, storage=storage, progress=fail)
+    result = mdio.convert(adk["xtc"], out, storage=storage, resume=True)
+    assert any("taken from an earlier run" in note for note in result.plan.notes)

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import MDAnalysis as mda
 import netCDF4
+import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import GRO, XTC, TRR_sub_sol
 from suites.outputs import as_options
@@ -107,3 +108,14 @@ def test_parts_that_another_program_wrote_are_within_its_rounding(tmp_path, layo
     mdio.convert(parts, tmp_path / f"a.{layout}")
     assert mdio.verify(tmp_path / f"a.{layout}", XTC).bad == []
     assert mdio.verify(tmp_path / f"a.{layout}", parts).bad == []
+
+
+def test_times_of_a_dcd_are_compared(tmp_path):
+    positions = np.random.default_rng(1).normal(size=(6, 9, 3))
+    for name, times in (("a", np.arange(6.0)), ("b", 1000 + 7 * np.arange(6.0))):
+        with mdio.Writer(tmp_path / f"{name}.zarr") as writer:
+            writer.write_block(positions, time=times)
+        mdio.convert(tmp_path / f"{name}.zarr", tmp_path / f"{name}.dcd")
+        assert mdio.verify(tmp_path / f"{name}.dcd", tmp_path / f"{name}.zarr").ok
+    bad = mdio.verify(tmp_path / "a.dcd", tmp_path / "b.zarr").bad
+    assert len(bad) == 1 and "time differs by up to 1030" in bad[0]

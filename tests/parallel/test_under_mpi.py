@@ -24,6 +24,11 @@ def test_checks(script, n_ranks):
     run_checks(n_ranks, script)
 
 
+@pytest.mark.parametrize("n_ranks", [2, 3])
+def test_calls_that_differ_are_told_on_all_ranks(n_ranks, adk, tmp_path):
+    run_checks(n_ranks, "check_calls_differ.py", adk["dcd"], adk["xtc"], tmp_path)
+
+
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])
 @pytest.mark.parametrize(("name", "way"), [("MPIR_CVAR_NOLOCAL", "1"), ("UCX_TLS", "tcp,self")])
 def test_sending_between_nodes(n_ranks, monkeypatch, name, way):

@@ -128,9 +128,7 @@ class NCDFEncoder(Encoder):
         columns += [(name, ">f4", xyz) for name in self.fields if name != "positions"]
         return np.dtype(columns + list(self.columns))
 
-    def keeps_steps(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> bool:  # noqa: ARG002
-        """Return False; see the base class."""
-        return False
+    keeps_steps = False
 
     def header(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> bytes:  # noqa: ARG002
         """Return the header of a file with these frames; see the base class."""

@@ -119,6 +119,8 @@ def _unevenness(time: NDArray[np.float64]) -> str:
             f"apart; choose frames before or after it (-e {before:g} or -b {after:g}), or give "
             "the part that is missing"
         )
+    if usual <= 0:
+        return "times do not ascend; choose frames of one run (--start, --stop)"
     return (
         f"frame {frame + 1} of {len(time)} lies {steps[frame]:g} ps behind the one before, and "
         f"most lie {usual:g} ps apart; choose frames that are (--start, --step, --dt)"

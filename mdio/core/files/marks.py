@@ -210,7 +210,11 @@ def check_only_own(folder: Path) -> None:
     names = sorted(
         path.name
         for path in folder.iterdir()
-        if not (path.name.startswith(".") or path.name in labels or re.fullmatch(own, path.name))
+        if not (
+            path.name.startswith(".")
+            or re.fullmatch(own, path.name)
+            or path.name.partition(".")[0] in labels  # a trajectory, or a topology of it
+        )
     )
     if names:
         raise OutputError(

@@ -37,6 +37,7 @@ from mdio.core.files.turns import (
     State,
     is_inside_temporary,
     longest_name,
+    refuse_second_run,
     state_at,
 )
 from mdio.core.files.writing import INDEX_ENDING, flush, remove
@@ -309,6 +310,8 @@ def publish(
             claim = Claim(goal)
         temporary = claim.name(goal)
         try:
+            if not force:
+                refuse_second_run(claim, goal)
             with _output_errors_except([path.absolute() for path in source_paths], temporary):
                 if resume and identity is not None:
                     take_over(claim, goal, identity)

@@ -168,6 +168,38 @@ class Claim:
         _claimed.discard(self.owner)
 
 
+def refuse_second_run(claim: Claim, goal: Path) -> None:
+    """Raise OutputError if a run that is alive on this machine began to write `goal` before.
+
+    One that began on another machine, or is about to end, is met when this one is to be published.
+    """
+    own_age = claim.path.lstat().st_mtime_ns, claim.owner
+    for trace in _traces(goal.parent):
+        owner, path = trace["owner"], goal.parent / trace.string
+        is_other = trace["ending"] == "lock" and trace["name"] == goal.name
+        if not is_other or owner == claim.owner or trace["host"] != host_name():
+            continue
+        try:
+            is_older = (path.lstat().st_mtime_ns, owner) < own_age
+            is_alive = is_older and (owner in _claimed or _is_locked(path, int(trace["pid"])))
+        except OSError:  # it has ended meanwhile
+            continue
+        if is_alive:
+            raise OutputError(
+                f"{goal}: another run (process {trace['pid']}) is writing it; wait for that, or "
+                "choose another name"
+            )
+
+
+def _is_locked(path: Path, pid: int) -> bool:
+    """Return whether a process that is running holds a lock file."""
+    fd = open_regular(path, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        return try_lock(fd) is False and _is_running(pid)
+    finally:
+        os.close(fd)
+
+
 @dataclass(slots=True)
 class Leftover:
     """The traces that a dead process has left of one publication."""

@@ -144,3 +144,15 @@ def test_of_rotated_frames_no_images_are_taken(solvated, kernel, cut):
     (note,) = [note for note in fitted.notes if "the box cuts molecules" in note]
     assert f"in {len(cut)} of 6 frames" in note
     assert np.delete(apart, cut).max() < 0.05 < apart[cut].max()
+
+
+def test_chi1_of_the_ends_stays_beside_phi_and_psi():
+    from MDAnalysisTests.datafiles import DCD, PSF
+
+    def named(angles, name):
+        kernel = mdio.Dihedrals("protein", angles=angles, degrees=True)
+        result = mdio.analyze(DCD, top=PSF, kernel=kernel, stop=1)
+        return [label for label in result.labels if label.startswith(name)]
+
+    assert named(["phi", "psi", "chi1"], "chi1") == named(["chi1"], "chi1")
+    assert len(named(["phi", "psi", "chi1"], "phi")) == len(named(["phi", "psi", "chi1"], "psi"))

@@ -192,3 +192,76 @@ def test_what_is_no_array_of_numbers_is_named(adk):
 def test_a_selection_that_ends_too_early(adk):
     with pytest.raises(PlanError, match=r"'name CA and' \(it ends where more is expected\)$"):
         mdio.analyze(adk["dcd"], top=PSF, kernel="rgyr", select="name CA and")
+
+
+class Chosen(Kernel):
+    """Heights of atoms that are given in any form."""
+
+    def __init__(self, atoms):
+        self.atoms = atoms
+
+    def prepare(self, system):
+        return Prepared(lambda block: block.positions[:, :, 2], self.atoms)
+
+
+def test_atoms_of_a_kernel_are_indices_or_a_mask(adk):
+    mask = np.arange(3341) % 1000 == 7
+    want = mdio.open(adk["dcd"]).read(0, 98, atoms=mask).positions[:, :, 2]
+    for atoms in (mask, np.flatnonzero(mask), [7, 1007, 2007, 3007]):
+        assert np.array_equal(mdio.analyze(adk["dcd"], kernel=Chosen(atoms)).values, want)
+    for wrong in ([5.7], [99999], [-1]):
+        with pytest.raises((PlanError, IndexError), match="atom"):
+            mdio.analyze(adk["dcd"], kernel=Chosen(wrong))
+    block = mdio.open(adk["dcd"]).read(0, 2)
+    assert np.array_equal(block.take(mask).positions, block.positions[:, mask])
+
+
+class NotPrepared(Kernel):
+    """Forgets to return."""
+
+    def prepare(self, system):
+        return None
+
+
+class ToText(Reducer):
+    """Finishes with no array."""
+
+    def lift(self, rows):
+        return (rows.sum(),)
+
+    def merge(self, earlier, later):
+        return (earlier[0] + later[0],)
+
+    def finish(self, state):
+        return {"sum": state[0]}
+
+
+def test_what_returns_something_else_is_told(adk):
+    with pytest.raises(PlanError, match=r"NotPrepared failed: .* returned None"):
+        mdio.analyze(adk["dcd"], kernel=NotPrepared())
+    with pytest.raises(BlockError, match=r"ToText failed: .* no array"):
+        mdio.analyze(adk["dcd"], kernel=lambda block: block.time, reducer=ToText())
+
+
+def leave(block):
+    if block.time[-1] > 40:
+        sys.exit(0)
+    return block.time
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_kernel_that_exits_is_an_error_with_its_frames(adk, workers):
+    with pytest.raises(BlockError, match=r"block \d .*it called sys.exit\(0\)"):
+        mdio.analyze(adk["dcd"], kernel=leave, workers=workers)
+
+
+def analyze_in_a_worker(path):
+    return mdio.analyze(path, kernel=leave, workers=2)
+
+
+def test_workers_of_a_pool_have_none_of_their_own(adk):
+    import multiprocessing
+
+    refused = pytest.raises(PlanError, match="cannot start workers of its own")
+    with multiprocessing.get_context("fork").Pool(1) as pool, refused:
+        pool.apply(analyze_in_a_worker, (adk["dcd"],))

@@ -65,6 +65,10 @@ def test_at_least_one(tmp_path, whole, capsys, command):
         (16, second, 1),
     ]
     assert mdio.verify(out, against=path).ok
+    assert main(["info", str(out)]) == 0
+    assert "about 6 frames of the source could not be read, and were left out: 10, 16" in (
+        capsys.readouterr().err
+    )
     assert main(["verify", str(path)]) == 1
     assert f"at least 1 frame ({first:,} bytes" in capsys.readouterr().out
 
