@@ -30,11 +30,12 @@ from mdio.converters.options import ConversionOptions, ConvertResult, Storage
 from mdio.converters.selection import Selection
 from mdio.converters.strategies.choice import check_options
 from mdio.converters.strategies.conversion import Conversion
+from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.publish import link_target, settle
 from mdio.core.files.store import need_disk, to_path
 from mdio.core.files.turns import concurrent_change_error
-from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.frames import FrameBlock, TrajectoryInfo, is_masked
 from mdio.core.options import takes_options
 from mdio.core.topology import Topology
 from mdio.core.words import plural
@@ -426,7 +427,7 @@ class Writer:
     ) -> FrameBlock:
         """Return frames as they are stored; begins with the first; raises ValueError."""
         for name, values in {"positions": positions, **arrays}.items():
-            if np.ma.is_masked(values):
+            if is_masked(values):
                 raise ValueError(f"{self.out}: {name} are masked, and the mask would be lost")
             if np.asarray(values).dtype.kind == "c":
                 raise ValueError(f"{self.out}: {name} are complex numbers; give their real parts")
@@ -469,9 +470,12 @@ class Writer:
         if not (block.step == np.asarray(step)).all():
             raise ValueError(f"{self.out}: step is {step!r}; give whole numbers")
         lengths, angles = block.box[:, :3], block.box[:, 3:]
-        if not ((lengths >= 0).all() and (angles >= 0).all() and (angles < 180).all()):
+        has_cell = (lengths > 0).all(axis=1)
+        is_flat = has_cell & ~(vectors_from_boxes(block.box)[:, 2, 2] > 0)
+        in_range = (lengths >= 0).all() and (angles >= 0).all() and (angles < 180).all()
+        if not in_range or is_flat.any():
             raise ValueError(
-                f"{self.out}: the box is {box!r}; give 3 lengths, and 3 angles below 180"
+                f"{self.out}: the box is {box!r}; give 3 lengths, and 3 angles of a cell"
             )
         if self._block is None and n_frames:
             self._begin(block, [name for name, values in arrays.items() if values is not None])

@@ -18,6 +18,15 @@ settings.register_profile("explore", ANY_TIME, derandomize=False, print_blob=Tru
 settings.load_profile("mdio")
 
 
+LONG = ("trust", "fuzz", "test_site.py", "test_docs.py", "test_h5md_filter.py")
+"""Files and folders whose tests take longest: they begin first, so that no worker ends with one."""
+
+
+def pytest_collection_modifyitems(items):
+    """Put long tests first."""
+    items.sort(key=lambda item: not {*LONG} & {*item.path.parts})
+
+
 @pytest.fixture(autouse=True)
 def _own_cache_folder(tmp_path_factory, monkeypatch):
     """Keep frame indices of read-only files out of the user's cache."""

@@ -150,7 +150,7 @@ class Truth:
             made.outs[candidate.name], made.convert_s[candidate.name] = out, []
         for _ in self._repeats():
             for candidate in wanted:
-                seconds, _ = convert_trial(
+                seconds, _, _ = convert_trial(
                     candidate,
                     [str(self.source.path)],
                     range(info.n_frames),

@@ -346,7 +346,10 @@ class Forecaster:
         elif not trial.one_writer or (self.profile and self.measurements.host.parallel_hdf5):
             n_cores = self.nodes * self.measurements.host.cores
             cores = n_ranks if self.profile else min(n_ranks, n_cores)
-            seconds *= trial.convert_workers / cores
+            # What waits for storage takes as long for any number of workers of a node.
+            nodes = math.ceil(n_ranks / self.profile.cores_per_node) if self.profile else 1
+            share = trial.convert_cpu_share
+            seconds *= share * trial.convert_workers / cores + (1 - share) / nodes
         if self.profile is not None:
             nbytes = self.measurements.source.nbytes + trial.nbytes
             seconds = max(seconds, nbytes / self.profile.storage.aggregate_bytes_per_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import socket
 import tempfile
@@ -121,11 +122,12 @@ def convert_trial(
     n_segments: int | None,
     overlap: str | None = None,
     top: str | PathLike[str] | None = None,
-) -> tuple[float, int]:
-    """Convert some frames; return the seconds and the bytes of the output.
+) -> tuple[float, int, float]:
+    """Convert some frames; return the seconds, the bytes of the output, and seconds of CPU time.
 
     Raises MdioError: as `mdio.convert`.
     """
+    before_s = _cpu_s()
     assert candidate.to is not None
     options: dict[str, Any] = dict(candidate.options)
     if candidate.group is not None:
@@ -146,7 +148,13 @@ def convert_trial(
                 to=candidate.to, start=frames.start, stop=frames.stop, overlap=overlap, **options
             ).keywords(),
         )
-    return result.seconds, result.nbytes_out
+    return result.seconds, result.nbytes_out, _cpu_s() - before_s
+
+
+def _cpu_s() -> float:
+    """Return the CPU time of this process and of those that it has waited for."""
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def fit_conversion(
@@ -219,6 +227,8 @@ class CandidateRuns:
     converting_s: dict[int, list[float]] = field(default_factory=dict)
     """Seconds of trial conversions, by their number of frames."""
     nbytes_frame: float = 0.0
+    cpu_share: float = 1.0
+    """Share of the last conversion's time in which its workers computed."""
     times: dict[tuple[int, str], list[dict[str, float]]] = field(default_factory=dict)
     """Times of repeats, by number of workers and state of the cache."""
     problem: str | None = None
@@ -353,6 +363,7 @@ class InterleavedRepeats:
             convert_frame_s=frame,
             runs=tuple(runs),
             problem=entry.problem,
+            convert_cpu_share=entry.cpu_share,
         )
 
     def _remaining_s(self) -> float:
@@ -389,7 +400,7 @@ class InterleavedRepeats:
                 n_segments = min(max(self.workers, share), len(part), MAX_TRIAL_SEGMENTS)
             workers = self._n_writers(candidate)
             with entry.problems_noted():
-                seconds, nbytes = convert_trial(
+                seconds, nbytes, cpu_s = convert_trial(
                     candidate,
                     self.paths,
                     part,
@@ -401,6 +412,7 @@ class InterleavedRepeats:
                 )
                 entry.converting_s.setdefault(len(part), []).append(seconds)
                 entry.nbytes_frame = nbytes / len(part)
+                entry.cpu_share = min(1.0, cpu_s / max(1e-9, workers * seconds))
             if entry.problem:
                 return
 

@@ -211,6 +211,9 @@ class Trial:
     runs: tuple[SampleRun, ...]
     problem: str | None
     """Reason why it could not be measured; None if it was."""
+    convert_cpu_share: float = 1.0
+    """Share of the time of trial conversions in which their workers computed, and did not wait for
+    storage; 1 in older measurements."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -538,7 +538,7 @@ class Choice:
         if is_local:
             options |= {"-w": recommended.ranks if recommended.ranks > 1 else None}
         else:
-            options |= {"--executor": "mpi", "--gather": recommended.gather}
+            options |= {"--mpi": "", "--gather": recommended.gather}
         ranks = [] if is_local else ["mpiexec", "-n", str(recommended.ranks)]
         words = ["mdio", "analyze", question.analysis, *sources, *_option_words(options)]
         commands.append([*ranks, *words, "-o", "result.npz"])

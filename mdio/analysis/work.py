@@ -15,7 +15,6 @@ from mdio.core.blocks import block_name, sub_blocks
 from mdio.core.errors import BlockError, MdioError, error_text
 from mdio.core.files.reading import reads
 from mdio.core.frames import FrameBlock
-from mdio.core.signals import raise_received_signal
 from mdio.core.timing import BlockTiming, Stopwatch, worker_name
 from mdio.layouts.base import Layout, cache_notes
 
@@ -272,6 +271,8 @@ class BlockWork:
         except MdioError:
             raise
         except SystemExit as error:
+            from mdio.core.signals import raise_received_signal  # seldom needed
+
             raise_received_signal()
             raise BlockError(f"{block} failed: it called sys.exit({error.code!r})") from error
         except Exception as error:

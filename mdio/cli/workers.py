@@ -117,7 +117,7 @@ def add_workers(parser: Any) -> None:
         "number of workers (default: 1; with --executor processes or dask, all cores)",
         positive,
     )
-    add(parser, "--scheduler ADDRESS", "address of a running Dask cluster")
+    add(parser, "--scheduler ADDRESS", "address, or scheduler file, of a running Dask cluster")
     add(parser, "--mpi", "share the work among MPI ranks")
 
 

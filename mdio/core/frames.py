@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import sys
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
@@ -161,6 +162,11 @@ def notes_on_times(
         f"{time[first - 1]:g} ps{more}; if its source is several runs put into one file, give "
         "their files one by one, which are joined by their times, each frame once",
     )
+
+
+def is_masked(values: Any) -> bool:
+    """Return whether an array has masked values, without importing what knows of masks."""
+    return "numpy.ma" in sys.modules and bool(np.ma.is_masked(values))
 
 
 def absent_frames(values: FloatArray) -> NDArray[np.bool_]:

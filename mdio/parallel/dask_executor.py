@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeVar
 
 from mdio.core.errors import BlockError, MissingExtraError, PlanError
@@ -133,13 +134,16 @@ class DaskExecutor(Executor):
     def at(cls, address: str) -> DaskExecutor:
         """Connect to the cluster whose scheduler is at `address`; `close` ends the connection.
 
+        `address` may also be the path of a scheduler's file.
+
         Raises
         ------
         PlanError
             No scheduler answers there.
         """
         try:
-            client = _distributed().Client(address)
+            is_file = Path(address).is_file()
+            client = _distributed().Client(**{"scheduler_file" if is_file else "address": address})
         except (OSError, ValueError) as error:
             raise PlanError(f"no dask scheduler answers at {address} ({error})") from error
         executor = cls(client)

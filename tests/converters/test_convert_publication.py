@@ -240,7 +240,7 @@ def test_an_error_of_the_callers_function_keeps_what_was_converted(adk, tmp_path
         if len(calls) == 3:
             raise ZeroDivisionError
 
-    out, storage = tmp_path / "a.zarr", mdio.Storage(chunk_frames=8, stripe_nbytes=1 << 16)
+    out, storage = tmp_path / "a.segments", mdio.Storage(segments=7, container="dcd")
     with pytest.raises(ZeroDivisionError):
         mdio.convert(adk["xtc"], out, storage=storage, progress=fail)
     result = mdio.convert(adk["xtc"], out, storage=storage, resume=True)

@@ -21,7 +21,7 @@ from mdio.analysis.reducers import Reducer, Stack
 from mdio.analysis.system import System
 from mdio.core.blocks import block_name
 from mdio.core.errors import BlockError, PlanError, error_text
-from mdio.core.frames import FIELDS, AtomIndices, FrameBlock
+from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, is_masked
 from mdio.core.plug_ins import find_plug_ins
 from mdio.core.words import did_you_mean
 from mdio.layouts.registry import load_class
@@ -221,7 +221,7 @@ def check_rows(
     `label`: what the message begins with; by default the frames.
     Raises BlockError: saying what came and what should have come.
     """
-    if np.ma.is_masked(rows):
+    if is_masked(rows):
         raise BlockError(
             f"{label or block_name(run)}: {kernel_name(function)} returned an array with masked "
             "values, whose mask would be lost; return rows.filled(np.nan)"

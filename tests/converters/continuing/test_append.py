@@ -337,3 +337,11 @@ def test_what_a_link_leads_to_is_changed(adk, tmp_path, name):
     assert link.is_symlink() and mdio.verify(there / name, adk["dcd"]).ok
     assert {path.name for path in tmp_path.iterdir()} == {name, "another disk"}
     assert not [path for path in there.iterdir() if path.name.startswith(".")]
+
+
+def test_frames_to_begin_with_are_for_keep_all(adk, tmp_path):
+    out = tmp_path / "a.zarr"
+    mdio.convert(adk["xtc"], out, stop=20)
+    with pytest.raises(PlanError, match="leave out --start"):
+        mdio.append(adk["xtc"], out, start=3)
+    assert mdio.append(adk["xtc"], out, start=3, overlap="keep-all").n_frames == 20 + 95
