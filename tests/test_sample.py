@@ -414,3 +414,9 @@ def test_the_dataset_of_the_page(adk, tmp_path, monkeypatch):
     in_order = [np.sort(one[:, 0]) for one in epochs]
     assert all(np.array_equal(one, in_order[0]) for one in in_order)
     assert not np.array_equal(epochs[0], epochs[1])
+
+
+def test_an_atom_group_is_of_this_system(many):
+    group = mda.Universe.empty(5).atoms
+    with pytest.raises(PlanError, match="a Universe with 5 atoms"):
+        next(iter(mdio.sample(many[-1], atoms=group)))

@@ -50,6 +50,17 @@ def test_names_from_a_topology_inside_and_frames_from_the_end(tmp_path):
     ts = source.trajectory[-1]
     np.testing.assert_allclose(read.atoms.positions, ts.positions, atol=0.005 + ROUNDING)
     np.testing.assert_array_equal(read.atoms.names, source.atoms.names)
+    assert mdio.open(tmp_path / "last.gro").info.time_first_ps == pytest.approx(ts.time)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("suffix", ["gro", "pdb"])
+def test_the_title_has_time_and_step(tmp_path, suffix):
+    out = tmp_path / f"one.{suffix}"
+    mdio.convert(XTC, out, top=GRO, select="resid 1:3", start=4, stop=5)
+    step = mdio.open(XTC).read(4, 5).step[0]
+    title = next(line for line in out.read_text().splitlines() if "t= " in line)
+    assert title.endswith(f"t= 400.00003 step= {step}") and out.read_text().count("t= ") == 1
 
 
 def test_molecules_made_whole(tmp_path):

@@ -413,3 +413,9 @@ def test_what_a_frame_cannot_have(tmp_path, wrong):
 def test_arrays_that_would_lose_something(tmp_path, arrays, says):
     with mdio.Writer(tmp_path / "a.zarr") as writer, pytest.raises(ValueError, match=says):
         writer.write_block(**arrays)
+
+
+@pytest.mark.parametrize("box", [[40, 40, 40, 30, 30, 100], [40, 40, 40, 0, 0, 0]])
+def test_boxes_that_are_no_cells(tmp_path, box):
+    with mdio.Writer(tmp_path / "a.zarr") as writer, pytest.raises(ValueError, match="of a cell"):
+        writer.write_block(np.ones((2, 4, 3)), box=box)

@@ -182,3 +182,13 @@ def test_a_result_lost_with_its_worker_is_made_again():
             return 7
 
     assert _result(Again(), "frames 1") == 7
+
+
+def test_the_file_of_a_scheduler_names_it(client, tmp_path):
+    file = tmp_path / "scheduler.json"
+    client.write_scheduler_file(str(file))
+    with DaskExecutor.at(str(file)) as executor:
+        assert executor.map(square, [3]) == [9]
+        executor.client.close()
+        with pytest.raises(PlanError, match="is closed"):
+            _ = executor.n_workers

@@ -10,6 +10,7 @@ import pytest
 
 import mdio
 from mdio.cli.main import main
+from mdio.core.errors import PlanError
 
 N_ATOMS, N_FRAMES = 50, 40
 
@@ -93,3 +94,12 @@ def test_what_is_lost_comes_from_a_whole_file(tmp_path, whole, layout):
     assert "unreadable_frames" not in mdio.open(out).manifest["source"]
     found = mdio.verify(out, against=whole)
     assert found.ok and found.frames_compared == N_FRAMES
+
+
+def test_nojump_follows_atoms_through_all_frames(tmp_path, whole):
+    path = tmp_path / f"md{whole.suffix}"
+    damaged(path, whole, (10, 15))
+    with pytest.raises(PlanError, match="convert with --salvage alone"):
+        mdio.convert(
+            path, tmp_path / "a.zarr", salvage=True, selection=mdio.Selection(pbc="nojump")
+        )
