@@ -1,6 +1,7 @@
 """The Dask executor on a real local cluster."""
 
 import itertools
+import json
 import os
 import signal
 import sys
@@ -186,7 +187,7 @@ def test_a_result_lost_with_its_worker_is_made_again():
 
 def test_the_file_of_a_scheduler_names_it(client, tmp_path):
     file = tmp_path / "scheduler.json"
-    client.write_scheduler_file(str(file))
+    file.write_text(json.dumps({"address": client.scheduler.address}))
     with DaskExecutor.at(str(file)) as executor:
         assert executor.map(square, [3]) == [9]
         executor.client.close()
