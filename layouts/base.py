@@ -107,6 +107,7 @@ def fill_absent(block: FrameBlock, info: TrajectoryInfo) -> None:
 
 
 Runs = Iterable[tuple[int, int]]
+FLOAT32 = np.dtype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -442,10 +443,10 @@ class Layout(Closing, ABC):
     ) -> None:
         """Raise an error unless a run of frames can be read into `out`."""
         positions, velocities, forces = out.positions, out.velocities, out.forces
-        if positions.shape[:2] != (n_frames, n_atoms):
+        if len(positions) != n_frames or positions.shape[1] != n_atoms:
             shape_text = f"{out.n_frames} frames of {out.n_atoms} atoms"
             raise ValueError(f"out holds {shape_text}, but {n_frames} of {n_atoms} are read")
-        if positions.dtype != np.float32:
+        if positions.dtype != FLOAT32:
             raise TypeError(f"out holds positions of {positions.dtype}; they must be float32")
         if not positions.flags.writeable:
             raise ValueError("out is read-only; give a block of arrays that can be written")

@@ -24,7 +24,6 @@ crc32c.
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence, Set
 from itertools import product
 from pathlib import Path
@@ -170,15 +169,15 @@ class Shard:
         self.__dict__.pop("file", None)
 
 
-class ShardFiles:
-    """The shard files of one array, of which a few are open at a time."""
+class ShardFiles(Handles[int, "Shard"]):
+    """The shard files of one array, by their numbers along the frames; a few are open at a time."""
 
     def __init__(self, root: Folder, name: str, metadata: ArrayMetadata) -> None:
+        super().__init__(self._open_shard, MAX_OPEN_SHARDS)
         self._root = root
         self._name = name
         self.metadata = metadata
         self.n_chunks = int(np.prod(metadata.chunks_per_file))
-        self._opened = Handles(self._open_shard, MAX_OPEN_SHARDS)
         self._nbytes = shard_nbytes([metadata.chunk_nbytes] * self.n_chunks, self.n_chunks)
         """Bytes of the shard that was opened last; at first, those of an uncompressed one."""
 
@@ -186,7 +185,13 @@ class ShardFiles:
         return f"{self._name}/{self.metadata.file_name(number)}"
 
     def _open_shard(self, number: int) -> Shard:
-        shard = Shard(self._root, self._shard_name(number), self.n_chunks)
+        try:
+            shard = Shard(self._root, self._shard_name(number), self.n_chunks)
+        except SourceError:  # too many open files: close those of this array and try again
+            if not len(self):
+                raise
+            self.close()
+            shard = Shard(self._root, self._shard_name(number), self.n_chunks)
         self._nbytes = shard.file.nbytes
         return shard
 
@@ -205,21 +210,7 @@ class ShardFiles:
         for number in numbers[:n_ahead]:
             nbytes = MAX_WHOLE_NBYTES if number in whole else index_nbytes
             path = self._root.place(self._shard_name(number))
-            yield Opening(path, nbytes, number in self._opened)
-
-    def __getitem__(self, number: int) -> Shard:
-        """Return shard `number` along the frames; raises CorruptLayoutError."""
-        try:
-            return self._opened[number]
-        except SourceError:  # too many open files: close those of this array and try again
-            if not self._opened:
-                raise
-            self._opened.close()
-            return self._opened[number]
-
-    def close(self) -> None:
-        """Close all files."""
-        self._opened.close()
+            yield Opening(path, nbytes, number in self)
 
 
 Crcs = NDArray[np.uint32]
@@ -481,17 +472,15 @@ class SeriesArray:
         self.metadata = metadata
         self.rows_per_file = metadata.file_shape[0]
         self._n_kept = max(1, MAX_KEPT_NBYTES // metadata.chunk_nbytes)
-        self._kept: OrderedDict[int, Numbers] = OrderedDict()
+        self._kept: dict[int, Numbers] = {}
 
     def file(self, number: int) -> Numbers:
         """Return the rows of one file.
 
         Raises CorruptLayoutError: it is missing, truncated, or its checksum is wrong.
         """
-        file = self._kept.get(number)
-        if file is not None:
-            self._kept.move_to_end(number)
-            return file
+        if number in self._kept:
+            return self._kept[number]
         name = f"{self._name}/{self.metadata.file_name(number)}"
         path = self._root.path / name
         begin = number * self.rows_per_file
@@ -524,7 +513,7 @@ class SeriesArray:
         numbers = data[:-CRC_NBYTES].view(DTYPES[self.metadata.dtype])
         rows: Numbers = numbers.reshape(self.metadata.file_shape)[: end - begin]
         while len(self._kept) >= self._n_kept:
-            self._kept.popitem(last=False)
+            self._kept.pop(next(iter(self._kept)))  # the one that was read first
         self._kept[number] = rows
         return rows
 
@@ -540,9 +529,11 @@ class SeriesArray:
         size = self.rows_per_file
         number, first = divmod(start, size)
         if first + stop - start <= size:
-            return self.file(number)[first : first + stop - start]
-        numbers = range(number, (stop - 1) // size + 1)
-        parts = (self.file(n)[max(start - n * size, 0) : stop - n * size] for n in numbers)
+            numbers = self._kept.get(number)
+            numbers = self.file(number) if numbers is None else numbers
+            return numbers[first : first + stop - start]
+        files = range(number, (stop - 1) // size + 1)
+        parts = (self.file(n)[max(start - n * size, 0) : stop - n * size] for n in files)
         return np.concatenate(list(parts))
 
 
