@@ -31,6 +31,7 @@ N_FRAMES = {3341: 980, 47_681: 500, 286_086: 60}
 LAYOUTS: dict[str, dict[str, Any]] = {
     "h5md": {},
     "zarr": {},
+    "floats.zarr": {"precision": "none", "compression": "none"},
     "bitpack.zarr": {"compression": "bitpack"},
     "seek.zarr": {"compression": "rigid-seek"},
     "step.zarr": {"precision": 0.01},
