@@ -57,8 +57,10 @@ def mdio_cases(folder: Path) -> dict[str, Ready]:
         with layout:
             blocks = aligned_blocks(layout.boundaries(), range(layout.info.n_frames), BLOCK_FRAMES)
             layout.prefetch([(block.start, block.stop) for block in blocks])
-            for block in blocks:
-                layout.read(block.start, block.stop)
+            buffer = layout.read(0, len(blocks[0]))
+            for block in blocks:  # into the same memory, as an analysis does
+                out = buffer if len(block) == buffer.n_frames else None
+                layout.read(block.start, block.stop, out=out)
 
     def opened(name: str) -> mdio.Layout:
         layout = mdio.open(f"s3://bucket/{name}")
