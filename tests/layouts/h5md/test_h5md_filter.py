@@ -1,5 +1,6 @@
 """Integers in H5MD: by mdio, and by programs that have HDF5's filter and no mdio."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -67,10 +68,16 @@ print(refused)
 
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory):
-    """The folder of the package, built by its own setup.py."""
-    folder = tmp_path_factory.mktemp("plugin")
+    """The folder of the package, built by its own setup.py, once for all workers of pytest."""
+    root = tmp_path_factory.getbasetemp()
+    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "hdf5-plugin"
+    folder.mkdir(exist_ok=True)
     words = ["setup.py", "-q", "build", "-b", folder / "build", "--build-lib", folder / "lib"]
-    subprocess.run([sys.executable, *words], cwd=SOURCES, check=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "built").exists():
+            subprocess.run([sys.executable, *words], cwd=SOURCES, check=True)
+            (folder / "built").touch()
     return folder / "lib"
 
 
