@@ -24,7 +24,7 @@ from mdio.converters.strategies.choice import choose
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Appended, Job
 from mdio.converters.verify import compare_blocks
-from mdio.core.errors import PlanError, SourceError
+from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
 from mdio.core.files.fingerprint import SourceStates, contents_of, file_state, fingerprint
 from mdio.core.files.publish import link_target, settle
 from mdio.core.files.store import AnyPath, to_path
@@ -325,6 +325,10 @@ def prepare_append(
         open_continuation(old, 0)
         files = [to_path(file) for file in sources]
         return _Plan(old, former, files, options).plan()
+    except CorruptLayoutError as error:
+        old.close()
+        old._explain(error)  # another run may have replaced it meanwhile
+        raise
     except BaseException:
         old.close()
         raise

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from mdio.core.errors import CorruptLayoutError, PlanError
+from mdio.core.errors import CorruptLayoutError, MdioError, PlanError
 from mdio.core.files.index import index_paths
 from mdio.core.files.marks import read_regular
 from mdio.core.files.publish import output_errors
@@ -114,8 +114,10 @@ class Continuation(ABC):
             new.parent.mkdir(parents=True, exist_ok=True)
             store_at(old).link(old, new, self.sizes[name])
 
-    def version_error(self) -> PlanError:
-        """Return the error for an output of an older version."""
+    def version_error(self) -> MdioError:
+        """Return the error for an output of an older version, or that was replaced meanwhile."""
+        if self.old.uuid_at(self.old.path) not in (None, self.manifest["uuid"]):
+            return self.old._replaced_error()
         return PlanError(
             f"{self.old.path}: made by mdio {self.manifest['mdio_version']}, or changed since, in "
             "a way to which this version cannot add; convert all sources together again"

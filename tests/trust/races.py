@@ -28,6 +28,7 @@ from MDAnalysis.lib.formats.libmdaxdr import TRRFile
 
 import mdio
 from mdio.cli.main import main as run_mdio
+from mdio.converters.strategies import conversion
 from mdio.core.files import publish
 
 N_ATOMS, N_FIRST = 500, 40
@@ -77,6 +78,15 @@ class Run:
 
             publish.put_in_place = later  # type: ignore[assignment]
             begin, told = time.time(), io.StringIO()
+            state_at = conversion.state_at
+
+            def looked_at(path: Path) -> Any:
+                nonlocal begin  # a run replaces what is there when it looks
+                begin = time.time()
+                return state_at(path)
+
+            if "--force" in words:
+                conversion.state_at = looked_at  # type: ignore[attr-defined]
             with contextlib.redirect_stderr(told), contextlib.redirect_stdout(io.StringIO()):
                 try:
                     code = run_mdio(words)

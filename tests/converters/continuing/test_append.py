@@ -345,3 +345,13 @@ def test_frames_to_begin_with_are_for_keep_all(adk, tmp_path):
     with pytest.raises(PlanError, match="leave out --start"):
         mdio.append(adk["xtc"], out, start=3)
     assert mdio.append(adk["xtc"], out, start=3, overlap="keep-all").n_frames == 20 + 95
+
+
+def test_an_output_that_was_replaced_is_not_called_old(adk, tmp_path):
+    out = tmp_path / "a.zarr"
+    mdio.convert(adk["xtc"], out, stop=20)
+    with mdio.open(out) as old:
+        found = continuation.open_continuation(old, 20)
+        assert "to which this version cannot add" in str(found.version_error())
+        mdio.convert(adk["xtc"], out, stop=30, force=True)
+        assert "was replaced" in str(found.version_error())
