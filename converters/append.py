@@ -308,8 +308,8 @@ def prepare_append(
             "to change it, convert all sources together again"
         )
     selection = options.selection
-    chooses = () if options.sources.overlap == KEEP_ALL else ("start",)
-    for name in (*chooses, "stop", "step"):  # those that follow a file set them
+    refused = ("stop", "step") if options.sources.overlap == KEEP_ALL else ("start", "stop", "step")
+    for name in refused:  # those that follow a file set them
         if getattr(selection, name) is not None and not options.running.growing:
             raise PlanError(
                 f"{out}: all frames that it lacks are added, so leave out --{name}; to choose "

@@ -21,7 +21,7 @@ from mdio.core.frames import TrajectoryInfo
 from mdio.core.stalls import is_mount_gone
 from mdio.core.topology import Residues, Topology
 from mdio.core.topology import select as select_stored
-from mdio.layouts.base import Layout
+from mdio.layouts.base import Layout, check_universe
 from mdio.layouts.foreign.universe import (
     residues_of,
     select_by_mdanalysis,
@@ -332,12 +332,9 @@ def _indices(
     if isinstance(selection, str):
         indices = topologies.select(selection, among, option)
     else:
-        n_atoms, n_source = getattr(selection, "n_atoms", None), topologies.source.info.n_atoms
-        if n_atoms not in (None, n_source):
-            raise PlanError(
-                f"{option}: the AtomGroup is of a Universe with {n_atoms} atoms, but "
-                f"{topologies.source.path} has {n_source}; select from a Universe of this system"
-            )
+        source, n_universe = topologies.source, getattr(selection, "n_atoms", None)
+        if n_universe is not None:
+            check_universe(n_universe, source.info.n_atoms, source.path)
         indices = np.asarray(selection)
         if not np.issubdtype(indices.dtype, np.integer) or indices.ndim != 1:
             raise PlanError(f"{option}: give a selection, a list of atom indices or an AtomGroup")

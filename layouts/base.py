@@ -88,13 +88,17 @@ def indices_of_group(atoms: Any, n_atoms: int, name: Any) -> Any:
     """
     if not hasattr(atoms, "universe"):
         return atoms
-    n_universe = len(atoms.universe.atoms)
+    check_universe(len(atoms.universe.atoms), n_atoms, name)
+    return atoms.ix
+
+
+def check_universe(n_universe: int, n_atoms: int, name: Any) -> None:
+    """Raise PlanError if an AtomGroup's Universe has another number of atoms than a trajectory."""
     if n_universe != n_atoms:
         raise PlanError(
             f"the AtomGroup is of a Universe with {n_universe} atoms, but {name} has {n_atoms}; "
             "select from a Universe of this system"
         )
-    return atoms.ix
 
 
 def fill_absent(block: FrameBlock, info: TrajectoryInfo) -> None:

@@ -16,6 +16,7 @@ from mdio.converters.strategies.job import Job
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.publish import publish
 from mdio.core.files.store import need_disk
+from mdio.core.frames import FrameBlock
 from mdio.core.options import non_defaults, spell_option
 from mdio.parallel.executors import Executor
 
@@ -100,8 +101,9 @@ class StructureConversion(Conversion):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # fields that the topology lacks are filled in
                 try:
-                    self._atoms().write(str(temporary), file_format=self.plan.layout)
-                    self._put_title(temporary)
+                    block = self.view.read(0, 1)
+                    self._atoms(block).write(str(temporary), file_format=self.plan.layout)
+                    self._put_title(temporary, block)
                 except ValueError as error:
                     raise OutputError(
                         f"{self.out}: MDAnalysis cannot write this frame as "
@@ -113,9 +115,8 @@ class StructureConversion(Conversion):
         seconds = time.perf_counter() - begun
         return self.job.result(self.plan, nbytes_out=nbytes, seconds=seconds, workers=1)
 
-    def _put_title(self, path: Path) -> None:
+    def _put_title(self, path: Path, block: FrameBlock) -> None:
         """Name time and step as GROMACS does, in place of the title that MDAnalysis writes."""
-        block = self.view.read(0, 1, atoms=[])
         title = f"Written by mdio t= {block.time[0]:.5f} step= {block.step[0]}\n".encode()
         text = path.read_bytes()
         prefix = b"TITLE     " if self.plan.layout == "pdb" else b""
@@ -123,7 +124,7 @@ class StructureConversion(Conversion):
         end = text.index(b"\n", begin) + 1
         path.write_bytes(text[:begin] + prefix + title + text[end:])
 
-    def _atoms(self) -> Any:
+    def _atoms(self, block: FrameBlock) -> Any:
         """Return the chosen atoms, as they are in the frame."""
         import MDAnalysis as mda
 
@@ -133,7 +134,6 @@ class StructureConversion(Conversion):
             assert choice.stored is not None
             universe = stored_universe(choice.stored, self.view.source)
         chosen = mda.Merge(AtomChoice(universe, choice.kept, {}).atom_group())
-        block = self.view.read(0, 1)
         ts = chosen.trajectory.ts
         ts.positions = block.positions[0]
         ts.dimensions = block.box[0] if block.box[0].any() else None

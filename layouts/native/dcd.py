@@ -576,6 +576,8 @@ class DCDEncoder(Encoder):
     not after the first; from 0 if the first is not a number.
     """
 
+    keeps_steps = False  # its header may have them, but other programs write anything there
+
     @property
     def header_nbytes(self) -> int:
         """Bytes of the three header records."""
@@ -608,8 +610,6 @@ class DCDEncoder(Encoder):
         planes[:, :, [0, -1]] = 4 * n_atoms
         xyz_to_planar(block.positions, planes[:, :, 1:-1].view("<f4"))
         return out
-
-    keeps_steps = False  # its header may have them, but other programs write anything there
 
     def lost_times(self, time: NDArray[np.float64]) -> str | None:
         """Return a sentence if these times are not equally spaced, with the first that differs."""

@@ -434,7 +434,8 @@ def _run(words: list[str]) -> int:
             return 0
         uses_mpi = getattr(args, "executor", None) == "mpi" or getattr(args, "mpi", False)
         try:
-            _ = executor_name(args) if "scheduler" in args else None
+            if "scheduler" in args:
+                executor_name(args)
         except PlanError as error:
             print(f"mdio {args.command}: {error}", file=sys.stderr)
             if launched_rank(words):

@@ -79,29 +79,31 @@ def check_kinds(options: Any) -> None:
     Numbers of NumPy become Python's, which JSON has.
     """
     for option in fields(options):
-        kinds, value = str(option.type).split(" | "), getattr(options, option.name)
+        value = getattr(options, option.name)
         if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
             # A step of np.float32(0.01) is meant to be 0.01.
             value = float(str(value)) if isinstance(value.item(), float) else value.item()
             object.__setattr__(options, option.name, value)
-        if value is None or (isinstance(value, str) and any("Literal" in kind for kind in kinds)):
-            continue
-        if "bool" in kinds:
-            if value not in (True, False):
-                raise OptionError(f"{option.name} is {value!r}; give True or False")
-            continue
-        is_text = isinstance(value, str)
-        if ({*kinds} <= {"str", "None"} and not is_text) or (
-            kinds[0].startswith("Sequence") and is_text
-        ):
-            raise OptionError(f"{option.name} is {value!r}; give {'a list' if is_text else 'text'}")
-        method = None
-        if {*kinds} <= {"int", "float", "None"} or "Literal" in option.type:
-            method = {"int": "__index__", "float": "__float__"}.get(kinds[0])
-        is_number = method and hasattr(value, method) and not hasattr(value, "ndim")
-        if method is not None and (not is_number or isinstance(value, bool)):
-            expected = "whole number" if kinds[0] == "int" else "number"
-            raise OptionError(f"{option.name} is {value!r}; give a {expected}")
+        if value is not None and (expected := _expected(str(option.type).split(" | "), value)):
+            raise OptionError(f"{option.name} is {value!r}; give {expected}")
+
+
+def _expected(kinds: list[str], value: Any) -> str | None:
+    """Return what an option of these types takes in place of `value`; None if it takes that."""
+    is_text, has_words = isinstance(value, str), any("Literal" in kind for kind in kinds)
+    if "bool" in kinds:
+        return None if value in (True, False) else "True or False"
+    if {*kinds} <= {"str", "None"}:
+        return None if is_text else "text"
+    if kinds[0].startswith("Sequence"):
+        return "a list" if is_text else None
+    if not (has_words or {*kinds} <= {"int", "float", "None"}) or (has_words and is_text):
+        return None
+    method = {"int": "__index__", "float": "__float__"}.get(kinds[0])
+    if method is None:
+        return None
+    fits = hasattr(value, method) and not hasattr(value, "ndim") and not isinstance(value, bool)
+    return None if fits else "a whole number" if kinds[0] == "int" else "a number"
 
 
 def takes_options(

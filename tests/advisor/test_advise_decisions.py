@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from advise_cases import N_FRAMES, io_bound, measurements, run, spread, trial
 
-from mdio.advisor.forecast import Calibration, read_calibration
+from mdio.advisor.forecast import Calibration, Forecaster, read_calibration
 from mdio.advisor.measure import fit_conversion
 from mdio.advisor.measurements import (
     load_measurements,
@@ -349,3 +349,15 @@ def test_numbers_below_one_are_refused():
 def test_spread():
     assert spread(2.0, 0.1).relative == pytest.approx(0.1)
     assert spread(0.0).relative == 0.0
+
+
+@pytest.mark.parametrize(
+    ("share", "one", "four"), [(1.0, 20.0, 5.0), (0.0, 10.0, 10.0), (0.2, 12.0, 9.0)]
+)
+def test_only_what_is_computed_is_shared_among_converting_workers(share, one, four):
+    """The trial took 10 s with two workers."""
+    more = {"convert_workers": 2, "convert_cpu_share": share}
+    zarr = trial("zarr", [run(1, 1e-3, 1e-4)], convert_s=10.0, **more)
+    forecaster = Forecaster(measurements(zarr, cores=4))
+    assert forecaster.total(zarr, 1, 1).convert_s == pytest.approx(one)
+    assert forecaster.total(zarr, 4, 1).convert_s == pytest.approx(four)

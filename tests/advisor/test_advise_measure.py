@@ -59,6 +59,7 @@ def test_every_option_is_measured(measured):
         assert {run.workers for run in trial.runs} == {1, min(2, measured.host.cores)}
         assert all(run.t_io_frame_s.median > 0 for run in trial.runs)
         assert (trial.convert_frame_s.median > 0) == (trial.name != "as-is")
+        assert 0 < trial.convert_cpu_share <= 1
         # All compute the same, so that what computing takes is the same.
         assert {run.t_comp_frame_s for run in trial.runs if run.workers == 1} == {
             measured.trials[0].runs[0].t_comp_frame_s

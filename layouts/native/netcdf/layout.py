@@ -85,6 +85,7 @@ REMD_DIMTYPE = "remd_dimtype"
 class NCDFEncoder(Encoder):
     """AMBER NetCDF: positions, velocities, forces, cells; time in single precision, no steps."""
 
+    keeps_steps = False
     columns: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
     """Columns of replica exchange: name, type, and (k,) for one number each dimension."""
     kinds: tuple[int, ...] = ()
@@ -127,8 +128,6 @@ class NCDFEncoder(Encoder):
             columns += [("cell_lengths", ">f8", (3,)), ("cell_angles", ">f8", (3,))]
         columns += [(name, ">f4", xyz) for name in self.fields if name != "positions"]
         return np.dtype(columns + list(self.columns))
-
-    keeps_steps = False
 
     def header(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> bytes:  # noqa: ARG002
         """Return the header of a file with these frames; see the base class."""

@@ -230,9 +230,8 @@ def check_rows(
     if array.ndim < 1 or len(array) != len(run) or array.dtype == object:
         description = f"an array of shape {array.shape}"
         if array.dtype == object:
-            kind = type(rows).__name__
-            description = f"{kind}, which is not an array of numbers,"
-            description = "None" if rows is None else description
+            kind = f"{type(rows).__name__}, which is not an array of numbers,"
+            description = "None" if rows is None else kind
         raise BlockError(
             f"{label or block_name(run)}: {kernel_name(function)} returned {description} for "
             f"{len(run)} frames; expected one row per frame, that is shape ({len(run)}, ...), such "

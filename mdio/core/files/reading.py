@@ -402,8 +402,7 @@ class Handles(Generic[Key, Handle]):
         """Return the handle of `key`, which stays open until others are used more recently."""
         handle = self._open.get(key)
         if handle is not None:
-            if len(self._open) >= self._limit:
-                self._open.move_to_end(key)
+            self._open.move_to_end(key)
             return handle
         while len(self._open) >= self._limit:
             self._open.popitem(last=False)[1].close()
