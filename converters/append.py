@@ -30,6 +30,7 @@ from mdio.core.files.publish import link_target, settle
 from mdio.core.files.store import AnyPath, to_path
 from mdio.core.files.turns import State, state_at
 from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.words import number_text
 from mdio.layouts.base import Layout
 from mdio.layouts.continuation import open_continuation
 from mdio.layouts.manifest import has_source_integers, indices_from_runs, runs_from_indices
@@ -167,7 +168,8 @@ def check_same_trajectory(
     raise SourceError(
         f"{source}: holds another trajectory now than the one that {out} was made from: "
         f"{len(differing):,} of {len(same):,} frames compared differ, the first at "
-        f"{times_ps[differing[0]]:g} ps; nothing was added: convert it into another output"
+        f"{number_text(times_ps[differing[0]])} ps; nothing was added: convert it into another "
+        "output"
     )
 
 
@@ -269,8 +271,8 @@ class Timeline:
             ]
             if around and time[index + 1] - time[index] > GAP * max(around):
                 notes.append(
-                    f"no frames between {time[index]:g} ps, where {names[0]} ends, and "
-                    f"{time[index + 1]:g} ps, where {names[1]} begins"
+                    f"no frames between {number_text(time[index])} ps, where {names[0]} ends, and "
+                    f"{number_text(time[index + 1])} ps, where {names[1]} begins"
                 )
         return notes
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mdio.converters.periodic import TransformedLayout
 from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.core.words import number_text
 from mdio.layouts.base import Layout
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.registry import open_layout
@@ -129,7 +130,7 @@ def _matching(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]
     )
     if (begin == end).any():
         lacking = keys[begin == end][0]
-        text = f"{lacking:g} ps" if key == "ps" else f"step {int(lacking):,}"
+        text = f"{number_text(lacking)} ps" if key == "ps" else f"step {int(lacking):,}"
         raise SourceError(
             f"{source.path}: no frame at {text}, which {layout.path} has; give all files that it "
             "was made from"

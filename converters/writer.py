@@ -38,7 +38,7 @@ from mdio.core.files.turns import concurrent_change_error
 from mdio.core.frames import FrameBlock, TrajectoryInfo, is_masked
 from mdio.core.options import takes_options
 from mdio.core.topology import Topology
-from mdio.core.words import plural
+from mdio.core.words import number_text, plural
 from mdio.layouts.backend import plan_fields
 from mdio.layouts.base import Layout
 from mdio.layouts.registry import layout_class, layout_name_for_output, open_layout
@@ -115,9 +115,9 @@ class _Growing:
         self.n_frames = int(not_before[0]) if len(not_before) else info.n_frames
         if not self.n_frames:
             raise OutputError(
-                f"{self.out}: begins at {times_ps[0]:g} ps, and the first frame to add is at "
-                f"{time_ps:g} ps, so that nothing of it would stay; go on from a later frame, or "
-                "replace it with force=True"
+                f"{self.out}: begins at {number_text(times_ps[0])} ps, and the first frame to add "
+                f"is at {number_text(time_ps)} ps, so that nothing of it would stay; go on from a "
+                "later frame, or replace it with force=True"
             )
         if n_more := info.n_frames - self.n_frames:
             warnings.warn(
@@ -239,6 +239,12 @@ class Writer:
                 raise OutputError(
                     f"{self.out}: exists already, and nothing can be added to {layout}; write to "
                     "NAME.zarr, NAME.h5md or NAME.segments, or choose another name"
+                )
+        for other in _unclosed:
+            if other._error is None and other.out.absolute() == self.out.absolute():
+                raise OutputError(
+                    f"{self.out}: another writer of this program has it; close that one first, or "
+                    "choose another name"
                 )
         for one in self.places():
             if not (append or force):

@@ -28,6 +28,7 @@ KINDS = {
     ),
     "Reading": ("open", "FrameBlock", "TrajectoryInfo", "sample"),
     "Analyses": ("analyze", "RMSD", "RMSF", "MSD", "VACF", "Dihedrals", "Pairs", "map_reduce"),
+    "Kernels of your own": ("UserKernel", "Kernel", "Prepared"),
     "Executors": ("Serial", "Processes", "DaskExecutor", "MPIExecutor", "ProgressBar"),
     "MDAnalysis' own analyses": ("DaskBackend", "MPIBackend"),
     "Advice": ("advise",),

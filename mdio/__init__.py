@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mdio.analysis.kernels.correlations import MSD, VACF
     from mdio.analysis.kernels.dihedrals import Dihedrals
     from mdio.analysis.kernels.geometry import RMSD, RMSF, Pairs
+    from mdio.analysis.kernels.kernel import Kernel, Prepared, UserKernel
     from mdio.converters.convert import append, convert, split
     from mdio.converters.ensemble import convert_ensemble
     from mdio.converters.options import Selection, Storage
@@ -49,16 +50,19 @@ __all__ = [
     "Dihedrals",
     "Executor",
     "FrameBlock",
+    "Kernel",
     "MPIBackend",
     "MPIExecutor",
     "MdioError",
     "Pairs",
+    "Prepared",
     "Processes",
     "ProgressBar",
     "Selection",
     "Serial",
     "Storage",
     "TrajectoryInfo",
+    "UserKernel",
     "Writer",
     "__version__",
     "advise",
@@ -86,6 +90,7 @@ _HOMES = {
         "mdio.analysis.kernels.correlations": "MSD VACF",
         "mdio.analysis.kernels.dihedrals": "Dihedrals",
         "mdio.analysis.kernels.geometry": "Pairs RMSD RMSF",
+        "mdio.analysis.kernels.kernel": "Kernel Prepared UserKernel",
         "mdio.converters.convert": "append convert split",
         "mdio.converters.ensemble": "convert_ensemble",
         "mdio.converters.options": "Selection Storage",

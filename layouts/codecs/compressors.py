@@ -174,17 +174,21 @@ def _compressor_classes() -> Iterator[type[Compressor]]:
 
 
 def _with_level(
-    option: str, levels: Mapping[str, tuple[int, int, int]], layout_name: str
+    option: str, levels: Mapping[str, tuple[int, int, int]], layout_name: str, *plain: str
 ) -> tuple[str, int]:
     """Return the name and the level in an option; raises PlanError.
 
-    `levels`: of the compressors, by name. `layout_name`: of the layout, for messages.
+    `levels`: of the compressors, by name. `layout_name`: of the layout, for messages, and `plain`:
+    what it has without levels.
     """
     name, _, text = option.partition(":")
+    plain = (*plain, *MEANT)
+    if name in plain:
+        raise PlanError(f"--compression {option}: {name} has no levels; leave out :{text}")
     if name not in levels:
         raise PlanError(
-            f"--compression {option}: unknown{did_you_mean(name, (*MEANT, *levels))}; "
-            f"{layout_name} has {', '.join(f'{n}[:LEVEL]' for n in levels)}, and {', '.join(MEANT)}"
+            f"--compression {option}: unknown{did_you_mean(name, (*plain, *levels))}; "
+            f"{layout_name} has {', '.join([*(f'{n}[:LEVEL]' for n in levels), *plain])}"
         )
     low, high, default = levels[name]
     try:
@@ -248,7 +252,7 @@ def quantised_from_option(step: float, rule: str | None, option: str | None) -> 
         return replace(form, compressor="rigid")
     if option == "rigid-seek":
         return replace(form, compressor="rigid-seek")
-    name, level = _with_level(option, QUANTISED_LEVELS, "zarr with --precision")
+    name, level = _with_level(option, QUANTISED_LEVELS, "zarr with --precision", *WITHOUT_LEVEL)
     return replace(form, compressor="lz4" if name == "lz4" else "zstd", level=level)
 
 

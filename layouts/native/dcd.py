@@ -48,6 +48,7 @@ from mdio.core.files.reading import OpenFile
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, LostBytes, TrajectoryInfo
 from mdio.core.kernels import planar_to_xyz, xyz_to_planar
 from mdio.core.units import AKMA_TO_PS, FS_TO_PS
+from mdio.core.words import number_text
 from mdio.layouts.base import FormatFacts, Timing
 from mdio.layouts.native.encoder import Bytes, Encoder, coarse_times
 from mdio.layouts.native.file import NO_ATOMS, Field, NativeLayout, PositionalFile, skips_gaps
@@ -475,7 +476,7 @@ class DCDLayout(NativeLayout):
     def _made_up(self) -> tuple[str, ...]:
         dt_ps = self.options.get("dt")
         if dt_ps is not None:
-            return (f"frames are {dt_ps:g} ps apart, as asked",)
+            return (f"frames are {number_text(dt_ps)} ps apart, as asked",)
         if self._header.is_of_lammps:
             return (
                 "LAMMPS wrote it, and does not say in which unit times are: assumed to be fs (its "
@@ -631,9 +632,9 @@ class DCDEncoder(Encoder):
         )
         return (
             f"dcd cannot hold times that are not equally spaced: {remedy}; the file says "
-            f"{even[0]:g} to {even[-1]:g} ps, every {_dt(time):g} ps. Frame {first} is the first "
-            f"to differ, at {even[first]:g} ps instead of {time[first]:g} ps; h5md, zarr, trr and "
-            "ncdf hold any times"
+            f"{number_text(even[0])} to {number_text(even[-1])} ps, every {number_text(_dt(time))} "
+            f"ps. Frame {first} is the first to differ, at {number_text(even[first])} ps instead "
+            f"of {number_text(time[first])} ps; h5md, zarr, trr and ncdf hold any times"
         )
 
 

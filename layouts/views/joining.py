@@ -14,14 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
-from mdio.core.words import frames_text, plural
+from mdio.core.words import frames_text, number_text, plural
 from mdio.layouts.views import KEEP_ALL, check_overlap
 
 RUN_FRAMES = 65536
@@ -112,7 +111,8 @@ def _restarted_times(infos: Sequence[TrajectoryInfo], numbers: Sequence[int]) ->
     """Return a note for each file without times whose numbering starts again."""
     return tuple(
         f"{infos[following].path}: joined behind {infos[number].path} as given, since there are no "
-        f"times by which to join them: times start again at {infos[following].time_first_ps:g} ps"
+        "times by which to join them: times start again at "
+        f"{number_text(infos[following].time_first_ps)} ps"
         for number, following in pairwise(numbers)
         if infos[following].time_first_ps <= infos[number].time_last_ps
     )
@@ -194,15 +194,13 @@ class _Joiner:
             )
         if self.overlap is not None:
             return
-        steps = self.steps_ps.get(number), self.steps_ps.get(following)
-        if None not in steps and not math.isclose(
-            *cast("tuple[float, float]", steps), rel_tol=1e-5
-        ):
+        step, next_step = self.steps_ps.get(number), self.steps_ps.get(following)
+        if step and next_step and not math.isclose(step, next_step, rel_tol=1e-5):
             raise SourceError(
-                f"{texts} count integration steps of {steps[0]:g} and {steps[1]:g} ps from the "
-                "beginning of the simulation, so that their times do not show whether they "
-                f"overlap: give --overlap {KEEP_ALL} if each continues the one before, or "
-                "keep-last, keep-first to trust these times"
+                f"{texts} count integration steps of {number_text(step)} and "
+                f"{number_text(next_step)} ps from the beginning of the simulation, so that their "
+                f"times do not show whether they overlap: give --overlap {KEEP_ALL} if each "
+                "continues the one before, or keep-last, keep-first to trust these times"
             )
         if abs(begin - earlier.time_first_ps) <= slack:
             raise SourceError(
@@ -373,8 +371,9 @@ def match_keys(
             frame = int(np.argmax(~(np.diff(keys.time) > 0)))
             raise SourceError(
                 f"{keys.path}: its times do not ascend (frame {frame + 1} at "
-                f"{keys.time[frame + 1]:g} ps follows {keys.time[frame]:g} ps), so that frames "
-                f"cannot be matched; give --overlap {KEEP_ALL} to append all frames"
+                f"{number_text(keys.time[frame + 1])} ps follows {number_text(keys.time[frame])} "
+                f"ps), so that frames cannot be matched; give --overlap {KEEP_ALL} to append all "
+                "frames"
             )
     untimed = next(keys for keys in both if not keys.has_times)
     raise SourceError(
@@ -424,7 +423,7 @@ def merge_counted(old: FrameKeys, new: FrameKeys, same_contents: SameContents) -
     if not n_equal:
         notes = (
             f"{new.path}: added behind the frames of {old.path}, since there are no times by which "
-            f"to join them: times start again at {new.time[0]:g} ps",
+            f"to join them: times start again at {number_text(new.time[0])} ps",
         )
     equal = (old_frames >= 0) & (new_frames >= 0)
     return Merged(old_frames, new_frames, old_frames < 0, "frames", equal, notes)

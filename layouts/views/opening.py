@@ -162,7 +162,8 @@ def open_ensemble(
 def check_labels(labels: Sequence[str]) -> None:
     """Raise PlanError if a label cannot be the name of a group."""
     for label in labels:
-        if not LABEL.fullmatch(label) or label in RESERVED_LABELS:
+        is_name = isinstance(label, str) and LABEL.fullmatch(label) is not None
+        if not is_name or label in RESERVED_LABELS:
             raise PlanError(
                 f"a trajectory cannot be called {label!r}; write LABEL=FILE with letters, digits, "
                 f"'_', '-', '.' (and not {' or '.join(RESERVED_LABELS)})"

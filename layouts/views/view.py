@@ -17,6 +17,7 @@ from mdio.core.errors import PlanError
 from mdio.core.files.in_flight import MAX_SEPARATE_RUNS, ByteRange, Opening
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, FrameData, TrajectoryInfo
 from mdio.core.topology import Topology
+from mdio.core.words import number_text
 from mdio.layouts.base import FormatFacts, Layout, Timing
 from mdio.layouts.manifest import runs_from_indices
 
@@ -51,7 +52,7 @@ def select_frames(
     if step is not None and step < 1:
         raise PlanError(f"--step is {step}; give a whole number of 1 or more")
     if dt_ps is not None and dt_ps <= 0:
-        raise PlanError(f"--dt is {dt_ps:g} ps; give a positive time")
+        raise PlanError(f"--dt is {number_text(dt_ps)} ps; give a positive time")
     frames: FrameNumbers = range(*slice(start, stop, step).indices(info.n_frames))
     if len(frames) and not (begin_ps is None and end_ps is None and dt_ps is None):
         frames = np.asarray(frames, dtype=np.int64)
@@ -75,7 +76,7 @@ def select_frames(
         options = " ".join(f"--{name} {value:g}" for name, value in given.items())
         raise PlanError(
             f"{source.path}: no frames with {options}; it has frames 0 to {info.n_frames - 1}, "
-            f"from {info.time_first_ps:g} to {info.time_last_ps:g} ps"
+            f"from {number_text(info.time_first_ps)} to {number_text(info.time_last_ps)} ps"
             if info.n_frames
             else f"{source.path}: it has no frames"
         )
@@ -112,11 +113,11 @@ def note_on_dt(source: TrajectoryInfo, chosen: TrajectoryInfo, dt_ps: float) -> 
     ratio = dt_ps / source.dt_ps if source.dt_ps > 0 else 1.0
     if abs(ratio - round(ratio)) <= 1e-3 and round(ratio) >= 1:
         return None
-    spacing = f", {chosen.dt_ps:g} ps apart" if chosen.n_frames > 1 else ""
+    spacing = f", {number_text(chosen.dt_ps)} ps apart" if chosen.n_frames > 1 else ""
     return (
-        f"--dt {dt_ps:g} is not a multiple of the {source.dt_ps:g} ps between frames, and frames "
-        f"are not interpolated: at multiples of {dt_ps:g} ps after the first there are "
-        f"{chosen.n_frames:,}{spacing}"
+        f"--dt {number_text(dt_ps)} is not a multiple of the {number_text(source.dt_ps)} ps "
+        f"between frames, and frames are not interpolated: at multiples of {number_text(dt_ps)} ps "
+        f"after the first there are {chosen.n_frames:,}{spacing}"
     )
 
 

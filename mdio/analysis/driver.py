@@ -69,8 +69,8 @@ def analyze(
     kernel
         `RMSD`, `Dihedrals`, ..., or the name that the command line has for one; or any function
         that takes a `FrameBlock` and returns an array with one row a frame. It gets positions, box,
-        time and step (`mdio.analysis.kernels.kernel.UserKernel` also gives it velocities and
-        forces), in arrays that are used again for later frames: it copies what it keeps.
+        time and step (`mdio.UserKernel` also gives it velocities and forces), in arrays that are
+        used again for later frames: it copies what it keeps.
     top
         Topology for selections and masses: a file or a Universe. It is read only if needed.
     select

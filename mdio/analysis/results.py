@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import MissingExtraError, OutputError, PlanError
 from mdio.core.files.store import store_at, to_path
 from mdio.core.timing import BlockTiming, WorkerTiming, per_worker, summary, timing_record
-from mdio.core.words import duration, notes_by_label, plural
+from mdio.core.words import duration, notes_by_label, number_text, plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -290,7 +290,7 @@ class AnalysisResult:
         parts = [plural(self.n_frames, "frame"), f"{shape} {self.values.dtype}"]
         if self.over != "row" and len(self.time):
             lags = "lags of " if self.over == "lag" else ""
-            parts.append(f"{lags}{self.time[0]:g} to {self.time[-1]:g} ps")
+            parts.append(f"{lags}{number_text(self.time[0])} to {number_text(self.time[-1])} ps")
         parts += self.labels[:MAX_NAMED] if len(self.labels) <= MAX_NAMED else ()
         if self.label is not None:
             parts.append(plural(len(self.runs), "trajectory"))

@@ -14,7 +14,7 @@ from mdio.analysis.reducers import Reducer, Stack, State
 from mdio.core.blocks import block_name, sub_blocks
 from mdio.core.errors import BlockError, MdioError, error_text
 from mdio.core.files.reading import reads
-from mdio.core.frames import FrameBlock
+from mdio.core.frames import FIELDS, FrameBlock
 from mdio.core.timing import BlockTiming, Stopwatch, worker_name
 from mdio.layouts.base import Layout, cache_notes
 
@@ -111,6 +111,10 @@ READ_NBYTES = 4 << 20
 """Decoded bytes of whole frames that one read may span: few enough to stay in the CPU's caches
 for the kernel, many enough to make the overhead of calls negligible."""
 
+ASK_FOR_FIELDS = (
+    "velocities and forces are None unless they are asked for: --set fields=velocities, in Python "
+    'UserKernel(function, fields="velocities")'
+)
 DENSE_STEP = 2
 """Up to this step (or the frames of a chunk, if more), frames in between are read and dropped."""
 
@@ -276,7 +280,10 @@ class BlockWork:
             raise_received_signal()
             raise BlockError(f"{block} failed: it called sys.exit({error.code!r})") from error
         except Exception as error:
-            raise BlockError(f"{block} failed: {error_text(error)}{suffix}") from error
+            text = error_text(error)
+            if "NoneType" in text and len(frames.present()) < len(FIELDS):
+                text += f"; {ASK_FOR_FIELDS}"
+            raise BlockError(f"{block} failed: {text}{suffix}") from error
         checked = check_rows(rows, run, function, f"{block}{suffix}")
         try:
             collector.add(checked)

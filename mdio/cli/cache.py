@@ -78,7 +78,8 @@ def _status(args: argparse.Namespace) -> Outcome:
     for entry in cached:
         names = "".join(f" ({entry[name]})" for name in ("label", "node") if entry[name])
         units = f"{entry['units_cached']:,} of {plural(entry['units'], 'unit')}"
-        lines.append(f"  {entry['path']}{names}: {units}, {human_nbytes(entry['nbytes'])}")
+        stale = "; stale: its source is gone or has changed" if entry["is_stale"] else ""
+        lines.append(f"  {entry['path']}{names}: {units}, {human_nbytes(entry['nbytes'])}{stale}")
     return 0, {"folder": args.dir, "nbytes": nbytes, "trajectories": cached}, lines
 
 

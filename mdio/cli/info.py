@@ -17,7 +17,15 @@ from mdio.converters.selection import open_with_topology
 from mdio.core.errors import SourceError
 from mdio.core.frames import TrajectoryInfo, absent_frames, describe_columns
 from mdio.core.units import FIELD_UNITS
-from mdio.core.words import MAX_RUNS, box_text, human_nbytes, plural, runs_text, times_text
+from mdio.core.words import (
+    MAX_RUNS,
+    box_text,
+    human_nbytes,
+    number_text,
+    plural,
+    runs_text,
+    times_text,
+)
 from mdio.layouts.base import Layout
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.striping.file_systems import get_stripe, no_stripes_note
@@ -48,14 +56,28 @@ def _source_files(source: Mapping[str, Any]) -> str:
     return f"{path} and {plural(n_more, 'more file')}" if n_more > 0 else path
 
 
+def _selection_rows(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return which part of the source an output has, and with which options it was made."""
+    source = facts["source"] or {}
+    counts = {"frames": "n_frames", "atoms": "n_atoms"}
+    kept = (
+        f"{facts[key]:,} of {source[key]:,} {noun}"
+        for noun, key in counts.items()
+        if source.get(key, facts[key]) != facts[key]
+    )
+    made_with = {**source.get("treated", {}), **(source.get("transformed") or {})}
+    options = (f"--{k.replace('_', '-')} {v}" for k, v in made_with.items() if v is not None)
+    return {"kept": ", ".join(kept), "made with": " ".join(options)}
+
+
 def _notes_on_time_order(info: TrajectoryInfo) -> tuple[str, ...]:
     """Return a note if the last frame is not later than the first; no other times are read."""
     if info.n_frames < 2 or info.dt_ps <= 0 or info.time_last_ps > info.time_first_ps:
         return ()
     return (
-        f"the last of {info.n_frames:,} frames is at {info.time_last_ps:g} ps and the first at "
-        f"{info.time_first_ps:g} ps, so times go back somewhere between them; if this file joins "
-        "several simulations, give their original files one by one",
+        f"the last of {info.n_frames:,} frames is at {number_text(info.time_last_ps)} ps and the "
+        f"first at {number_text(info.time_first_ps)} ps, so times go back somewhere between them; "
+        "if this file joins several simulations, give their original files one by one",
     )
 
 
@@ -211,6 +233,7 @@ def run(args: argparse.Namespace) -> int:
         if "not_striped_as_asked" in facts
         else "",
         "source": _source_files(facts["source"] or {}),
+        **_selection_rows(facts),
     }
     for file_facts in facts["files"]:
         print(f"{file_facts['path']}: {file_facts['n_frames']:,} frames, {_times_text(file_facts)}")

@@ -26,7 +26,7 @@ import stat
 import struct
 import tempfile
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -661,7 +661,8 @@ def cached_trajectories(folder: str | os.PathLike[str]) -> Iterator[dict[str, An
     """Yield a summary of each trajectory in a cache, on each node.
 
     Yields dict: ``path``; ``label``, that of a stored group, else empty; ``node``, None if it has
-    no name; ``units``, ``units_cached`` and ``nbytes``.
+    no name; ``units``, ``units_cached`` and ``nbytes``; ``is_stale``, whether the file is gone, or
+    is another one (of outputs of mdio, only whether it is gone).
     """
     for node, cache in list_folders(folder):
         for units_folder in cache.trajectory_folders():
@@ -674,7 +675,24 @@ def cached_trajectories(folder: str | os.PathLike[str]) -> Iterator[dict[str, An
                 "units": record.get("units", 0),
                 "units_cached": len({_unit_number(file) for file in files if file.is_unit}),
                 "nbytes": sum(file.nbytes for file in files),
+                "is_stale": _is_stale(record),
             }
+
+
+def _is_stale(record: Mapping[str, Any]) -> bool:
+    identity = record.get("identity") or {}
+    try:
+        status = Path(str(record["path"])).stat()
+    except (OSError, KeyError):
+        return True
+    inode, nbytes = identity.get("inode"), identity.get("nbytes", 0)
+    if inode is None or (status.st_ino == inode and status.st_size > nbytes):  # it may have grown
+        return False
+    return (status.st_ino, status.st_size, status.st_mtime_ns) != (
+        inode,
+        nbytes,
+        identity.get("mtime_ns"),
+    )
 
 
 def _unit_number(file: CachedFile) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mdio.core.errors import CorruptLayoutError
-from mdio.core.words import plural, times_text
+from mdio.core.words import number_text, plural, times_text
 
 FloatArray = NDArray[np.float32]
 
@@ -29,7 +29,7 @@ ELEMENTS = {"positions": "position", "velocities": "velocity", "forces": "force"
 """What H5MD calls each of `FIELDS`."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class FrameBlock:
     """A run of frames, in MDAnalysis' units.
 
@@ -84,9 +84,25 @@ class FrameBlock:
             forces=np.empty(shape, np.float32) if forces else None,
         )
 
+    def __eq__(self, other: object) -> bool:
+        """Return whether all arrays are equal; NaN equals NaN."""
+        if not isinstance(other, FrameBlock):
+            return NotImplemented
+        names = ("box", "time", "step", *self.present())
+        return self.present().keys() == other.present().keys() and all(
+            np.array_equal(getattr(self, name), getattr(other, name), equal_nan=True)
+            for name in names
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __repr__(self) -> str:
         extras = [name for name in ("velocities", "forces") if getattr(self, name) is not None]
-        times = f", {self.time[0]:g} to {self.time[-1]:g} ps" if self.n_frames else ""
+        times = (
+            f", {number_text(self.time[0])} to {number_text(self.time[-1])} ps"
+            if self.n_frames
+            else ""
+        )
         size = f"{plural(self.n_frames, 'frame')} of {plural(self.n_atoms, 'atom')}"
         return f"<FrameBlock: {size}{times}{''.join(', ' + name for name in extras)}>"
 
@@ -138,7 +154,13 @@ class FrameBlock:
 
     @classmethod
     def concatenate(cls, blocks: Sequence[FrameBlock]) -> FrameBlock:
-        """Return all frames of `blocks`, which have the same atoms and fields, in order."""
+        """Return all frames of `blocks`, one at least, in order.
+
+        Raises ValueError: they have other atoms or fields than the first one.
+        """
+        kinds = {(block.n_atoms, *block.present()) for block in blocks}
+        if len(kinds) != 1:
+            raise ValueError(f"blocks of {sorted(kinds)}; give some of the same atoms and fields")
         names = ("box", "time", "step", *blocks[0].present())
         return cls(**{name: np.concatenate([getattr(b, name) for b in blocks]) for name in names})
 
@@ -158,9 +180,9 @@ def notes_on_times(
     number = first if frame is None else int(frame[first])
     more = f" ({plural(len(behind), 'such frame')})" if len(behind) > 1 else ""
     return (
-        f"times do not ascend: frame {number} lies at {time[first]:g} ps, behind one at "
-        f"{time[first - 1]:g} ps{more}; if its source is several runs put into one file, give "
-        "their files one by one, which are joined by their times, each frame once",
+        f"times do not ascend: frame {number} lies at {number_text(time[first])} ps, behind one at "
+        f"{number_text(time[first - 1])} ps{more}; if its source is several runs put into one "
+        "file, give their files one by one, which are joined by their times, each frame once",
     )
 
 
@@ -242,8 +264,9 @@ class Stretch:
             number = f", about {self.about:,} by its size and times"
             shift = f", and those behind it had numbers higher by about {self.about - 1:,}"
         return (
-            f"{self.path}: at least 1 frame ({self.nbytes:,} bytes, {self.after_ps:g} to "
-            f"{self.before_ps:g} ps) cannot be read{number}; it counts as frame {self.frame}{shift}"
+            f"{self.path}: at least 1 frame ({self.nbytes:,} bytes, {number_text(self.after_ps)} "
+            f"to {number_text(self.before_ps)} ps) cannot be read{number}; it counts as frame "
+            f"{self.frame}{shift}"
         )
 
 

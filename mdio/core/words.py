@@ -95,6 +95,8 @@ def frames_text(start: int, stop: int) -> str:
     return f"frame {start}" if stop == start + 1 else f"frames {start} to {stop - 1}"
 
 
+TIME_ROUNDING = 2e-7
+"""Relative: of float32, and of a sum of them."""
 MAX_RUNS = 5
 """Runs of frames that a note names."""
 
@@ -111,17 +113,28 @@ def runs_text(runs: Sequence[Sequence[int]], max_runs: int | None = None) -> str
     return ", ".join(texts + ["..."] * (max_runs is not None and len(runs) > max_runs))
 
 
+def number_text(value: float) -> str:
+    """Return a number, such as a time, to the digits of float32: ``1000002.5``, not ``1e+06``."""
+    for n_digits in (6, 9, 12):
+        text = f"{value:.{n_digits}g}"
+        if "e+" not in text and abs(float(text) - value) <= TIME_ROUNDING * abs(value):
+            return text
+    return f"{value:g}"
+
+
 def times_text(n_frames: int, first: float, last: float, dt: float) -> str:
     """Return the times (ps) of frames: ``0 to 98 ps, every 1 ps``."""
     steps = n_frames - 1
     if steps <= 0:
-        return f"{first:g} ps" if steps == 0 else ""
+        return f"{number_text(first)} ps" if steps == 0 else ""
     # Frames may be joined, or have times that do not follow from the time step of their file.
     if first == last:
-        return f"{first:g} ps, all frames"
+        return f"{number_text(first)} ps, all frames"
     shown = round(dt, 4) if dt >= 0.001 else dt  # times that were rounded to float32
     is_even = abs(first + steps * dt - last) <= 0.5 * abs(dt)
-    return f"{first:g} to {last:g} ps" + (f", every {shown:g} ps" if is_even else "")
+    return f"{number_text(first)} to {number_text(last)} ps" + (
+        f", every {number_text(shown)} ps" if is_even else ""
+    )
 
 
 def box_text(box: Sequence[float] | None) -> str:

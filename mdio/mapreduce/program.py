@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mdio.analysis.kernels.kernel import BlockFunction, Kernel, UserKernel, kernel_name
 from mdio.core.errors import PlanError
+from mdio.core.words import number_text
 from mdio.layouts.base import Layout
 from mdio.layouts.views.view import FrameNumbers, read_times, select_frames
 from mdio.mapreduce.pairs import KeyValuePairs, convert_values
@@ -69,7 +70,9 @@ def _frames_of_list(layout: Layout, frames: NDArray[Any], n_frames: int) -> NDAr
         tolerance = max(1e-6, float(np.median(spacing)) / 100 if len(spacing) else 0.0)
         is_off = np.abs(time[numbers] - frames) > tolerance
         if is_off.any():
-            raise PlanError(f"{layout.path}: it has no frame at {frames[is_off][0]:g} ps")
+            raise PlanError(
+                f"{layout.path}: it has no frame at {number_text(frames[is_off][0])} ps"
+            )
     else:
         numbers = np.where(frames < 0, frames + n_frames, frames).astype(np.int64)
         is_out = (numbers < 0) | (numbers >= n_frames)

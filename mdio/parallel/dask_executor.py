@@ -119,8 +119,8 @@ class DaskExecutor(Executor):
             raise PlanError("give DaskExecutor a client or a number of workers, not both")
         if client is not None and client.asynchronous:
             raise PlanError("DaskExecutor needs a client made with asynchronous=False")
-        if n_workers is not None and n_workers < 1:
-            raise PlanError(f"{n_workers} dask workers asked for; give 1 or more")
+        if n_workers is not None and not (hasattr(n_workers, "__index__") and n_workers >= 1):
+            raise PlanError(f"{n_workers!r} dask workers asked for; give a number of 1 or more")
         self._client = client
         self._owns_client = client is None
         self._n_wanted = n_workers or available_cores()

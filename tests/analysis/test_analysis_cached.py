@@ -78,6 +78,7 @@ def test_command_line(adk, tmp_path, capsys):
     assert one["path"] == str(adk["dcd"])
     assert one["units"] == one["units_cached"] > 1
     assert one["nbytes"] > 98 * 3341 * 12
+    assert not one["is_stale"]
     (tmp_path / "d").write_text("")
     assert main([str(word) for word in (*words, "--cache", tmp_path / "d", "-w", "2")]) == 0
     notes = json.loads(capsys.readouterr().out)["notes"]

@@ -40,6 +40,23 @@ def test_times_of_frames():
     assert words.times_text(99, 0.0, 98.0, 1.0) == "0 to 98 ps, every 1 ps"
     assert words.times_text(2, 35.02, 35.04, 0.0200005) == "35.02 to 35.04 ps, every 0.02 ps"
     assert words.times_text(30, 0.0, 0.0, 0.0) == "0 ps, all frames"
+    assert words.times_text(3, 2e6, 2000001.0, 0.5) == "2000000 to 2000001 ps, every 0.5 ps"
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (0.10000000149, "0.1"),
+        (900.0000610351562, "900"),
+        (2000000.5, "2000000.5"),
+        (1e9, "1000000000"),
+        (1e-5, "1e-05"),
+        (float("nan"), "nan"),
+        (1e300, "1e+300"),
+    ],
+)
+def test_numbers_have_the_digits_of_float32(value, said):
+    assert words.number_text(value) == said
 
 
 def test_columns_on_axes():

@@ -22,6 +22,7 @@ from mdio.analysis.system import System
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import BlockError, PlanError
 from mdio.core.frames import FrameBlock
+from mdio.core.words import number_text
 
 Floats = NDArray[np.float64]
 
@@ -110,20 +111,21 @@ def _unevenness(time: NDArray[np.float64]) -> str:
     before, after = time[frame : frame + 2]
     if steps[frame] <= 0:
         return (
-            f"frame {frame + 1} of {len(time)} lies at {after:g} ps, behind one at {before:g} ps; "
-            "choose frames of one run (--start, --stop)"
+            f"frame {frame + 1} of {len(time)} lies at {number_text(after)} ps, behind one at "
+            f"{number_text(before)} ps; choose frames of one run (--start, --stop)"
         )
     if usual > 0 and steps[frame] > GAP * usual:
         return (
-            f"there is a gap between {before:g} and {after:g} ps, while most are {usual:g} ps "
-            f"apart; choose frames before or after it (-e {before:g} or -b {after:g}), or give "
-            "the part that is missing"
+            f"there is a gap between {number_text(before)} and {number_text(after)} ps, while most "
+            f"are {number_text(usual)} ps apart; choose frames before or after it (-e "
+            f"{number_text(before)} or -b {number_text(after)}), or give the part that is missing"
         )
     if usual <= 0:
         return "times do not ascend; choose frames of one run (--start, --stop)"
     return (
-        f"frame {frame + 1} of {len(time)} lies {steps[frame]:g} ps behind the one before, and "
-        f"most lie {usual:g} ps apart; choose frames that are (--start, --step, --dt)"
+        f"frame {frame + 1} of {len(time)} lies {number_text(steps[frame])} ps behind the one "
+        f"before, and most lie {number_text(usual)} ps apart; choose frames that are (--start, "
+        "--step, --dt)"
     )
 
 

@@ -132,7 +132,8 @@ class UserKernel(Kernel):
         The atoms that the block has: a selection of MDAnalysis, an AtomGroup or indices; all by
         default.
     fields
-        Which per-atom arrays the block has, where the trajectory has them.
+        Which per-atom arrays the block has, where the trajectory has them: ``"velocities"``, or
+        several. The others are None.
     """
 
     function: BlockFunction

@@ -162,6 +162,15 @@ def test_fields_are_names_of_a_blocks_arrays():
         UserKernel(first_places, fields=("masses",))
 
 
+def speeds(block):
+    return (block.velocities**2).sum(axis=(1, 2))
+
+
+def test_a_function_is_told_how_to_get_velocities(adk):
+    with pytest.raises(BlockError, match=r"NoneType.*None unless they are asked for.*fields="):
+        mdio.analyze(adk["xtc"], kernel=speeds)
+
+
 def test_names_that_do_not_fit_are_noted(adk):
     result = mdio.analyze(adk["xtc"], kernel=_Named())
     assert any("3 columns" in note and "there are 1" in note for note in result.notes)

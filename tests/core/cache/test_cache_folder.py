@@ -223,7 +223,13 @@ def test_looking(tmp_path, trajectory, data, monkeypatch):
         "node": "n_1",
         "units": 7,
         "units_cached": 3,
+        "is_stale": False,
     }
+    with trajectory.open("ab") as file:
+        file.write(b"more")  # it grows
+    assert not next(cached_trajectories(tmp_path / "c"))["is_stale"]
+    trajectory.write_bytes(trajectory.read_bytes()[:-5])
+    assert next(cached_trajectories(tmp_path / "c"))["is_stale"]
     path = one.units_folder / f"{one.name(1, 1)}.unit"
     path.write_bytes(path.read_bytes()[:-1] + b"\0")
     bad = [where for where, problem in verify_units(tmp_path / "c") if problem is not None]
