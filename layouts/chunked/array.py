@@ -265,9 +265,9 @@ class ChunkedArray(ABC):
         """
         if self._is_contiguous and atoms is None and out.flags.c_contiguous:
             i, first = divmod(start, self.chunk_frames)
-            begin = start - first
-            end = min(begin + self.chunk_frames, self.n_frames)
-            if stop <= end and stop - start < end - begin:
+            last = first + stop - start
+            is_all = first == 0 and (last == self.chunk_frames or stop == self.n_frames)
+            if last <= self.chunk_frames and not is_all:
                 self._read_frames(i, first, out)
             else:
                 self._read_contiguous(start, stop, out)

@@ -180,11 +180,14 @@ class OwnOutput(ABC, Generic[Array]):
         block.box[out_rows] = box[rows]
         if atoms is not None and not atoms.size:
             return
-        group, atoms = self.stored_group(atoms)
+        group = self.group
+        if atoms is not None:
+            group, atoms = self.stored_group(atoms)
         for field, out in block.present().items():
-            if (group, field) not in self.arrays:
+            array = self.arrays.get((group, field))
+            if array is None:
                 raise SourceError(f"{self.path}: there are no {field} in it; leave them out")
-            self.arrays[group, field].read(start, stop, atoms, out)
+            array.read(start, stop, atoms, out)
             if field in self._factors:
                 out *= np.float32(self._factors[field])
 

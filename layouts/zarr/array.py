@@ -235,6 +235,7 @@ class Checksums:
         self._stored = stored
         self._pieces = pieces
         self._pieces_per_row = pieces_per_row
+        self._n_pieces = 0 if pieces is None else pieces.metadata.shape[1]
         self.has_pieces = pieces is not None
 
     def openings(self, start: int, stop: int, *, whole: bool, parts: bool) -> Iterator[Opening]:
@@ -265,8 +266,11 @@ class Checksums:
     def pieces(self, start: int, stop: int, column: int, first: int, n_pieces: int) -> Crcs:
         """Return those of `n_pieces` from `first` on, in frames ``start:stop`` of a column."""
         assert self._pieces is not None
+        rows = self._pieces.rows(start, stop)
+        if n_pieces == self._n_pieces:
+            return rows
         first += column * self._pieces_per_row
-        return self._pieces.rows(start, stop)[:, first : first + n_pieces]
+        return rows[:, first : first + n_pieces]
 
     def of_frames(self, start: int, stop: int, chunk_frames: int) -> list[int]:
         """Return the checksums of whole chunks, frames ``start:stop``, as in a `PieceRecord`.
