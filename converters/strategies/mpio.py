@@ -129,7 +129,8 @@ class MPIOConversion(Conversion):
 
         def unfinished() -> tuple[list[Path], str]:
             kept = find_unfinished(temporary)
-            return (paths, "") if kept is None else ([], kept.advice)
+            replaces = self.job.out.exists()
+            return (paths, "") if kept is None else ([], kept.advice(replaces=replaces))
 
         return unfinished
 

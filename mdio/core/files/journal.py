@@ -263,15 +263,21 @@ class Unfinished:
             return frames
         return f"{whole} and {frames} of others" if self.n_frames else whole
 
-    @property
-    def advice(self) -> str:
-        """The end of the message of a run that leaves it, with the ways out.
+    def advice(self, *, replaces: bool) -> str:
+        """Return the end of the message of a run that leaves it, with the ways out.
 
+        `replaces`: whether there is a former output, which is kept until this one is complete.
         Other ranks still add to trajectories of an ensemble.
         """
+        least = "at least " if MEMBERS in self.values else ""
+        if replaces:
+            return (
+                f"{least}{self.text}: use --force --resume to continue, --force alone to start "
+                "over (force=True, resume=True in Python)"
+            )
         return (
-            f"{'at least ' if MEMBERS in self.values else ''}{self.text}: use --resume to "
-            "continue, --force to start over (resume=True or force=True in Python)"
+            f"{least}{self.text}: use --resume to continue, --force to start over (resume=True or "
+            "force=True in Python)"
         )
 
     def compare(self, goal: Path, identity: Mapping[str, Any]) -> None:

@@ -358,9 +358,10 @@ def publish(
                     with suppress(OSError):
                         journal_path(temporary).unlink(missing_ok=True)
                 elif not is_inside_temporary(goal):  # of which the publication tells what is kept
+                    advice = unfinished.advice(replaces=force and os.path.lexists(goal))
                     if isinstance(error, MdioError):
-                        raise type(error)(f"{error}; {unfinished.advice}") from error
-                    error.add_note(unfinished.advice)
+                        raise type(error)(f"{error}; {advice}") from error
+                    error.add_note(advice)
             raise
         finally:
             claim.release()

@@ -184,3 +184,20 @@ def test_other_options_are_named(adk, tmp_path, monkeypatch, change, named):
     mdio.convert(adk["dcd"], tmp_path / "a.zarr", resume=True, **as_options(options))
     assert mdio.verify(tmp_path / "a.zarr", adk["dcd"]).ok
     assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
+
+
+def test_what_replaces_an_output_is_continued_by_force(adk, tmp_path, monkeypatch):
+    out, add = tmp_path / "a.zarr", Journal.add
+    options = {"storage": mdio.Storage(chunk_frames=4)}
+    mdio.convert(adk["dcd"], out, stop=3)
+
+    def full(self, *words):
+        add(self, *words)
+        raise OSError(28, "full")
+
+    with monkeypatch.context() as there:
+        there.setattr(Journal, "add", full)
+        with pytest.raises(OutputError, match="use --force --resume to continue, --force alone"):
+            mdio.convert(adk["dcd"], out, force=True, **options)
+    mdio.convert(adk["dcd"], out, force=True, resume=True, **options)
+    assert mdio.verify(out, adk["dcd"]).ok
