@@ -240,12 +240,6 @@ class Writer:
                     f"{self.out}: exists already, and nothing can be added to {layout}; write to "
                     "NAME.zarr, NAME.h5md or NAME.segments, or choose another name"
                 )
-        for other in _unclosed:
-            if other._error is None and other.out.absolute() == self.out.absolute():
-                raise OutputError(
-                    f"{self.out}: another writer of this program has it; close that one first, or "
-                    "choose another name"
-                )
         for one in self.places():
             if not (append or force):
                 raise OutputError(

@@ -115,6 +115,7 @@ def runs_text(runs: Sequence[Sequence[int]], max_runs: int | None = None) -> str
 
 def number_text(value: float) -> str:
     """Return a number, such as a time, to the digits of float32: ``1000002.5``, not ``1e+06``."""
+    value = float(value)  # NumPy's warns of infinite ones
     for n_digits in (6, 9, 12):
         text = f"{value:.{n_digits}g}"
         if "e+" not in text and abs(float(text) - value) <= TIME_ROUNDING * abs(value):

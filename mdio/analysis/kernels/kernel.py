@@ -38,7 +38,14 @@ USUAL_ADDRESS = "mykernels:end_to_end"
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A kernel prepared for its system, as it is sent to the workers."""
+    """A kernel prepared for its system, as it is sent to the workers.
+
+    Examples
+    --------
+    >>> import mdio
+    >>> mdio.Prepared(len, atoms=[2, 0]).atoms.tolist()
+    [2, 0]
+    """
 
     function: BlockFunction
     """Called with blocks of just `atoms`; pickles."""
@@ -76,7 +83,18 @@ class Prepared:
 
 
 class Kernel(ABC):
-    """A computation: its parameters, without any data of the trajectory."""
+    """A computation: its parameters, without any data of the trajectory.
+
+    Examples
+    --------
+    >>> import mdio
+    >>> from MDAnalysisTests.datafiles import DCD
+    >>> class FirstX(mdio.Kernel):
+    ...     def prepare(self, system):
+    ...         return mdio.Prepared(lambda block: block.positions[:, 0, 0], atoms=[0])
+    >>> mdio.analyze(DCD, kernel=FirstX()).values.shape
+    (98,)
+    """
 
     fields: tuple[str, ...] = ("positions",)
     """Per-atom arrays that it reads."""
@@ -134,6 +152,14 @@ class UserKernel(Kernel):
     fields
         Which per-atom arrays the block has, where the trajectory has them: ``"velocities"``, or
         several. The others are None.
+
+    Examples
+    --------
+    >>> import mdio
+    >>> from MDAnalysisTests.datafiles import TRR
+    >>> speeds = mdio.UserKernel(lambda block: block.velocities[:, 0], fields="velocities")
+    >>> mdio.analyze(TRR, kernel=speeds).values.shape
+    (10, 3)
     """
 
     function: BlockFunction
