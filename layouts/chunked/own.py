@@ -180,9 +180,7 @@ class OwnOutput(ABC, Generic[Array]):
         block.box[out_rows] = box[rows]
         if atoms is not None and not atoms.size:
             return
-        group = self.group
-        if atoms is not None:
-            group, atoms = self.stored_group(atoms)
+        group, atoms = self.stored_group(atoms)
         for field, out in block.present().items():
             array = self.arrays.get((group, field))
             if array is None:

@@ -20,7 +20,6 @@ import numpy as np
 
 from mdio.core.errors import SourceError
 from mdio.core.units import KCAL_TO_KJ
-from mdio.core.words import number_text
 from mdio.layouts.base import STEPS_KNOWN, TIMES_MADE_UP
 
 BOHR = 0.529177210903
@@ -213,11 +212,7 @@ def made_up(
     """
     if times is not None:
         dt = options.get("dt")
-        spacing = (
-            "1 ps apart without --timestep"
-            if dt is None
-            else f"{number_text(dt)} ps apart, as asked"
-        )
+        spacing = "1 ps apart without --timestep" if dt is None else f"{dt:g} ps apart, as asked"
         begin = STEPS_KNOWN if stepped else TIMES_MADE_UP
         yield f"{begin}, since {kind} holds none: {times} are {spacing}"
     if lengths:

@@ -476,7 +476,7 @@ class DCDLayout(NativeLayout):
     def _made_up(self) -> tuple[str, ...]:
         dt_ps = self.options.get("dt")
         if dt_ps is not None:
-            return (f"frames are {number_text(dt_ps)} ps apart, as asked",)
+            return (f"frames are {dt_ps:g} ps apart, as asked",)
         if self._header.is_of_lammps:
             return (
                 "LAMMPS wrote it, and does not say in which unit times are: assumed to be fs (its "

@@ -184,7 +184,8 @@ class _Joiner:
         if earlier.time_last_ps < begin - slack:
             return
         texts = " and ".join(
-            f"{info.path} ({info.time_first_ps:g} to {info.time_last_ps:g} {self.unit})"
+            f"{info.path} ({number_text(info.time_first_ps)} to "
+            f"{number_text(info.time_last_ps)} {self.unit})"
             for info in (earlier, later)
         )
         if self.overlap == "error":
@@ -194,12 +195,16 @@ class _Joiner:
             )
         if self.overlap is not None:
             return
-        step, next_step = self.steps_ps.get(number), self.steps_ps.get(following)
-        if step and next_step and not math.isclose(step, next_step, rel_tol=1e-5):
+        step, following_step = self.steps_ps.get(number), self.steps_ps.get(following)
+        if (
+            step is not None
+            and following_step is not None
+            and not math.isclose(step, following_step, rel_tol=1e-5)
+        ):
             raise SourceError(
                 f"{texts} count integration steps of {number_text(step)} and "
-                f"{number_text(next_step)} ps from the beginning of the simulation, so that their "
-                f"times do not show whether they overlap: give --overlap {KEEP_ALL} if each "
+                f"{number_text(following_step)} ps from the beginning of the simulation, so that "
+                f"their times do not show whether they overlap: give --overlap {KEEP_ALL} if each "
                 "continues the one before, or keep-last, keep-first to trust these times"
             )
         if abs(begin - earlier.time_first_ps) <= slack:
@@ -279,10 +284,10 @@ class _Joiner:
         last_ps = self.read(number, stop - 1, stop).time[0]
         keeper_info = self.infos[keeper]
         has_all = last_ps <= keeper_info.time_last_ps + self._slack(last_ps, keeper_info)
-        continuation = f"continues from {keeper_info.time_first_ps:g} {self.unit} on"
+        continuation = f"continues from {number_text(keeper_info.time_first_ps)} {self.unit} on"
         self.notes.append(
-            f"{self.infos[number].path}: {frames_text(start, stop)} ({first_ps:g} to {last_ps:g} "
-            f"{self.unit}) dropped, since {keeper_info.path} "
+            f"{self.infos[number].path}: {frames_text(start, stop)} ({number_text(first_ps)} to "
+            f"{number_text(last_ps)} {self.unit}) dropped, since {keeper_info.path} "
             f"{'has these times too' if has_all else continuation}"
         )
 
@@ -573,7 +578,7 @@ class _Merger:
 
     def _span(self, mask: NDArray[np.bool_]) -> str:
         keys = self.keys[mask]
-        text = f"{keys[0]:g}" if len(keys) == 1 else f"{keys[0]:g} to {keys[-1]:g}"
+        text = " to ".join(map(number_text, dict.fromkeys((keys[0], keys[-1]))))
         return f"at {text} {self.unit}" if self.unit == "ps" else f"at step {text}"
 
     def _count(self, mask: NDArray[np.bool_]) -> str:

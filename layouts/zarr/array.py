@@ -267,7 +267,7 @@ class Checksums:
         """Return those of `n_pieces` from `first` on, in frames ``start:stop`` of a column."""
         assert self._pieces is not None
         rows = self._pieces.rows(start, stop)
-        if n_pieces == self._n_pieces:
+        if n_pieces == self._n_pieces:  # as of whole frames: a view takes as long as finding them
             return rows
         first += column * self._pieces_per_row
         return rows[:, first : first + n_pieces]

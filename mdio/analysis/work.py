@@ -281,7 +281,7 @@ class BlockWork:
             raise BlockError(f"{block} failed: it called sys.exit({error.code!r})") from error
         except Exception as error:
             text = error_text(error)
-            if "NoneType" in text and len(frames.present()) < len(FIELDS):
+            if "NoneType" in text and self.prepared.fields == FIELDS[:1]:
                 text += f"; {ASK_FOR_FIELDS}"
             raise BlockError(f"{block} failed: {text}{suffix}") from error
         checked = check_rows(rows, run, function, f"{block}{suffix}")

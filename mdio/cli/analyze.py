@@ -120,8 +120,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     computation = parser.add_argument_group("computation")
     for spelling, (_, text, keywords) in KERNEL_OPTIONS.items():
         add(computation, spelling, text, **keywords)
-    text = "an argument of your own kernel's class, or of mdio's, by name (repeatable); for a "
-    text += "function: fields=velocities"
+    text = "an argument of a kernel's class, or fields=velocities of a function (repeatable)"
     add_settings(computation, text)
     workers = parser.add_argument_group("workers")
     add_workers(workers)

@@ -27,7 +27,7 @@ from mdio.core.words import (
     times_text,
 )
 from mdio.layouts.base import Layout
-from mdio.layouts.manifest import indices_from_runs
+from mdio.layouts.manifest import indices_from_runs, treatments
 from mdio.layouts.striping.file_systems import get_stripe, no_stripes_note
 from mdio.layouts.views.opening import ensemble_members
 from mdio.layouts.views.options import Reading
@@ -65,7 +65,7 @@ def _selection_rows(facts: Mapping[str, Any]) -> dict[str, str]:
         for noun, key in counts.items()
         if source.get(key, facts[key]) != facts[key]
     )
-    made_with = {**source.get("treated", {}), **(source.get("transformed") or {})}
+    made_with = {**(source.get("transformed") or {}), **treatments(source)}
     options = (f"--{k.replace('_', '-')} {v}" for k, v in made_with.items() if v is not None)
     return {"kept": ", ".join(kept), "made with": " ".join(options)}
 

@@ -581,13 +581,8 @@ class CachedSource:
         """Return whether the source is unchanged since `generation` was read, or has grown."""
         if self.uuid is not None:
             return True
-        before = self._current_identity
         with suppress(OSError):
-            now = self._state(self.path.stat())
-            return now["inode"] == before["inode"] and (
-                now["nbytes"] > before["nbytes"]
-                or all(now[name] == before[name] for name in ("nbytes", "mtime_ns"))
-            )
+            return _is_same_file(self._current_identity, self.path.stat())
         return False
 
     def name(self, number: int, stop: int) -> str:
@@ -680,18 +675,20 @@ def cached_trajectories(folder: str | os.PathLike[str]) -> Iterator[dict[str, An
 
 
 def _is_stale(record: Mapping[str, Any]) -> bool:
-    identity = record.get("identity") or {}
+    identity = record.get("identity", {})
     try:
         status = Path(str(record["path"])).stat()
     except (OSError, KeyError):
         return True
-    inode, nbytes = identity.get("inode"), identity.get("nbytes", 0)
-    if inode is None or (status.st_ino == inode and status.st_size > nbytes):  # it may have grown
-        return False
-    return (status.st_ino, status.st_size, status.st_mtime_ns) != (
-        inode,
-        nbytes,
-        identity.get("mtime_ns"),
+    return "uuid" not in identity and not _is_same_file(identity, status)
+
+
+def _is_same_file(identity: Mapping[str, Any], status: os.stat_result) -> bool:
+    """Return whether a file is the one that had this identity, which may have grown."""
+    nbytes = identity.get("nbytes", 0)
+    return status.st_ino == identity.get("inode") and (
+        status.st_size > nbytes
+        or (status.st_size, status.st_mtime_ns) == (nbytes, identity.get("mtime_ns"))
     )
 
 

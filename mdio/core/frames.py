@@ -29,7 +29,7 @@ ELEMENTS = {"positions": "position", "velocities": "velocity", "forces": "force"
 """What H5MD calls each of `FIELDS`."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True)
 class FrameBlock:
     """A run of frames, in MDAnalysis' units.
 
@@ -94,15 +94,10 @@ class FrameBlock:
             for name in names
         )
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         extras = [name for name in ("velocities", "forces") if getattr(self, name) is not None]
-        times = (
-            f", {number_text(self.time[0])} to {number_text(self.time[-1])} ps"
-            if self.n_frames
-            else ""
-        )
+        first, last = map(number_text, self.time[[0, -1]]) if self.n_frames else ("", "")
+        times = f", {first} to {last} ps" if first else ""
         size = f"{plural(self.n_frames, 'frame')} of {plural(self.n_atoms, 'atom')}"
         return f"<FrameBlock: {size}{times}{''.join(', ' + name for name in extras)}>"
 

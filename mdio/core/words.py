@@ -133,9 +133,8 @@ def times_text(n_frames: int, first: float, last: float, dt: float) -> str:
         return f"{number_text(first)} ps, all frames"
     shown = round(dt, 4) if dt >= 0.001 else dt  # times that were rounded to float32
     is_even = abs(first + steps * dt - last) <= 0.5 * abs(dt)
-    return f"{number_text(first)} to {number_text(last)} ps" + (
-        f", every {number_text(shown)} ps" if is_even else ""
-    )
+    every = f", every {number_text(shown)} ps" if is_even else ""
+    return f"{number_text(first)} to {number_text(last)} ps{every}"
 
 
 def box_text(box: Sequence[float] | None) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mdio.core.errors import BlockError, MissingExtraError, PlanError
-from mdio.parallel.executors import Executor, available_cores, item_error
+from mdio.parallel.executors import Executor, checked_count, item_error
 
 CLOCKS_S = 600.0
 """How much the clocks of client and workers may differ."""
@@ -119,11 +119,9 @@ class DaskExecutor(Executor):
             raise PlanError("give DaskExecutor a client or a number of workers, not both")
         if client is not None and client.asynchronous:
             raise PlanError("DaskExecutor needs a client made with asynchronous=False")
-        if n_workers is not None and not (hasattr(n_workers, "__index__") and n_workers >= 1):
-            raise PlanError(f"{n_workers!r} dask workers asked for; give a number of 1 or more")
         self._client = client
         self._owns_client = client is None
-        self._n_wanted = n_workers or available_cores()
+        self._n_wanted = checked_count(n_workers, "dask workers asked for")
         self._places: Sequence[Sequence[str]] = ()
 
     def place(self, workers: Sequence[Sequence[str]]) -> None:

@@ -32,6 +32,17 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def checked_count(n_workers: Any, what: str) -> int:
+    """Return a number of workers, by default that of the cores; raises PlanError: it is none.
+
+    `what`: they are, for the message.
+    """
+    count = available_cores() if n_workers is None else n_workers
+    if not hasattr(count, "__index__") or count < 1:
+        raise PlanError(f"{count!r} {what}; give a number of 1 or more")
+    return int(count)
+
+
 def item_error(label: str, cause: BaseException) -> MdioError:
     """Return the error to raise when the item called `label` failed with `cause`.
 
@@ -285,10 +296,7 @@ class Processes(Executor):
     shares_files = takes_at_once = True
 
     def __init__(self, n_workers: int | None = None) -> None:
-        count = available_cores() if n_workers is None else n_workers
-        if not hasattr(count, "__index__") or count < 1:
-            raise PlanError(f"{count!r} worker processes; give a number of 1 or more")
-        self._n_workers = int(count)
+        self._n_workers = checked_count(n_workers, "worker processes")
         self._pools: set[WorkerPool] = set()
 
     @property

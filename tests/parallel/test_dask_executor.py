@@ -150,6 +150,8 @@ def test_arguments(client, monkeypatch):
         DaskExecutor(client, 3)
     with pytest.raises(PlanError, match="0 dask workers"):
         DaskExecutor(n_workers=0)
+    with pytest.raises(PlanError, match="'2' dask workers"):
+        DaskExecutor(n_workers="2")
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(MissingExtraError, match="pip install"):
         DaskExecutor()

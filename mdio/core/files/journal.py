@@ -270,14 +270,12 @@ class Unfinished:
         Other ranks still add to trajectories of an ensemble.
         """
         least = "at least " if MEMBERS in self.values else ""
+        resume, over, joined = "--resume", "--force", "or"
         if replaces:
-            return (
-                f"{least}{self.text}: use --force --resume to continue, --force alone to start "
-                "over (force=True, resume=True in Python)"
-            )
+            resume, over, joined = "--force --resume", "--force alone", "and"
         return (
-            f"{least}{self.text}: use --resume to continue, --force to start over (resume=True or "
-            "force=True in Python)"
+            f"{least}{self.text}: use {resume} to continue, {over} to start over (resume=True "
+            f"{joined} force=True in Python)"
         )
 
     def compare(self, goal: Path, identity: Mapping[str, Any]) -> None:

@@ -169,6 +169,9 @@ def speeds(block):
 def test_a_function_is_told_how_to_get_velocities(adk):
     with pytest.raises(BlockError, match=r"NoneType.*None unless they are asked for.*fields="):
         mdio.analyze(adk["xtc"], kernel=speeds)
+    with pytest.raises(BlockError, match="NoneType") as caught:  # they were; it has none
+        mdio.analyze(adk["xtc"], kernel=UserKernel(speeds, fields="velocities"))
+    assert "asked for" not in str(caught.value)
 
 
 def test_names_that_do_not_fit_are_noted(adk):

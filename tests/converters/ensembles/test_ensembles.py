@@ -285,6 +285,8 @@ def test_what_does_not_go(folder, tmp_path):
         mdio.convert_ensemble({"a": DCD}, whole)
     with pytest.raises(PlanError, match="cannot be called 'a/b'"):
         mdio.convert_ensemble({"a/b": DCD}, tmp_path / "o.zarr")
+    with pytest.raises(PlanError, match="cannot be called 5"):
+        mdio.convert_ensemble({5: DCD}, tmp_path / "o.zarr")
     with pytest.raises(PlanError, match="name the output NAME"):
         mdio.convert_ensemble({"a": DCD}, tmp_path / "o.segments")
     with pytest.raises(SourceError, match="b: 47681 atoms, but a has 3341"):

@@ -230,6 +230,8 @@ def test_looking(tmp_path, trajectory, data, monkeypatch):
     assert not next(cached_trajectories(tmp_path / "c"))["is_stale"]
     trajectory.write_bytes(trajectory.read_bytes()[:-5])
     assert next(cached_trajectories(tmp_path / "c"))["is_stale"]
+    trajectory.unlink()
+    assert next(cached_trajectories(tmp_path / "c"))["is_stale"]
     path = one.units_folder / f"{one.name(1, 1)}.unit"
     path.write_bytes(path.read_bytes()[:-1] + b"\0")
     bad = [where for where, problem in verify_units(tmp_path / "c") if problem is not None]

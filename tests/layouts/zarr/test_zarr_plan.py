@@ -47,6 +47,8 @@ def test_the_plan_knows_the_bytes_but_for_metadata(tmp_path):
     [
         ({"compression": "bzip2"}, r"zstd\[:LEVEL\], lz4\[:LEVEL\], gzip\[:LEVEL\]"),
         ({"compression": "zstd:99"}, "level of zstd must be 1 to 22"),
+        ({"compression": "fast:3"}, "fast has no levels; leave out :3"),
+        ({"compression": "rigid:2", "precision": 0.01}, "rigid has no levels; leave out :2"),
         ({"compression": "lz4:x"}, "level of lz4 must be 1 to 9"),
         ({"compression": "gzip", "precision": 0.01}, "with --precision has zstd"),
         ({"precision": 0.0}, "positive"),
