@@ -64,14 +64,17 @@ void count(Kind kind, const uint8_t* const symbols[STREAMS], const uint8_t* cons
 }
 
 void set_frequencies(Class& c, const uint32_t* counts) {
-    std::vector<std::array<uint32_t, 256>> tables(tables_of(c.kind));
     const size_t size = n_counts(c.kind) / 2, n = size / 256;
-    for (size_t from = 0; from < n; ++from) {
-        auto& table = tables[c.kind < SPHERE ? USES[c.kind][from].first : from];
-        for (size_t s = 0; s < 256; ++s) table[s] += counts[256 * from + s] + counts[size + 256 * from + s];
+    c.frequencies.reserve(tables_of(c.kind));
+    for (uint32_t t = 0; t < tables_of(c.kind); ++t) {
+        std::array<uint32_t, 256> table{};
+        for (size_t from = 0; from < n; ++from) {
+            if ((c.kind < SPHERE ? USES[c.kind][from].first : from) != t) continue;
+            const uint32_t *one = counts + 256 * from, *other = one + size;
+            for (size_t s = 0; s < 256; ++s) table[s] += one[s] + other[s];
+        }
+        c.frequencies.push_back(normalised(table, bits_of(c.kind, t)));
     }
-    for (uint32_t t = 0; t < tables_of(c.kind); ++t)
-        c.frequencies.push_back(normalised(tables[t], bits_of(c.kind, t)));
 }
 
 }  // namespace mdio::rigid

@@ -11,12 +11,13 @@ namespace {
 // How often each symbol is there, if so many low bits are stored as they are.
 using Counts = std::array<uint32_t, 256>;
 Counts counted(const std::vector<int32_t>& numbers, uint32_t bits) {
-    Counts counts{};
-    for (const int32_t v : numbers) {
-        const uint32_t symbol = uint32_t(v >> bits) + uint32_t(MIDDLE);
-        ++counts[symbol > uint32_t(MOST_SYMBOL) ? ESCAPE : symbol];
-    }
-    return counts;
+    Counts counts[2] = {};  // by turns: the same symbol twice does not wait for itself
+    const auto symbol_of = [=](int32_t v) { return std::min(uint32_t(v >> bits) + uint32_t(MIDDLE), ESCAPE); };
+    size_t i = 0;
+    for (; i + 2 <= numbers.size(); i += 2) ++counts[0][symbol_of(numbers[i])], ++counts[1][symbol_of(numbers[i + 1])];
+    if (i < numbers.size()) ++counts[0][symbol_of(numbers[i])];
+    for (size_t s = 0; s < counts[0].size(); ++s) counts[0][s] += counts[1][s];
+    return counts[0];
 }
 // The same with one bit more, where nothing is escaped.
 Counts halved(const Counts& of) {
@@ -83,10 +84,16 @@ uint8_t raw_bits(const std::vector<int32_t>& numbers, double share) {
     const auto n = double(numbers.size());
     double best = 0;
     uint32_t raw = 0;
+    std::array<double, 64> logarithms{};  // of the most common counts: log2 takes long
+    const auto log_of = [&](uint32_t count) {
+        if (count >= logarithms.size()) return std::log2(n / count);
+        double& found = logarithms[count];
+        return found == 0 ? found = std::log2(n / count) : found;
+    };
     const auto cost_of = [&](const Counts& counts, uint32_t bits) {
         double cost = n * bits + 30.0 * counts[ESCAPE];
         for (const uint32_t count : counts)
-            if (count) cost += count * std::log2(n / count) + 6.0 * share;
+            if (count) cost += count * log_of(count) + 6.0 * share;
         return cost;
     };
     Counts counts = counted(numbers, enough);

@@ -16,7 +16,6 @@ uint32_t entry_of(uint32_t frequency, uint32_t before) {
     return frequency | before << 12 | shift << 24;
 }
 uint32_t reciprocal_of(uint32_t frequency) {
-    if (frequency == 0) return 0;  // mostly, and a division takes long
     const uint32_t shift = frequency > 1 ? bits(frequency - 1) : 0;
     return uint32_t((uint64_t(1) << (31 + shift)) / frequency);
 }
@@ -146,18 +145,22 @@ void encode_avx2(Encoding& e, const Stream& s, int64_t lanes, int64_t n) {
 
 }  // namespace
 
-Coder::Coder(const Chunk& chunk) : chunk_(chunk) {
-    for (const Class& c : chunk.classes) {
-        Tables tables;
-        for (uint32_t t = 0; t < tables_of(c.kind); ++t) {
+Coder::Coder(const Chunk& chunk) : chunk_(chunk), tables_(chunk.classes.size()) {
+    for (size_t number = 0; number < tables_.size(); ++number) {
+        const Class& c = chunk.classes[number];
+        Tables& tables = tables_[number];
+        tables.entries.resize(256 * c.frequencies.size());
+        tables.reciprocals.resize(256 * c.frequencies.size());
+        for (size_t t = 0; t < c.frequencies.size(); ++t) {
             uint32_t sum = 0;
-            for (const uint32_t frequency : c.frequencies[t]) {
-                tables.entries.push_back(entry_of(frequency, sum));
-                tables.reciprocals.push_back(reciprocal_of(frequency));
+            for (size_t s = 0; s < 256; ++s) {
+                const uint32_t frequency = c.frequencies[t][s];
+                if (frequency == 0) continue;  // mostly, and it is asked for by nobody
+                tables.entries[256 * t + s] = entry_of(frequency, sum);
+                if (!has_avx2()) tables.reciprocals[256 * t + s] = reciprocal_of(frequency);
                 sum += frequency;
             }
         }
-        tables_.push_back(std::move(tables));
     }
 }
 
