@@ -36,42 +36,45 @@ void put(std::string& to, uint32_t value, int n) {
     for (int i = 0; i < n; ++i) to += char(value >> (8 * i) & 255);
 }
 
-void put_small(std::string& to, uint32_t value) {
-    if (value < 128) return put(to, value, 1);
-    put(to, (value & 127) | 128, 1);
-    put(to, value >> 7, 1);
-}
-
 void put_frequencies(std::string& to, const Frequencies& all) {
     uint32_t first = 0, last = 254;
     while (first < last && all[first] == 0) ++first;
     while (last > first && all[last] == 0) --last;
     put(to, first, 1);
     put(to, last, 1);
-    for (uint32_t s = first; s <= last; ++s) put_small(to, all[s]);
-    put_small(to, all[ESCAPE]);
+    char bytes[2 * 256], *end = bytes;
+    const auto put_small = [&](uint32_t value) {
+        if (value >= 128) *end++ = char(value & 127) | char(128), value >>= 7;
+        *end++ = char(value);
+    };
+    for (uint32_t s = first; s <= last; ++s) put_small(all[s]);
+    put_small(all[ESCAPE]);
+    to.append(bytes, size_t(end - bytes));
 }
 
 Frequencies frequencies_of(Reader& from, uint32_t bits) {
     const uint32_t first = from.byte(), last = from.byte();
     if (first > last || last >= ESCAPE) fail("symbols of a chunk are out of range");
     Frequencies all{};
-    for (uint32_t s = first; s <= last; ++s) all[s] = from.small();
-    all[ESCAPE] = from.small();
     uint32_t sum = 0;
-    for (const uint32_t n : all) {
+    const auto take = [&](uint32_t s) {
+        const uint32_t n = all[s] = from.small();
         if (n >= 1u << 12) fail("the frequency of a symbol is out of range");
         sum += n;
-    }
+    };
+    for (uint32_t s = first; s <= last; ++s) take(s);
+    take(ESCAPE);
     if (sum != 1u << bits) fail("the frequencies of symbols do not sum up");
     return all;
 }
 
-// Frequencies that sum up to 1 << bits.
+// Frequencies that sum up to 1 << bits. Four entries at a time: up to three are written behind the last.
+constexpr uint32_t BEHIND = 3;
 uint32_t* put_table(uint32_t* to, const Frequencies& frequencies) {
     for (uint32_t s = 0; s < 256; ++s) {
         const uint32_t n = frequencies[s], entry = s | n << 8;
-        for (uint32_t i = 0; i < n; ++i) to[i] = entry | i << 20;
+        for (uint32_t i = 0; i < n; i += 4)
+            for (uint32_t k = 0; k < 4; ++k) to[i + k] = entry | (i + k) << 20;
         to += n;
     }
     return to;
@@ -95,7 +98,8 @@ Class class_of(Reader& from) {
         c.widths[size_t(axis)] = uint8_t(from.byte());
         if (c.widths[size_t(axis)] > 32) fail("vectors of the first frame have too many bits");
     }
-    size_t size = 0;
+    size_t size = BEHIND;
+    c.frequencies.reserve(tables_of(c.kind));
     for (uint32_t t = 0; t < tables_of(c.kind); ++t) {
         c.frequencies.push_back(frequencies_of(from, bits_of(c.kind, t)));
         size += size_t(1) << bits_of(c.kind, t);
@@ -207,12 +211,11 @@ void Chunk::sort() {
     }
     for (int64_t i = 0; i < std::min<int64_t>(n_atoms, 256); ++i)
         if (atoms.backs[size_t(i)] > i) fail("an atom's parent is before the first");
-    for (size_t i = 0; i < size_t(n_atoms); ++i) slots[i] = next[atoms.classes[i]]++;
     for (int64_t i = 0; i < n_atoms; ++i) {
         const auto at = size_t(i);
+        const int32_t slot = slots[at] = next[atoms.classes[at]]++;
         if (is_plain[atoms.classes[at]]) continue;
         const Class& c = classes[atoms.classes[at]];
-        const int32_t slot = slots[at];
         if (c.shift != NO_LENGTHS) {
             const uint64_t length = (c.length & 0xFFFF) + (uint64_t(atoms.lengths[at]) << c.shift);
             squares[size_t(slot)] = float(length * length / 256);
@@ -264,20 +267,25 @@ int64_t Chunk::raw_nbytes(bool is_key) const {
 
 Frequencies normalised(const std::array<uint32_t, 256>& counts, uint32_t bits) {
     const uint32_t whole = 1u << bits;
+    uint32_t first = 0, end = 256;  // of all that there are
+    while (first < 255 && counts[first] == 0) ++first;
+    while (end > first + 1 && counts[end - 1] == 0) --end;
     uint64_t total = 0;
-    for (const uint32_t n : counts) total += n;
+    for (uint32_t s = first; s < end; ++s) total += counts[s];
     Frequencies all{};
     uint32_t sum = 0;
-    for (uint32_t s = 0; s < 256; ++s) {
-        if (counts[s]) all[s] = uint32_t(std::max<uint64_t>(1, (counts[s] * uint64_t(whole) + total / 2) / total));
+    for (uint32_t s = first; s < end; ++s) {
+        if (counts[s] == 0) continue;
+        all[s] = uint32_t(std::max<uint64_t>(1, (counts[s] * uint64_t(whole) + total / 2) / total));
         sum += all[s];
     }
     if (all[ESCAPE] == 0) ++all[ESCAPE], ++sum;
     // What is too much or too little goes to or comes from where it costs least.
     while (sum != whole) {
         uint32_t most = 0;
-        for (uint32_t s = 1; s < 256; ++s)
+        for (uint32_t s = first; s < end; ++s)
             if (all[s] > all[most]) most = s;
+        if (all[ESCAPE] > all[most]) most = ESCAPE;
         if (sum > whole) {
             const uint32_t less = std::min(sum - whole, std::max(all[most] / 16, 1u));
             all[most] -= less, sum -= less;
