@@ -280,13 +280,14 @@ void decode(const mdio_rigid& from, const Code& code, const Output& out, const m
     const Frames frames = frames_of(chunk, from.data, from.nbytes, from.n_frames);
     Room* rooms[AT_ONCE] = {&kept.of[0], &kept.of[1]};
     for (Room* room : rooms) room->vectors.fit(chunk.n_slots());
-    const Needs needs(chunk, atoms, out.n_atoms);
+    const int64_t begin = chunk.is_temporal ? chunk.key_before(first) : first;
+    const Needs needs(chunk, atoms, out.n_atoms, begin < first);
     Writer writer(chunk, needs.is_sparse() ? 0 : needs.n_atoms);
     std::vector<char> whole[AT_ONCE];  // frames of which some atoms are asked for
     if (atoms && !needs.is_sparse())
         for (auto& room : whole) room.resize(size_t(12 * needs.n_atoms));
     int n = 0;
-    for (int64_t f = chunk.is_temporal ? chunk.key_before(first) : first; f < last; f += n) {
+    for (int64_t f = begin; f < last; f += n) {
         const bool is_asked = f >= first;
         int64_t end = std::min(f + AT_ONCE, is_asked ? last : first);
         if (chunk.key_every) end = std::min(end, chunk.key_before(f) + chunk.key_every);

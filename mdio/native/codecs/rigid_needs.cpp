@@ -25,8 +25,9 @@ void complete(const Chunk& chunk, const std::vector<int64_t>& unit_of_slot, std:
 
 }  // namespace
 
-Needs::Needs(const Chunk& chunk, const int64_t* atoms, int64_t n)
+Needs::Needs(const Chunk& chunk, const int64_t* atoms, int64_t n, bool carries)
     : n_atoms(atoms ? 0 : chunk.n_atoms), units(chunk.units.size(), atoms == nullptr) {
+    if (!atoms && !carries) return;
     std::vector<int64_t> unit_of_slot(size_t(chunk.n_slots() / GROUP));  // of each GROUP of them
     for (size_t u = 0; u < chunk.units.size(); ++u) {
         const Unit& unit = chunk.units[u];
@@ -56,7 +57,8 @@ Needs::Needs(const Chunk& chunk, const int64_t* atoms, int64_t n)
             rows_.resize(3 * (steps_.size() + 1));
         }
     }
-    complete(chunk, unit_of_slot, units);
+    if (atoms) complete(chunk, unit_of_slot, units);
+    if (!carries) return;
     carried.resize(units.size());
     for (size_t u = 0; u < units.size(); ++u)
         carried[u] = units[u] && is_temporal(chunk.classes[chunk.units[u].of_class].kind);

@@ -15,8 +15,8 @@ class Needs {
     int64_t n_atoms = 0;               // up to the last of them
     std::vector<bool> units, carried;  // in frames that are asked for, and in those before them
 
-    // `atoms`: null for all.
-    Needs(const Chunk& chunk, const int64_t* atoms, int64_t n);
+    // `atoms`: null for all. `carries`: whether frames before those that are asked for are decoded.
+    Needs(const Chunk& chunk, const int64_t* atoms, int64_t n, bool carries);
     // Whether few atoms are added up one by one.
     bool is_sparse() const { return !steps_.empty(); }
 

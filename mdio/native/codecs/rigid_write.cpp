@@ -67,6 +67,9 @@ Writer::Writer(const Chunk& chunk, int64_t n_atoms) : chunk_(chunk), n_atoms_(n_
         rows_.resize(size_t(3 * n_atoms + 3));
         return;
     }
+    uint8_t most_back = 0;
+    for (size_t i = 0; i < size_t(n_atoms); ++i) most_back = std::max(most_back, chunk.atoms.backs[i]);
+    most_back_ = most_back;
     places_.resize(size_t(n_atoms));
     counts_.resize(size_t((n_atoms + RUN - 1) / RUN) * n_classes);
     vectors_.resize(size_t(ROW * (RUN + 4 * int64_t(n_classes) + 1)));
@@ -96,7 +99,8 @@ void Writer::write_avx2(const Vectors* const frames[AT_ONCE], const Code& given,
     const size_t n_classes = chunk_.classes.size();
     int32_t* vectors = vectors_.data();
     while (reinterpret_cast<uintptr_t>(vectors) % 32) ++vectors;
-    alignas(32) int32_t rows[ROW * (BEFORE + RUN)] = {};
+    alignas(32) int32_t rows[ROW * (BEFORE + RUN)];
+    std::fill_n(rows, ROW, 0);  // no parent lies before the first atom
     char made[AT_ONCE][12 * RUN + 4];
     std::vector<int64_t> next;  // of each class: slots
     for (const Class& c : chunk_.classes) next.push_back(c.begin);
@@ -128,7 +132,8 @@ void Writer::write_avx2(const Vectors* const frames[AT_ONCE], const Code& given,
         }
         for (int k = 0; is_last && k < AT_ONCE; ++k)
             if (to[k]) std::memcpy(to[k] + 12 * begin, made[k], size_t(12 * n));
-        if (!is_last) std::memcpy(rows + ROW, rows + ROW * (RUN + 1), size_t(4 * ROW * (BEFORE - 1)));
+        const int64_t kept = BEFORE - most_back_;
+        if (!is_last) std::memcpy(rows + ROW * kept, rows + ROW * (kept + RUN), size_t(4 * ROW * most_back_));
     }
 }
 #endif

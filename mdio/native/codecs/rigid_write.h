@@ -22,7 +22,7 @@ class Writer {
     void write_avx2(const Vectors* const frames[AT_ONCE], const Code& code, char* const to[AT_ONCE]);
 
     const Chunk& chunk_;
-    int64_t n_atoms_;
+    int64_t n_atoms_, most_back_ = 0;  // atoms that a parent is before
     // Of runs of atoms: how many are of each class, and the place of each atom's vector among those
     // of its run, which are sorted by classes that begin at multiples of 4.
     std::vector<uint16_t> counts_, places_;
