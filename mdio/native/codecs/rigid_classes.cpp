@@ -152,12 +152,11 @@ bool alike(const Best& best, size_t n_atoms, int kind) {
     for (size_t i = 0; i < n_atoms; i += 1 + n_atoms / MANY)
         if (best.kind[i] == kind && !best.rigid[i]) sizes.push_back(best.size[i]);
     if (sizes.empty()) return true;
-    const auto quartile = [&](size_t n) {
-        const auto at = sizes.begin() + int64_t(sizes.size() * n / 4);
-        std::nth_element(sizes.begin(), at, sizes.end());
-        return *at;
-    };
-    return quartile(3) - quartile(1) < ALIKE;
+    const auto quarter = [&](size_t n) { return sizes.begin() + int64_t(sizes.size() * n / 4); };
+    std::nth_element(sizes.begin(), quarter(3), sizes.end());
+    const float third = *quarter(3);
+    std::nth_element(sizes.begin(), quarter(1), quarter(3));  // the others are no smaller
+    return third - *quarter(1) < ALIKE;
 }
 
 int rounded(float x) { return int(x + 1000.5f) - 1000; }  // of logarithms: std::floor is a call

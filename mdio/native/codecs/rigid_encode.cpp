@@ -119,7 +119,8 @@ class Encoder {
     }
 
     void choose_raw_bits() {
-        std::vector<std::array<std::vector<int32_t>, STREAMS>> seen(chunk_.classes.size());
+        // Of each class, the numbers of streams that share their symbols, and so these bits; of SWING, two kinds.
+        std::vector<std::array<std::vector<int32_t>, 2>> seen(chunk_.classes.size());
         uint8_t contexts[RAW_ATOMS + GROUP];  // which nobody asks for
         uint8_t* const nowhere[STREAMS] = {contexts, contexts, contexts};
         const Pairs& pairs = memory_.rows.pairs();
@@ -132,24 +133,26 @@ class Encoder {
                 for (int64_t begin = 0; begin < one.n; begin += raw_step(one)) {
                     const int64_t n = std::min(RAW_ATOMS, one.n - begin);
                     tell(one, begin, n, nowhere);
-                    for (size_t s = 0; s < STREAMS; ++s)
-                        for (int64_t i = 0; i < n; ++i)
-                            if (!numbers_.bad[i]) seen[c][s].push_back(numbers_.of[s][i]);
+                    const bool all = !std::memchr(numbers_.bad, 1, size_t(n));
+                    for (size_t s = 0; s < STREAMS; ++s) {
+                        if (one.kind == CIRCLE ? s != 1 : one.kind == SPHERE && s == 2) continue;
+                        auto& to = seen[c][one.kind == SWING && s == 2];
+                        const int32_t* from = numbers_.of[s];
+                        if (all) to.insert(to.end(), from, from + n);
+                        for (int64_t i = 0; !all && i < n; ++i)
+                            if (!numbers_.bad[i]) to.push_back(from[i]);
+                    }
                 }
             }
         }
         const double of_frames = double(n_pairs) / double(n_frames_);
         for (size_t c = 0; c < seen.size(); ++c) {
             Class& one = chunk_.classes[c];
-            auto& [a, b, d] = seen[c];
             const double share = of_frames * double(RAW_ATOMS) / double(raw_step(one));
-            // Streams that share their symbols share these.
-            if (one.kind != CIRCLE) a.insert(a.end(), b.begin(), b.end());
-            if (one.kind < SWING) a.insert(a.end(), d.begin(), d.end());
-            const uint8_t bits = raw_bits(one.kind == CIRCLE ? b : a, share);
+            const uint8_t bits = raw_bits(seen[c][0], share);
             if (one.kind == CIRCLE) one.raw = {0, bits, 0};
             if (one.kind == SPHERE) one.raw = {bits, bits, 0};
-            if (one.kind == SWING) one.raw = {bits, bits, raw_bits(d, share)};
+            if (one.kind == SWING) one.raw = {bits, bits, raw_bits(seen[c][1], share)};
             if (one.kind < SWING) one.raw = {bits, bits, bits};
         }
     }
