@@ -136,8 +136,7 @@ MDIO_INLINE __m256i eight_at(const uint32_t* entries, __m128i symbols) {
     return _mm256_set_m128i(four_entries(entries, high), four_entries(entries, low));
 }
 #endif
-// One lane at a time; 32 lanes, with AVX-512.
-void encode_some(Encoding& e, const Stream& s, int64_t lanes, int64_t begin, int64_t end);
+// 32 lanes, with AVX-512.
 void encode_wide(Encoding& e, const Stream& s, int64_t lanes, int64_t n);
 
 class Coder {

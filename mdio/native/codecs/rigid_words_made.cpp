@@ -20,11 +20,10 @@ uint32_t reciprocal_of(uint32_t frequency) {
     return uint32_t((uint64_t(1) << (31 + shift)) / frequency);
 }
 
-}  // namespace
-
-void encode_some(Encoding& e, const Stream& s, int64_t lanes, int64_t begin, int64_t end) {
+// One lane at a time.
+void encode_plain(Encoding& e, const Stream& s, int64_t lanes, int64_t n) {
     uint8_t* to = e.to;
-    for (int64_t i = end; i-- > begin;) {
+    for (int64_t i = n; i-- > 0;) {
         const uint32_t at = 256u * s.contexts[i] + s.symbols[i], entry = s.entries[at];
         const uint32_t frequency = entry & 0xFFF;
         uint32_t x = e.states[i & (lanes - 1)];
@@ -39,10 +38,6 @@ void encode_some(Encoding& e, const Stream& s, int64_t lanes, int64_t begin, int
     }
     e.to = to;
 }
-
-namespace {
-
-void encode_plain(Encoding& e, const Stream& s, int64_t lanes, int64_t n) { encode_some(e, s, lanes, 0, n); }
 
 #if MDIO_X86
 
