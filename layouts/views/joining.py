@@ -210,8 +210,10 @@ class _Joiner:
         if abs(begin - earlier.time_first_ps) <= slack:
             raise SourceError(
                 f"{texts} begin at the same time, as replicas do: they are not parts of one "
-                f"trajectory. Convert each by itself, or give --overlap {KEEP_ALL} to join them "
-                "as they are (or keep-last, keep-first to keep the frames of one of them)"
+                "trajectory. Store them as an ensemble with mdio convert --ensemble (in Python: "
+                "mdio.convert_ensemble), convert each by itself, or give --overlap "
+                f"{KEEP_ALL} to join them as they are (or keep-last, keep-first to keep the "
+                "frames of one of them)"
             )
         if later.time_last_ps < earlier.time_last_ps - slack:
             raise SourceError(

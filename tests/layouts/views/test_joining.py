@@ -119,7 +119,7 @@ def test_a_file_that_is_given_twice_is_meant_so(parts):
 @pytest.mark.parametrize("times", [range(4), range(6), [0]])
 def test_replicas_are_no_trajectory(tmp_path, times):
     paths = [write(tmp_path / "r1.xtc", range(4), 0), write(tmp_path / "r2.xtc", times, 1)]
-    with pytest.raises(SourceError, match=r"begin at the same time, as replicas do.*keep-all"):
+    with pytest.raises(SourceError, match=r"as replicas do.*convert --ensemble.*keep-all"):
         mdio.open(paths).info  # noqa: B018
     assert mdio.open(paths, overlap="keep-all").info.n_frames == 4 + len(times)
 
