@@ -226,7 +226,8 @@ def _path_in_ensemble(cls: type[Layout], path: Path, options: dict[str, Any]) ->
         names += ", ..." if len(labels) > MAX_LABELS_SHOWN else ""
         raise PlanError(
             f"{path}: an ensemble of {len(labels)} trajectories ({names}){unknown}; "
-            f"choose one by group={labels[0]!r}, or as {members[labels[0]]}"
+            f"choose one as {members[labels[0]]}, or by group={labels[0]!r} in Python "
+            "(mdio convert --ensemble takes all, to files with {label} in their names)"
         )
     if group:
         options["group"] = group

@@ -274,7 +274,8 @@ def test_what_does_not_go(folder, tmp_path):
     whole = folder / "all.zarr"
     with pytest.raises(PlanError, match=r"an ensemble of 3 trajectories \(replica01, ") as caught:
         mdio.open(whole)
-    assert f"choose one by group='replica01', or as {whole / 'replica01'}" in str(caught.value)
+    for way in (f"as {whole / 'replica01'}", "group='replica01'", "convert --ensemble"):
+        assert way in str(caught.value)
     with pytest.raises(PlanError, match=r"no trajectory 'replica1' \(did you mean 'replica01'"):
         mdio.open(whole, group="replica1")
     with pytest.raises(
