@@ -412,7 +412,7 @@ def _run(words: list[str]) -> int:
     command = next((word for word in words if not word.startswith("-")), None)
     if command in COMMANDS:
         _import_numpy(words)
-    with one_parser_message(words):
+    with one_parser_message(words, alone=command in (*RANK_0_COMMANDS, *ANY_RANK_COMMANDS)):
         try:
             only, show_all = words[0] == command in COMMANDS, "--help-all" in words
             parser = _parser(command, only=only, show_all=show_all)
@@ -430,6 +430,7 @@ def _run(words: list[str]) -> int:
                     command_parser = action.choices[getattr(args, action.dest)]
             hint = hint_for(unknown[0], command_parser)
             command_parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        args.words = words
         if args.command in RANK_0_COMMANDS and launched_ranks() > 1 and launched_rank(words):
             return 0
         uses_mpi = getattr(args, "executor", None) == "mpi" or getattr(args, "mpi", False)
@@ -438,7 +439,7 @@ def _run(words: list[str]) -> int:
                 executor_name(args)
         except PlanError as error:
             print(f"mdio {args.command}: {error}", file=sys.stderr)
-            if launched_rank(words):
+            if launched_rank(words) or launched_ranks() > 1:
                 raise SystemExit(2) from error
             return 2
         is_safe = uses_mpi or args.command in (*RANK_0_COMMANDS, *ANY_RANK_COMMANDS)
