@@ -181,6 +181,24 @@ def test_without_a_source_it_says_what_is_lost(mine, capsys):
         assert layout.read(7, 8).positions.shape == (1, 3000, 3)
 
 
+@pytest.mark.parametrize("missing", [[0], [0, 2]])
+def test_what_is_lost_with_the_first_segment(missing, adk, tmp_path):
+    out = tmp_path / "a.segments"
+    mdio.split(adk["dcd"], out, 4)
+    segments = sorted(out.glob("000/seg-*.dcd"))
+    for number in missing:
+        segments[number].unlink()
+    with mdio.open(out) as layout:
+        runs = [[*layout.boundaries()[n : n + 2].tolist(), 1] for n in missing]
+        assert layout.read(runs[0][1], runs[0][1] + 1).n_frames == 1
+        with pytest.raises(CorruptLayoutError, match="missing"):
+            layout.read(0, 1)
+    result = mdio.repair(out)
+    assert all(segments[n].name in told for n, told in zip(missing, result.bad, strict=True))
+    assert result.lost_frames == {"trajectory": runs}
+    assert len(mdio.verify(out).bad) == len(missing)
+
+
 def test_what_cannot_be_repaired(adk, tmp_path, capsys):
     assert main(["repair", str(adk["dcd"])]) == 1
     assert "not an output of mdio" in capsys.readouterr().err
