@@ -95,7 +95,7 @@ def _difference(
     """
     differing = np.zeros(values.shape, bool)
     if np.array_equal(values, source_values, equal_nan=True):
-        return 0.0, differing.any(axis=tuple(range(1, values.ndim)))
+        return 0.0, _in_frames(differing)
     finite = np.isfinite(values) & np.isfinite(source_values)
     special, source_special = values[~finite], source_values[~finite]
     differing[~finite] = (special != source_special) & ~(
@@ -107,7 +107,12 @@ def _difference(
         slack = np.spacing(np.maximum(np.abs(values[finite]), np.abs(source_values[finite])))
         slack = allowed + slack * (3 if rounded else 1)
     differing[finite] = diff > slack
-    return float(diff.max(initial=0.0)), differing.any(axis=tuple(range(1, values.ndim)))
+    return float(diff.max(initial=0.0)), _in_frames(differing)
+
+
+def _in_frames(differing: Bools) -> Bools:
+    """Return for each frame, (F,) bool, whether any of its values differs."""
+    return np.asarray(differing.any(axis=tuple(range(1, differing.ndim))))
 
 
 def compare_native_columns(
@@ -128,8 +133,8 @@ def compare_native_columns(
     """
     problems: list[Problem] = []
     whole = (block.box[:, :3] > 0).all(axis=1) & (source_block.box[:, :3] > 0).all(axis=1)
-    rounding = {"rtol": BOX_ROUNDING, "atol": BOX_ROUNDING}
-    differing = whole & ~np.isclose(block.box, source_block.box, **rounding).all(axis=1)
+    close = np.isclose(block.box, source_block.box, rtol=BOX_ROUNDING, atol=BOX_ROUNDING)
+    differing = whole & _in_frames(~close)
     if differing.any():
         boxes = block.box[whole].astype(np.float64)
         worst = np.abs(boxes - source_block.box[whole]).max(initial=0.0)
