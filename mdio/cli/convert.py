@@ -281,7 +281,7 @@ def run_conversion(
         elif args.quiet:
             print_notes(args.command, result.plan.notes)
         else:
-            (print_summary or _print_summary)(result)
+            (_print_summary if result.found_complete else print_summary or _print_summary)(result)
             if verified is not None and verified.ok:
                 print(
                     f"  verified: {verified.frames_compared:,} frames compared with the source, "
