@@ -191,8 +191,6 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
         raise PlanError("a --group name is given twice; every group needs its own")
     if args.mpio and executor_name(args) != "mpi":
         raise PlanError("--mpio and --collective are for ranks of MPI; add --mpi")
-    if args.hints and not args.mpio:
-        raise PlanError("--hint is for MPI-IO; add --mpio or --collective")
     *components, (_, stripe_count) = args.progressive or [(-1, args.stripe_count)]
     arguments: dict[str, Any] = arguments_for(declared_fields(*OPTIONS), args) | {
         "groups": dict(args.groups),
