@@ -298,8 +298,9 @@ def _holds_same(job: Job, plan: LayoutPlan, info: TrajectoryInfo) -> bool:
     """
     from mdio.converters.verify import sample, verify
 
+    is_source = os.path.realpath(job.out) in map(os.path.realpath, job.files)
     expected = (plan.layout, plan.n_frames, plan.n_atoms, plan.precision)
-    if (info.layout, info.n_frames, info.n_atoms, info.precision) != expected:
+    if is_source or (info.layout, info.n_frames, info.n_atoms, info.precision) != expected:
         return False
     for name in ("velocities", "forces"):
         if getattr(info, f"has_{name}") != (name in plan.native.fields):

@@ -115,6 +115,8 @@ def test_native_files_are_compared(source, tmp_path, name):
     for other, options in others:
         with pytest.raises(OutputError, match="exists already"):
             mdio.convert(other, out, resume=True, **options)
+    with pytest.raises(OutputError, match="is the source"):
+        mdio.convert(out, out, resume=True)
     assert state(out) == before
 
 
