@@ -113,11 +113,12 @@ class Storage(StorageOptions):
         "do not store the topology, neither in the output nor next to it", "--no-topology", True
     )
     compression: str | None = option(
-        "lossless: none, gzip, in zarr also lz4 and zstd; for the integers of an XTC bitpack "
-        "(fast), rigid (about two thirds of the XTC, slower to read) or rigid-seek (for frames and "
-        "atoms read at random). In h5md these need a filter where other programs read them. auto, "
-        "the default in zarr: for integers rigid where bitpack would need more than 0.9 of the XTC "
-        "or OUT is on a network file system; for floats lz4 on a network file system, else none",
+        "lossless: none, gzip, in zarr also lz4 and zstd; for the integers of an XTC bitpack (the "
+        "fastest), rigid (the smallest: about two thirds of the XTC, slower to read) or rigid-seek "
+        "(rigid for frames and atoms read at random); fast is bitpack, and lz4 for floats. In h5md "
+        "bitpack and rigid need a filter where other programs read them. auto, the default in "
+        "zarr: for integers rigid where bitpack would need more than 0.9 of the XTC or OUT is on a "
+        "network file system; for floats lz4 on a network file system, else none",
         "--compression NAME[:LEVEL]",
         kind="compression",
         named=True,

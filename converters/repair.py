@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -33,10 +34,13 @@ from mdio.layouts.manifest import (
     runs_from_indices,
 )
 from mdio.layouts.registry import open_layout
-from mdio.layouts.units import add_unit_name
+from mdio.layouts.units import CONVERT_AGAIN, add_unit_name
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import NotFinite, OutputMeta
 from mdio.parallel.executors import Executor, pool_or_serial
+
+ADVICE = re.compile(f"[;:,] (put it back, or )?{CONVERT_AGAIN.pattern}")
+"""Advice in messages on damage, with what precedes it."""
 
 
 @dataclass
@@ -130,6 +134,7 @@ def repair(
         planned = _prepare(out, state, against, top, names, chosen)
         planned.run(chosen, force=force, progress=progress)
     result.repaired = True
+    result.bad = [ADVICE.sub("", problem) for problem in result.bad]  # which was followed
     return result
 
 

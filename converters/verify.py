@@ -24,7 +24,7 @@ from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
 from mdio.core.files.fingerprint import contents_of, fingerprint
 from mdio.core.files.store import Paths
 from mdio.core.frames import FrameBlock
-from mdio.core.words import frames_text
+from mdio.core.words import MAX_RUNS, frames_text, runs_text
 from mdio.layouts.base import Layout, container_format
 from mdio.layouts.manifest import has_source_integers
 from mdio.layouts.registry import layout_class, open_layout
@@ -32,6 +32,10 @@ from mdio.layouts.units import UnitFilter, add_repair_hint, add_unit_name
 from mdio.layouts.views.opening import ensemble_members
 from mdio.layouts.views.view import ViewLayout
 from mdio.parallel.executors import Executor, choose_executor
+
+Bools = NDArray[np.bool_]
+Problem = tuple[Bools, str]
+"""Which frames of a block differ, (F,) bool, and in what."""
 
 
 def compare_blocks(
@@ -42,7 +46,7 @@ def compare_blocks(
     tables: bool,
     rounded: Sequence[str],
     rounded_source: bool = False,
-) -> tuple[float, list[str]]:
+) -> tuple[float, list[Problem]]:
     """Return the largest difference of a coordinate (angstrom), and a list of problems.
 
     `block`, `source_block`: the same frames and atoms, of the output and of its source. `allowed`:
@@ -52,28 +56,29 @@ def compare_blocks(
     of a format that rounds to units of its own: then positions and boxes may differ by that.
     """
     largest = 0.0
-    problems = []
+    problems: list[Problem] = []
     for name, array in block.present().items():
         other = getattr(source_block, name)
         if other is None:
-            problems.append(f"the source has no {name}")
+            problems.append((np.ones(block.n_frames, bool), f"the source has no {name}"))
             continue
         tolerance = allowed.get(name, 0.0)
-        worst, excess = _difference(
+        worst, differing = _difference(
             array, other, tolerance, rounded=rounded_source or name in rounded
         )
         if name == "positions":
             largest = worst
-        if excess:
+        if differing.any():
             unit = " angstrom" if name == "positions" else ""
             difference = f" by up to {worst:g}{unit}, {tolerance:g} is allowed"
-            problems.append(f"{name} differ{difference if tolerance or unit else ''}")
+            problems.append((differing, f"{name} differ{difference if tolerance or unit else ''}"))
     for name in ("box", "time", "step") if tables else ():
         array_of_output, other = getattr(block, name), getattr(source_block, name)
         may_round = rounded_source and name == "box"
-        if _difference(array_of_output, other, 0.0, rounded=may_round)[1]:
+        differing = _difference(array_of_output, other, 0.0, rounded=may_round)[1]
+        if differing.any():
             worst = np.abs(array_of_output.astype(np.float64) - other).max(initial=0.0)
-            problems.append(f"{name} differs by up to {worst:g}")
+            problems.append((differing, f"{name} differs by up to {worst:g}"))
     return largest, problems
 
 
@@ -83,21 +88,31 @@ def _difference(
     allowed: float,
     *,
     rounded: bool,
-) -> tuple[float, bool]:
-    """Return the largest difference, and whether any exceeds the allowed one.
+) -> tuple[float, Bools]:
+    """Return the largest difference, and for each frame whether any exceeds the allowed one.
 
     Formats with units of their own may round float32 at every step to these and back.
     """
+    differing = np.zeros(values.shape, bool)
     if np.array_equal(values, source_values, equal_nan=True):
-        return 0.0, False
+        return 0.0, _in_frames(differing)
     finite = np.isfinite(values) & np.isfinite(source_values)
-    same_special = np.array_equal(values[~finite], source_values[~finite], equal_nan=True)
+    special, source_special = values[~finite], source_values[~finite]
+    differing[~finite] = (special != source_special) & ~(
+        np.isnan(special) & np.isnan(source_special)
+    )
     diff = np.abs(values[finite].astype(np.float64) - source_values[finite])
-    if (allowed == 0.0 and not rounded) or not same_special:
-        return float(diff.max(initial=0.0)), True
-    rounding = np.spacing(np.maximum(np.abs(values[finite]), np.abs(source_values[finite])))
-    rounding *= 3 if rounded else 1
-    return float(diff.max(initial=0.0)), bool(np.any(diff > allowed + rounding))
+    slack: Any = 0.0
+    if allowed or rounded:
+        slack = np.spacing(np.maximum(np.abs(values[finite]), np.abs(source_values[finite])))
+        slack = allowed + slack * (3 if rounded else 1)
+    differing[finite] = diff > slack
+    return float(diff.max(initial=0.0)), _in_frames(differing)
+
+
+def _in_frames(differing: Bools) -> Bools:
+    """Return for each frame, (F,) bool, whether any of its values differs."""
+    return np.asarray(differing.any(axis=tuple(range(1, differing.ndim))))
 
 
 def compare_native_columns(
@@ -107,7 +122,7 @@ def compare_native_columns(
     slack_ps: float = 0.0,
     *,
     has_steps: bool,
-) -> list[str]:
+) -> list[Problem]:
     """Return by how much boxes, times, and steps if they are stored, differ beyond rounding.
 
     Native formats keep boxes as float32 vectors, and times as float32; boxes that one of the two
@@ -116,19 +131,22 @@ def compare_native_columns(
     `times`: those that frames should have, ps; None = they are not compared. `slack_ps`: how far
     they may be off besides.
     """
-    problems = []
+    problems: list[Problem] = []
     whole = (block.box[:, :3] > 0).all(axis=1) & (source_block.box[:, :3] > 0).all(axis=1)
-    boxes, source_boxes = block.box[whole], source_block.box[whole]
-    if not np.allclose(boxes, source_boxes, rtol=BOX_ROUNDING, atol=BOX_ROUNDING):
-        worst = np.abs(boxes.astype(np.float64) - source_boxes).max(initial=0.0)
-        problems.append(f"box differs by up to {worst:g}")
+    close = np.isclose(block.box, source_block.box, rtol=BOX_ROUNDING, atol=BOX_ROUNDING)
+    differing = whole & _in_frames(~close)
+    if differing.any():
+        boxes = block.box[whole].astype(np.float64)
+        worst = np.abs(boxes - source_block.box[whole]).max(initial=0.0)
+        problems.append((differing, f"box differs by up to {worst:g}"))
     if times is not None:
         apart = np.abs(block.time - times)
-        rounding = TIME_ROUNDING * np.spacing(np.abs(times).astype(np.float32))
-        if (apart > rounding + slack_ps).any():
-            problems.append(f"time differs by up to {np.nanmax(apart):g}")
-    if has_steps and not np.array_equal(block.step, source_block.step):
-        problems.append(f"step differs by up to {np.abs(block.step - source_block.step).max():g}")
+        differing = apart > TIME_ROUNDING * np.spacing(np.abs(times).astype(np.float32)) + slack_ps
+        if differing.any():
+            problems.append((differing, f"time differs by up to {np.nanmax(apart):g}"))
+    steps_apart = np.abs(block.step - source_block.step)
+    if has_steps and steps_apart.any():
+        problems.append((steps_apart > 0, f"step differs by up to {steps_apart.max():g}"))
     return problems
 
 
@@ -140,6 +158,7 @@ UNRECORDED = (
     "a native file does not record --pbc, --center, --fit or --timestep: if it was made with them, "
     "compare it with a source that was treated alike"
 )
+OUT_OF_DAMAGE = "take the file from its source again, or convert it with --salvage"
 BLOCK_NBYTES = 16 << 20
 """Decoded bytes compared at a time."""
 Item = tuple[int, int, int]
@@ -162,10 +181,14 @@ class VerifyResult:
     units of its own (three units in the last place); None if nothing was compared."""
     bad: list[str] = field(default_factory=list)
     """Problems, one line each."""
+    has_checksums: bool = True
+    """Whether mdio's checksums were there to compare with; not in native files."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
+        """Return plain values, without `has_checksums`."""
+        values = asdict(self)
+        del values["has_checksums"]
+        return values
 
     def add(self, problem: str) -> None:
         """Add a problem."""
@@ -175,6 +198,7 @@ class VerifyResult:
     def merge(self, other: VerifyResult) -> None:
         """Add the result of another worker."""
         self.ok &= other.ok
+        self.has_checksums &= other.has_checksums
         self.chunks_checked += other.chunks_checked
         self.frames_compared += other.frames_compared
         self.max_abs_diff_angstrom = max(self.max_abs_diff_angstrom, other.max_abs_diff_angstrom)
@@ -200,12 +224,18 @@ class Checks:
         self.source = view
         self.block_frames = self.n_blocks = 0
         layout = open_damaged(out)
+        result.has_checksums = layout.manifest is not None
         self.layouts = [layout]
         self.names = [""]
         try:
             self.frame_nbytes = layout.info.frame_nbytes
-            for lost in (*layout.info.lost, *layout.stretches):
+            for lost in layout.info.lost:
                 result.add(str(lost))
+            self.told = set[str]()
+            """Names of units whose damage opening has found."""
+            for stretch in layout.stretches:
+                result.add(f"{stretch}; {OUT_OF_DAMAGE}")
+                self.told.add(frames_text(stretch.frame, stretch.frame + 1))
             # Groups are units of mdio's outputs; in foreign files each is checked by itself.
             for group in layout.info.groups if layout.manifest is None else ():
                 try:
@@ -277,7 +307,7 @@ class Checks:
             lambda unit: unit in units and self.wanted(n_before + unit)
         ):
             result.chunks_checked += 1
-            if problem is not None:
+            if problem is not None and not (number == 0 and name in self.told):
                 damage = CorruptLayoutError(problem)
                 damage = add_repair_hint(layout.path, layout.manifest, damage) or damage
                 result.add(prefix + add_unit_name(name, str(damage)))
@@ -348,9 +378,9 @@ class Checks:
                     own_block, source_block, *clock, has_steps=not native.counts_steps
                 )
             if problems and result.ok and layout.manifest is None:
-                problems[0] += f"; {UNRECORDED}"
-            for problem in problems:
-                result.add(f"{frames_text(start, stop)}: {problem}")
+                problems[0] = problems[0][0], f"{problems[0][1]}; {UNRECORDED}"
+            for differing, problem in problems:
+                result.add(f"{_frames_text(start + np.flatnonzero(differing))}: {problem}")
             result.frames_compared += stop - start
             if self.progress is not None:
                 self.progress(stop - start, own_block.nbytes)
@@ -359,6 +389,15 @@ class Checks:
         """Close all layouts."""
         for opened in (*self.layouts, *([] if self.source is None else [self.source])):
             opened.close()
+
+
+def _frames_text(frames: NDArray[np.int64]) -> str:
+    """Return the numbers of frames, which ascend, in words: ``3 frames (4, 7, 12)``."""
+    parts = np.split(frames, np.flatnonzero(np.diff(frames) != 1) + 1)
+    if len(parts) == 1:
+        return frames_text(frames[0], frames[-1] + 1)
+    runs = [(part[0], part[-1] + 1, 1) for part in parts]
+    return f"{len(frames):,} frames ({runs_text(runs, MAX_RUNS)})"
 
 
 def _n_units(layout: Layout) -> int:

@@ -213,6 +213,10 @@ def check_options(options: ConversionOptions, layout: str, out: Path) -> None:
         )
     if options.storage.pattern is not None and options.storage.pattern not in PATTERNS:
         raise PlanError(f"--for {options.storage.pattern}: give one of {', '.join(PATTERNS)}")
+    if options.running.hints and options.running.mpio is None:
+        raise PlanError(
+            "--hint (hints= in Python) is for MPI-IO; add --mpio or --collective (mpio=)"
+        )
 
 
 def choose(job: Job) -> Conversion:

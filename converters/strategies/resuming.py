@@ -25,6 +25,7 @@ from mdio.core.errors import CorruptLayoutError, OutputError
 from mdio.core.files.fingerprint import fingerprint
 from mdio.core.files.journal import Journal, Record
 from mdio.core.files.turns import TEMPORARY
+from mdio.core.frames import TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.core.topology import Topology
 from mdio.layouts.backend import plan_fields
@@ -236,8 +237,8 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
 
     It is the same if its manifest is the one that the conversion would write (state of all source
     files, frames, atoms, steps, sizes, version), its arrays are cut the same way, and the
-    topologies inside and beside it are equal. Outputs without a manifest never count, nor those
-    that depend on the bonds of a Universe.
+    topologies inside and beside it are equal. Native files have no manifest: their frames are
+    compared. Outputs that depend on the bonds of a Universe never count.
 
     `job`, `plan`: the conversion. `copies`: whether frames are copied as bytes.
     """
@@ -253,10 +254,11 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
                 layout.topology(),
             )
             nbytes = layout.info.nbytes
+            holds_same = manifest is None and _holds_same(job, plan, layout.info)
     except OSError:
         return None
     expected: dict[str, Any] = json.loads(json.dumps(build_manifest(plan, job.meta())))
-    same = (
+    same = holds_same or (
         manifest is not None
         and all(
             manifest.get(key) == value for key, value in expected.items() if key not in NOT_COMPARED
@@ -271,9 +273,8 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
             if key not in BY_WORKERS
         )
         and _bytes(topology) == _bytes(job.topology)
-        and all(file_has(path, data) for path, data in job.beside.items())
     )
-    if not same:
+    if not (same and all(file_has(path, data) for path, data in job.beside.items())):
         return None
     return job.result(
         plan,
@@ -284,6 +285,28 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
         topologies=tuple(map(str, job.beside)),
         found_complete=True,
     )
+
+
+COMPARED_NBYTES = 1 << 30
+"""Decoded bytes of a finished native file that are compared with the source."""
+
+
+def _holds_same(job: Job, plan: LayoutPlan, info: TrajectoryInfo) -> bool:
+    """Return whether a native file holds the frames that a conversion would write.
+
+    Of a large one a sample is compared.
+    """
+    from mdio.converters.verify import sample, verify
+
+    is_source = os.path.realpath(job.out) in map(os.path.realpath, job.files)
+    expected = (plan.layout, plan.n_frames, plan.n_atoms, plan.precision)
+    if is_source or (info.layout, info.n_frames, info.n_atoms, info.precision) != expected:
+        return False
+    for name in ("velocities", "forces"):
+        if getattr(info, f"has_{name}") != (name in plan.native.fields):
+            return False
+    share = min(1.0, COMPARED_NBYTES / (info.frame_nbytes * info.n_frames))
+    return verify(job.out, view=job.view, wanted=sample(share)).ok
 
 
 def _bytes(topology: Topology | None) -> bytes | None:

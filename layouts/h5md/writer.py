@@ -70,6 +70,7 @@ from mdio.layouts.h5md.io import (
 )
 from mdio.layouts.manifest import build_manifest, check_group_names
 from mdio.layouts.plan import (
+    COMPRESSION_NOTE,
     MAX_PADDING,
     ArrayPlan,
     LayoutPlan,
@@ -400,8 +401,8 @@ def _integers(info: TrajectoryInfo, options: WriteOptions) -> dict[str, Any]:
     if get_flavour(options.flavour).to_file and precision is not None:
         source = "asked"  # in other units the last bits are not those of the XTC
     note = (
-        f"other programs read this by HDF5's filter {FILTER}, which comes with mdio's sources "
-        "(packaging/hdf5-filter); --compression gzip is for all programs"
+        f"{COMPRESSION_NOTE}other programs read {name} by HDF5's filter {FILTER}, which comes with "
+        "mdio's sources (packaging/hdf5-filter); --compression gzip is for all programs"
     )
     return {
         "compression": name,

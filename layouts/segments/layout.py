@@ -50,11 +50,11 @@ MAX_EARLY_SPAN = 48
 class SegmentsLayout(Layout):
     """A folder of segments, opened one at a time.
 
-    Its information comes from the manifest and the first segment, so that opening takes as long for
-    ten segments as for ten thousand, and ranks do not all open every file. Open are the segment
-    that was read last and, where later reads were announced, the next ones. Bytes are compared with
-    their checksums as they are read. If another output takes the folder's name meanwhile, opening a
-    further segment raises CorruptLayoutError.
+    Its information comes from the manifest and the first undamaged segment, so that opening takes
+    as long for ten segments as for ten thousand, and ranks do not all open every file. Open are the
+    segment that was read last and, where later reads were announced, the next ones. Bytes are
+    compared with their checksums as they are read. If another output takes the folder's name
+    meanwhile, opening a further segment raises CorruptLayoutError.
     """
 
     name = "segments"
@@ -139,8 +139,8 @@ class SegmentsLayout(Layout):
         return Redirect(self.path, self._manifest).place(file)
 
     def _readable_segment(self) -> Layout:
-        """Return the first segment; without verifying, the first that is undamaged."""
-        for number in range(0 if self.verify else len(self._segments)):
+        """Return the first segment that is undamaged; reading the others raises their errors."""
+        for number in range(len(self._segments)):
             with suppress(CorruptLayoutError):
                 return self._segment(number)
         return self._segment(0)

@@ -46,6 +46,7 @@ from mdio.layouts.codecs.compressors import MEANT, full_option, quantised_from_o
 from mdio.layouts.codecs.quantised import Scratch, decode_chunk, encode_chunk
 from mdio.layouts.manifest import FULL_SYSTEM, build_manifest, check_group_names
 from mdio.layouts.plan import (
+    COMPRESSION_NOTE,
     SEEKING,
     ArrayPlan,
     LayoutPlan,
@@ -415,8 +416,8 @@ def choose_encoding(info: TrajectoryInfo, options: WriteOptions) -> Choice:
         note = f"{note} that the XTC holds"
         return _choose_float_codec(compression, options.file_system, note)
     note = (
-        "positions are the integers that the XTC holds, bit for bit: programs need mdio installed "
-        "to read them; --precision none stores floats for all"
+        f"{COMPRESSION_NOTE}positions are kept exactly, as the integers that the XTC holds, which "
+        "other programs read only where mdio is installed; all read floats (--precision none)"
     )
     return _choose_integer_codec(Choice(info.precision, "xtc", compression, (note,)), options)
 
@@ -454,9 +455,9 @@ def _codec_notes(codec: str, options: WriteOptions) -> tuple[str, ...]:
     share = options.packed.get(FULL_SYSTEM)
     if codec != "bitpack" and share is not None and share.rigid is not None:
         return (
-            f"{codec} is used: a few frames take {share.rigid:.1f} of the XTC's bytes, and "
-            f"{share.bitpack:.1f} with bitpack (--compression fast), which is read in about 1 ns "
-            "an atom and frame in place of 4",
+            f"{COMPRESSION_NOTE}{codec} is used, which is smaller: a few frames take "
+            f"{share.rigid:.1f} of the XTC's bytes; bitpack (--compression fast) takes "
+            f"{share.bitpack:.1f} of them and is decoded four times as fast",
         )
     gain = (
         "about a third fewer bytes, and is read in less time where a process gets less than "
@@ -464,16 +465,17 @@ def _codec_notes(codec: str, options: WriteOptions) -> tuple[str, ...]:
     )
     if codec != "bitpack":
         return (
-            f"{codec} is used: it takes {gain}, as on {_storage_name(options.file_system)}; "
-            "--compression fast is written and decoded faster",
+            f"{COMPRESSION_NOTE}{codec} is used, which is smaller than bitpack: it takes {gain}, "
+            f"as on {_storage_name(options.file_system)}; --compression fast (bitpack) is written "
+            "and decoded faster",
         )
     if options.file_system is None and (share is None or share.rigid is None):
         return ()  # the other codec gains little
     size = "" if share is None else f" (a few frames take {share.bitpack:.1f} of the XTC's bytes)"
     place = "" if options.file_system is None else f" from {_storage_name(options.file_system)}"
     return (
-        f"bitpack is used, the fastest to read{size}; --compression {SMALL_CODEC} takes {gain}"
-        f"{place}",
+        f"{COMPRESSION_NOTE}bitpack is used, the fastest to decode{size}; --compression "
+        f"{SMALL_CODEC} takes {gain}{place}",
     )
 
 
@@ -487,12 +489,13 @@ def _choose_float_codec(compression: str | None, file_system: str | None, *notes
         if is_network(file_system):
             option = full_option(FLOAT_CODEC)
             reason = (
-                f"{FLOAT_CODEC} is used, without loss: on {_storage_name(file_system)} a process "
-                f"seldom gets the {FLOAT_CODEC_PAYS_BELOW} above which decoding takes longer than "
-                "what it saves; --compression none stores bytes as they are"
+                f"{COMPRESSION_NOTE}{FLOAT_CODEC} is used, without loss: on "
+                f"{_storage_name(file_system)} a process seldom gets the {FLOAT_CODEC_PAYS_BELOW} "
+                "above which decoding takes longer than what it saves; --compression none stores "
+                "bytes as they are"
             )
         else:
-            reason = f"not compressed: {file_system} is not a network file system"
+            reason = f"{COMPRESSION_NOTE}none, as {file_system} is not a network file system"
         notes = (*notes, reason)
     return Choice(None, None, option, notes)
 

@@ -52,14 +52,14 @@ def _summary(decision: Decision) -> str:
         ("ranks", best.ranks),
         ("useful ranks, at most", best.useful_ranks),
         ("blocks per worker", best.blocks_per_worker),
-        ("gather", best.gather),
+        *([("gather", best.gather)] if _is_gathered(decision) else []),
         ("t_comp / t_IO", decision.ratio),
         ("passes", decision.passes),
         ("machine", decision.machine),
         ("source", f"{source.layout}, {frames} of {plural(source.n_atoms, 'atom')}"),
     ]
     rule = decision.rule
-    papers = f"Guidelines of Khoshlessan et al.: {rule.layout}, {rule.gather} gather ({rule.text})."
+    papers = f"Guidelines of Khoshlessan et al.: {_rule_text(decision)}."
     if not rule.agrees:
         papers += f" The advice differs: {rule.why_not}."
     return section(
@@ -218,6 +218,17 @@ def break_even_sentence(decision: Decision) -> str:
     return f"converting to {decision.break_even_layout} pays from {passes} on"
 
 
+def _is_gathered(decision: Decision) -> bool:
+    """Return whether the advised analysis runs on ranks of MPI, which gather their results."""
+    return "--gather" in decision.commands[-1]
+
+
+def _rule_text(decision: Decision) -> str:
+    rule = decision.rule
+    gather = f", {rule.gather} gather" if _is_gathered(decision) else ""
+    return f"{rule.layout}{gather} ({rule.text})"
+
+
 def text_lines(decision: Decision) -> list[str]:
     """Return the report as lines of text."""
     source = decision.measurements.source
@@ -234,7 +245,7 @@ def text_lines(decision: Decision) -> list[str]:
         "",
         break_even_sentence(decision),
     ]
-    text.append(f"published rule: {rule.layout}, {rule.gather} gather ({rule.text})")
+    text.append(f"published rule: {_rule_text(decision)}")
     if not rule.agrees:
         text.append(f"  why the advice differs: {rule.why_not}")
     text += [f"note: {reason}" for reason in decision.reasons]

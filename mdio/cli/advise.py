@@ -98,7 +98,7 @@ def _progress(quiet: bool) -> Iterator[StepProgress | None]:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, or load measurements, and print the advice."""
-    with all_ranks("--mpi") if args.mpi else nullcontext(Serial()) as executor:
+    with all_ranks("--mpi", args.words) if args.mpi else nullcontext(Serial()) as executor:
         if args.replay is None and not args.trajectory:
             raise PlanError("no trajectory; give one, or saved measurements with --replay")
         if args.replay is not None and args.trajectory:

@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ from mdio.core.options import declared_fields
 from mdio.core.signals import ending_signals_noted
 from mdio.core.words import human_nbytes, notes_by_label, plural
 from mdio.layouts.native import NATIVE_FORMATS
-from mdio.layouts.plan import LayoutPlan
+from mdio.layouts.plan import COMPRESSION_NOTE, LayoutPlan
 from mdio.layouts.registry import layout_name_for_output
 from mdio.layouts.views.opening import paths_by_label
 from mdio.parallel.executors import Executor
@@ -191,8 +191,6 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
         raise PlanError("a --group name is given twice; every group needs its own")
     if args.mpio and executor_name(args) != "mpi":
         raise PlanError("--mpio and --collective are for ranks of MPI; add --mpi")
-    if args.hints and not args.mpio:
-        raise PlanError("--hint is for MPI-IO; add --mpio or --collective")
     *components, (_, stripe_count) = args.progressive or [(-1, args.stripe_count)]
     arguments: dict[str, Any] = arguments_for(declared_fields(*OPTIONS), args) | {
         "groups": dict(args.groups),
@@ -243,7 +241,7 @@ def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
     if args.json:
         print_json({"members": {label: result.to_json() for label, result in results.items()}})
     elif args.quiet:
-        print_notes("convert", notes)
+        _print_notes_on_values("convert", notes)
     else:
         for result in results.values():
             _print_summary(replace(result, plan=result.plan.replace(notes=())))
@@ -279,9 +277,9 @@ def run_conversion(
         if args.json:
             print_json(output)
         elif args.quiet:
-            print_notes(args.command, result.plan.notes)
+            _print_notes_on_values(args.command, result.plan.notes)
         else:
-            (print_summary or _print_summary)(result)
+            (_print_summary if result.found_complete else print_summary or _print_summary)(result)
             if verified is not None and verified.ok:
                 print(
                     f"  verified: {verified.frames_compared:,} frames compared with the source, "
@@ -290,6 +288,11 @@ def run_conversion(
     if verified is not None and not verified.ok:
         raise CorruptLayoutError(f"{args.out}: verify failed: {verified.bad[0]}")
     return 0
+
+
+def _print_notes_on_values(command: str, notes: Sequence[str]) -> None:
+    """Print notes on what was left out or rounded; not those on the compression."""
+    print_notes(command, [note for note in notes if COMPRESSION_NOTE not in note])
 
 
 def _print_plan(args: argparse.Namespace, plan: LayoutPlan, recipe: dict[str, Any]) -> None:

@@ -161,6 +161,23 @@ def _argument_text(action: argparse.Action) -> str:
     return f"{name} [{name} ...]" if action.nargs == "+" else name
 
 
+def _take_files(parser: FriendlyParser, args: argparse.Namespace, files: list[str]) -> bool:
+    """Add files that follow options to the argument that takes several; return whether one does.
+
+    argparse alone gives it those before the first option, and the next ones to what comes after it.
+    """
+    actions = parser._get_positional_actions()
+    if not any(action.nargs == "+" for action in actions) or any(f[:1] == "-" for f in files):
+        return False
+    values = [getattr(args, action.dest) for action in actions]
+    given = [word for one in values for word in (one if isinstance(one, list) else [one])] + files
+    for number, action in enumerate(actions):
+        n_words = len(given) - (len(actions) - number - 1) if action.nargs == "+" else 1
+        words, given = given[:n_words], given[n_words:]
+        setattr(args, action.dest, words if action.nargs == "+" else words[0])
+    return True
+
+
 MAX_RANKS_WAIT_S = 10.0
 """How long a rank that has failed waits for the others to end."""
 MAX_FINALIZE_S = 2.0
@@ -412,7 +429,7 @@ def _run(words: list[str]) -> int:
     command = next((word for word in words if not word.startswith("-")), None)
     if command in COMMANDS:
         _import_numpy(words)
-    with one_parser_message(words):
+    with one_parser_message(words, alone=command in (*RANK_0_COMMANDS, *ANY_RANK_COMMANDS)):
         try:
             only, show_all = words[0] == command in COMMANDS, "--help-all" in words
             parser = _parser(command, only=only, show_all=show_all)
@@ -428,8 +445,10 @@ def _run(words: list[str]) -> int:
             for action in command_parser._actions:
                 if isinstance(action, argparse._SubParsersAction):
                     command_parser = action.choices[getattr(args, action.dest)]
-            hint = hint_for(unknown[0], command_parser)
-            command_parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+            if not _take_files(command_parser, args, unknown):
+                hint = hint_for(unknown[0], command_parser)
+                command_parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        args.words = words
         if args.command in RANK_0_COMMANDS and launched_ranks() > 1 and launched_rank(words):
             return 0
         uses_mpi = getattr(args, "executor", None) == "mpi" or getattr(args, "mpi", False)
@@ -438,7 +457,7 @@ def _run(words: list[str]) -> int:
                 executor_name(args)
         except PlanError as error:
             print(f"mdio {args.command}: {error}", file=sys.stderr)
-            if launched_rank(words):
+            if launched_rank(words) or launched_ranks() > 1:
                 raise SystemExit(2) from error
             return 2
         is_safe = uses_mpi or args.command in (*RANK_0_COMMANDS, *ANY_RANK_COMMANDS)

@@ -86,4 +86,9 @@ def _print_result(args: argparse.Namespace, result: VerifyResult) -> None:
         checked = plural(result.units, "chunk")
         if result.chunks_checked != result.units:
             checked = f"{result.chunks_checked:,} of {checked}"
+        if result.ok and not args.against and not result.has_checksums:
+            compared = (
+                "; it has no checksums, so that only whether frames can be read was checked, not "
+                "their values (--against SRC compares those)"
+            )
         print(f"{args.out}: {verdict}, {checked} checked{compared}")

@@ -5,19 +5,22 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import (
     AbstractContextManager,
+    ExitStack,
     contextmanager,
     redirect_stderr,
     redirect_stdout,
+    suppress,
 )
 from typing import TYPE_CHECKING, Any
 
 from mdio.cli.common import add, positive, print_notes
 from mdio.core.errors import MdioError, MissingExtraError, PlanError
-from mdio.core.words import RANK_NAMES, plural
+from mdio.core.words import RANK_NAMES, plural, without_passwords
 
 if TYPE_CHECKING:
     from mdio.parallel.executors import Executor
@@ -51,19 +54,48 @@ def launched_ranks() -> int:
 
 
 @contextmanager
-def one_parser_message(words: Sequence[str]) -> Iterator[None]:
+def one_parser_message(words: Sequence[str], *, alone: bool = False) -> Iterator[None]:
     """Let rank 0 alone print messages of argparse on `words`; all ranks have its exit code.
 
-    mpi4py is not imported yet, so the rank comes from the launcher's environment.
+    mpi4py is not imported yet, so the rank comes from the launcher's environment. A rank that may
+    not go on meets the others, which may: they would wait for it without end. `alone`: they do
+    not.
     """
-    if launched_rank(words) == 0:
-        yield
-        return
-    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        try:
+    rank = launched_rank(words)
+    try:
+        with ExitStack() as redirected:
+            if rank > 0:
+                redirected.enter_context(redirect_stdout(io.StringIO()))
+                redirected.enter_context(redirect_stderr(io.StringIO()))
             yield
-        except SystemExit as end:
-            _exit_quietly(end.code)
+    except SystemExit as end:
+        if end.code and (rank > 0 or launched_ranks() > 1):
+            if not alone:
+                _meet(words)
+            if rank > 0:
+                _exit_quietly(end.code)
+        raise
+
+
+def _meet(words: Sequence[str]) -> None:
+    """Take part in the check of all ranks' words, of which rank 0 prints the result."""
+    with suppress(ImportError, RuntimeError, PlanError):
+        from mpi4py import MPI
+
+        check_same_words(MPI.COMM_WORLD, words)
+
+
+def check_same_words(comm: Any, words: Sequence[str]) -> None:
+    """Check that all ranks were started with the same words (collective); raises PlanError."""
+    first = comm.bcast(words)
+    for rank, others in enumerate(comm.allgather(None if words == first else words)):
+        if others is not None:
+            raise PlanError(
+                without_passwords(
+                    f"rank 0 was started as 'mdio {shlex.join(first)}', and rank {rank} as "
+                    f"'mdio {shlex.join(others)}'; start all ranks with the same words"
+                )
+            )
 
 
 def _exit_quietly(code: Any) -> None:
@@ -142,7 +174,7 @@ def chosen_executor(args: argparse.Namespace) -> Iterator[Executor]:
     name = executor_name(args)
     context: AbstractContextManager[Executor]
     if name == "mpi":
-        context = all_ranks("--mpi" if args.mpi else "--executor mpi")
+        context = all_ranks("--mpi" if args.mpi else "--executor mpi", args.words)
     elif name == "dask":
         from mdio.parallel.dask_executor import DaskExecutor
 
@@ -162,13 +194,18 @@ def chosen_executor(args: argparse.Namespace) -> Iterator[Executor]:
 
 
 @contextmanager
-def all_ranks(option: str) -> Iterator[Executor]:
-    """Yield the ranks of COMM_WORLD, of which rank 0 prints; `option` is the one that needs MPI."""
+def all_ranks(option: str, words: Sequence[str] = ()) -> Iterator[Executor]:
+    """Yield the ranks of COMM_WORLD, of which rank 0 prints.
+
+    `option`: the one that needs MPI. `words`: with which this rank was started, as all have to be.
+    """
     from mdio.core.signals import ending_signals_left_to_rank_0, terminations_raised
     from mdio.parallel.mpi_executor import MPIExecutor
 
     comm = world(option)
     leaves = comm.rank > 0
     signals = ending_signals_left_to_rank_0(ENDED_BY_ROOT_S) if leaves else terminations_raised()
-    with signals, root_speaks(comm), MPIExecutor(comm, to_all=False) as ranks:
-        yield ranks
+    with signals, root_speaks(comm):
+        check_same_words(comm, words)
+        with MPIExecutor(comm, to_all=False) as ranks:
+            yield ranks

@@ -228,9 +228,12 @@ class CacheFolder:
         """Return the limit of bytes for all files, given that they take `used_nbytes` now."""
         if self.max_nbytes is not None:
             return self.max_nbytes
-        usage = shutil.disk_usage(self.root)
-        kept_free = min(int(FREE_SHARE * usage.total), MAX_FREE_NBYTES)
-        return max(0, used_nbytes + usage.free - kept_free)
+        free_nbytes = shutil.disk_usage(self.root).free
+        return max(0, used_nbytes + free_nbytes - self.kept_free_nbytes())
+
+    def kept_free_nbytes(self) -> int:
+        """Return the bytes of the disk that stay free where no limit is set."""
+        return min(int(FREE_SHARE * shutil.disk_usage(self.root).total), MAX_FREE_NBYTES)
 
     def make_room(self, nbytes: int, own: Path) -> bool:
         """Evict the least recently used units until `nbytes` fit; False if they cannot.
@@ -277,12 +280,17 @@ class CacheFolder:
         )
         return self.problem
 
-    def full_warning(self) -> str:
-        """Return a warning that units do not fit."""
-        size = "" if self.max_nbytes is None else f" of {human_nbytes(self.max_nbytes)}"
+    def full_warning(self, path: Path) -> str:
+        """Return a warning that the units of the trajectory at `path` do not fit."""
+        if self.max_nbytes is None:
+            kept_free = human_nbytes(self.kept_free_nbytes())
+            limit, way_out = f"{kept_free} of its disk stay free", "free space there"
+        else:
+            limit = f"it may take {human_nbytes(self.max_nbytes)} (--cache-size)"
+            way_out = "give a larger --cache-size (cache_size= in Python)"
         return (
-            f"{self.root}: the cache{size} is full; the rest is read from the source: raise its "
-            "limit (--cache-size) or free space on the disk"
+            f"{self.root}: the cache is full: {limit}, and {path} alone needs more; what does not "
+            f"fit is read from the source in every pass: {way_out}"
         )
 
 
@@ -634,7 +642,7 @@ class CachedSource:
             if folder.make_room(data.nbytes + (64 << 10), self.units_folder):
                 write_unit(self.units_folder / f"{name}.unit", ranges, data)
             else:
-                self.note(folder.full_warning())
+                self.note(folder.full_warning(self.path))
         except OSError as error:
             self.note(folder.disable(error))
 

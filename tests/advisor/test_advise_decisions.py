@@ -19,7 +19,7 @@ from mdio.advisor.measurements import (
 )
 from mdio.advisor.profile import load_profile
 from mdio.advisor.recommend import recommend
-from mdio.advisor.report import headline
+from mdio.advisor.report import headline, text_lines
 from mdio.core.errors import PlanError, SourceError
 
 RECORDED = Path(__file__).parents[1] / "golden/advise_rmsd_xtc.json"
@@ -227,6 +227,9 @@ def test_a_cluster_is_modelled():
     assert total_of(advice, "segments").run.t_contention_s == 0
     assert advice.commands[-1].startswith(f"mpiexec -n {advice.recommended.ranks} mdio analyze")
     assert "--gather" in advice.commands[-1]
+    told = f"published rule: {advice.rule.layout}, {advice.rule.gather} gather ("
+    assert any(line.startswith(told) for line in text_lines(advice))
+    assert not any("gather" in line for line in text_lines(recommend(io_bound(), 2, 1)))
     for file_system in ("lustre", "beegfs"):
         striped = recommend(io_bound(target_fs=file_system), 192, 100, comet)
         assert striped.recommended.stripe["count"] == 1

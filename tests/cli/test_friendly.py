@@ -13,6 +13,7 @@ import pytest
 from MDAnalysis.lib.formats.libmdaxdr import TRRFile
 from MDAnalysisTests.datafiles import DCD, DCD2, PSF, RNA_PSF, XTC
 
+import mdio
 from mdio.cli.main import COMMANDS, main
 
 
@@ -82,6 +83,26 @@ def test_a_topology_that_is_none_is_told_in_a_line(capsys, given):
     assert main(["convert", DCD, "a.zarr", "-s", given, "--select", "name CA"]) == 1
     said = capsys.readouterr().err
     assert given in said and len(said) < 400
+
+
+def test_files_may_follow_options(adk, tmp_path, capsys):
+    a, b = map(str, (adk["dcd"], adk["xtc"]))
+    keep_all, out = ["--overlap", "keep-all"], str(tmp_path / "a.zarr")
+    for words in ([a, b, *keep_all, out], [a, *keep_all, b, out], [*keep_all, a, b, out]):
+        assert main(["convert", *words, "--force", "-q"]) == 0
+        assert mdio.open(out).info.n_frames == 196
+    segments = str(tmp_path / "a.segments")
+    assert main(["split", a, a, *keep_all, "-n", "3", segments, "-q"]) == 0
+    assert main(["append", a, *keep_all, a, out, "-q"]) == 0
+    assert mdio.open(out).info.n_frames == 392
+    table = tmp_path / "a.csv"
+    words = ["rgyr", a, "-s", str(adk["psf"]), *keep_all, b, "-o", str(table), "-q"]
+    assert main(["analyze", *words]) == 0
+    assert len(table.read_text().splitlines()) == 197
+    for words in (["convert", a, "-q", b, out, "--bogus"], ["verify", a, "-q", b]):
+        with pytest.raises(SystemExit):
+            main(words)
+        assert "unrecognized arguments" in capsys.readouterr().err
 
 
 def test_functions_of_a_file_in_this_folder_are_listed(capsys, tmp_path, monkeypatch):

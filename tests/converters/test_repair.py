@@ -98,6 +98,7 @@ def test_every_byte_is_as_it_was(mine):
         flip(out.parent / name)
     result = mdio.repair(out, source, top=top)
     assert result.bad and result.repaired
+    assert not any("again" in problem for problem in result.bad)
     assert mdio.verify(out, source, top=top).ok
     now = files_of(out)
     assert now.keys() == good.keys()
@@ -174,11 +175,31 @@ def test_without_a_source_it_says_what_is_lost(mine, capsys):
     assert "lost: 1 of 98 frames of the full system (7); the other 97 can be read" in said
     assert "--against SRC" in said
     assert files_of(out) == damaged
-    assert main(["repair", str(out), "--against", str(source), "--quiet"]) == 0
+    assert main(["repair", str(out), "--against", str(source)]) == 0
+    said = capsys.readouterr().out
+    assert "bad: " in said and "repaired" in said and "convert the source again" not in said
     assert main(["repair", str(out)]) == 0
     assert "nothing to repair" in capsys.readouterr().out
     with mdio.open(out) as layout:
         assert layout.read(7, 8).positions.shape == (1, 3000, 3)
+
+
+@pytest.mark.parametrize("missing", [[0], [0, 2]])
+def test_what_is_lost_with_the_first_segment(missing, adk, tmp_path):
+    out = tmp_path / "a.segments"
+    mdio.split(adk["dcd"], out, 4)
+    segments = sorted(out.glob("000/seg-*.dcd"))
+    for number in missing:
+        segments[number].unlink()
+    with mdio.open(out) as layout:
+        runs = [[*layout.boundaries()[n : n + 2].tolist(), 1] for n in missing]
+        assert layout.read(runs[0][1], runs[0][1] + 1).n_frames == 1
+        with pytest.raises(CorruptLayoutError, match="missing"):
+            layout.read(0, 1)
+    result = mdio.repair(out)
+    assert all(segments[n].name in told for n, told in zip(missing, result.bad, strict=True))
+    assert result.lost_frames == {"trajectory": runs}
+    assert len(mdio.verify(out).bad) == len(missing)
 
 
 def test_what_cannot_be_repaired(adk, tmp_path, capsys):

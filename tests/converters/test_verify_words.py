@@ -39,7 +39,8 @@ def test_an_output_is_as_what_was_written_back_from_it(tmp_path, capsys):
     problems = compare_blocks(
         block_of(boxes[0]), block_of(boxes[1]), {}, tables=True, rounded=(), rounded_source=True
     )[1]
-    assert len(problems) == 1 and problems[0].startswith("box differs by up to")
+    ((differing, told),) = problems
+    assert told.startswith("box differs by up to") and np.flatnonzero(differing).tolist() == [3]
 
 
 def block_of(box):
@@ -70,3 +71,50 @@ def test_damage_is_told_with_its_way_out(adk, tmp_path, capsys, name):
     told = capsys.readouterr().out
     assert "convert the source again" not in told
     assert f"`mdio repair {out} --against {adk['dcd']}` writes it again" in told
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [([5], "frame 5"), ([5, 6, 7], "frames 5 to 7"), ([0, 4, 5, 6], "4 frames (0, 4 to 6)")],
+)
+@pytest.mark.parametrize("suffix", ["zarr", "xtc", "trr"])
+def test_the_frames_that_differ_are_named(tmp_path, suffix, changed, told):
+    positions = np.random.default_rng(2).random((9, 12, 3)) * 20
+    box = np.array([[30, 30, 30, 90, 90, 90]] * 9, np.float32)
+    time, step = np.arange(9.0), np.arange(9)
+    out, source = tmp_path / f"a.{suffix}", tmp_path / "b.zarr"
+    for name in ("b", "c"):
+        with mdio.Writer(tmp_path / f"{name}.zarr") as writer:
+            writer.write_block(positions, box=box, time=time, step=step)
+        positions[changed] += 1
+        box[changed, 0] += 2
+        time[changed] += 0.25
+        step[changed] += 100
+    mdio.convert(tmp_path / "c.zarr", out)
+    bad = mdio.verify(out, source).bad
+    assert len(bad) == 4 and all(problem.startswith(f"{told}: ") for problem in bad), bad
+
+
+@pytest.mark.parametrize("suffix", ["xtc", "dcd", "trr", "ncdf", "zarr", "h5md", "segments"])
+def test_that_values_were_not_checked_is_told(adk, tmp_path, capsys, suffix):
+    out = tmp_path / f"a.{suffix}"
+    mdio.convert(adk["dcd"], out, stop=5)
+    is_native = suffix in ("xtc", "dcd", "trr", "ncdf")
+    capsys.readouterr()
+    assert main(["verify", str(out)]) == 0
+    assert ("it has no checksums" in capsys.readouterr().out) == is_native
+    assert mdio.verify(out).has_checksums != is_native
+    assert main(["verify", str(out), "--against", str(out if is_native else adk["dcd"])]) == 0
+    assert "no checksums" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("executor", [None, "processes"])
+def test_a_damaged_header_is_told_once(adk, tmp_path, executor):
+    bad = tmp_path / "bad.xtc"
+    data = bytearray(adk["xtc"].read_bytes())
+    with mdio.open(adk["xtc"]) as layout:
+        data[int(layout.tables().frames.edges[5])] ^= 0xFF
+    bad.write_bytes(data)
+    chosen = mdio.Processes(2) if executor else None
+    (problem,) = mdio.verify(bad, executor=chosen).bad
+    assert "counts as frame 5" in problem and "--salvage" in problem

@@ -29,6 +29,28 @@ def test_calls_that_differ_are_told_on_all_ranks(n_ranks, adk, tmp_path):
     run_checks(n_ranks, "check_calls_differ.py", adk["dcd"], adk["xtc"], tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("words", "others", "told"),
+    [
+        (["--mpi"], ["--mpi", "--bogus"], "--bogus"),
+        (["--mpi", "--bogus"], ["--mpi"], "unrecognized arguments: --bogus"),
+        (["--mpi"], [], "same words"),
+        ([], ["--mpi"], "add --mpi"),
+        (["--mpi"], ["--mpi", "-b", "5"], "-b 5"),
+        (["--mpi"], ["--mpi", "--executor", "dask"], "--executor dask"),
+        (["--mpi", "--bogus"], ["--mpi", "--bogus"], "unrecognized arguments: --bogus"),
+    ],
+)
+def test_ranks_that_were_started_with_different_words_all_end(words, others, told, adk, tmp_path):
+    command = ("-m", "mdio.cli.main", "analyze", "rgyr", adk["dcd"], "-s", adk["psf"])
+    command += ("-o", tmp_path / "a.csv")
+    second = (":", "-n", "2", MPI[1], *command, *others)
+    code, out, err = run_under_mpi(1, *command, *words, *second, timeout_s=60)
+    assert (code, out) == (2, ""), err
+    assert told in err and err.count("\n") == 1, err
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])
 @pytest.mark.parametrize(("name", "way"), [("MPIR_CVAR_NOLOCAL", "1"), ("UCX_TLS", "tcp,self")])
 def test_sending_between_nodes(n_ranks, monkeypatch, name, way):

@@ -19,7 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mdio.core.errors import BlockError, CorruptLayoutError, MdioError, OutputError, SourceError
-from mdio.core.files.journal import find_unfinished, journal_path, refuse_unfinished
+from mdio.core.files.journal import (
+    find_unfinished,
+    journal_path,
+    refuse_unfinished,
+    unfinished_in,
+)
 from mdio.core.files.marks import (
     PARTS_MARKER,
     check_only_own,
@@ -36,6 +41,7 @@ from mdio.core.files.turns import (
     Claim,
     State,
     is_inside_temporary,
+    leftovers,
     longest_name,
     refuse_second_run,
     state_at,
@@ -139,10 +145,10 @@ def _check_target(target: Path, force: bool, sources: Sequence[Path]) -> None:
             )
         return
     if not force:
-        raise OutputError(
-            f"{target}: it exists already; choose another name or use --force "
-            "(force=True in Python)"
-        )
+        way_out = "choose another name or use --force (force=True in Python)"
+        for kept in (one for left in leftovers([target]) for one in unfinished_in(left)):
+            way_out = f"of a run that was to replace it, {kept.advice(replaces=True)}"
+        raise OutputError(f"{target}: it exists already; {way_out}")
     if target.is_symlink():
         return
     mode = target.stat().st_mode

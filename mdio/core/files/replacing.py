@@ -135,6 +135,9 @@ def put_in_place(
     that could be neither replaced nor restored. OSError: a rename failed; all is as it was.
     """
     folder = goal.parent
+    tidy([goal, *beside, parts_folder(goal)])
+    if force and state_at(goal) != former_state:  # what others keep may then be needed
+        raise concurrent_change_error(goal)
     tidy([goal, *beside, parts_folder(goal)], unfinished_too=True)  # may take long, so unlocked
     with exclusive_turn(goal), _folder_lock(folder):
         _tidy([goal, *beside, parts_folder(goal)], unfinished_too=True)

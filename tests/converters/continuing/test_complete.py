@@ -8,6 +8,7 @@ from suites.outputs import as_options
 
 import mdio
 from mdio.cli.main import main
+from mdio.converters.strategies.conversion import Conversion
 from mdio.core.errors import OutputError
 
 MADE = {
@@ -51,6 +52,14 @@ def test_the_command_ends_with_0(source, adk, tmp_path, capsys):
     assert main(command) == 1
 
 
+def test_split_says_so_too(source, tmp_path, capsys):
+    command = ["split", str(source), str(tmp_path / "a.segments"), "-n", "4", "--resume"]
+    assert main(command) == 0
+    assert "98 frames in 4 segments" in capsys.readouterr().out
+    assert main(command) == 0
+    assert "a.segments: already complete, nothing was written" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -82,10 +91,53 @@ def test_of_a_source_that_has_changed_it_is_an_error(source, tmp_path):
         mdio.convert(source, out, resume=True)
 
 
-def test_what_says_nothing_of_itself_is_an_error(source, tmp_path):
-    """A native file, and what is no trajectory."""
-    mdio.convert(source, tmp_path / "a.xtc")
+def test_what_is_no_trajectory_is_an_error(source, tmp_path):
     (tmp_path / "c.h5md").write_text("notes")
-    for name in ("a.xtc", "c.h5md"):
+    with pytest.raises(OutputError, match="exists already"):
+        mdio.convert(source, tmp_path / "c.h5md", resume=True)
+
+
+@pytest.mark.parametrize("name", ["a.xtc", "a.dcd", "a.trr", "a.ncdf"])
+def test_native_files_are_compared(source, tmp_path, name):
+    """They do not record how they were made."""
+    out = tmp_path / name
+    mdio.convert(source, out, start=2, resume=True)
+    before = state(out)
+    assert mdio.convert(source, out, start=2, resume=True).found_complete
+    with mdio.open(source) as layout:
+        block = layout.read(0, 98)
+    block.positions[70, 3] += 0.5
+    with mdio.Writer(tmp_path / "b.zarr") as writer:
+        writer.write_block(block.positions, box=block.box, time=block.time, step=block.step)
+    others = [(source, {"start": 1, "stop": 97}), (source, {"start": 3})]
+    others.append((tmp_path / "b.zarr", {"start": 2}))
+    others += [(source, {"start": 2, "precision": 0.1})] if name == "a.xtc" else []
+    for other, options in others:
         with pytest.raises(OutputError, match="exists already"):
-            mdio.convert(source, tmp_path / name, resume=True)
+            mdio.convert(other, out, resume=True, **options)
+    with pytest.raises(OutputError, match="is the source"):
+        mdio.convert(out, out, resume=True)
+    assert state(out) == before
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_what_a_run_left_that_was_to_replace_it_is_told(adk, tmp_path, monkeypatch, resume):
+    out, options = tmp_path / "a.zarr", as_options({"chunk_frames": 7})
+    mdio.convert(adk["dcd"], out, stop=5)
+    stored = []
+
+    def interrupt(conversion, writer, record):
+        former(conversion, writer, record)
+        stored.append(record)
+        if len(stored) == 2:
+            raise KeyboardInterrupt
+
+    former = Conversion._note
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Conversion, "_note", interrupt)
+        mdio.convert(adk["dcd"], out, force=True, **options)
+    kept = f"{sum(record.stop - record.start for record in stored)} of 98 frames .* are kept in"
+    with pytest.raises(OutputError, match=f"exists already; .*{kept} .*use --force --resume"):
+        mdio.convert(adk["dcd"], out, resume=resume, **options)
+    mdio.convert(adk["dcd"], out, resume=True, force=True, **options)
+    assert mdio.verify(out, adk["dcd"]).ok

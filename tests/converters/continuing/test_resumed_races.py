@@ -1,5 +1,10 @@
 """Two runs make one output at the same time: the copy of the second is removed by ``--resume``."""
 
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from MDAnalysisTests.datafiles import PSF
 
@@ -29,3 +34,44 @@ def test_the_copy_of_the_second_run_goes(adk, tmp_path, monkeypatch, out, same):
     done = mdio.convert(adk["xtc"], goal, resume=True, **first)
     assert done.found_complete
     assert list(tmp_path.glob(f".{out}*")) == [] if same else copies[0].exists()
+
+
+OVERTAKEN = """
+import sys, mdio
+from mdio.core.files import publish
+
+put_in_place = publish.put_in_place
+words = sys.argv[1:]
+
+def late(*args, **kwargs):
+    publish.put_in_place = put_in_place
+    mdio.convert(*words, force=True)
+    put_in_place(*args, **kwargs)
+
+publish.put_in_place = late
+mdio.convert(*words, force=True)
+"""
+
+
+@pytest.mark.parametrize("out", ["a.zarr", "a.dcd"])
+def test_of_three_that_replace_it_the_copies_of_two_stay(adk, tmp_path, monkeypatch, out):
+    goal, put_in_place, told = tmp_path / out, publish.put_in_place, []
+    mdio.convert(adk["xtc"], goal, stop=3)
+
+    def late(*args, **kwargs):
+        words = [sys.executable, "-c", OVERTAKEN, str(adk["xtc"]), str(goal)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        told.append(done.stderr)
+        put_in_place(*args, **kwargs)
+
+    monkeypatch.setattr(publish, "put_in_place", late)
+    with pytest.raises(OutputError) as caught:
+        mdio.convert(adk["xtc"], goal, force=True)
+    told.append(str(caught.value))
+    assert all("another run has changed it meanwhile" in text for text in told), told
+    kept = {re.search(r"are kept in (\S+\.tmp)", text)[1] for text in told}
+    assert len(kept) == 2 and all(Path(name).exists() for name in kept)
+    assert mdio.open(goal).info.n_frames == 98
+    monkeypatch.setattr(publish, "put_in_place", put_in_place)
+    mdio.convert(adk["xtc"], goal, force=True, resume=True)
+    assert [path.name for path in tmp_path.iterdir()] == [out]

@@ -24,6 +24,7 @@ from mdio.core.cache import (
     write_unit,
 )
 from mdio.core.errors import PlanError, SourceError
+from mdio.core.words import human_nbytes
 
 RANGES = [["", 100, 70_000], ["b", 5, 10], ["", 90_000, 150_000]]
 
@@ -167,7 +168,18 @@ def test_a_trajectory_does_not_push_out_itself(tmp_path, trajectory, data):
         one.put(one.name(number, number), RANGES, data)
     assert one.held(range(9), range(9)).tolist() == [True] * 3 + [False] * 6
     assert len(one.notes) == 1
-    assert "is full" in one.notes[0]
+    assert f"is full: it may take {human_nbytes(4 * data.nbytes)}" in one.notes[0]
+    assert (
+        f"{trajectory} alone needs more" in one.notes[0] and "larger --cache-size" in one.notes[0]
+    )
+
+
+def test_what_stays_free_is_told(tmp_path, trajectory, data, monkeypatch):
+    usage = SimpleNamespace(total=10 << 30, free=1 << 20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    one = CachedSource(Cache(str(tmp_path / "c")), trajectory)
+    one.put(one.name(0, 1), RANGES, data)
+    assert "1.0 GiB of its disk stay free" in one.notes[0] and "free space there" in one.notes[0]
 
 
 def test_a_full_disk_is_told_once_and_nothing_fails(tmp_path, trajectory, data, monkeypatch):

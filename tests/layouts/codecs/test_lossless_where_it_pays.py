@@ -46,7 +46,7 @@ def test_on_a_disk(adk, tmp_path, lies_on):
     assert plan_of(adk["dcd"], tmp_path).notes == ()
     plan = plan_of(adk["dcd"], tmp_path, compression="auto", force=True)
     assert plan.compression is None
-    assert plan.notes == ("not compressed: xfs is not a network file system",)
+    assert plan.notes == ("compression: none, as xfs is not a network file system",)
 
 
 def test_what_is_asked_for_is_done(adk, tmp_path, lies_on):
@@ -118,6 +118,23 @@ def test_water_is_never_larger_than_its_xtc(solvated, tmp_path, lies_on):
             assert_array_equal(output.read(0, 10).positions, source.read(0, 10).positions)
         share = sizes(path, "trajectory") / made.nbytes_in
         assert min(abs(float(told) - share) for told in re.findall(r"\d\.\d", note)) < 0.06
+
+
+@pytest.mark.parametrize("words", [["a.zarr"], ["a.h5md", "--compression", "bitpack"]])
+def test_quiet_tells_what_is_lost_but_not_how_it_is_packed(
+    solvated, tmp_path, capsys, monkeypatch, words
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["convert", str(solvated), *words]) == 0
+    assert "compression: " in capsys.readouterr().out
+    assert main(["convert", str(solvated), *words, "--force", "-q"]) == 0
+    assert main(["convert", "--ensemble", f"a={solvated}", "many.zarr", "-q"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert main(["convert", str(datafiles.TRR), "b.xtc", "-q"]) == 0
+    assert "left out" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["convert", "--help"])
+    assert "fast is bitpack, and lz4 for floats" in " ".join(capsys.readouterr().out.split())
 
 
 def test_each_group_is_packed_as_suits_it(solvated, tmp_path, lies_on):

@@ -8,6 +8,7 @@ from suites.under_mpi import CHECKS, needs_mpi, run_under_mpi
 
 import mdio
 from mdio.cli.main import main
+from mdio.core.errors import PlanError
 
 CLI = ("-m", "mdio.cli.main")
 GZIP = ("--compression", "gzip:1")
@@ -147,6 +148,15 @@ def test_options_that_do_not_fit(adk, tmp_path, name, words, message):
     code, out, err = run_under_mpi(2, *CLI, "convert", adk["dcd"], tmp_path / name, *words)
     assert (code, out) == (2, "")
     assert err.count("mdio convert:") == 1 and message in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_hints_without_mpi_io(adk, tmp_path, capsys):
+    with pytest.raises(PlanError, match="is for MPI-IO"):
+        mdio.convert(adk["dcd"], tmp_path / "a.h5md", hints=["cb_nodes=2"])
+    for more in ([], ["--ensemble"], ["--dry-run"]):
+        words = ["convert", str(adk["dcd"]), str(tmp_path / "a.h5md"), "--hint", "a", *more]
+        assert main(words) == 2 and "add --mpio" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
