@@ -128,7 +128,15 @@ def repair(
         return result
     with pool_or_serial(executor, workers) as chosen:
         planned = _prepare(out, state, against, top, names, chosen)
-        planned.run(chosen, force=force, progress=progress)
+        try:
+            planned.run(chosen, force=force, progress=progress)
+        except CorruptLayoutError as error:
+            if str(out) not in str(error):
+                raise
+            raise SourceError(
+                f"{out}: frames that a program wrote are damaged, which no source has, so nothing "
+                f"was changed ({error}); mdio repair {out} alone lists what is lost"
+            ) from error
     result.repaired = True
     return result
 
@@ -198,6 +206,8 @@ def _prepare(
     """Plan the conversion that made `out` once more."""
     with open_layout(out, verify=False) as damaged:
         manifest, plan_values = dict(damaged.manifest or {}), plan_fields(damaged)
+    if has_source_integers(manifest) and "arrays" in plan_values:
+        plan_values["precision_source"] = manifest["precision_source"]
     if "parts" in manifest:
         raise SourceError(
             f"{out}: its frames lie in parts, which are no longer written; convert its source again"
@@ -211,7 +221,7 @@ def _prepare(
     source = open_with_topology(paths, top, **source_open_options(damaged))
     try:
         view = source_view(damaged, source, top)
-        if has_source_integers(manifest) and not view.info.xtc_integers:
+        if has_source_integers(manifest) and not source.info.xtc_integers:
             raise SourceError(
                 f"{source.path}: holds floats, but {out} the integers of an XTC; give that XTC"
             )
@@ -241,8 +251,9 @@ def _options(
     kept_atoms = np.arange(view.source.info.n_atoms) if view.atoms is None else view.atoms
     members = {name: indices_from_runs(runs) for name, runs in manifest["group_atoms"].items()}
     segments = manifest.get("segments")
-    integers = "auto" if "arrays" in plan_values else None
-    precision: Any = integers if has_source_integers(manifest) else manifest.get("precision")
+    precision = manifest.get("precision")
+    if has_source_integers(manifest) and "arrays" not in plan_values:
+        precision = None  # segments take it from their source
     if manifest.get("precision_source", "unknown") is None:
         precision = None  # nobody asked for it: bytes were copied, or the format has no other
     return ConversionOptions.of(

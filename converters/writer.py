@@ -106,6 +106,7 @@ class _Growing:
             plan_values = plan_fields(old)
             self.shard_frames = plan_values.get("piece_frames") or int(old.boundaries()[1])
             self.uuid = old.uuid
+            manifest = old.manifest or {"source": {}}
         if info.n_atoms != n_atoms:
             raise OutputError(
                 f"{self.out}: has {info.n_atoms} atoms, but the frames to add have {n_atoms}; give "
@@ -123,6 +124,18 @@ class _Growing:
             warnings.warn(
                 f"{self.out}: its last {plural(n_more, 'frame')}, from {times_ps[self.n_frames]:g} "
                 "ps on, are replaced",
+                stacklevel=2,
+            )
+        step = manifest.get("precision")
+        if step is None or manifest.get("precision_source") == "asked":
+            return info
+        if "arrays" not in plan_values:
+            lost = f"are rounded to {step:g} angstrom, the precision of the files there"
+            warnings.warn(f"{self.out}: positions {lost}", stacklevel=2)
+        elif "by_program" not in manifest["source"]:
+            warnings.warn(
+                f"{self.out}: holds the integers of an XTC, and what is added is kept as floats: "
+                "from now on all of it is read as floats, which an XTC made of it would round",
                 stacklevel=2,
             )
         return info

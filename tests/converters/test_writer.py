@@ -16,7 +16,8 @@ from suites.numbered_frames import N_ATOMS, assert_frames, frames_of
 from suites.small_disks import fill_disk
 
 import mdio
-from mdio.core.errors import OptionError, OutputError, PlanError
+from mdio.cli.main import main
+from mdio.core.errors import OptionError, OutputError, PlanError, SourceError
 
 TESTS = Path(__file__).parent.parent
 GROWING = ["zarr", "segments"]
@@ -419,3 +420,84 @@ def test_arrays_that_would_lose_something(tmp_path, arrays, says):
 def test_boxes_that_are_no_cells(tmp_path, box):
     with mdio.Writer(tmp_path / "a.zarr") as writer, pytest.raises(ValueError, match="of a cell"):
         writer.write_block(np.ones((2, 4, 3)), box=box)
+
+
+def xtc_with_a_tail(adk, tmp_path, target="zarr", **options):
+    """Return an output of 40 frames of an XTC, and 5 of a program behind them."""
+    out = tmp_path / f"x.{target}"
+    mdio.convert(adk["xtc"], out, stop=40, **options)
+    with mdio.open(adk["xtc"]) as source, mdio.Writer(out, append=True) as writer:
+        block = source.read(40, 45)
+        block.positions += np.float32(0.0012)
+        writer.write_block(block.positions, box=block.box, time=block.time, step=block.step)
+    return out, block
+
+
+H5MD_INTEGERS = {"precision": "auto", "compression": "bitpack"}
+
+
+@pytest.mark.parametrize("target", ["zarr", "h5md"])
+def test_floats_behind_the_integers_of_an_xtc(adk, tmp_path, target):
+    with pytest.warns(UserWarning, match="the integers of an XTC, and what is added is kept as"):
+        out, block = xtc_with_a_tail(
+            adk, tmp_path, target, **(H5MD_INTEGERS if target == "h5md" else {})
+        )
+    with mdio.open(out) as layout:
+        assert not layout.info.xtc_integers
+        assert layout.info.precision is None
+        assert_array_equal(layout.read(40, 45).positions, block.positions)
+    notes = mdio.convert(out, tmp_path / "back.xtc").plan.notes
+    assert any("rounds positions" in note for note in notes)
+    mdio.convert(out, tmp_path / "other.zarr")
+    assert_array_equal(mdio.open(tmp_path / "other.zarr").read(40, 45).positions, block.positions)
+    with mdio.Writer(out, append=True) as writer:  # it is told once
+        writer.write_block(block.positions, box=block.box, time=block.time[-1] + np.arange(1, 6))
+    mdio.append(adk["xtc"], out)  # whose frames take the place of the program's
+    with mdio.open(out) as layout:
+        assert layout.info.xtc_integers
+    assert mdio.verify(out, adk["xtc"]).frames_compared == 98
+
+
+@pytest.mark.filterwarnings("ignore:.*the integers of an XTC")
+def test_the_source_of_what_a_program_goes_on_with(adk, tmp_path, capsys):
+    out, block = xtc_with_a_tail(adk, tmp_path)
+    with mdio.open(out) as layout:
+        assert layout.manifest["source"]["n_frames"] == 98
+        assert layout.manifest["source"]["by_program"] == [[40, 45, 1]]
+    assert main(["verify", str(out), "--against", str(adk["xtc"])]) == 0
+    told = capsys.readouterr().out
+    assert "40 frames compared" in told
+    assert "5 frames written by a program" in told
+    main(["info", str(out)])
+    assert "40 of 98 frames, 5 frames written by a program" in capsys.readouterr().out
+    shards = sorted(out.glob("particles/trajectory/position/value/c.*"))
+    before = [shard.read_bytes() for shard in shards]
+    shards[0].unlink()
+    assert mdio.repair(out, adk["xtc"]).repaired
+    assert [shard.read_bytes() for shard in shards] == before
+    shards[-1].write_bytes(b"x")
+    with pytest.raises(SourceError, match="a program wrote are damaged, which no source has"):
+        mdio.repair(out, adk["xtc"])
+    shards[-1].write_bytes(before[-1])
+    assert main(["convert", str(adk["xtc"]), str(out), "--follow", "--append", "--frames", "99"])
+    assert "not every frame of one file" in capsys.readouterr().err
+    with mdio.Writer(out, append=True) as writer, pytest.warns(UserWarning, match="are replaced"):
+        writer.write_block(block.positions[:1], box=block.box[:1], time=block.time[2:3])
+    with mdio.open(out) as layout:
+        assert layout.manifest["source"]["by_program"] == [[40, 43, 1]]
+
+
+@pytest.mark.parametrize("target", ["zarr", "h5md", "segments"])
+def test_a_file_is_added_behind_what_a_program_wrote(adk, tmp_path, target):
+    out = tmp_path / f"a.{target}"
+    block = mdio.open(adk["dcd"]).read(0, 50)
+    with mdio.Writer(out) as writer:
+        writer.write_block(block.positions, box=block.box, time=block.time)
+    mdio.convert(adk["dcd"], tmp_path / "rest.dcd", start=50)
+    mdio.append(tmp_path / "rest.dcd", out)
+    with mdio.open(out) as layout, mdio.open(adk["dcd"]) as source:
+        assert_array_equal(layout.read(0, 98).positions, source.read(0, 98).positions)
+        assert layout.manifest["source"]["by_program"] == [[0, 50, 1]]
+    compared = mdio.verify(out, tmp_path / "rest.dcd")
+    assert compared.ok
+    assert (compared.frames_compared, compared.frames_by_program) == (48, 50)
