@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from mdio.converters.periodic import TransformedLayout
 from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.core.files.fingerprint import contents_of, fingerprint
+from mdio.core.files.store import AnyPath, Paths, path_list
 from mdio.core.words import number_text
 from mdio.layouts.base import Layout
 from mdio.layouts.manifest import indices_from_runs
@@ -36,6 +38,20 @@ def source_open_options(layout: Layout) -> dict[str, Any]:
         if {"unreadable_frames", "lost"} & source.keys()
         else joining_options
     )
+
+
+def in_recorded_order(layout: Layout, files: Paths) -> list[AnyPath]:
+    """Return the files of the source in the order of the manifest, which may be given in another.
+
+    Further ones are left out. They stay as given if the manifest has others.
+    """
+    paths = path_list(files)
+    source = (layout.manifest or {}).get("source", {})
+    if len(paths) < 2:
+        return paths
+    given = {str(contents_of(fingerprint(path))): path for path in paths}
+    recorded = [str(contents_of(state)) for state in source.get("files", [source])]
+    return [given[one] for one in recorded] if set(recorded) <= given.keys() else paths
 
 
 def open_damaged(path: str | PathLike[str]) -> Layout:
@@ -159,10 +175,14 @@ def _matching(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]
     frames = order[begin]
     for number in np.flatnonzero(end - begin > 1).tolist():
         frame = int(numbers[number])
-        positions = layout.read(frame, frame + 1).positions
+        own = layout.read(frame, frame + 1)
         choices = [int(frame) for frame in order[begin[number] : end[number]]]
-        off = [np.abs(source.read(n, n + 1).positions - positions).max() for n in choices]
-        frames[number] = choices[int(np.argmin(off))]
+        blocks = [source.read(n, n + 1) for n in choices]
+        off = [
+            [np.abs(getattr(one, name) - getattr(own, name)).max() for name in ("positions", "box")]
+            for one in blocks
+        ]
+        frames[number] = choices[off.index(min(off))]
     return np.asarray(frames, np.int64)
 
 

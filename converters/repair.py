@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from mdio.converters.convert import plan_conversion
-from mdio.converters.opening import source_open_options, source_view
+from mdio.converters.opening import in_recorded_order, source_open_options, source_view
 from mdio.converters.options import ConversionOptions, Progress
 from mdio.converters.selection import open_with_topology
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import SUMS, Repairs
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.publish import link_target, settle
-from mdio.core.files.store import AnyPath, Paths, path_list
+from mdio.core.files.store import AnyPath, Paths
 from mdio.core.files.turns import State, state_at
 from mdio.core.stalls import is_mount_gone
 from mdio.layouts.backend import plan_fields
@@ -217,7 +217,7 @@ def _prepare(
             f"{out}: made by mdio {manifest['mdio_version']}, which kept too few checksums to know "
             "what belongs there; convert its source again"
         )
-    paths = path_list(against)
+    paths = in_recorded_order(damaged, against)
     source = open_with_topology(paths, top, **source_open_options(damaged))
     try:
         view = source_view(damaged, source, top)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from mdio.converters.opening import (
     by_program,
+    in_recorded_order,
     open_damaged,
     source_open_options,
     source_view,
@@ -229,7 +230,8 @@ class Checks:
             self.n_units = [_n_units(opened) for opened in self.layouts]
             result.units = sum(self.n_units)
             if view is None and against is not None:
-                source = open_with_topology(against, top, **source_open_options(layout))
+                files = in_recorded_order(layout, against)
+                source = open_with_topology(files, top, **source_open_options(layout))
                 self.source_alone = source_view(layout, source, top)
                 self.source = with_own_frames(layout, self.source_alone)
             if self.source is not None:
