@@ -1,9 +1,11 @@
 """Outputs of frames that a program makes: what is there while it runs, and after it died."""
 
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import tracemalloc
 from pathlib import Path
@@ -204,7 +206,8 @@ def test_rounding(tmp_path):
 
 def test_nothing_is_made_of_no_frames(tmp_path):
     for name in ("a.zarr", "a.h5md"):
-        mdio.Writer(tmp_path / name, N_ATOMS).close()
+        with pytest.warns(UserWarning, match=f"{name}: closed before any frame was written"):
+            mdio.Writer(tmp_path / name, N_ATOMS).close()
         with mdio.Writer(tmp_path / name) as writer:
             writer.write_block(frames_of(0, 0))
     assert not list(tmp_path.iterdir())
@@ -289,6 +292,7 @@ def test_two_writers_on_one_name(tmp_path, append):
 
 FILLS_IT = """
 import sys
+import threading
 import mdio
 sys.path.insert(0, {tests!r})
 from suites.numbered_frames import assert_frames, frames_of
@@ -501,3 +505,168 @@ def test_a_file_is_added_behind_what_a_program_wrote(adk, tmp_path, target):
     compared = mdio.verify(out, tmp_path / "rest.dcd")
     assert compared.ok
     assert (compared.frames_compared, compared.frames_by_program) == (48, 50)
+
+
+@pytest.mark.filterwarnings("ignore:.*times do not ascend")
+def test_threads_share_a_writer(tmp_path):
+    writer, start = mdio.Writer(tmp_path / "a.zarr", every_s=0), threading.Barrier(4)
+
+    def write(number):
+        start.wait()
+        for n in range(40):
+            positions = np.full((2, 50, 3), 1000 * number + n, "f4")
+            writer.write_block(positions, time=[n, n + 0.5], step=[1000 * number + n] * 2)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(interval)
+    writer.close()
+    with mdio.open(tmp_path / "a.zarr") as layout:
+        block = layout.read(0, layout.info.n_frames)
+    marks = block.positions[:, 0, 0].astype(int).tolist()
+    assert sorted(marks) == sorted(2 * [1000 * k + n for k in range(4) for n in range(40)])
+    assert block.step.tolist() == marks
+
+
+def test_what_a_writer_that_nobody_holds_cannot_store_is_told(tmp_path):
+    (tmp_path / "a").mkdir()
+    code = (
+        "import mdio, numpy as np, shutil\n"
+        f"writer = mdio.Writer({str(tmp_path / 'a' / 'a.zarr')!r})\n"
+        f"other = mdio.Writer({str(tmp_path / 'b.zarr')!r})\n"
+        f"third = mdio.Writer({str(tmp_path / 'a' / 'c.zarr')!r})\n"
+        "for one in (writer, other, third):\n"
+        "    one.write_block(np.zeros((9, 4, 3)))\n"
+        f"shutil.rmtree({str(tmp_path / 'a')!r})\n"
+        "del one, writer\n"
+        "print('goes on')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "goes on" in done.stdout
+    assert "a.zarr" in done.stderr and "c.zarr" in done.stderr
+    assert mdio.open(tmp_path / "b.zarr").info.n_frames == 9
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(OutputError, match=r"b.a\.zarr: .*b is no folder; make it"):
+        mdio.Writer(tmp_path / "b" / "a.zarr")
+
+
+def test_a_program_that_goes_to_another_folder(tmp_path, monkeypatch):
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "one")
+    for name in ("a.zarr", "a.h5md"):
+        with mdio.Writer(name) as writer:
+            writer.write_block(frames_of(0, 3))
+            monkeypatch.chdir(tmp_path / "other")
+        assert_frames(tmp_path / "one" / name, 3)
+        assert writer.result.out == name
+        monkeypatch.chdir(tmp_path / "one")
+        with pytest.raises(OutputError, match=f"^{name}: exists already"):
+            mdio.Writer(name)
+    assert not list((tmp_path / "other").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("a.xtc", {}), ("a.segments", {"storage": mdio.Storage(container="xtc")}), ("a.dcd", {})],
+)
+def test_what_a_format_loses_is_told_with_the_first_frame(tmp_path, name, options):
+    frames = {"positions": frames_of(0, 2), "velocities": frames_of(0, 2)}
+    with pytest.warns() as told, mdio.Writer(tmp_path / name, **options) as writer:
+        writer.write_block(**frames)
+        early = [str(one.message) for one in told]
+        writer.write_block(**frames)
+    assert any("velocities: left out" in text for text in early)
+    assert any("rounds positions to 0.01" in text for text in early) == (name != "a.dcd")
+    assert len(told) == len(early)
+    with pytest.raises(PlanError, match=f"{name}: velocities=True, but it cannot hold"):
+        mdio.Writer(tmp_path / name, force=True, velocities=True, **options).write_block(**frames)
+
+
+def test_rounding_that_is_asked_for_is_not_told(tmp_path):
+    with mdio.Writer(tmp_path / "a.xtc", precision=0.1) as writer:
+        writer.write_block(frames_of(0, 2))
+
+
+def test_going_on_with_segments_that_round(adk, tmp_path):
+    mdio.split(adk["xtc"], tmp_path / "a.segments", 2)
+    block = mdio.open(adk["xtc"]).read(0, 2)
+    told = r"positions are rounded to 0\.01 angstrom"
+    writer = mdio.Writer(tmp_path / "a.segments", append=True)
+    with pytest.warns(UserWarning, match=told):
+        writer.write_block(block.positions + np.float32(0.0012), time=[500, 501])
+    writer.close()
+    writer = mdio.Writer(tmp_path / "a.segments", append=True, velocities=True)
+    frames = {"positions": block.positions, "velocities": block.positions, "time": [600, 601]}
+    with pytest.warns(UserWarning, match=told), pytest.raises(PlanError, match="velocities=True"):
+        writer.write_block(**frames)
+
+
+@pytest.mark.parametrize("dt_ps", [1.0, 30.0])
+def test_a_restart_that_gives_steps_alone(tmp_path, dt_ps):
+    out = tmp_path / "a.zarr"
+    with mdio.Writer(out, dt_ps=2.0) as writer:
+        writer.write_block(frames_of(0, 10), step=500 * np.arange(10))
+    with (
+        pytest.warns(UserWarning, match="its last 4 frames, from 12 ps on, are replaced"),
+        mdio.Writer(out, append=True, dt_ps=dt_ps) as writer,
+    ):
+        for n in range(6, 12):
+            writer.write_block(frames_of(n, n + 1), step=500 * n)
+    with mdio.open(out) as layout:
+        block = layout.read(0, layout.info.n_frames)
+    assert block.step.tolist() == [500 * n for n in range(12)]
+    assert_array_equal(block.positions, frames_of(0, 12))
+    assert block.time[5:8].tolist() == [10, 10 + dt_ps, 10 + 2 * dt_ps]
+
+
+def test_a_restart_whose_steps_are_not_there(tmp_path):
+    with mdio.Writer(tmp_path / "a.segments") as writer:
+        writer.write_block(frames_of(0, 10))
+    with mdio.Writer(tmp_path / "a.segments", append=True) as writer:
+        with pytest.raises(OutputError, match="holds no steps by which"):
+            writer.write_block(frames_of(5, 6), step=5)
+        writer.write_block(frames_of(10, 11))
+    assert_frames(tmp_path / "a.segments", 11)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"every_s": "x"}, "every_s='x'; give seconds"),
+        ({"every_s": -1}, "every_s=-1; give seconds"),
+        ({"dt_ps": None}, "dt_ps=None; give ps"),
+        ({"dt_ps": np.nan}, "dt_ps=nan; give ps"),
+        ({"dt_ps": 0}, "dt_ps=0; give ps"),
+        ({"n_atoms": 2.5}, "n_atoms=2.5; give a whole number"),
+        ({"n_atoms": -3}, "n_atoms=-3; give a whole number"),
+        ({"n_atoms": "5"}, "n_atoms='5'; give a whole number"),
+        ({"atoms": "name CA"}, "atoms='name CA'; give an AtomGroup"),
+        ({"append": True, "force": True}, "give one"),
+    ],
+)
+def test_arguments_that_make_no_sense(tmp_path, wrong, says):
+    with pytest.raises((PlanError, TypeError), match=r"a\.zarr: .*" + re.escape(says)) as error:
+        mdio.Writer(tmp_path / "a.zarr", **wrong)
+    assert isinstance(error.value, PlanError) or "atoms" in wrong
+
+
+@pytest.mark.parametrize("name", ["positions", "box", "velocities"])
+def test_numbers_beyond_float32(tmp_path, name):
+    arrays = {"positions": np.ones((5, 3)), "velocities": np.ones((5, 3)), "box": np.full(6, 60.0)}
+    arrays[name].flat[0] = 1e300
+    writer = mdio.Writer(tmp_path / "a.zarr")
+    with pytest.raises(ValueError, match=rf"a\.zarr: {name} .*overflow"):
+        writer.write_block(**arrays)
+    arrays["positions"][:] = np.inf  # which is what it is
+    arrays[name].flat[0] = 60.0
+    with pytest.warns(UserWarning, match="NaN or infinite"):
+        writer.write_block(**arrays)
+        writer.close()
