@@ -18,7 +18,7 @@ from mdio.converters.options import ConversionOptions, Progress
 from mdio.converters.selection import open_with_topology
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import SUMS, Repairs
-from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.publish import link_target, settle
 from mdio.core.files.store import AnyPath, Paths
 from mdio.core.files.turns import State, state_at
@@ -136,6 +136,14 @@ def repair(
             raise SourceError(
                 f"{out}: frames that a program wrote are damaged, which no source has, so nothing "
                 f"was changed ({error}); mdio repair {out} alone lists what is lost"
+            ) from error
+        except ValueError as error:
+            if isinstance(error, MdioError):
+                raise
+            raise SourceError(
+                f"{out}: part of it was copied byte by byte from a file, and part was not, so what "
+                f"is damaged cannot be written again as it was ({error}); nothing was changed: "
+                "convert its sources again, or put the damaged segment back"
             ) from error
     result.repaired = True
     return result

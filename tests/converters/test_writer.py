@@ -670,3 +670,18 @@ def test_numbers_beyond_float32(tmp_path, name):
     with pytest.warns(UserWarning, match="NaN or infinite"):
         writer.write_block(**arrays)
         writer.close()
+
+
+def test_segments_that_were_copied_and_then_gone_on_with_are_not_repaired(adk, tmp_path):
+    out = tmp_path / "a.segments"
+    mdio.split(adk["dcd"], out, 7)
+    with mdio.Writer(out, append=True) as writer:
+        writer.write_block(np.ones((60, 3341, 3)), time=100 + np.arange(60))
+    assert mdio.verify(out, adk["dcd"]).frames_compared == 98
+    segment = next(out.rglob("seg-000000.dcd"))
+    data = segment.read_bytes()
+    segment.write_bytes(data[:5000] + b"x" + data[5001:])
+    with pytest.raises(SourceError, match=r"a\.segments: part of it was copied.*nothing was chang"):
+        mdio.repair(out, adk["dcd"])
+    segment.write_bytes(data)
+    assert mdio.verify(out).ok
