@@ -173,8 +173,8 @@ class VerifyResult:
     """Problems, one line each."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
+        """Return plain values; `frames_by_program` where there are any."""
+        return {k: v for k, v in asdict(self).items() if k != "frames_by_program" or v}
 
     def add(self, problem: str) -> None:
         """Add a problem."""

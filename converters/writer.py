@@ -331,7 +331,7 @@ class Writer:
     def places(self) -> list[Path]:
         """Return the existing paths with frames: the output, or the tree that it is made from."""
         outs = (self._growing.out, self.out if self._final is None else self._final.out)
-        return [one for one in dict.fromkeys(outs) if os.path.lexists(one)]
+        return [one for one in dict.fromkeys(outs) if one.exists() or one.is_symlink()]
 
     @_one_at_a_time
     def set_atoms(self, atoms: Any) -> None:
@@ -529,6 +529,8 @@ class Writer:
 
         def as_array(name: str, values: ArrayLike, dtype: Any) -> NDArray[Any]:
             try:
+                if dtype is not np.float32 or getattr(values, "dtype", None) == dtype:
+                    return np.asarray(values, dtype)
                 with np.errstate(over="raise"):  # infinite numbers remain
                     return np.asarray(values, dtype)
             except (ArithmeticError, TypeError, ValueError) as error:
