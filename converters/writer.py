@@ -685,6 +685,11 @@ class Writer:
     def _check(self) -> None:
         """Refuse to go on after an error; raises what storing has raised meanwhile."""
         self._is_used = True
+        if self._pid != os.getpid():
+            raise OutputError(
+                f"{self.out}: its writer belongs to the process that made it, and this is a copy; "
+                "make one in each process, for outputs of their own"
+            )
         if self._error is not None:
             raise self._error
         if self._closed:

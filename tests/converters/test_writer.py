@@ -330,6 +330,20 @@ def test_a_program_that_does_not_close_it(tmp_path):
     assert mdio.open(tmp_path / "a.zarr").info.n_frames == 9
 
 
+def test_a_copy_of_a_writer_in_another_process(tmp_path):
+    code = (
+        "import mdio, numpy as np, os\n"
+        f"writer = mdio.Writer({str(tmp_path / 'a.zarr')!r})\n"
+        "writer.write_block(np.zeros((9, 4, 3)))\n"
+        "if os.fork() == 0:\n"
+        "    writer.write_block(np.zeros((9, 4, 3)))\n"
+        "os.wait()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "a.zarr: its writer belongs to the process that made it" in done.stderr
+    assert mdio.open(tmp_path / "a.zarr").info.n_frames == 9
+
+
 def test_what_was_written_before_an_error_is_stored(tmp_path):
     with pytest.raises(ZeroDivisionError), mdio.Writer(tmp_path / "a.zarr") as writer:
         writer.write_block(frames_of(0, 3))
