@@ -93,8 +93,8 @@ class _Growing:
 
     def __init__(self, name: Path, options: ConversionOptions, *, force: bool) -> None:
         self.name, self.options, self.force = name, options, force
-        out = self.out = name.absolute()  # the program may go to another folder
-        self.layout = layout_name_for_output(out, options.storage.to)
+        self.out = name.absolute()  # the program may go to another folder
+        self.layout = layout_name_for_output(name, options.storage.to)
         self.n_frames = 0
         self.shard_frames = 0
         self.uuid: str | None = None
@@ -156,19 +156,19 @@ class _Growing:
             warnings.warn(
                 f"{self.name}: its last {plural(n_more, 'frame')}, from "
                 f"{times_ps[self.n_frames]:g} ps on, are replaced",
-                stacklevel=2,
+                stacklevel=6,
             )
         step = manifest.get("precision")
         if step is None or manifest.get("precision_source") == "asked":
             return info
         if "arrays" not in plan_values:
             lost = f"are rounded to {step:g} angstrom, the precision of the files there"
-            warnings.warn(f"{self.name}: positions {lost}", stacklevel=2)
+            warnings.warn(f"{self.name}: positions {lost}", stacklevel=6)
         elif "by_program" not in manifest["source"]:
             warnings.warn(
                 f"{self.name}: holds the integers of an XTC, and what is added is kept as floats: "
                 "from now on all of it is read as floats, which an XTC made of it would round",
-                stacklevel=2,
+                stacklevel=6,
             )
         return info
 
@@ -521,13 +521,8 @@ class Writer:
         arrays: Mapping[str, ArrayLike | None],
     ) -> FrameBlock:
         """Return frames as they are stored; begins with the first; raises ValueError."""
-        for name, values in {"positions": positions, **arrays}.items():
-            if is_masked(values):
-                raise ValueError(f"{self.out}: {name} are masked, and the mask would be lost")
-            if np.asarray(values).dtype.kind == "c":
-                raise ValueError(f"{self.out}: {name} are complex numbers; give their real parts")
 
-        def as_array(name: str, values: ArrayLike, dtype: Any) -> NDArray[Any]:
+        def as_array(name: str, values: Any, dtype: Any) -> NDArray[Any]:
             try:
                 if dtype is not np.float32 or getattr(values, "dtype", None) == dtype:
                     return np.asarray(values, dtype)
@@ -536,6 +531,11 @@ class Writer:
             except (ArithmeticError, TypeError, ValueError) as error:
                 raise ValueError(f"{self.out}: {name} is {shorten(values)} ({error})") from error
 
+        for name, values in {"positions": positions, **arrays}.items():
+            if is_masked(values):
+                raise ValueError(f"{self.out}: {name} are masked, and the mask would be lost")
+            if as_array(name, values, None).dtype.kind == "c":
+                raise ValueError(f"{self.out}: {name} are complex numbers; give their real parts")
         frames: NDArray[np.float32] = as_array("positions", positions, np.float32)
         frames = frames[np.newaxis] if frames.ndim == 2 else frames
         if (
@@ -634,7 +634,7 @@ class Writer:
             made = plans[-1]
             self._check_requested({array.field for array in made.arrays} or set(made.native.fields))
             for note in () if made.arrays else made.notes:
-                warnings.warn(f"{self.out}: {note}", stacklevel=2)
+                warnings.warn(f"{self.out}: {note}", stacklevel=5)
         self._n_before = self._growing.n_frames
         self._block = self._buffer()
 
@@ -652,6 +652,7 @@ class Writer:
 
         `times`, `steps`: of the new frames; empty where none are given.
         """
+        self._begin_ps = np.inf
         for path in self.places()[:1]:
             with open_layout(path) as layout:
                 columns, counts_steps = read_columns(layout), layout.timing.counts_steps

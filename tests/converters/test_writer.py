@@ -427,6 +427,8 @@ def test_what_a_frame_cannot_have(tmp_path, wrong):
         ({"positions": np.ma.masked_less(np.ones((2, 4, 3)), 2)}, "masked"),
         ({"positions": np.ones((2, 4, 3)) * 1j}, "complex"),
         ({"positions": np.ones((2, 4, 3)), "step": [1, 2**70]}, "step is"),
+        ({"positions": [[1, 2], [3]]}, r"a\.zarr: positions is \[\[1, 2\], \[3\]\]"),
+        ({"positions": np.ones((2, 4, 3)), "time": "x"}, r"a\.zarr: time is 'x'"),
     ],
 )
 def test_arrays_that_would_lose_something(tmp_path, arrays, says):
