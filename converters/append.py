@@ -45,8 +45,9 @@ from mdio.layouts.views.joining import (
     lack_own_times,
     merge,
     merge_counted,
+    parts_of,
 )
-from mdio.layouts.views.view import ViewLayout, read_times, select_frames
+from mdio.layouts.views.view import ViewLayout, read_columns, read_times, select_frames
 from mdio.layouts.writer import NotFinite
 from mdio.parallel.executors import Executor
 
@@ -254,11 +255,7 @@ class Timeline:
     @property
     def parts(self) -> list[tuple[int, int, int]]:
         """Runs of frames: number of the member, first frame, one beyond the last."""
-        breaks = np.flatnonzero((np.diff(self.member) != 0) | (np.diff(self.frame) != 1)) + 1
-        edges = pairwise([0, *breaks.tolist(), len(self.frame)])
-        return [
-            (int(self.member[a]), int(self.frame[a]), int(self.frame[b - 1]) + 1) for a, b in edges
-        ]
+        return parts_of(self.member, self.frame)
 
     def gaps(self) -> list[str]:
         """Return a note for each gap in time between frames of two files."""
@@ -380,7 +377,14 @@ class _Plan:
         """For each file: all its frames, transformed as the output's are, and their number."""
         self.numbered = options.selection.start is not None
         """Whether the frames to add are given by number, as in a file that is followed."""
-        strides = [step for *_, step in self.manifest["frames"]]
+        source = self.manifest["source"]
+        is_of_file = "path" in source
+        self.by_program = np.full(old.info.n_frames, not is_of_file)
+        """For each frame of the output, whether a program wrote it, so that no file has it."""
+        self.by_program[indices_from_runs(source.get("by_program", []))] = True
+        self.before = indices_from_runs(self.manifest["frames"] if is_of_file else [])
+        """The others' numbers in the source."""
+        strides = [step for *_, step in self.manifest["frames"]] or [1]
         dt_ps = float(self.manifest["dt_ps"])
         if old.info.n_frames == 1:  # then it is that of the source
             dt_ps *= max(strides)
@@ -412,12 +416,15 @@ class _Plan:
         """Plan an output of the first `stop` frames, followed by those of `new`."""
         n_new = new.info.n_frames
         chain = chain_parts([self.old, new], Joining(((0, 0, stop), (1, 0, n_new))))
-        source = self._source_with_flaws((), ())
-        before = indices_from_runs(self.manifest["frames"])[:stop]
-        first = int(source["n_frames"]) if "path" in source else stop
-        frames = np.concatenate([before, first + np.arange(n_new)])
-        origin = source | {"n_frames": first + n_new}, runs_from_indices(frames)
-        return self._conversion(chain, {}, origin)
+        source, by_program = self._source_with_flaws((), ()), self.by_program[:stop]
+        frames = self.before[: np.count_nonzero(~by_program)]
+        if "path" in source:
+            numbers = np.flatnonzero(np.append(by_program, np.ones(n_new, bool)))
+            source["by_program"] = runs_from_indices(numbers)
+        else:
+            source["n_frames"] = stop + n_new
+            frames = np.arange(stop + n_new)
+        return self._conversion(chain, {}, (source, runs_from_indices(frames)))
 
     def _conversion(
         self,
@@ -504,7 +511,8 @@ class _Plan:
         """Open a source with the output's selection of atoms and frames."""
         options, manifest = self.options, self.manifest
         old_source = manifest["source"]
-        suffixes = {Path(record["path"]).suffix for record in old_source.get("files", [old_source])}
+        recorded = old_source.get("files", [old_source])
+        suffixes = {Path(record["path"]).suffix for record in recorded if "path" in record}
         opened = old_source.get("opened", {}) if path.suffix in suffixes else {}
         source = open_with_topology(
             path, options.sources.top, verify=options.sources.verify, **opened
@@ -639,21 +647,26 @@ class _Plan:
         """Return the new ``source`` of the manifest, and the frames that the output has of it."""
         added = timeline.members[1:]
         for member, numbers in zip(added, timeline.numbers[1:], strict=True):
-            if (numbers >= 0).all() and Comparison(self.old, member).is_exact:
+            if (numbers < 0).any() or not Comparison(self.old, member).is_exact:
+                continue
+            path, old_source = sources[member], self.manifest["source"]
+            has_grown = "files" not in old_source and is_unchanged_source(path, old_source)
+            # Files of the same positions may differ in the last digits of boxes and times.
+            if has_grown or read_columns(chain) == read_columns(member).frames(numbers):
                 numbers = self.frames_of[member][1][numbers]
-                return self._origin_of_one(sources[member], member, numbers)
+                return self._origin_of_one(path, member, numbers)
         if timeline.unit == "frames":
             return self._origin_of_all(chain, sources)
         # Frame numbers in several files help nobody: times, or steps, do.
         source = self._with_files(chain, sources) | {"n_frames": chain.info.n_frames}
         source["joined"] = {"overlap": self.options.sources.overlap, "matched": timeline.unit}
-        step = max(step for *_, step in self.manifest["frames"])
+        step = max((step for *_, step in self.manifest["frames"]), default=1)
         return source, [[0, chain.info.n_frames * step, step]]
 
     def _origin_of_one(self, path: Path, member: Layout, numbers: NDArray[np.int64]) -> Origin:
         """Return `_origin` for an output whose frames are all from one file."""
         info, _ = self.frames_of[member]
-        other_source_keys = ("files", "joined", "lost", "made_up", *DAMAGE_KEYS)
+        other_source_keys = ("files", "joined", "by_program", "lost", "made_up", *DAMAGE_KEYS)
         old_source = self.manifest["source"].items()
         source = {key: value for key, value in old_source if key not in other_source_keys}
         if info.lost and not self.options.running.growing:
@@ -664,19 +677,26 @@ class _Plan:
         return source, runs_from_indices(numbers)
 
     def _with_files(self, chain: ChainLayout, sources: Mapping[Layout, Path]) -> dict[str, Any]:
-        prints = [fingerprint(path) for layout, path in sources.items() if layout in chain.members]
+        prints = [fingerprint(path) for path in sources.values()]
         source = self._source_with_flaws(chain.info.lost, chain.info.made_up)
         first_file = {name: source.pop(name) for name in prints[0] if name in source}
-        return source | {
-            "path": first_file["path"],
-            "files": [*source.get("files", [first_file]), *prints],
-        }
+        by_program = np.concatenate(
+            [
+                self.by_program[start:stop] if layout is self.old else np.zeros(stop - start, bool)
+                for layout, start, stop in chain.member_runs
+            ]
+        )
+        source.pop("by_program", None)
+        if by_program.any():
+            source["by_program"] = runs_from_indices(np.flatnonzero(by_program))
+        files = [*source.get("files", [first_file] if first_file else []), *prints]
+        return source | {"path": files[0]["path"], "files": files}
 
     def _origin_of_all(self, chain: ChainLayout, sources: Mapping[Layout, Path]) -> Origin:
         """Return `_origin` for sources added as given, one after the other."""
         source = self._with_files(chain, sources)
-        n_before = source["n_frames"]
-        frames = [indices_from_runs(self.manifest["frames"])]
+        n_before = source["n_frames"] if "path" in self.manifest["source"] else 0
+        frames = [self.before]
         for member, start, end in chain.member_runs[1:]:
             info, numbers = self.frames_of[member]
             frames.append(numbers[start:end] + n_before)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mdio.converters.append import prepare_append
+from mdio.converters.opening import with_own_frames
 from mdio.converters.options import (
     APART,
     OPTIONS,
@@ -186,6 +187,8 @@ def plan_conversion(
         atoms=choice.kept,
         unreadable=unreadable,
     )
+    if repairs is not None:
+        view = with_own_frames(repairs.former, view)
     note = None if selection.dt_ps is None else note_on_dt(origin.info, view.info, selection.dt_ps)
     notes = origin.notes if note is None else (*origin.notes, note)
     notes = tuple(dict.fromkeys([*notes, *step_notes, *choice.notes]))

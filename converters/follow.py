@@ -147,7 +147,7 @@ class _Follower:
         with open_with_topology(self.out, None) as old:
             manifest = old.manifest or {}
             runs = manifest.get("frames", [])
-            if len(runs) != 1 or "files" in manifest["source"]:
+            if len(runs) != 1 or {"files", "by_program"} & manifest["source"].keys():
                 raise PlanError(
                     f"{self.out}: not every frame of one file, or every nth; only such an output "
                     "goes on with --follow (mdio append adds frames of others)"

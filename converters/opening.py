@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from os import PathLike
 from typing import Any
 
@@ -13,13 +12,15 @@ from numpy.typing import NDArray
 
 from mdio.converters.periodic import TransformedLayout
 from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.core.files.fingerprint import contents_of, fingerprint
+from mdio.core.files.store import AnyPath, Paths, path_list
 from mdio.core.words import number_text
 from mdio.layouts.base import Layout
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views import KEEP_ALL
 from mdio.layouts.views.chain import chain_parts
-from mdio.layouts.views.joining import ROUNDING, Joining
+from mdio.layouts.views.joining import ROUNDING, Joining, parts_of
 from mdio.layouts.views.view import ViewLayout
 
 
@@ -37,6 +38,20 @@ def source_open_options(layout: Layout) -> dict[str, Any]:
         if {"unreadable_frames", "lost"} & source.keys()
         else joining_options
     )
+
+
+def in_recorded_order(layout: Layout, files: Paths) -> list[AnyPath]:
+    """Return the files of the source in the order of the manifest, which may be given in another.
+
+    Further ones are left out. They stay as given if the manifest has others.
+    """
+    paths = path_list(files)
+    source = (layout.manifest or {}).get("source", {})
+    if len(paths) < 2:
+        return paths
+    given = {str(contents_of(fingerprint(path))): path for path in paths}
+    recorded = [str(contents_of(state)) for state in source.get("files", [source])]
+    return [given[one] for one in recorded] if set(recorded) <= given.keys() else paths
 
 
 def open_damaged(path: str | PathLike[str]) -> Layout:
@@ -67,7 +82,10 @@ def salvage_offered(salvage: bool) -> Iterator[None]:
 
 
 def source_view(layout: Layout, source: Layout, top: str | PathLike[str] | None) -> ViewLayout:
-    """Return the frames and atoms of the source that `layout` should hold."""
+    """Return the frames and atoms of the source that `layout` should hold.
+
+    Those that a program wrote are not among them; see `with_own_frames`.
+    """
     manifest = layout.manifest
     frames: Any = None
     atoms = None
@@ -110,14 +128,33 @@ def source_view(layout: Layout, source: Layout, top: str | PathLike[str] | None)
     )
 
 
+def by_program(layout: Layout) -> NDArray[np.int64]:
+    """Return the numbers of frames that a program wrote, and no file of the source has."""
+    source = (layout.manifest or {}).get("source", {})
+    return indices_from_runs(source.get("by_program", []))
+
+
+def with_own_frames(layout: Layout, view: ViewLayout) -> ViewLayout:
+    """Return a `source_view` with all frames of `layout`: its own where a program wrote them."""
+    is_own = np.zeros(layout.info.n_frames, np.int64)
+    is_own[by_program(layout)] = 1
+    if not is_own.any():
+        return view
+    frames = np.where(is_own, np.arange(len(is_own)), np.cumsum(1 - is_own) - 1)
+    joining = Joining(tuple(parts_of(is_own, frames)), changes=True)
+    return ViewLayout(view.path, source=chain_parts([view, open_layout(layout.path)], joining))
+
+
 def _matching(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]:
-    """Return for each frame of `layout` its number in the files, put one after the other.
+    """Return for each frame of `layout` from files its number there, put one after the other.
 
     `key`: by what they are matched: ``ps`` or ``steps``. Where several files have a frame
     of the same time, it is the one with the contents that come next to those of the output.
     Raises SourceError: there is none.
     """
     keys, source_keys = (_keys(one, key) for one in (layout, source))
+    numbers = np.setdiff1d(np.arange(len(keys)), by_program(layout))
+    keys = keys[numbers]
     order = np.argsort(source_keys, kind="stable")
     source_keys = source_keys[order]
     slack = np.zeros(len(keys))
@@ -137,10 +174,15 @@ def _matching(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]
         )
     frames = order[begin]
     for number in np.flatnonzero(end - begin > 1).tolist():
-        positions = layout.read(number, number + 1).positions
+        frame = int(numbers[number])
+        own = layout.read(frame, frame + 1)
         choices = [int(frame) for frame in order[begin[number] : end[number]]]
-        off = [np.abs(source.read(n, n + 1).positions - positions).max() for n in choices]
-        frames[number] = choices[int(np.argmin(off))]
+        blocks = [source.read(n, n + 1) for n in choices]
+        off = [
+            [np.abs(getattr(one, name) - getattr(own, name)).max() for name in ("positions", "box")]
+            for one in blocks
+        ]
+        frames[number] = choices[off.index(min(off))]
     return np.asarray(frames, np.int64)
 
 
@@ -150,11 +192,7 @@ def _chosen(source: Layout, frames: NDArray[np.int64]) -> Layout:
     edges = np.cumsum([0, *counts])
     file_number = np.searchsorted(edges, frames, "right") - 1
     in_file = frames - edges[file_number]
-    breaks = np.flatnonzero((np.diff(file_number) != 0) | (np.diff(in_file) != 1)) + 1
-    parts = tuple(
-        (int(file_number[a]), int(in_file[a]), int(in_file[b - 1]) + 1)
-        for a, b in pairwise([0, *breaks.tolist(), len(frames)])
-    )
+    parts = tuple(parts_of(file_number, in_file))
     return chain_parts([layout for layout, *_ in source.member_runs], Joining(parts, changes=True))
 
 

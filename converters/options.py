@@ -24,7 +24,7 @@ from mdio.core.options import (
 )
 from mdio.core.words import without_passwords
 from mdio.layouts.manifest import indices_from_runs, runs_from_indices
-from mdio.layouts.plan import PATTERNS, LayoutPlan, Pattern, StorageOptions
+from mdio.layouts.plan import MIN_PRECISION, PATTERNS, LayoutPlan, Pattern, StorageOptions
 from mdio.layouts.registry import layout_class, open_layout, writable_layouts
 from mdio.layouts.views.options import FrameChoice, Reading
 
@@ -143,6 +143,17 @@ class Storage(StorageOptions):
         kind="stripes",
         alone="stripes",
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (
+            isinstance(self.precision, float | int | np.floating)
+            and 0 < self.precision < MIN_PRECISION
+        ):
+            raise PlanError(
+                f"--precision is {self.precision:g}: float32 holds no such steps; give "
+                f"{MIN_PRECISION:g} angstrom or more, or none for floats in full"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from mdio.converters.convert import plan_conversion
-from mdio.converters.opening import source_open_options, source_view
+from mdio.converters.opening import in_recorded_order, source_open_options, source_view
 from mdio.converters.options import ConversionOptions, Progress
 from mdio.converters.selection import open_with_topology
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import SUMS, Repairs
-from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.publish import link_target, settle
-from mdio.core.files.store import AnyPath, Paths, path_list
+from mdio.core.files.store import AnyPath, Paths
 from mdio.core.files.turns import State, state_at
 from mdio.core.stalls import is_mount_gone
 from mdio.layouts.backend import plan_fields
@@ -132,7 +132,23 @@ def repair(
         return result
     with pool_or_serial(executor, workers) as chosen:
         planned = _prepare(out, state, against, top, names, chosen)
-        planned.run(chosen, force=force, progress=progress)
+        try:
+            planned.run(chosen, force=force, progress=progress)
+        except CorruptLayoutError as error:
+            if str(out) not in str(error):
+                raise
+            raise SourceError(
+                f"{out}: frames that a program wrote are damaged, which no source has, so nothing "
+                f"was changed ({error}); mdio repair {out} alone lists what is lost"
+            ) from error
+        except ValueError as error:
+            if isinstance(error, MdioError):
+                raise
+            raise SourceError(
+                f"{out}: part of it was copied byte by byte from a file, and part was not, so what "
+                f"is damaged cannot be written again as it was ({error}); nothing was changed: "
+                "convert its sources again, or put the damaged segment back"
+            ) from error
     result.repaired = True
     result.bad = [ADVICE.sub("", problem) for problem in result.bad]  # which was followed
     return result
@@ -203,6 +219,8 @@ def _prepare(
     """Plan the conversion that made `out` once more."""
     with open_layout(out, verify=False) as damaged:
         manifest, plan_values = dict(damaged.manifest or {}), plan_fields(damaged)
+    if has_source_integers(manifest) and "arrays" in plan_values:
+        plan_values["precision_source"] = manifest["precision_source"]
     if "parts" in manifest:
         raise SourceError(
             f"{out}: its frames lie in parts, which are no longer written; convert its source again"
@@ -212,11 +230,11 @@ def _prepare(
             f"{out}: made by mdio {manifest['mdio_version']}, which kept too few checksums to know "
             "what belongs there; convert its source again"
         )
-    paths = path_list(against)
+    paths = in_recorded_order(damaged, against)
     source = open_with_topology(paths, top, **source_open_options(damaged))
     try:
         view = source_view(damaged, source, top)
-        if has_source_integers(manifest) and not view.info.xtc_integers:
+        if has_source_integers(manifest) and not source.info.xtc_integers:
             raise SourceError(
                 f"{source.path}: holds floats, but {out} the integers of an XTC; give that XTC"
             )
@@ -246,8 +264,9 @@ def _options(
     kept_atoms = np.arange(view.source.info.n_atoms) if view.atoms is None else view.atoms
     members = {name: indices_from_runs(runs) for name, runs in manifest["group_atoms"].items()}
     segments = manifest.get("segments")
-    integers = "auto" if "arrays" in plan_values else None
-    precision: Any = integers if has_source_integers(manifest) else manifest.get("precision")
+    precision = manifest.get("precision")
+    if has_source_integers(manifest) and "arrays" not in plan_values:
+        precision = None  # segments take it from their source
     if manifest.get("precision_source", "unknown") is None:
         precision = None  # nobody asked for it: bytes were copied, or the format has no other
     return ConversionOptions.of(

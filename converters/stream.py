@@ -132,9 +132,10 @@ def record(
                 if published and writer.result and writer.result.n_frames > n_published:
                     n_published = writer.result.n_frames
                     published(n_published)
+            if not writer.n_frames:
+                raise SourceError(f"{source}: no frame came ({stream.end}); nothing was written")
     result = writer.result
-    if result is None:
-        raise SourceError(f"{source}: no frame came ({stream.end}); nothing was written")
+    assert result is not None
     notes = [*result.plan.notes, *choice.notes, stream.end]
     if gaps.n_gaps:
         notes.append(

@@ -17,7 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.converters.opening import open_damaged, source_open_options, source_view
+from mdio.converters.opening import (
+    by_program,
+    in_recorded_order,
+    open_damaged,
+    source_open_options,
+    source_view,
+    with_own_frames,
+)
 from mdio.converters.options import Progress
 from mdio.converters.selection import open_with_topology
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
@@ -172,6 +179,8 @@ class VerifyResult:
     ok: bool = True
     chunks_checked: int = 0
     frames_compared: int = 0
+    frames_by_program: int = 0
+    """Frames that a program wrote: the source lacks them, so that only checksums are checked."""
     units: int = 0
     """How many units there are; with a part or a sample fewer are checked."""
     max_abs_diff_angstrom: float = 0.0
@@ -185,9 +194,11 @@ class VerifyResult:
     """Whether mdio's checksums were there to compare with; not in native files."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, without `has_checksums`."""
+        """Return plain values, without `has_checksums`; `frames_by_program` if there are any."""
         values = asdict(self)
         del values["has_checksums"]
+        if not self.frames_by_program:
+            del values["frames_by_program"]
         return values
 
     def add(self, problem: str) -> None:
@@ -221,7 +232,9 @@ class Checks:
         self.progress = progress
         self.of_opening = result = VerifyResult()
         """The result of opening, before units are checked."""
-        self.source = view
+        self.source = self.source_alone = view
+        """What the output should hold, and the part of it that its files have."""
+        self.own_frames = np.empty(0, np.int64)
         self.block_frames = self.n_blocks = 0
         layout = open_damaged(out)
         result.has_checksums = layout.manifest is not None
@@ -249,8 +262,10 @@ class Checks:
             self.n_units = [_n_units(opened) for opened in self.layouts]
             result.units = sum(self.n_units)
             if view is None and against is not None:
-                source = open_with_topology(against, top, **source_open_options(layout))
-                self.source = source_view(layout, source, top)
+                files = in_recorded_order(layout, against)
+                source = open_with_topology(files, top, **source_open_options(layout))
+                self.source_alone = source_view(layout, source, top)
+                self.source = with_own_frames(layout, self.source_alone)
             if self.source is not None:
                 self._compare_shapes(layout, self.source)
         except BaseException:
@@ -276,6 +291,9 @@ class Checks:
         result.allowed_diff_angstrom = 0.0 if is_exact else (info.precision or 0.0) / 2
         self.block_frames = max(1, BLOCK_NBYTES // max(1, info.frame_nbytes))
         self.n_blocks = math.ceil(info.n_frames / self.block_frames)
+        if source is not self.source_alone:
+            self.own_frames = by_program(layout)
+            result.frames_by_program = len(self.own_frames)
 
     def items(self, n_pieces: int) -> Iterator[Item]:
         """Yield the work, for each layout and the comparison cut into `n_pieces` at most."""
@@ -317,7 +335,7 @@ class Checks:
     @cached_property
     def _source_rounds(self) -> bool:
         """Whether the source is of other files than the output's, in a format that rounds."""
-        layout, view = self.layouts[0], self.source
+        layout, view = self.layouts[0], self.source_alone
         source = (layout.manifest or {}).get("source", {})
         recorded = source.get("files") or [source]
         files = [] if view is None else list(view.source.files())
@@ -381,7 +399,8 @@ class Checks:
                 problems[0] = problems[0][0], f"{problems[0][1]}; {UNRECORDED}"
             for differing, problem in problems:
                 result.add(f"{_frames_text(start + np.flatnonzero(differing))}: {problem}")
-            result.frames_compared += stop - start
+            own = (self.own_frames >= start) & (self.own_frames < stop)
+            result.frames_compared += stop - start - int(np.count_nonzero(own))
             if self.progress is not None:
                 self.progress(stop - start, own_block.nbytes)
 

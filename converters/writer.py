@@ -11,13 +11,16 @@ import os
 import shutil
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import wraps
 from os import PathLike
 from pathlib import Path
+from reprlib import repr as shorten
 from time import monotonic
-from typing import Any, Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -33,7 +36,7 @@ from mdio.converters.strategies.conversion import Conversion
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.publish import link_target, settle
-from mdio.core.files.store import need_disk, to_path
+from mdio.core.files.store import need_disk, store_at, to_path
 from mdio.core.files.turns import concurrent_change_error
 from mdio.core.frames import FrameBlock, TrajectoryInfo, is_masked
 from mdio.core.options import takes_options
@@ -53,17 +56,45 @@ SAME_TIME = 1e-3
 
 _unclosed: WeakSet[Writer] = WeakSet()
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _one_at_a_time(
+    method: Callable[Concatenate[Writer, P], R],
+) -> Callable[Concatenate[Writer, P], R]:
+    """Return a method of a writer that waits while another thread is in one."""
+
+    @wraps(method)
+    def alone(self: Writer, /, *args: P.args, **keywords: P.kwargs) -> R:
+        with self._lock:
+            return method(self, *args, **keywords)
+
+    return alone
+
+
+WHOLE: Any = int | np.integer
+NUMBER: Any = float | np.floating | WHOLE
+
+
+def _check_number(name: str, value: Any, kinds: Any, least: float, expected: str) -> None:
+    """Raise PlanError unless `value` is a number of these kinds, `least` or more."""
+    is_number = isinstance(value, kinds) and not isinstance(value, bool)
+    if not (is_number and least <= value < np.inf):
+        raise PlanError(f"{name}={value!r}; give {expected}")
+
 
 class _Growing:
     """An output to whose frames others are added.
 
-    `out`: where it is. `options`: how it is stored. `force`: whether the first frames replace what
-    is there.
+    `name`: where it is, as told to people. `options`: how it is stored. `force`: whether the first
+    frames replace what is there.
     """
 
-    def __init__(self, out: Path, options: ConversionOptions, *, force: bool) -> None:
-        self.out, self.options, self.force = out, options, force
-        self.layout = layout_name_for_output(out, options.storage.to)
+    def __init__(self, name: Path, options: ConversionOptions, *, force: bool) -> None:
+        self.name, self.options, self.force = name, options, force
+        self.out = name.absolute()  # the program may go to another folder
+        self.layout = layout_name_for_output(name, options.storage.to)
         self.n_frames = 0
         self.shard_frames = 0
         self.uuid: str | None = None
@@ -87,11 +118,12 @@ class _Growing:
         """Add the frames of `new`; raises OutputError, and then it stays as it was."""
         conversion = self.plan(new)
         planned = conversion.plan.notes
-        self.result = conversion.run(Serial(), force=self.force and self.uuid is None)
+        result = conversion.run(Serial(), force=self.force and self.uuid is None)
+        self.result = replace(result, out=str(self.name))
         lost = [note for note in self.result.plan.notes if note not in planned]
         for note in lost if not self._has_warned else ():
             self._has_warned = True
-            warnings.warn(f"{self.out}: {note}", stacklevel=2)
+            warnings.warn(f"{self.name}: {note}", stacklevel=2)
         self.n_frames, self.uuid = conversion.plan.n_frames, conversion.uuid
 
     def continue_from(self, n_atoms: int, time_ps: float) -> TrajectoryInfo:
@@ -106,24 +138,37 @@ class _Growing:
             plan_values = plan_fields(old)
             self.shard_frames = plan_values.get("piece_frames") or int(old.boundaries()[1])
             self.uuid = old.uuid
+            manifest = old.manifest or {"source": {}}
         if info.n_atoms != n_atoms:
             raise OutputError(
-                f"{self.out}: has {info.n_atoms} atoms, but the frames to add have {n_atoms}; give "
-                "the same atoms, or another output"
+                f"{self.name}: has {info.n_atoms} atoms, but the frames to add have {n_atoms}; "
+                "give the same atoms, or another output"
             )
         not_before = np.flatnonzero(times_ps >= time_ps - SAME_TIME * abs(info.dt_ps))
         self.n_frames = int(not_before[0]) if len(not_before) else info.n_frames
         if not self.n_frames:
             raise OutputError(
-                f"{self.out}: begins at {number_text(times_ps[0])} ps, and the first frame to add "
+                f"{self.name}: begins at {number_text(times_ps[0])} ps, and the first frame to add "
                 f"is at {number_text(time_ps)} ps, so that nothing of it would stay; go on from a "
                 "later frame, or replace it with force=True"
             )
         if n_more := info.n_frames - self.n_frames:
             warnings.warn(
-                f"{self.out}: its last {plural(n_more, 'frame')}, from {times_ps[self.n_frames]:g} "
-                "ps on, are replaced",
-                stacklevel=2,
+                f"{self.name}: its last {plural(n_more, 'frame')}, from "
+                f"{times_ps[self.n_frames]:g} ps on, are replaced",
+                stacklevel=6,
+            )
+        step = manifest.get("precision")
+        if step is None or manifest.get("precision_source") == "asked":
+            return info
+        if "arrays" not in plan_values:
+            lost = f"are rounded to {step:g} angstrom, the precision of the files there"
+            warnings.warn(f"{self.name}: positions {lost}", stacklevel=6)
+        elif "by_program" not in manifest["source"]:
+            warnings.warn(
+                f"{self.name}: holds the integers of an XTC, and what is added is kept as floats: "
+                "from now on all of it is read as floats, which an XTC made of it would round",
+                stacklevel=6,
             )
         return info
 
@@ -140,6 +185,12 @@ class Writer:
     of a tree ``OUT.zarr`` that grows beside them and is then removed; after a crash that has the
     frames.
 
+    Threads may share a writer: it takes their frames one call after the other.
+
+    Formats round and leave out what they cannot hold: XTC, also in segments, keeps positions to
+    0.01 angstrom unless ``precision`` says otherwise, and neither XTC nor DCD velocities. A warning
+    says so with the first frame.
+
     Parameters
     ----------
     out
@@ -151,12 +202,13 @@ class Writer:
         default, those of the first `write`.
     append
         Go on with an output that is there, or begin one. Frames that it has from the time of the
-        first new one on are replaced: a simulation that is restarted repeats them. It is stored as
-        it was begun, for any other options.
+        first new one on (its step, if it has no time) are replaced: a simulation that is restarted
+        repeats them. It is stored as it was begun, for any other options.
     force
         Replace what is there, once the first shard (or all, of layouts in one file) is complete.
     velocities, forces
-        Whether to store them. By default, if the first frame has them. Frames without them are NaN.
+        Whether to store them. By default, if the first frame has them and the format holds them;
+        True refuses one that does not. Frames without them are NaN.
     dt_ps
         Time between frames that come without times.
     every_s
@@ -189,6 +241,8 @@ class Writer:
     20
     """
 
+    _closed = True  # until there is something to close
+
     @takes_options(Storage, apart={"storage": Storage})
     def __init__(
         self,
@@ -206,18 +260,31 @@ class Writer:
         groups: Mapping[str, Selection] | None = None,
         **options: Any,
     ) -> None:
-        self._closed = True  # until there is something to close
         self.out, self.n_atoms = to_path(out), n_atoms
+        self._lock = threading.RLock()
+        if n_atoms is not None:
+            _check_number(f"{out}: n_atoms", n_atoms, WHOLE, 1, "a whole number of 1 or more")
+        if every_s is not None:
+            _check_number(f"{out}: every_s", every_s, NUMBER, 0, "seconds, or None")
+        tiny = float(np.finfo(float).tiny)
+        _check_number(f"{out}: dt_ps", dt_ps, NUMBER, tiny, "ps between frames, more than 0")
+        if append and force:
+            raise PlanError(
+                f"{out}: append=True goes on with what is there, force=True replaces it; give one"
+            )
         self.n_frames = 0
         """Frames that were written, those that are not stored yet among them."""
         self._append, self._every_s = append, every_s
         self._requested = {"velocities": velocities, "forces": forces}
         self._stored: dict[str, bool] = {}
         self._dt_ps, self._time_ps, self._step = dt_ps, -dt_ps, -1
+        self._begin_ps = np.inf
+        """Time from which frames of an output that is gone on with are replaced by their steps."""
         self._topology: Topology | None = None
         self._block: FrameBlock | None = None
         self._spare: FrameBlock | None = None
         self._n_filled = self._n_before = 0
+        self._is_used = False
         self._storing: Future[None] | None = None
         self._error: BaseException | None = None
         requested = ConversionOptions.of(groups=groups or {}, growing=True, **options)
@@ -243,11 +310,15 @@ class Writer:
         for one in self.places():
             if not (append or force):
                 raise OutputError(
-                    f"{one}: exists already; go on with it with append=True, replace it with "
-                    "force=True, or choose another name"
+                    f"{self.out.with_name(one.name)}: exists already; go on with it with "
+                    "append=True, replace it with force=True, or choose another name"
                 )
         if atoms is not None:
             self.set_atoms(atoms)
+        folder = link_target(self._growing.out).parent
+        if store_at(folder).has_folders and not os.access(folder, os.W_OK | os.X_OK):
+            problem = "cannot be written to" if folder.is_dir() else "is no folder"
+            raise OutputError(f"{out}: {folder} {problem}; make it, or choose another")
         self._closed, self._pid, self._since_s = False, os.getpid(), monotonic()
         self._pool = ThreadPoolExecutor(1, "mdio-writer") if background else None
         _unclosed.add(self)
@@ -259,8 +330,10 @@ class Writer:
 
     def places(self) -> list[Path]:
         """Return the existing paths with frames: the output, or the tree that it is made from."""
-        return [one for one in dict.fromkeys((self._growing.out, self.out)) if os.path.lexists(one)]
+        outs = (self._growing.out, self.out if self._final is None else self._final.out)
+        return [one for one in dict.fromkeys(outs) if one.exists() or one.is_symlink()]
 
+    @_one_at_a_time
     def set_atoms(self, atoms: Any) -> None:
         """Say what the atoms are, before the first frame.
 
@@ -271,7 +344,11 @@ class Writer:
         """
         from mdio.layouts.foreign.universe import topology_of
 
-        group = atoms.atoms
+        group = getattr(atoms, "atoms", None)
+        if group is None:
+            raise TypeError(
+                f"{self.out}: atoms={atoms!r}; give an AtomGroup or a Universe of MDAnalysis"
+            )
         if self.n_atoms is None:
             self.n_atoms = len(group)
         if len(group) != self.n_atoms:
@@ -281,6 +358,7 @@ class Writer:
             )
         self._topology = topology_of(group.universe, group.indices)
 
+    @_one_at_a_time
     def write(self, atoms: Any) -> None:
         """Write the present frame of atoms.
 
@@ -314,6 +392,7 @@ class Writer:
         step = ts.data.get("step", ts.frame)
         self.write_block(group.positions, box=ts.dimensions, time=ts.time, step=step, **values)
 
+    @_one_at_a_time
     def write_block(
         self,
         positions: ArrayLike,
@@ -342,7 +421,10 @@ class Writer:
         Raises
         ------
         ValueError
-            A shape that does not fit, or velocities or forces that the first frame did not have.
+            A shape that does not fit, numbers that float32 cannot hold, or velocities or forces
+            that the first frame did not have.
+        PlanError
+            Velocities or forces that were asked for, and the output cannot hold.
         OutputError
             See the class.
         """
@@ -366,6 +448,7 @@ class Writer:
         if self._every_s is not None and monotonic() - self._since_s >= self._every_s:
             self._store()
 
+    @_one_at_a_time
     def flush(self) -> None:
         """Store all frames that were written, and return when they are; a shard may not be full.
 
@@ -379,14 +462,24 @@ class Writer:
         self._wait()
 
     def close(self) -> None:
-        """Store what was written, and make the output.
+        """Store what was written, and make the output; warns if there is nothing.
 
         Raises
         ------
         OutputError
             See the class; what writing has raised is not raised again.
         """
-        if self._closed or self._pid != os.getpid():  # a forked process has a copy of it
+        if not self._closed and not self._is_used:
+            warnings.warn(f"{self.out}: closed before any frame was written", stacklevel=2)
+        self._close()
+
+    def _close(self) -> None:
+        if not self._closed and self._pid == os.getpid():  # a forked process has a copy of it
+            self._close_alone()
+
+    @_one_at_a_time
+    def _close_alone(self) -> None:
+        if self._closed:
             return
         self._closed = True
         _unclosed.discard(self)
@@ -404,14 +497,16 @@ class Writer:
         """Return the writer, which is closed in the end."""
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close it; what was written before an error is stored."""
-        self.close()
+        if kind is None:
+            self.close()
+        else:
+            self._close()
 
     def __del__(self) -> None:
-        """Close it."""
-        with suppress(Exception):  # nobody would hear it
-            self.close()
+        """Close it; Python prints what this raises."""
+        self._close()
 
     def __repr__(self) -> str:
         """Return the output, and how many frames were written."""
@@ -426,12 +521,22 @@ class Writer:
         arrays: Mapping[str, ArrayLike | None],
     ) -> FrameBlock:
         """Return frames as they are stored; begins with the first; raises ValueError."""
+
+        def as_array(name: str, values: Any, dtype: Any) -> NDArray[Any]:
+            try:
+                if dtype is not np.float32 or getattr(values, "dtype", None) == dtype:
+                    return np.asarray(values, dtype)
+                with np.errstate(over="raise"):  # infinite numbers remain
+                    return np.asarray(values, dtype)
+            except (ArithmeticError, TypeError, ValueError) as error:
+                raise ValueError(f"{self.out}: {name} is {shorten(values)} ({error})") from error
+
         for name, values in {"positions": positions, **arrays}.items():
             if is_masked(values):
                 raise ValueError(f"{self.out}: {name} are masked, and the mask would be lost")
-            if np.asarray(values).dtype.kind == "c":
+            if as_array(name, values, None).dtype.kind == "c":
                 raise ValueError(f"{self.out}: {name} are complex numbers; give their real parts")
-        frames: NDArray[np.float32] = np.asarray(positions, np.float32)
+        frames: NDArray[np.float32] = as_array("positions", positions, np.float32)
         frames = frames[np.newaxis] if frames.ndim == 2 else frames
         if (
             frames.ndim != 3
@@ -446,10 +551,7 @@ class Writer:
         shape, n_frames = frames.shape, len(frames)
 
         def array(name: str, values: ArrayLike, shape: tuple[int, ...], dtype: Any) -> Any:
-            try:
-                converted = np.asarray(values, dtype)
-            except (OverflowError, TypeError) as error:
-                raise ValueError(f"{self.out}: {name} is {values!r} ({error})") from error
+            converted = as_array(name, values, dtype)
             if converted.shape != shape and (
                 converted.shape != shape[1:] or (n_frames > 1 and name != "box")
             ):
@@ -457,7 +559,11 @@ class Writer:
             return np.broadcast_to(converted, shape)
 
         if self._block is None and self._append:
-            self._continue_steps(None if time is None else float(np.ravel(time)[0]))
+            times, steps = (
+                np.ravel([] if values is None else as_array(name, values, dtype))
+                for name, values, dtype in (("time", time, float), ("step", step, float))
+            )
+            self._continue_steps(times, steps)
         numbers = np.arange(1, n_frames + 1)
         time = self._time_ps + self._dt_ps * numbers if time is None else time
         step = self._step + numbers if step is None else step
@@ -487,7 +593,8 @@ class Writer:
             elif values is not None and self._requested[name] is not False:
                 raise ValueError(
                     f"{self.out}: a frame with {name}, which the first one did not have; make the "
-                    f"writer with {name}=True, or with {name}=False to leave them out"
+                    f"writer of a new output with {name}=True, or with {name}=False to leave them "
+                    "out"
                 )
         return block
 
@@ -496,7 +603,7 @@ class Writer:
 
         `block`: the first frames. `names`: what they have besides positions.
         """
-        n_atoms, time_ps = block.n_atoms, float(block.time[0])
+        n_atoms, time_ps = block.n_atoms, min(float(block.time[0]), self._begin_ps)
         self.n_atoms = n_atoms
         self._stored = {
             name: name in names if is_requested is None else is_requested
@@ -507,6 +614,7 @@ class Writer:
                 info = one.continue_from(n_atoms, time_ps)
                 time_ps = min(time_ps, info.time_first_ps)
                 self._stored = {name: getattr(info, f"has_{name}") for name in self._stored}
+                self._check_requested([name for name in self._stored if self._stored[name]])
         if self._growing.uuid is None:
             n_frames = 2 + PLANNED_NBYTES // (12 * n_atoms)
             first_frames = {"positions": block.positions, "box": block.box}
@@ -520,19 +628,46 @@ class Writer:
                 },
             )
             with self._in_memory(planned_block, self._growing.out) as planned:
-                plan = self._growing.plan(planned).plan
+                plans = [one.plan(planned).plan for one in (self._growing, self._final) if one]
+            plan = plans[0]
             self._growing.shard_frames = (*plan.segment_frames, plan.piece_frames)[0]
+            made = plans[-1]
+            self._check_requested({array.field for array in made.arrays} or set(made.native.fields))
+            for note in () if made.arrays else made.notes:
+                warnings.warn(f"{self.out}: {note}", stacklevel=5)
         self._n_before = self._growing.n_frames
         self._block = self._buffer()
 
-    def _continue_steps(self, first_ps: float | None) -> None:
-        """Count times and steps on from the existing output, of its frames before `first_ps`."""
+    def _check_requested(self, held: Container[str]) -> None:
+        """Raise PlanError where velocities or forces are asked for, and are not `held`."""
+        for name, is_requested in self._requested.items():
+            if is_requested and name not in held:
+                raise PlanError(
+                    f"{self.out}: {name}=True, but it cannot hold them, or was begun without them; "
+                    f"leave out {name}=True, or write another output: trr, ncdf, h5md or zarr"
+                )
+
+    def _continue_steps(self, times: NDArray[Any], steps: NDArray[Any]) -> None:
+        """Count times and steps on from the frames of the existing output before new ones.
+
+        `times`, `steps`: of the new frames; empty where none are given.
+        """
+        self._begin_ps = np.inf
         for path in self.places()[:1]:
             with open_layout(path) as layout:
-                columns = read_columns(layout)
-            limit_ps = np.inf if first_ps is None else first_ps
-            before = np.flatnonzero(columns.time < limit_ps)[-1:]
-            for last in before.tolist():
+                columns, counts_steps = read_columns(layout), layout.timing.counts_steps
+            is_before = np.ones(len(columns.time), bool)
+            if times.size:
+                is_before = columns.time < times[0]
+            elif steps.size and counts_steps:
+                raise OutputError(
+                    f"{self.out}: holds no steps by which frames could be found that are repeated; "
+                    "give their times, too"
+                )
+            elif steps.size:
+                is_before = columns.step < steps[0]
+                self._begin_ps = columns.time[~is_before].min(initial=np.inf)
+            for last in np.flatnonzero(is_before)[-1:].tolist():
                 self._time_ps, self._step = float(columns.time[last]), int(columns.step[last])
 
     def _buffer(self) -> FrameBlock:
@@ -550,6 +685,12 @@ class Writer:
 
     def _check(self) -> None:
         """Refuse to go on after an error; raises what storing has raised meanwhile."""
+        self._is_used = True
+        if self._pid != os.getpid():
+            raise OutputError(
+                f"{self.out}: its writer belongs to the process that made it, and this is a copy; "
+                "make one in each process, for outputs of their own"
+            )
         if self._error is not None:
             raise self._error
         if self._closed:
@@ -599,8 +740,9 @@ class Writer:
 
 def _close_all() -> None:
     """Close what a program has left open: its last frames are stored."""
-    for writer in list(_unclosed):
-        writer.close()
+    with ExitStack() as stack:  # all of them, though one may fail
+        for writer in list(_unclosed):
+            stack.callback(writer._close)
 
 
 # As `atexit` does, but while threads can still be begun, which writing needs.

@@ -178,6 +178,8 @@ class Timing(NamedTuple):
     """Whether a file without times gives the integration step of each frame."""
     step_ps: float | None = None
     """Length of an integration step in ps, if times are computed from steps."""
+    counts_steps: bool = False
+    """See `FormatFacts`."""
 
 
 class Layout(Closing, ABC):
@@ -519,6 +521,7 @@ class Layout(Closing, ABC):
         return Timing(
             has_times=not any(text.startswith(TIMES_MADE_UP) for text in texts),
             has_steps=knows_steps and not self.facts.counts_steps,
+            counts_steps=self.facts.counts_steps,
         )
 
     @property

@@ -224,6 +224,10 @@ MIN_PIECE_NBYTES, MAX_PIECE_NBYTES = 4 * MIB, 32 * MIB
 few of them and that there are pieces for every worker (16 where sizes allow)."""
 
 
+MIN_PRECISION = 1e-6
+"""Smallest step in angstrom: float32 tells positions of 8 angstrom and more less far apart."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StorageOptions:
     """A user's options for how an output is stored, which are passed unchanged to its plan."""

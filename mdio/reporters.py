@@ -70,8 +70,10 @@ class OpenMMReporter:
         append: bool = True,
         **options: Any,
     ) -> None:
-        if interval < 1:
-            raise PlanError(f"{out}: a frame every {interval} steps; give 1 or more")
+        if not isinstance(interval, int | np.integer) or interval < 1:
+            raise PlanError(
+                f"{out}: a frame every {interval} steps; give a whole number, 1 or more"
+            )
         append = append and not options.get("force", False)
         self.writer = Writer(out, append=append, velocities=velocities, forces=forces, **options)
         self.interval = interval

@@ -444,7 +444,7 @@ class TrajectoryWriter(WriterBase):  # type: ignore[misc]
     def close(self) -> None:
         """Store the frames that were written, and publish the output."""
         if "_writer" in self.__dict__:  # __init__ may have failed
-            self._writer.close()
+            self._writer._close()  # MDAnalysis expects no word where no frame came
 
 
 for _suffix in ("ZARR", "SEGMENTS"):

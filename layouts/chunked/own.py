@@ -141,6 +141,8 @@ class OwnOutput(ABC, Generic[Array]):
                 time_first_ps = float(self.rows("time", 0, 1)[0])
                 time_last_ps = float(self.rows("time", self.n_frames - 1, self.n_frames)[0])
         positions = self.arrays[self.group, "positions"]
+        integers = has_source_integers(manifest)
+        has_floats = integers and "by_program" in manifest["source"]  # kept in chunks of floats
         return TrajectoryInfo(
             layout=layout,
             path=str(self.path),
@@ -157,8 +159,8 @@ class OwnOutput(ABC, Generic[Array]):
             chunk_frames=positions.chunk_frames,
             chunk_atoms=min(positions.chunk_atoms, positions.n_atoms),
             compression=manifest.get("compression"),
-            precision=manifest.get("precision"),
-            rounding=Rounding(manifest.get("field_precisions", {}), has_source_integers(manifest)),
+            precision=None if has_floats else manifest.get("precision"),
+            rounding=Rounding(manifest.get("field_precisions", {}), integers and not has_floats),
             nbytes=int(manifest.get("nbytes", 0)),
             source=manifest["source"],
             flaws=Flaws(made_up=tuple(manifest["source"].get("made_up", ()))),

@@ -24,7 +24,14 @@ from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.core.xtc import UNCOMPRESSED_ATOMS
 from mdio.layouts.native import NATIVE_FORMATS
-from mdio.layouts.plan import FieldPlan, LayoutPlan, StripePlan, WriteOptions, WritePlan
+from mdio.layouts.plan import (
+    MIN_PRECISION,
+    FieldPlan,
+    LayoutPlan,
+    StripePlan,
+    WriteOptions,
+    WritePlan,
+)
 from mdio.layouts.registry import load_class
 from mdio.layouts.writer import PieceRecord
 
@@ -270,6 +277,6 @@ def _xtc_precision(info: TrajectoryInfo, options: WriteOptions) -> dict[str, Any
         if info.precision is not None:
             return {"precision": info.precision, "precision_source": "xtc"}
         return {"precision": XTC_PRECISION}
-    if not 1e-6 <= precision <= 10:
+    if not MIN_PRECISION <= precision <= 10:
         raise PlanError(f"--precision is {precision}; give a step from 1e-6 to 10 angstrom")
     return {"precision": precision, "precision_source": "asked"}

@@ -228,7 +228,8 @@ class SegmentsLayout(Layout):
         """Without steps where segments do not store the source's; see `Layout.timing`."""
         timing = super().timing
         counts_steps = layout_class(self.manifest["container"]).facts.counts_steps
-        return timing._replace(has_steps=timing.has_steps and not counts_steps)
+        has_steps = timing.has_steps and not counts_steps
+        return timing._replace(has_steps=has_steps, counts_steps=counts_steps)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock

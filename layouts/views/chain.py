@@ -29,6 +29,7 @@ from mdio.core.topology import Topology
 from mdio.layouts.base import (
     FormatFacts,
     Layout,
+    Timing,
     chunk_boundaries,
     fill_absent,
     sparse_fields,
@@ -64,6 +65,7 @@ class ChainLayout(Layout):
         options=None,
     )
     members: tuple[Layout, ...] = ()
+    _step_notes: tuple[str, ...] = ()
     # `_opened_state` is info, infos of the members, joining, boundaries.
 
     def __init__(
@@ -110,7 +112,7 @@ class ChainLayout(Layout):
             self._infos = self._opened_state[1]
             self._set_edges()
             return cast(TrajectoryInfo, self._opened_state[0])
-        has_times, steps_ps, has_steps = self._inspect_members()
+        timings = self._inspect_members()
         first = self._infos[0]
         for info in self._infos:
             if info.n_atoms != first.n_atoms:
@@ -120,29 +122,34 @@ class ChainLayout(Layout):
                 )
         if self._joining is None:
             self._joining = join(
-                self._infos, has_times, self._read_times, self.overlap, steps_ps, has_steps
+                self._infos,
+                [timing.has_times for timing in timings],
+                self._read_times,
+                self.overlap,
+                [timing.step_ps for timing in timings],
+                [timing.has_steps for timing in timings],
             )
         self._select_members()
+        used = {timings[number].counts_steps: number for number, *_ in self._joining.parts}
+        if len(used) > 1:
+            counted, numbered = (self._all_members[used[key]].path for key in (True, False))
+            self._step_notes = (
+                f"steps do not go on from file to file: {counted} holds none, so its frames are "
+                f"numbered, while {numbered} has integration steps, or others; go by the times",
+            )
         return self._describe()
 
-    def _inspect_members(self) -> tuple[list[bool], list[float | None], list[bool]]:
-        """Open each member once, for all that is needed of it except frames.
-
-        Returns for each: whether it has times of its own (True if that does not matter), the length
-        of its integration steps, and whether it numbers them.
-        """
+    def _inspect_members(self) -> list[Timing]:
+        """Open each member once, for all that is needed of it except frames; return its timing."""
         self.members = self._all_members
-        self._infos, self._member_boundaries, has_times, steps_ps, has_steps = [], {}, [], [], []
+        self._infos, self._member_boundaries, timings = [], {}, []
         for number in range(len(self.members)):
             member = self._open_member(number)
             self._infos.append(member.info)
-            timing = member.timing
-            has_times.append(self.overlap == KEEP_ALL or timing.has_times)
-            steps_ps.append(timing.step_ps)
-            has_steps.append(self.overlap != KEEP_ALL and timing.has_steps)
+            timings.append(member.timing)
             if type(member).boundaries is not Layout.boundaries:
                 self._member_boundaries[number] = member.boundaries()
-        return has_times, steps_ps, has_steps
+        return timings
 
     def _read_times(self, number: int, start: int, stop: int) -> FrameBlock:
         return self._open_member(number).read(start, stop, atoms=[])
@@ -270,7 +277,7 @@ class ChainLayout(Layout):
         if self._joining is None:
             _ = self.info
         assert self._joining is not None
-        return (*self._joining.notes, *super().notes)
+        return (*self._joining.notes, *self._step_notes, *super().notes)
 
     def topology(self) -> Topology | None:
         """Return the topology of the first member."""

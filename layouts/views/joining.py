@@ -48,6 +48,13 @@ class Joining:
     changes: bool = False
 
 
+def parts_of(file: NDArray[np.int64], frame: NDArray[np.int64]) -> list[tuple[int, int, int]]:
+    """Return the `Joining.parts` of frames, given the number of each one's file, and its own."""
+    breaks = np.flatnonzero((np.diff(file) != 0) | (np.diff(frame) != 1)) + 1
+    edges = pairwise([0, *breaks.tolist(), len(frame)])
+    return [(int(file[a]), int(frame[a]), int(frame[b - 1]) + 1) for a, b in edges]
+
+
 def join(
     infos: Sequence[TrajectoryInfo],
     has_times: Sequence[bool],

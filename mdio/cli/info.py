@@ -27,7 +27,7 @@ from mdio.core.words import (
     times_text,
 )
 from mdio.layouts.base import Layout
-from mdio.layouts.manifest import indices_from_runs, treatments
+from mdio.layouts.manifest import count_indices, indices_from_runs, treatments
 from mdio.layouts.striping.file_systems import get_stripe, no_stripes_note
 from mdio.layouts.views.opening import ensemble_members
 from mdio.layouts.views.options import Reading
@@ -59,12 +59,15 @@ def _source_files(source: Mapping[str, Any]) -> str:
 def _selection_rows(facts: Mapping[str, Any]) -> dict[str, str]:
     """Return which part of the source an output has, and with which options it was made."""
     source = facts["source"] or {}
-    counts = {"frames": "n_frames", "atoms": "n_atoms"}
-    kept = (
-        f"{facts[key]:,} of {source[key]:,} {noun}"
-        for noun, key in counts.items()
-        if source.get(key, facts[key]) != facts[key]
-    )
+    n_by_program = count_indices(source.get("by_program", ())) or 0
+    counts = {"frames": facts["n_frames"] - n_by_program, "atoms": facts["n_atoms"]}
+    kept = [
+        f"{n_kept:,} of {source[f'n_{noun}']:,} {noun}"
+        for noun, n_kept in counts.items()
+        if source.get(f"n_{noun}", n_kept) != n_kept
+    ]
+    if n_by_program:
+        kept.append(f"{plural(n_by_program, 'frame')} written by a program")
     made_with = {**(source.get("transformed") or {}), **treatments(source)}
     options = (f"--{k.replace('_', '-')} {v}" for k, v in made_with.items() if v is not None)
     return {"kept": ", ".join(kept), "made with": " ".join(options)}

@@ -82,6 +82,9 @@ def _print_result(args: argparse.Namespace, result: VerifyResult) -> None:
             if args.against
             else ""
         )
+        if result.frames_by_program:
+            n_frames = plural(result.frames_by_program, "frame")
+            compared += f"; {n_frames} written by a program, in no source"
         verdict = "ok" if result.ok else f"NOT ok ({len(result.bad)} bad)"
         checked = plural(result.units, "chunk")
         if result.chunks_checked != result.units:

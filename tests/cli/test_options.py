@@ -191,3 +191,11 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
     with mdio.Writer(tmp_path / "b.zarr", precision=np.float32(0.1)) as writer:
         writer.write_block(np.ones((2, 3, 3)))
     assert mdio.open(tmp_path / "b.zarr").info.precision == 0.1
+
+
+@pytest.mark.parametrize("name", ["a.zarr", "a.h5md", "a.xtc"])
+def test_steps_that_float32_does_not_hold_are_refused(tmp_path, name):
+    for step in (1e-9, np.float32(1e-9)):
+        with pytest.raises(PlanError, match="--precision is 1e-09: float32 holds no such steps"):
+            mdio.convert(DCD, tmp_path / name, precision=step)
+    assert mdio.convert(DCD, tmp_path / name, precision=1e-6, stop=2).n_frames == 2

@@ -117,8 +117,9 @@ def test_some_atoms(simulation, tmp_path):
 
 
 def test_what_does_not_fit(simulation, tmp_path):
-    with pytest.raises(PlanError, match=r"a\.zarr: a frame every 0 steps"):
-        OpenMMReporter(tmp_path / "a.zarr", 0)
+    for interval in (0, 2.5, "10"):
+        with pytest.raises(PlanError, match=rf"a\.zarr: a frame every {interval} steps"):
+            OpenMMReporter(tmp_path / "a.zarr", interval)
     for atoms in ("name XX", "nam O"):
         one = simulation()
         one.reporters.append(OpenMMReporter(tmp_path / "a.zarr", 1, atoms=atoms))

@@ -119,3 +119,38 @@ def test_times_of_a_dcd_are_compared(tmp_path):
         assert mdio.verify(tmp_path / f"{name}.dcd", tmp_path / f"{name}.zarr").ok
     bad = mdio.verify(tmp_path / "a.dcd", tmp_path / "b.zarr").bad
     assert len(bad) == 1 and "time differs by up to 1030" in bad[0]
+
+
+@pytest.fixture
+def copies(tmp_path):
+    """Two files of the same frames, whose boxes differ in the last digit, and a part of each."""
+    positions = np.random.default_rng(1).uniform(0, 30, (12, 20, 3))
+    for name, length in (("a", 30.0), ("b", np.nextafter(np.float32(30), np.float32(31)))):
+        with mdio.Writer(tmp_path / f"{name}.zarr") as writer:
+            boxes = [[length, 30, 30, 90, 90, 90]] * 12
+            writer.write_block(positions, box=boxes, time=np.arange(12.0), step=np.arange(12))
+        mdio.convert(tmp_path / f"{name}.zarr", tmp_path / f"{name}.trr")
+    return tmp_path / "a.trr", tmp_path / "b.trr"
+
+
+def test_parts_of_files_that_hold_the_same(tmp_path, copies):
+    out, middle = tmp_path / "out.zarr", tmp_path / "middle.trr"
+    mdio.convert(copies[0], out, stop=4)
+    mdio.convert(copies[1], middle, start=6)
+    for file in (middle, copies[0]):
+        mdio.append(file, out)
+    for given in ([copies[0], middle], [middle, copies[0]]):
+        compared = mdio.verify(out, given)
+        assert compared.bad == []
+        assert compared.frames_compared == 12
+
+
+def test_files_may_be_given_in_another_order(tmp_path, copies):
+    mdio.convert(copies[0], tmp_path / "c.trr", stop=5)
+    joined = [copies[0], tmp_path / "c.trr"]
+    mdio.convert(joined, tmp_path / "out.zarr", overlap="keep-all")
+    for given in (joined, joined[::-1], [copies[1], *joined]):
+        assert mdio.verify(tmp_path / "out.zarr", given).bad == []
+    shard = next((tmp_path / "out.zarr").glob("particles/trajectory/position/value/c.*"))
+    shard.unlink()
+    assert mdio.repair(tmp_path / "out.zarr", joined[::-1]).repaired

@@ -1,9 +1,11 @@
 """Outputs of frames that a program makes: what is there while it runs, and after it died."""
 
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import tracemalloc
 from pathlib import Path
@@ -16,7 +18,8 @@ from suites.numbered_frames import N_ATOMS, assert_frames, frames_of
 from suites.small_disks import fill_disk
 
 import mdio
-from mdio.core.errors import OptionError, OutputError, PlanError
+from mdio.cli.main import main
+from mdio.core.errors import OptionError, OutputError, PlanError, SourceError
 
 TESTS = Path(__file__).parent.parent
 GROWING = ["zarr", "segments"]
@@ -203,7 +206,8 @@ def test_rounding(tmp_path):
 
 def test_nothing_is_made_of_no_frames(tmp_path):
     for name in ("a.zarr", "a.h5md"):
-        mdio.Writer(tmp_path / name, N_ATOMS).close()
+        with pytest.warns(UserWarning, match=f"{name}: closed before any frame was written"):
+            mdio.Writer(tmp_path / name, N_ATOMS).close()
         with mdio.Writer(tmp_path / name) as writer:
             writer.write_block(frames_of(0, 0))
     assert not list(tmp_path.iterdir())
@@ -288,6 +292,7 @@ def test_two_writers_on_one_name(tmp_path, append):
 
 FILLS_IT = """
 import sys
+import threading
 import mdio
 sys.path.insert(0, {tests!r})
 from suites.numbered_frames import assert_frames, frames_of
@@ -322,6 +327,20 @@ def test_a_program_that_does_not_close_it(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not done.stderr
+    assert mdio.open(tmp_path / "a.zarr").info.n_frames == 9
+
+
+def test_a_copy_of_a_writer_in_another_process(tmp_path):
+    code = (
+        "import mdio, numpy as np, os\n"
+        f"writer = mdio.Writer({str(tmp_path / 'a.zarr')!r})\n"
+        "writer.write_block(np.zeros((9, 4, 3)))\n"
+        "if os.fork() == 0:\n"
+        "    writer.write_block(np.zeros((9, 4, 3)))\n"
+        "os.wait()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "a.zarr: its writer belongs to the process that made it" in done.stderr
     assert mdio.open(tmp_path / "a.zarr").info.n_frames == 9
 
 
@@ -408,6 +427,8 @@ def test_what_a_frame_cannot_have(tmp_path, wrong):
         ({"positions": np.ma.masked_less(np.ones((2, 4, 3)), 2)}, "masked"),
         ({"positions": np.ones((2, 4, 3)) * 1j}, "complex"),
         ({"positions": np.ones((2, 4, 3)), "step": [1, 2**70]}, "step is"),
+        ({"positions": [[1, 2], [3]]}, r"a\.zarr: positions is \[\[1, 2\], \[3\]\]"),
+        ({"positions": np.ones((2, 4, 3)), "time": "x"}, r"a\.zarr: time is 'x'"),
     ],
 )
 def test_arrays_that_would_lose_something(tmp_path, arrays, says):
@@ -419,3 +440,264 @@ def test_arrays_that_would_lose_something(tmp_path, arrays, says):
 def test_boxes_that_are_no_cells(tmp_path, box):
     with mdio.Writer(tmp_path / "a.zarr") as writer, pytest.raises(ValueError, match="of a cell"):
         writer.write_block(np.ones((2, 4, 3)), box=box)
+
+
+def xtc_with_a_tail(adk, tmp_path, target="zarr", **options):
+    """Return an output of 40 frames of an XTC, and 5 of a program behind them."""
+    out = tmp_path / f"x.{target}"
+    mdio.convert(adk["xtc"], out, stop=40, **options)
+    with mdio.open(adk["xtc"]) as source, mdio.Writer(out, append=True) as writer:
+        block = source.read(40, 45)
+        block.positions += np.float32(0.0012)
+        writer.write_block(block.positions, box=block.box, time=block.time, step=block.step)
+    return out, block
+
+
+H5MD_INTEGERS = {"precision": "auto", "compression": "bitpack"}
+
+
+@pytest.mark.parametrize("target", ["zarr", "h5md"])
+def test_floats_behind_the_integers_of_an_xtc(adk, tmp_path, target):
+    with pytest.warns(UserWarning, match="the integers of an XTC, and what is added is kept as"):
+        out, block = xtc_with_a_tail(
+            adk, tmp_path, target, **(H5MD_INTEGERS if target == "h5md" else {})
+        )
+    with mdio.open(out) as layout:
+        assert not layout.info.xtc_integers
+        assert layout.info.precision is None
+        assert_array_equal(layout.read(40, 45).positions, block.positions)
+    notes = mdio.convert(out, tmp_path / "back.xtc").plan.notes
+    assert any("rounds positions" in note for note in notes)
+    mdio.convert(out, tmp_path / "other.zarr")
+    assert_array_equal(mdio.open(tmp_path / "other.zarr").read(40, 45).positions, block.positions)
+    with mdio.Writer(out, append=True) as writer:  # it is told once
+        writer.write_block(block.positions, box=block.box, time=block.time[-1] + np.arange(1, 6))
+    mdio.append(adk["xtc"], out)  # whose frames take the place of the program's
+    with mdio.open(out) as layout:
+        assert layout.info.xtc_integers
+    assert mdio.verify(out, adk["xtc"]).frames_compared == 98
+
+
+@pytest.mark.filterwarnings("ignore:.*the integers of an XTC")
+def test_the_source_of_what_a_program_goes_on_with(adk, tmp_path, capsys):
+    out, block = xtc_with_a_tail(adk, tmp_path)
+    with mdio.open(out) as layout:
+        assert layout.manifest["source"]["n_frames"] == 98
+        assert layout.manifest["source"]["by_program"] == [[40, 45, 1]]
+    assert main(["verify", str(out), "--against", str(adk["xtc"])]) == 0
+    told = capsys.readouterr().out
+    assert "40 frames compared" in told
+    assert "5 frames written by a program" in told
+    main(["info", str(out)])
+    assert "40 of 98 frames, 5 frames written by a program" in capsys.readouterr().out
+    shards = sorted(out.glob("particles/trajectory/position/value/c.*"))
+    before = [shard.read_bytes() for shard in shards]
+    shards[0].unlink()
+    assert mdio.repair(out, adk["xtc"]).repaired
+    assert [shard.read_bytes() for shard in shards] == before
+    shards[-1].write_bytes(b"x")
+    with pytest.raises(SourceError, match="a program wrote are damaged, which no source has"):
+        mdio.repair(out, adk["xtc"])
+    shards[-1].write_bytes(before[-1])
+    assert main(["convert", str(adk["xtc"]), str(out), "--follow", "--append", "--frames", "99"])
+    assert "not every frame of one file" in capsys.readouterr().err
+    with mdio.Writer(out, append=True) as writer, pytest.warns(UserWarning, match="are replaced"):
+        writer.write_block(block.positions[:1], box=block.box[:1], time=block.time[2:3])
+    with mdio.open(out) as layout:
+        assert layout.manifest["source"]["by_program"] == [[40, 43, 1]]
+
+
+@pytest.mark.parametrize("target", ["zarr", "h5md", "segments"])
+def test_a_file_is_added_behind_what_a_program_wrote(adk, tmp_path, target):
+    out = tmp_path / f"a.{target}"
+    block = mdio.open(adk["dcd"]).read(0, 50)
+    with mdio.Writer(out) as writer:
+        writer.write_block(block.positions, box=block.box, time=block.time)
+    mdio.convert(adk["dcd"], tmp_path / "rest.dcd", start=50)
+    mdio.append(tmp_path / "rest.dcd", out)
+    with mdio.open(out) as layout, mdio.open(adk["dcd"]) as source:
+        assert_array_equal(layout.read(0, 98).positions, source.read(0, 98).positions)
+        assert layout.manifest["source"]["by_program"] == [[0, 50, 1]]
+    compared = mdio.verify(out, tmp_path / "rest.dcd")
+    assert compared.ok
+    assert (compared.frames_compared, compared.frames_by_program) == (48, 50)
+
+
+@pytest.mark.filterwarnings("ignore:.*times do not ascend")
+def test_threads_share_a_writer(tmp_path):
+    writer, start = mdio.Writer(tmp_path / "a.zarr", every_s=0), threading.Barrier(4)
+
+    def write(number):
+        start.wait()
+        for n in range(40):
+            positions = np.full((2, 50, 3), 1000 * number + n, "f4")
+            writer.write_block(positions, time=[n, n + 0.5], step=[1000 * number + n] * 2)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(interval)
+    writer.close()
+    with mdio.open(tmp_path / "a.zarr") as layout:
+        block = layout.read(0, layout.info.n_frames)
+    marks = block.positions[:, 0, 0].astype(int).tolist()
+    assert sorted(marks) == sorted(2 * [1000 * k + n for k in range(4) for n in range(40)])
+    assert block.step.tolist() == marks
+
+
+def test_what_a_writer_that_nobody_holds_cannot_store_is_told(tmp_path):
+    (tmp_path / "a").mkdir()
+    code = (
+        "import mdio, numpy as np, shutil\n"
+        f"writer = mdio.Writer({str(tmp_path / 'a' / 'a.zarr')!r})\n"
+        f"other = mdio.Writer({str(tmp_path / 'b.zarr')!r})\n"
+        f"third = mdio.Writer({str(tmp_path / 'a' / 'c.zarr')!r})\n"
+        "for one in (writer, other, third):\n"
+        "    one.write_block(np.zeros((9, 4, 3)))\n"
+        f"shutil.rmtree({str(tmp_path / 'a')!r})\n"
+        "del one, writer\n"
+        "print('goes on')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "goes on" in done.stdout
+    assert "a.zarr" in done.stderr and "c.zarr" in done.stderr
+    assert mdio.open(tmp_path / "b.zarr").info.n_frames == 9
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(OutputError, match=r"b.a\.zarr: .*b is no folder; make it"):
+        mdio.Writer(tmp_path / "b" / "a.zarr")
+
+
+def test_a_program_that_goes_to_another_folder(tmp_path, monkeypatch):
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "one")
+    for name in ("a.zarr", "a.h5md"):
+        with mdio.Writer(name) as writer:
+            writer.write_block(frames_of(0, 3))
+            monkeypatch.chdir(tmp_path / "other")
+        assert_frames(tmp_path / "one" / name, 3)
+        assert writer.result.out == name
+        monkeypatch.chdir(tmp_path / "one")
+        with pytest.raises(OutputError, match=f"^{name}: exists already"):
+            mdio.Writer(name)
+    assert not list((tmp_path / "other").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("a.xtc", {}), ("a.segments", {"storage": mdio.Storage(container="xtc")}), ("a.dcd", {})],
+)
+def test_what_a_format_loses_is_told_with_the_first_frame(tmp_path, name, options):
+    frames = {"positions": frames_of(0, 2), "velocities": frames_of(0, 2)}
+    with pytest.warns() as told, mdio.Writer(tmp_path / name, **options) as writer:
+        writer.write_block(**frames)
+        early = [str(one.message) for one in told]
+        writer.write_block(**frames)
+    assert any("velocities: left out" in text for text in early)
+    assert any("rounds positions to 0.01" in text for text in early) == (name != "a.dcd")
+    assert len(told) == len(early)
+    with pytest.raises(PlanError, match=f"{name}: velocities=True, but it cannot hold"):
+        mdio.Writer(tmp_path / name, force=True, velocities=True, **options).write_block(**frames)
+
+
+def test_rounding_that_is_asked_for_is_not_told(tmp_path):
+    with mdio.Writer(tmp_path / "a.xtc", precision=0.1) as writer:
+        writer.write_block(frames_of(0, 2))
+
+
+def test_going_on_with_segments_that_round(adk, tmp_path):
+    mdio.split(adk["xtc"], tmp_path / "a.segments", 2)
+    block = mdio.open(adk["xtc"]).read(0, 2)
+    told = r"positions are rounded to 0\.01 angstrom"
+    writer = mdio.Writer(tmp_path / "a.segments", append=True)
+    with pytest.warns(UserWarning, match=told):
+        writer.write_block(block.positions + np.float32(0.0012), time=[500, 501])
+    writer.close()
+    writer = mdio.Writer(tmp_path / "a.segments", append=True, velocities=True)
+    frames = {"positions": block.positions, "velocities": block.positions, "time": [600, 601]}
+    with pytest.warns(UserWarning, match=told), pytest.raises(PlanError, match="velocities=True"):
+        writer.write_block(**frames)
+
+
+@pytest.mark.parametrize("dt_ps", [1.0, 30.0])
+def test_a_restart_that_gives_steps_alone(tmp_path, dt_ps):
+    out = tmp_path / "a.zarr"
+    with mdio.Writer(out, dt_ps=2.0) as writer:
+        writer.write_block(frames_of(0, 10), step=500 * np.arange(10))
+    with (
+        pytest.warns(UserWarning, match="its last 4 frames, from 12 ps on, are replaced"),
+        mdio.Writer(out, append=True, dt_ps=dt_ps) as writer,
+    ):
+        for n in range(6, 12):
+            writer.write_block(frames_of(n, n + 1), step=500 * n)
+    with mdio.open(out) as layout:
+        block = layout.read(0, layout.info.n_frames)
+    assert block.step.tolist() == [500 * n for n in range(12)]
+    assert_array_equal(block.positions, frames_of(0, 12))
+    assert block.time[5:8].tolist() == [10, 10 + dt_ps, 10 + 2 * dt_ps]
+
+
+def test_a_restart_whose_steps_are_not_there(tmp_path):
+    with mdio.Writer(tmp_path / "a.segments") as writer:
+        writer.write_block(frames_of(0, 10))
+    with mdio.Writer(tmp_path / "a.segments", append=True) as writer:
+        with pytest.raises(OutputError, match="holds no steps by which"):
+            writer.write_block(frames_of(5, 6), step=5)
+        writer.write_block(frames_of(10, 11))
+    assert_frames(tmp_path / "a.segments", 11)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"every_s": "x"}, "every_s='x'; give seconds"),
+        ({"every_s": -1}, "every_s=-1; give seconds"),
+        ({"dt_ps": None}, "dt_ps=None; give ps"),
+        ({"dt_ps": np.nan}, "dt_ps=nan; give ps"),
+        ({"dt_ps": 0}, "dt_ps=0; give ps"),
+        ({"n_atoms": 2.5}, "n_atoms=2.5; give a whole number"),
+        ({"n_atoms": -3}, "n_atoms=-3; give a whole number"),
+        ({"n_atoms": "5"}, "n_atoms='5'; give a whole number"),
+        ({"atoms": "name CA"}, "atoms='name CA'; give an AtomGroup"),
+        ({"append": True, "force": True}, "give one"),
+    ],
+)
+def test_arguments_that_make_no_sense(tmp_path, wrong, says):
+    with pytest.raises((PlanError, TypeError), match=r"a\.zarr: .*" + re.escape(says)) as error:
+        mdio.Writer(tmp_path / "a.zarr", **wrong)
+    assert isinstance(error.value, PlanError) or "atoms" in wrong
+
+
+@pytest.mark.parametrize("name", ["positions", "box", "velocities"])
+def test_numbers_beyond_float32(tmp_path, name):
+    arrays = {"positions": np.ones((5, 3)), "velocities": np.ones((5, 3)), "box": np.full(6, 60.0)}
+    arrays[name].flat[0] = 1e300
+    writer = mdio.Writer(tmp_path / "a.zarr")
+    with pytest.raises(ValueError, match=rf"a\.zarr: {name} .*overflow"):
+        writer.write_block(**arrays)
+    arrays["positions"][:] = np.inf  # which is what it is
+    arrays[name].flat[0] = 60.0
+    with pytest.warns(UserWarning, match="NaN or infinite"):
+        writer.write_block(**arrays)
+        writer.close()
+
+
+def test_segments_that_were_copied_and_then_gone_on_with_are_not_repaired(adk, tmp_path):
+    out = tmp_path / "a.segments"
+    mdio.split(adk["dcd"], out, 7)
+    with mdio.Writer(out, append=True) as writer:
+        writer.write_block(np.ones((60, 3341, 3)), time=100 + np.arange(60))
+    assert mdio.verify(out, adk["dcd"]).frames_compared == 98
+    segment = next(out.rglob("seg-000000.dcd"))
+    data = segment.read_bytes()
+    segment.write_bytes(data[:5000] + b"x" + data[5001:])
+    with pytest.raises(SourceError, match=r"a\.segments: part of it was copied.*nothing was chang"):
+        mdio.repair(out, adk["dcd"])
+    segment.write_bytes(data)
+    assert mdio.verify(out).ok

@@ -130,3 +130,19 @@ def test_another_length_of_step_is_no_overlap_that_times_tell(program, tmp_path,
         assert layout.info.n_frames == 16
     with mdio.open([str(path) for path in parts], overlap="keep-last") as layout:
         assert layout.info.n_frames == 12
+
+
+def test_steps_that_do_not_go_on_are_told(adk, tmp_path, capsys):
+    mdio.convert(adk["xtc"], tmp_path / "a.xtc", stop=40)
+    mdio.convert(adk["xtc"], tmp_path / "b.dcd", start=40)
+    parts = [tmp_path / "a.xtc", tmp_path / "b.dcd"]
+    for overlap in (None, "keep-all"):
+        notes = mdio.convert(parts, tmp_path / f"{overlap}.zarr", overlap=overlap).plan.notes
+        (told,) = (note for note in notes if "steps do not go on" in note)
+        assert "b.dcd holds none" in told
+    mdio.convert(parts[0], tmp_path / "c.zarr", precision="none")
+    assert any(
+        "b.dcd holds none" in note for note in mdio.append(parts[1], tmp_path / "c.zarr").plan.notes
+    )
+    for same in (parts[:1] * 2, parts[1:] * 2):
+        assert not any("steps do not" in note for note in mdio.open(same).notes)

@@ -334,3 +334,17 @@ def _ending(call):
     except MdioError as error:
         return str(error)
     return None
+
+
+def test_a_program_goes_on(bucket):
+    out = f"{bucket}/goes-on-program.zarr"
+    for n in range(2):
+        with mdio.Writer(out, append=True) as writer:
+            for _ in range(3):
+                writer.write_block(np.full((5, 3), n, "f4"))
+                writer.flush()
+        assert writer.result.out == out
+    with mdio.open(out) as layout:
+        assert layout.read(0, 6).time.tolist() == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(OutputError, match="exists already; go on with it"):
+        mdio.Writer(out)
