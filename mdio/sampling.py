@@ -25,7 +25,7 @@ from mdio.core.files.reading import Closing, Handles
 from mdio.core.files.store import AnyPath
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.words import plural
-from mdio.layouts.base import Layout, indices_of_group
+from mdio.layouts.base import Layout, atom_indices
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.views.opening import ensemble_members
 from mdio.parallel.executors import choose_executor
@@ -316,8 +316,9 @@ def sample(
     batch
         Frames of a batch.
     atoms
-        Indices, an MDAnalysis AtomGroup, the name of a stored group, or a selection, which needs
-        `top` or stored topologies: the same number of atoms of each trajectory; all by default.
+        Indices, a mask, an MDAnalysis AtomGroup, the name of a stored group, or a selection, which
+        needs `top` or stored topologies: the same number of atoms of each trajectory; all by
+        default.
     top
         Topology of all trajectories. Selections by position are made in the first frame.
     shuffle
@@ -410,12 +411,7 @@ def _choose_indices(
     if atoms is None:
         return None
     if not isinstance(atoms, str):
-        indices = np.asarray(indices_of_group(atoms, layout.info.n_atoms, layout.path))
-        if indices.dtype == bool and indices.shape == (layout.info.n_atoms,):
-            indices = np.flatnonzero(indices)
-        if indices.dtype.kind not in "iu" or not indices.size:
-            raise PlanError("atoms: give one index or more, a mask, an AtomGroup or a selection")
-        return np.ascontiguousarray(indices, np.int64)
+        return atom_indices(atoms, layout.info.n_atoms, layout.path)
     runs = (layout.manifest or {}).get("group_atoms", {}).get(atoms)
     if runs is not None:
         return indices_from_runs(runs)

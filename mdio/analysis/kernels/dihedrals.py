@@ -41,7 +41,7 @@ class Dihedrals(Kernel):
     Parameters
     ----------
     select
-        Whose residues, in MDAnalysis' selection language.
+        Whose residues, in MDAnalysis' selection language, or atoms of them (an AtomGroup, indices).
     angles
         Of ``phi``, ``psi``, ``chi1``.
     degrees
@@ -58,7 +58,7 @@ class Dihedrals(Kernel):
     ['cos(phi:4AKE:ARG2)', 'sin(phi:4AKE:ARG2)']
     """
 
-    select: str = "protein"
+    select: Any = "protein"
     angles: Sequence[str] = BACKBONE
     degrees: bool = False
 
@@ -69,7 +69,11 @@ class Dihedrals(Kernel):
         if unknown or not self.angles:
             raise PlanError(f"the angles are {list(self.angles)}; choose from {', '.join(ANGLES)}")
         atoms = system.universe.atoms
-        residues = atoms[select_by_mdanalysis(atoms, self.select, notes=system.notes)].residues
+        if isinstance(self.select, str):
+            chosen = select_by_mdanalysis(atoms, self.select, notes=system.notes)
+        else:
+            chosen = system.indices_in_topology(self.select)
+        residues = atoms[chosen].residues
         if not len(residues):
             raise PlanError(f"{self.select!r} selects no atoms")
         periodic = system.check_images()

@@ -259,7 +259,8 @@ def test_what_does_not_fit(adk, tmp_path):
         ({"fit": "rot+trans", "fit_select": "name XX"}, "--fit-select: 'name XX' selects no"),
         ({"fit": "rot+trans", "fit_reference": 98}, "it has frames 0 to 97"),
         ({"fit": "rot+trans", "fit_reference": GRO}, "has 47681 atoms, but the trajectory has"),
-        ({"fit": "rot+trans", "select": np.arange(9)}, "name the atoms that are fitted"),
+        ({"fit": "rot+trans", "select": np.arange(2)}, "needs 3 atoms or more"),
+        ({"fit": "rot+trans", "fit_select": [0.5]}, "fit-select: .0.5.; give one in"),
     ]
     for options, message in cases:
         with pytest.raises(PlanError, match=message):
@@ -267,6 +268,28 @@ def test_what_does_not_fit(adk, tmp_path):
     with pytest.raises(SourceError, match=r"nope\.gro"):
         converted(adk, tmp_path / "a.zarr", **FIT, fit_reference=tmp_path / "nope.gro")
     assert not (tmp_path / "a.zarr").exists()
+
+
+@pytest.mark.parametrize("kind", [lambda atoms: atoms, lambda atoms: atoms.indices.tolist()])
+def test_atoms_in_place_of_a_selection(adk, universe, tmp_path, kind):
+    chosen = kind(universe.select_atoms(CA))
+    expected = converted(adk, tmp_path / "text.zarr", **FIT, fit_reference=7).positions
+    options = {"fit": FIT["fit"], "fit_select": chosen, "fit_reference": 7}
+    selection = mdio.Selection(**options)
+    mdio.convert(adk["xtc"], tmp_path / "atoms.zarr", precision="none", selection=selection)
+    with mdio.open(tmp_path / "atoms.zarr") as layout:
+        assert_array_equal(layout.read(0, 98).positions, expected)
+    assert mdio.verify(tmp_path / "atoms.zarr", against=adk["xtc"]).ok
+    by_text, by_atoms = (
+        mdio.analyze(adk["xtc"], top=top, kernel=positions, select=select, fit="rot+trans", stop=9)
+        for top, select in ((adk["psf"], CA), (None, chosen))
+    )
+    assert_array_equal(by_atoms.values, by_text.values)
+    assert by_atoms.notes == by_text.notes
+
+
+def positions(block):
+    return block.positions.copy()
 
 
 def test_frames_with_atoms_that_are_nowhere():
