@@ -84,8 +84,8 @@ class Selection(FrameChoice):
 
 
 def _plain_selection(value: Any) -> Any:
-    """Return a text as it is, other choices of atoms as arrays."""
-    return value if value is None or isinstance(value, str) else plain_atoms(value)
+    """Return a choice of atoms as an array; a text as it is, and what chooses none."""
+    return value if isinstance(value, str | Mapping | None) else plain_atoms(value)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -284,10 +284,10 @@ class TransformedLayout(Layout):
     `center`: selection (or atoms, which become one) whose centre of geometry goes to the centre of
     the box, or None. With ``whole``, molecules are then put into the box as with ``mol``, around
     those atoms. `fit`: one of `mdio.layouts.views.options.FITS`, or None. `fit_select`: which atoms
-    are superposed on the reference; all by default. `fit_reference`: number of a frame of the source, as it is
-    before the fit; or path of a file whose first frame has the source's atoms, those that are kept,
-    or those that are fitted; frame 0 by default. `steps`: as `prepare_steps` returned them, so that
-    workers need not prepare them.
+    are superposed on the reference; all by default. `fit_reference`: number of a frame of the
+    source, as it is before the fit; or path of a file whose first frame has the source's atoms,
+    those that are kept, or those that are fitted; frame 0 by default. `steps`: as `prepare_steps`
+    returned them, so that workers need not prepare them.
     """
 
     name = "transformed"

@@ -292,8 +292,9 @@ def gyration_of_block(block: FrameBlock, shares: NDArray[np.float64]) -> NDArray
     for start in range(0, block.n_frames, batch):
         frames = block.positions[start : start + batch].astype(np.float64)
         frames -= np.einsum("fac,a->fc", frames, shares)[:, None]
-        squares = np.einsum("fac,fac->fa", frames, frames)
-        values[start : start + batch] = np.sqrt(squares @ shares)
+        # Not by BLAS, whose sums of a frame depend on how many frames there are.
+        squares = np.einsum("fac,fac,a->f", frames, frames, shares)
+        values[start : start + batch] = np.sqrt(squares)
     return values
 
 
@@ -302,7 +303,8 @@ class RMSF(Kernel):
     """The root-mean-square fluctuation of every atom about its mean place: (A,) float64, angstrom.
 
     As `MDAnalysis.analysis.rms.RMSF`, which leaves frames as they are: motion of the whole molecule
-    counts too, unless they are superposed. The same for any partition into blocks, up to rounding.
+    counts too, unless they are superposed. The same for any partition into blocks, but for the
+    rounding of sums in float64 (about 1e-15 of the coordinates).
 
     Parameters
     ----------
