@@ -23,8 +23,10 @@ from mdio.core.topology import Residues, Topology
 from mdio.core.topology import select as select_stored
 from mdio.layouts.base import Layout, atom_indices
 from mdio.layouts.foreign.universe import (
+    compare_names,
     residues_of,
     select_by_mdanalysis,
+    stored_topology,
     topology_of,
     universe_of,
 )
@@ -214,7 +216,7 @@ class AtomChoice:
     stored: Topology | None = None
     """The topology that the source holds."""
     notes: tuple[str, ...] = ()
-    """Notes on attributes of atoms that were guessed for selections."""
+    """Notes on guessed attributes of atoms, and on topologies that differ."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the topology behind: other processes need indices only."""
@@ -272,8 +274,10 @@ def choose_atoms(
             f"{source.path}: the selection {strings[0]!r} needs a topology; give one with "
             "-s/--top FILE (top= in Python)"
         )
-    universe = load_topology(top, source) if top is not None else None
-    notes: list[str] = []
+    universe, notes = None, list[str]()
+    if top is not None:
+        universe = load_topology(top, source)
+        notes += compare_names(universe.atoms, stored_topology(source), top, source.path)
     topologies = _Topologies(universe, stored, source, notes)
     all_atoms = np.arange(source.info.n_atoms, dtype=np.int64)
     kept = None if select is None else _indices(select, topologies, all_atoms, "--select")

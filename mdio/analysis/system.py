@@ -16,7 +16,14 @@ from mdio.core.frames import AtomIndices, FrameBlock
 from mdio.core.topology import Residues, Texts, Topology
 from mdio.core.topology import select as select_stored
 from mdio.layouts.base import Layout, atom_indices
-from mdio.layouts.foreign.universe import masses_of, residues_of, select_by_mdanalysis, topology_of
+from mdio.layouts.foreign.universe import (
+    compare_names,
+    masses_of,
+    residues_of,
+    select_by_mdanalysis,
+    stored_topology,
+    topology_of,
+)
 from mdio.layouts.manifest import indices_from_runs, treatment
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views.options import FITS, NEED_BONDS
@@ -75,6 +82,8 @@ class System:
                 )
             self._universe = self._load(self._top)
             self._group_atoms = self._find_group_atoms(len(self._universe.atoms))
+            atoms = self._universe.atoms
+            self._compare_names(atoms if self._group_atoms is None else atoms[self._group_atoms])
         return self._universe
 
     @cached_property
@@ -90,8 +99,10 @@ class System:
         from mdio.layouts.foreign.parsed import parsed_topology
 
         parsed = parsed_topology(to_path(self._top))
-        fits = parsed is not None and parsed.n_atoms == self.layout.info.n_atoms
-        return parsed if fits else None
+        if parsed is None or parsed.n_atoms != self.layout.info.n_atoms:
+            return None
+        self._compare_names(parsed)
+        return parsed
 
     def select(self, selection: Any) -> AtomIndices | None:
         """Return the selected atoms, as indices into the layout's atoms.
@@ -331,6 +342,14 @@ class System:
     def _manifest(self) -> Mapping[str, Any] | None:
         _ = self.layout.info  # opens it
         return self.stored.member_runs[0][0].manifest
+
+    def _compare_names(self, given: Any) -> None:
+        """Add a note if the topology that was given differs from the one in the trajectory.
+
+        Raises PlanError: it has the atoms in another order.
+        """
+        name = self._top if isinstance(self._top, str | PathLike) else "the Universe"
+        self.notes += compare_names(given, stored_topology(self.stored), name, self.stored.path)
 
     def _load(self, top: Any) -> Any:
         """Return the Universe, which has to fit the stored group or the full system."""
