@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -138,8 +139,9 @@ def atom_indices(
         raise error(f"{name}: {option}: the selection is empty, so that it selects no atoms")
     if array.dtype.kind not in "iu" or array.ndim != 1:
         raise error(
-            f"{name}: {option}: {np.array2string(array, threshold=9)}; give one in MDAnalysis' "
-            f"language, an AtomGroup, a mask, or a list of numbers from 0 to {n_atoms - 1}"
+            f"{name}: {option}: {np.array2string(array, threshold=9)}, but atom indices must be a "
+            f"list of numbers from 0 to {n_atoms - 1}; give one, a mask, an AtomGroup or a "
+            "selection"
         )
     indices = np.ascontiguousarray(array, np.int64).view(np.ndarray)
     low, high = indices.min(), indices.max()
@@ -149,6 +151,12 @@ def atom_indices(
             f"has atom {low if low < 0 else high}"
         )
     return indices
+
+
+def warn_of_lost(info: TrajectoryInfo, stacklevel: int) -> None:
+    """Warn of frames that a truncated file lacks, where nobody is shown notes."""
+    for lost in info.lost:
+        warnings.warn(str(lost), stacklevel=stacklevel + 1)
 
 
 def fill_absent(block: FrameBlock, info: TrajectoryInfo) -> None:

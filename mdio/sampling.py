@@ -25,7 +25,7 @@ from mdio.core.files.reading import Closing, Handles
 from mdio.core.files.store import AnyPath
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.words import plural
-from mdio.layouts.base import Layout, atom_indices
+from mdio.layouts.base import Layout, atom_indices, warn_of_lost
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.views.opening import ensemble_members
 from mdio.parallel.executors import choose_executor
@@ -384,6 +384,7 @@ def sample(
                 indices = _choose_indices(layout, atoms, top, indices_by_size)
                 n_atoms = layout.read(0, 0, indices).n_atoms  # raises for missing atoms
                 edges, notes = layout.boundaries(), layout.notes
+                warn_of_lost(layout.info, stacklevel=2)
                 closed_layout = layout.preopened()
                 sources.append(_Source(closed_layout, indices, n_atoms, layout.info, edges, notes))
             _check_last(sources, fields)

@@ -107,7 +107,7 @@ def test_indices_keep_their_order(adk, how):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ([0.5], "give one in MDAnalysis' language, an AtomGroup"),
+        ([0.5], "give one, a mask, an AtomGroup or a selection"),
         ([], "the selection is empty"),
         (np.zeros(3341, bool), "the selection is empty"),
         ([1, 99999], "and select has atom 99999"),
