@@ -155,6 +155,7 @@ def plan_conversion(
         transformed_source = transformed_layout = TransformedLayout(
             origin.path, source=origin, top=reading.top, **transform_options
         )
+        transform_options |= transformed_layout.selections
         if choice.universe is not None:
             transformed_layout.universe = choice.universe
         step_notes = notes_on_steps(transformed_layout, choice.kept, executor.n_workers)

@@ -23,6 +23,7 @@ from mdio.core.options import (
     spell_option,
 )
 from mdio.core.words import without_passwords
+from mdio.layouts.base import plain_atoms
 from mdio.layouts.manifest import indices_from_runs, runs_from_indices
 from mdio.layouts.plan import MIN_PRECISION, PATTERNS, LayoutPlan, Pattern, StorageOptions
 from mdio.layouts.registry import layout_class, open_layout, writable_layouts
@@ -78,16 +79,13 @@ class Selection(FrameChoice):
             )
         groups = {name: _plain_selection(value) for name, value in self.groups.items()}
         object.__setattr__(self, "groups", groups)
-        object.__setattr__(self, "select", _plain_selection(self.select))
+        for name in ("select", "center", "fit_select"):
+            object.__setattr__(self, name, _plain_selection(getattr(self, name)))
 
 
 def _plain_selection(value: Any) -> Any:
-    """Return the indices of an AtomGroup, or in a range, as an array; a selection as it is."""
-    if hasattr(value, "ix") and hasattr(value, "universe"):
-        indices = value.ix.view(selection.GroupIndices)
-        indices.n_atoms = len(value.universe.atoms)
-        return indices
-    return np.asarray(value) if isinstance(value, range) else value
+    """Return a choice of atoms as an array; a text as it is, and what chooses none."""
+    return value if isinstance(value, str | Mapping | None) else plain_atoms(value)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,9 +25,10 @@ from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import MdioError, PlanError
 from mdio.core.files.in_flight import ByteRange
 from mdio.core.frames import AtomIndices, FrameBlock, FrameData, Rounding, TrajectoryInfo
-from mdio.core.topology import Residues, find_molecules
+from mdio.core.topology import Residues, Topology, find_molecules
+from mdio.core.topology import select as select_stored
 from mdio.core.words import MAX_RUNS, plural, runs_text
-from mdio.layouts.base import FormatFacts, Layout
+from mdio.layouts.base import FormatFacts, Layout, atom_indices
 from mdio.layouts.cut_molecules import CutMolecules
 from mdio.layouts.manifest import runs_from_indices, treatment
 from mdio.layouts.plan import LayoutPlan
@@ -128,7 +129,7 @@ def plan_steps(
         needed[atoms] = True
     centre, found = None, list(selection_notes)
     if center is not None:
-        centre = _selected(universe().atoms, center, "--center", found)
+        centre = _selected(universe, n_atoms, center, "--center", found)
     if centre is not None:
         needed[centre] = True
     if fit is not None:
@@ -197,10 +198,14 @@ def plan_steps(
     )
 
 
-def _selected(atoms: Any, selection: str, option: str, notes: list[str]) -> NDArray[np.int64]:
-    from mdio.layouts.foreign.universe import select_by_mdanalysis
+def _selected(
+    universe: Callable[[], Any], n_atoms: int, selection: str, option: str, notes: list[str]
+) -> NDArray[np.int64]:
+    indices = select_stored(Topology(n_atoms, {}), selection)  # by number, without a topology
+    if indices is None:
+        from mdio.layouts.foreign.universe import select_by_mdanalysis
 
-    indices = select_by_mdanalysis(atoms, selection, option, notes)
+        indices = select_by_mdanalysis(universe().atoms, selection, option, notes)
     if not len(indices):
         raise PlanError(f"{option}: {selection!r} selects no atoms")
     return indices
@@ -276,13 +281,13 @@ class TransformedLayout(Layout):
 
     `path`: path of the source, for messages. `source`: the layout to read from. `top`: topology
     file; None = what the source has. `pbc`: one of `mdio.layouts.views.options.PBC`, or None.
-    `center`: selection whose centre of geometry goes to the centre of the box, or None. With
-    ``whole``, molecules are then put into the box as with ``mol``, around those atoms. `fit`: one
-    of `mdio.layouts.views.options.FITS`, or None. `fit_select`: which atoms are superposed
-    on the reference; all by default. `fit_reference`: number of a frame of the source, as it is
-    before the fit; or path of a file whose first frame has the source's atoms, those that are kept,
-    or those that are fitted; frame 0 by default. `steps`: as `prepare_steps` returned them, so that
-    workers need not prepare them.
+    `center`: selection (or atoms, which become one) whose centre of geometry goes to the centre of
+    the box, or None. With ``whole``, molecules are then put into the box as with ``mol``, around
+    those atoms. `fit`: one of `mdio.layouts.views.options.FITS`, or None. `fit_select`: which atoms
+    are superposed on the reference; all by default. `fit_reference`: number of a frame of the
+    source, as it is before the fit; or path of a file whose first frame has the source's atoms,
+    those that are kept, or those that are fitted; frame 0 by default. `steps`: as `prepare_steps`
+    returned them, so that workers need not prepare them.
     """
 
     name = "transformed"
@@ -299,13 +304,15 @@ class TransformedLayout(Layout):
         source: Layout,
         top: str | PathLike[str] | None,
         pbc: str | None = None,
-        center: str | None = None,
+        center: Any = None,
         fit: str | None = None,
-        fit_select: str | None = None,
+        fit_select: Any = None,
         fit_reference: int | str | None = None,
         steps: Steps | None = None,
         **options: Any,
     ) -> None:
+        center = _as_text(center, source, "--center")
+        fit_select = _as_text(fit_select, source, "--fit-select")
         own_options: dict[str, Any] = {"top": top, "pbc": pbc, "center": center, "steps": steps}
         own_options |= {"fit": fit, "fit_select": fit_select, "fit_reference": fit_reference}
         super().__init__(path, source=source, **own_options, **options)
@@ -335,9 +342,16 @@ class TransformedLayout(Layout):
             precision=None, rounding=Rounding(), compression=None, groups={}
         )
 
-    def fits(self, selection: str | None) -> bool:
+    @property
+    def selections(self) -> dict[str, str | None]:
+        """The selections among its options, as texts."""
+        names = ("center",) if self.fit is None else ("center", "fit_select")
+        return {name: self.options[name] for name in names}
+
+    def fits(self, selection: Any) -> bool:
         """Return whether just these atoms are fitted."""
-        return self.fit is not None and self.options["fit_select"] == selection
+        text = _as_text(selection, self.source, "select")
+        return self.fit is not None and self.options["fit_select"] == text
 
     def frame_data(self) -> FrameData:
         """Return the source's numbers of each frame."""
@@ -420,7 +434,8 @@ class TransformedLayout(Layout):
         selection, rotates = self.options["fit_select"], self.fit == FITS[0]
         picked = np.arange(self.source.info.n_atoms, dtype=np.int64)
         if selection is not None:
-            picked = _selected(self.universe.atoms, selection, "--fit-select", notes)
+            n_atoms = self.source.info.n_atoms
+            picked = _selected(lambda: self.universe, n_atoms, selection, "--fit-select", notes)
         if rotates and len(picked) < MIN_ROTATION_ATOMS:
             raise PlanError(
                 f"{self.path}: --fit {self.fit} needs {MIN_ROTATION_ATOMS} atoms or more, and "
@@ -545,6 +560,16 @@ class TransformedLayout(Layout):
         start, stop = run
         steps: Steps = self.options["steps"]
         return pack_counts(self._advance(self._no_crossings(start, steps), stop + 1, steps).counts)
+
+
+def _as_text(atoms: Any, source: Layout, option: str) -> str | None:
+    """Return atoms as a selection that chooses them by number; a selection as it is."""
+    if atoms is None or isinstance(atoms, str):
+        return atoms
+    indices = np.unique(atom_indices(atoms, source.info.n_atoms, source.path, option=option))
+    breaks = np.flatnonzero(np.diff(indices) != 1) + 1
+    runs = np.split(indices, breaks)
+    return "index " + " ".join(f"{run[0]}:{run[-1]}" for run in runs)
 
 
 def _reference_in(

@@ -21,10 +21,12 @@ from mdio.core.frames import TrajectoryInfo
 from mdio.core.stalls import is_mount_gone
 from mdio.core.topology import Residues, Topology
 from mdio.core.topology import select as select_stored
-from mdio.layouts.base import Layout, check_universe
+from mdio.layouts.base import Layout, atom_indices
 from mdio.layouts.foreign.universe import (
+    compare_names,
     residues_of,
     select_by_mdanalysis,
+    stored_topology,
     topology_of,
     universe_of,
 )
@@ -214,7 +216,7 @@ class AtomChoice:
     stored: Topology | None = None
     """The topology that the source holds."""
     notes: tuple[str, ...] = ()
-    """Notes on attributes of atoms that were guessed for selections."""
+    """Notes on guessed attributes of atoms, and on topologies that differ."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the topology behind: other processes need indices only."""
@@ -250,13 +252,6 @@ class AtomChoice:
         return atoms if group is None else atoms[self.groups[group]]
 
 
-class GroupIndices(np.ndarray[Any, np.dtype[np.int64]]):
-    """The indices of an AtomGroup."""
-
-    n_atoms: int | None = None
-    """Number of atoms of its Universe; None if it is not known, as in a copy."""
-
-
 def choose_atoms(
     source: Layout,
     top: AnyTopology | None,
@@ -268,7 +263,7 @@ def choose_atoms(
     `source`: the trajectory: its first frame serves selections by place, its atoms are counted.
     `top`: topology, a file or a Universe; needed for selection strings, and checked against
     `source` if given. `select`: atoms to keep: MDAnalysis selection language, indices in the
-    source, or an AtomGroup. `groups`: names and selections, of the atoms that are kept.
+    source, a mask, or an AtomGroup. `groups`: names and selections, of the atoms that are kept.
     Raises PlanError: a selection that is wrong, empty, or needs a topology that was not given.
     SourceError: the topology does not fit the source.
     """
@@ -279,8 +274,10 @@ def choose_atoms(
             f"{source.path}: the selection {strings[0]!r} needs a topology; give one with "
             "-s/--top FILE (top= in Python)"
         )
-    universe = load_topology(top, source) if top is not None else None
-    notes: list[str] = []
+    universe, notes = None, list[str]()
+    if top is not None:
+        universe = load_topology(top, source)
+        notes += compare_names(universe.atoms, stored_topology(source), top, source.path)
     topologies = _Topologies(universe, stored, source, notes)
     all_atoms = np.arange(source.info.n_atoms, dtype=np.int64)
     kept = None if select is None else _indices(select, topologies, all_atoms, "--select")
@@ -331,15 +328,8 @@ def _indices(
 ) -> NDArray[np.int64]:
     if isinstance(selection, str):
         indices = topologies.select(selection, among, option)
-    else:
-        source, n_universe = topologies.source, getattr(selection, "n_atoms", None)
-        if n_universe is not None:
-            check_universe(n_universe, source.info.n_atoms, source.path)
-        indices = np.asarray(selection)
-        if not np.issubdtype(indices.dtype, np.integer) or indices.ndim != 1:
-            raise PlanError(f"{option}: give a selection, a list of atom indices or an AtomGroup")
-        if indices.size and not 0 <= indices.min() <= indices.max() < max(among.max() + 1, 1):
-            raise PlanError(f"{option}: atom indices must be from 0 to {among.max()}")
-    if len(indices) == 0:
-        raise PlanError(f"{option}: {selection!r} selects no atoms")
-    return np.asarray(indices, dtype=np.int64)
+        if not len(indices):
+            raise PlanError(f"{option}: {selection!r} selects no atoms")
+        return indices
+    source = topologies.source
+    return atom_indices(selection, source.info.n_atoms, source.path, option=option)

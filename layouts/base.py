@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -80,25 +81,82 @@ def sparse_fields(infos: Sequence[TrajectoryInfo]) -> tuple[str, ...]:
     return tuple(sorted(sparse))
 
 
-def indices_of_group(atoms: Any, n_atoms: int, name: Any) -> Any:
-    """Return the indices of an AtomGroup, which is of as many atoms; anything else as it is.
+class ChosenAtoms(np.ndarray[Any, np.dtype[np.int64]]):
+    """Indices of atoms that were chosen among as many as are known."""
 
-    `name`: of the trajectory, which has `n_atoms`.
-    Raises PlanError: the Universe of the group has another number of atoms.
+    n_all: int | None = None
+    """Number of atoms of the Universe of a group, or of a mask; None if unknown, as in a copy."""
+
+
+def plain_atoms(atoms: Any) -> NDArray[Any]:
+    """Return atoms that are chosen otherwise than by a text as an array, of indices if it can be.
+
+    `atoms`: indices; a mask of all atoms; or anything of MDAnalysis that has atoms: an atom, a
+    residue or a segment, a group of them, a Universe.
     """
-    if not hasattr(atoms, "universe"):
-        return atoms
-    check_universe(len(atoms.universe.atoms), n_atoms, name)
-    return atoms.ix
+    n_all = None
+    if hasattr(atoms, "universe"):
+        n_all = len(atoms.universe.atoms)
+        array = np.asarray(getattr(atoms, "atoms", atoms).ix)
+    else:
+        array = np.asanyarray(atoms)
+        if array.dtype == bool and array.ndim == 1:
+            n_all, array = len(array), np.flatnonzero(array)
+    array = array if array.ndim else array.reshape(1)
+    if n_all is None:
+        return array
+    chosen = array.astype(np.int64).view(ChosenAtoms)
+    chosen.n_all = n_all
+    return chosen
 
 
-def check_universe(n_universe: int, n_atoms: int, name: Any) -> None:
-    """Raise PlanError if an AtomGroup's Universe has another number of atoms than a trajectory."""
-    if n_universe != n_atoms:
-        raise PlanError(
-            f"the AtomGroup is of a Universe with {n_universe} atoms, but {name} has {n_atoms}; "
-            "select from a Universe of this system"
+def atom_indices(
+    atoms: Any,
+    n_atoms: int,
+    name: Any,
+    *,
+    option: str = "atoms",
+    error: type[MdioError] = PlanError,
+    may_be_empty: bool = False,
+) -> AtomIndices:
+    """Return the indices of chosen atoms.
+
+    `atoms`: as `plain_atoms` takes them. `n_atoms`: number of all atoms of `name`. `option`: for
+    messages.
+    Raises `error`: they are no atoms, none, or chosen among others. FrameRangeError: indices that
+    are out of range.
+    """
+    array = plain_atoms(atoms)
+    n_all = getattr(array, "n_all", None)
+    if n_all not in (None, n_atoms):
+        raise error(
+            f"{name}: {option}: atoms of {n_all} are chosen, by a mask or of a Universe with "
+            f"{n_all} atoms, but it has {n_atoms}; choose among the atoms of this system"
         )
+    if not array.size and array.ndim == 1:
+        if may_be_empty:
+            return np.empty(0, np.int64)
+        raise error(f"{name}: {option}: the selection is empty, so that it selects no atoms")
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        raise error(
+            f"{name}: {option}: {np.array2string(array, threshold=9)}, but atom indices must be a "
+            f"list of numbers from 0 to {n_atoms - 1}; give one, a mask, an AtomGroup or a "
+            "selection"
+        )
+    indices = np.ascontiguousarray(array, np.int64).view(np.ndarray)
+    low, high = indices.min(), indices.max()
+    if not 0 <= low <= high < n_atoms:
+        raise FrameRangeError(
+            f"{name}: atom indices must be a list of numbers from 0 to {n_atoms - 1}, and {option} "
+            f"has atom {low if low < 0 else high}"
+        )
+    return indices
+
+
+def warn_of_lost(info: TrajectoryInfo, stacklevel: int) -> None:
+    """Warn of frames that a truncated file lacks, where nobody is shown notes."""
+    for lost in info.lost:
+        warnings.warn(str(lost), stacklevel=stacklevel + 1)
 
 
 def fill_absent(block: FrameBlock, info: TrajectoryInfo) -> None:
@@ -395,8 +453,9 @@ class Layout(Closing, ABC):
         start, stop
             Run of frames; ``0 <= start <= stop <= n_frames``.
         atoms
-            Indices of atoms, in the order of the result; all by default. With an empty selection
-            only box, time and step are read, and no coordinates are decoded.
+            Indices of atoms, in the order of the result, a mask, or a group of MDAnalysis; all by
+            default. With an empty selection only box, time and step are read, and no coordinates
+            are decoded.
         out
             A block of the right shape, which is filled and returned, so that none is allocated.
             Velocities and forces are read only if it has them.
@@ -463,21 +522,13 @@ class Layout(Closing, ABC):
             raise SourceError(f"{self.path}: there are no {name} in it; leave them out")
 
     def _atom_indices(self, atoms: ArrayLike, n_atoms: int) -> AtomIndices:
-        message = f"{self.path}: atom indices must be a list of numbers from 0 to {n_atoms - 1}"
         if isinstance(atoms, str):
             raise FrameRangeError(
-                f"{message}; for a selection, universe.select_atoms({atoms!r}).indices"
+                f"{self.path}: atom indices must be a list of numbers from 0 to {n_atoms - 1}; for "
+                f"a selection, universe.select_atoms({atoms!r}).indices"
             )
-        array = np.asarray(indices_of_group(atoms, n_atoms, self.path))
-        if array.dtype == bool and array.shape == (n_atoms,):
-            array = np.flatnonzero(array)
-        elif array.size and array.dtype.kind not in "iu":
-            raise FrameRangeError(message)
-        indices = np.ascontiguousarray(array, dtype=np.int64)
-        is_outside = indices.size and not 0 <= indices.min() <= indices.max() < n_atoms
-        if indices.ndim != 1 or is_outside:
-            raise FrameRangeError(message)
-        return indices
+        more: Any = {"error": FrameRangeError, "may_be_empty": True}
+        return atom_indices(atoms, n_atoms, self.path, **more)
 
     @property
     def notes(self) -> tuple[str, ...]:

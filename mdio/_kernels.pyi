@@ -100,8 +100,12 @@ def rmsd(
     /,
 ) -> None: ...
 def dihedrals(
-    positions: NDArray[np.float32], quads: NDArray[np.int64], out: NDArray[np.float64], /
-) -> float: ...
+    positions: NDArray[np.float32],
+    quads: NDArray[np.int64],
+    out: NDArray[np.float64],
+    longest: NDArray[np.float64],
+    /,
+) -> None: ...
 def cut_frames(
     positions: NDArray[np.float32],
     cells: NDArray[np.float64],

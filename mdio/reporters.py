@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from mdio.converters.writer import Writer
 from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import PlanError
+from mdio.layouts.base import atom_indices
 
 ANGSTROM_PER_NM = 10.0
 
@@ -31,7 +32,8 @@ class OpenMMReporter:
     interval
         Steps between frames.
     atoms
-        Atoms that are stored, in this order: a selection of MDAnalysis, or indices; all by default.
+        Atoms that are stored, in this order: a selection of MDAnalysis, a mask, or
+        indices; all by default.
     velocities, forces
         Whether to store these, too.
     periodic
@@ -134,18 +136,11 @@ class OpenMMReporter:
 
         topology = OpenMMTopologyParser(simulation.topology).parse()
         every_atom = Universe(topology, to_guess=()).atoms
-        selection, group = self._selection, every_atom
+        selection, group, name = self._selection, every_atom, self.writer.out
         if selection is not None:
-            indices = selection
             if isinstance(selection, str):
-                indices = select_by_mdanalysis(every_atom, selection, f"{self.writer.out}: atoms")
-            if np.asarray(indices).dtype.kind not in "iu":
-                raise PlanError(
-                    f"{self.writer.out}: atoms={selection!r}: give indices, or a selection"
-                )
-            self._atoms = np.asarray(indices, np.int64)
-            if not self._atoms.size:
-                raise PlanError(f"{self.writer.out}: atoms={selection!r} selects no atoms")
+                selection = select_by_mdanalysis(every_atom, selection, f"{name}: atoms")
+            self._atoms = atom_indices(selection, len(every_atom), name)
             group = every_atom[self._atoms]
         self.writer.set_atoms(group)
         self._has_box = bool(simulation.system.usesPeriodicBoundaryConditions())

@@ -25,7 +25,7 @@ from mdio.core.files.reading import Closing, Handles
 from mdio.core.files.store import AnyPath
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.words import plural
-from mdio.layouts.base import Layout, indices_of_group
+from mdio.layouts.base import Layout, atom_indices, warn_of_lost
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.views.opening import ensemble_members
 from mdio.parallel.executors import choose_executor
@@ -316,8 +316,9 @@ def sample(
     batch
         Frames of a batch.
     atoms
-        Indices, an MDAnalysis AtomGroup, the name of a stored group, or a selection, which needs
-        `top` or stored topologies: the same number of atoms of each trajectory; all by default.
+        Indices, a mask, an MDAnalysis AtomGroup, the name of a stored group, or a selection, which
+        needs `top` or stored topologies: the same number of atoms of each trajectory; all by
+        default.
     top
         Topology of all trajectories. Selections by position are made in the first frame.
     shuffle
@@ -383,6 +384,7 @@ def sample(
                 indices = _choose_indices(layout, atoms, top, indices_by_size)
                 n_atoms = layout.read(0, 0, indices).n_atoms  # raises for missing atoms
                 edges, notes = layout.boundaries(), layout.notes
+                warn_of_lost(layout.info, stacklevel=2)
                 closed_layout = layout.preopened()
                 sources.append(_Source(closed_layout, indices, n_atoms, layout.info, edges, notes))
             _check_last(sources, fields)
@@ -410,12 +412,7 @@ def _choose_indices(
     if atoms is None:
         return None
     if not isinstance(atoms, str):
-        indices = np.asarray(indices_of_group(atoms, layout.info.n_atoms, layout.path))
-        if indices.dtype == bool and indices.shape == (layout.info.n_atoms,):
-            indices = np.flatnonzero(indices)
-        if indices.dtype.kind not in "iu" or not indices.size:
-            raise PlanError("atoms: give one index or more, a mask, an AtomGroup or a selection")
-        return np.ascontiguousarray(indices, np.int64)
+        return atom_indices(atoms, layout.info.n_atoms, layout.path)
     runs = (layout.manifest or {}).get("group_atoms", {}).get(atoms)
     if runs is not None:
         return indices_from_runs(runs)

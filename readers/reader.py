@@ -33,7 +33,7 @@ from mdio.core.errors import FrameReadError, SourceError
 from mdio.core.files.store import is_remote, to_path
 from mdio.core.frames import absent_frames
 from mdio.core.words import did_you_mean
-from mdio.layouts.base import Layout, cache_notes
+from mdio.layouts.base import Layout, cache_notes, plain_atoms, warn_of_lost
 from mdio.layouts.foreign.universe import made_for_mdanalysis
 from mdio.layouts.h5md import layout as h5md
 from mdio.layouts.registry import open_layout
@@ -122,6 +122,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
             self._layout.options["n_atoms"] = n_atoms
         info = self._layout.info
         self._kwargs["uuid"] = self._layout.uuid  # copies of the reader fail on another output
+        warn_of_lost(info, stacklevel=1)  # what warns is ours, not MDAnalysis
         self.n_atoms = info.n_atoms
         self.n_frames = info.n_frames
         self._dt_ps = info.dt_ps
@@ -267,12 +268,13 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         self, atomgroup: Any, span: tuple[int | None, ...], order: str
     ) -> tuple[range, NDArray[np.int64] | None]:
         """Return the frames and atoms of `timeseries`; raises ValueError for wrong arguments."""
-        if atomgroup is not None and len(atomgroup) == 0:
+        atoms = None if atomgroup is None else plain_atoms(atomgroup)
+        if atoms is not None and not atoms.size:
             raise ValueError("Timeseries requires at least one atom to analyze")
         if sorted(order) != ["a", "c", "f"]:
             raise ValueError(f"order must be a permutation of 'fac', not {order!r}")
         frames = range(*self.check_slice_indices(*span))
-        return frames, None if atomgroup is None else atomgroup.indices
+        return frames, atoms
 
     def dask_timeseries(
         self,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import PlanError
+from mdio.core.errors import MdioError, PlanError
 from mdio.core.topology import (
     ATOMS,
     BONDS,
@@ -29,6 +29,8 @@ from mdio.core.words import did_you_mean
 if TYPE_CHECKING:
     from MDAnalysis import AtomGroup, Universe
     from MDAnalysis.core.topology import Topology as TopologyOfMDAnalysis
+
+    from mdio.layouts.base import Layout
 
 GUESSED = {"types": "type", "masses": "mass"}
 """Attributes that MDAnalysis guesses if a topology lacks them, and their words in selections."""
@@ -170,6 +172,48 @@ def topology_of(universe: Universe, atoms: NDArray[np.int64] | None = None) -> T
         columns[BONDS] = np.asarray(universe.atoms.bonds.to_indices(), np.int64).reshape(-1, 2)
     topology = Topology(len(universe.atoms), columns, classes_of(columns.get("resnames")))
     return topology if atoms is None else topology.take(atoms)
+
+
+def compare_names(
+    given: AtomGroup | Topology, stored: Topology | None, top: Any, path: Any
+) -> tuple[str, ...]:
+    """Return a note if a topology names atoms otherwise than the one in a trajectory does.
+
+    `given`: of `top`. `stored`: of the trajectory at `path`; nothing is compared without one, or
+    with one of other atoms.
+    Raises PlanError: these are the same atoms in another order.
+    """
+    if stored is None or stored.n_atoms != (n := given.n_atoms):
+        return ()
+    if not isinstance(given, Topology):
+        columns: dict[str, Any] = {RESINDEX: given.resindices}
+        for name, group in (("names", given), ("resnames", given.universe.residues)):
+            if hasattr(group, name):
+                columns[name] = Texts.of(getattr(group, name))
+        given = Topology(n, columns)
+    atoms, is_reordered = given.atoms_named_otherwise(stored)
+    if not atoms.size:
+        return ()
+    first = int(atoms[0])
+    example = f"atom {first} is {given.name_of(first)}, inside {stored.name_of(first)}"
+    if is_reordered:
+        raise PlanError(
+            f"{top} has the atoms of {path} in another order than the topology inside ({example}); "
+            "leave out -s/--top (top=) and the one inside is used, or, if that is wrong, convert "
+            "the source again with the right one"
+        )
+    return (
+        f"{top} names {len(atoms):,} of {n:,} atoms otherwise than the topology inside "
+        f"{path} does ({example}): {top} is used, and has to have the atoms in the same order",
+    )
+
+
+def stored_topology(layout: Layout) -> Topology | None:
+    """Return the topology inside a trajectory, to compare another with; None if it is damaged."""
+    try:
+        return layout.topology()
+    except MdioError:
+        return None
 
 
 def classes_of(resnames: Texts | None) -> dict[str, tuple[str, ...]]:

@@ -18,7 +18,7 @@ from mdio.core.frames import FIELDS, AtomIndices, FrameBlock
 from mdio.core.pages import html_table
 from mdio.core.units import FIELD_UNITS
 from mdio.core.words import box_text, human_nbytes
-from mdio.layouts.base import Layout
+from mdio.layouts.base import Layout, warn_of_lost
 from mdio.layouts.views.view import read_columns
 
 if TYPE_CHECKING:
@@ -127,6 +127,7 @@ def as_dataset(layout: Layout) -> Dataset:
     xr = import_extra("xarray")
     layouts = LayoutPerThread(layout)
     info = layout.info
+    warn_of_lost(info, stacklevel=3)
     names = {"positions", *(name for name in FIELDS[1:] if getattr(info, f"has_{name}"))}
     columns = read_columns(layout)
     has_box = bool(columns.box.any())  # the first frame may not have one

@@ -11,6 +11,8 @@ from mdio.core.options import option
 from mdio.layouts.views import OVERLAPS
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from mdio.core.cache import Cache
 
 PBC = ("whole", "mol", "cluster", "atom", "nojump")
@@ -44,7 +46,7 @@ class FrameChoice:
         kind="pbc",
         choices=(*PBC, *OLD_PBC_NAMES),
     )
-    center: str | None = option(
+    center: str | ArrayLike | None = option(
         "move these atoms to the middle of the box, then the others around them as --pbc says "
         "(whole is then mol)",
         "--center SEL",
@@ -56,7 +58,7 @@ class FrameChoice:
         f"--fit {'|'.join(FITS)}",
         choices=FITS,
     )
-    fit_select: str | None = option(
+    fit_select: str | ArrayLike | None = option(
         "atoms that are superposed on those of the reference, with equal weights (default: those "
         "of --select)",
         "--fit-select SEL",
@@ -84,8 +86,6 @@ class FrameChoice:
             elif reference is not None:
                 reference = int(reference)
             fit_atoms = selection if self.fit_select is None else self.fit_select
-            if not isinstance(fit_atoms, str | None):
-                raise PlanError(f"--fit {self.fit}: name the atoms that are fitted by fit_select")
             return {
                 **periodic,
                 "fit": self.fit,

@@ -99,9 +99,10 @@ def analyze(
     Returns
     -------
     AnalysisResult
-        With frames in order, for any executor and number of blocks. Under MPI all ranks
-        have it, or with ``MPIExecutor(comm, to_all=False)`` rank 0; the arrays of the other ranks
-        are then empty.
+        With frames in order. Kernels of mdio give a frame the same row, bit for bit, for any
+        executor and number of blocks; sums over frames (`RMSF`, the reducer `Mean`) are rounded in
+        float64 as blocks are divided. Under MPI all ranks have it, or with
+        ``MPIExecutor(comm, to_all=False)`` rank 0; the arrays of the other ranks are then empty.
 
     Raises
     ------

@@ -199,6 +199,8 @@ class Request:
             system = System(layout, self.top, self.group, source)
             if transformed is not None:
                 transformed.load_universe = partial(_load_universe, system)
+                if self.group and self.top is not None and any(transformed.selections.values()):
+                    _load_universe(system)  # numbers in the full system are others in the group
             chosen = self.choose(layout)
             notes = layout.notes
             view = ViewLayout(layout.path, source=layout, frames=chosen)

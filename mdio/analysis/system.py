@@ -15,8 +15,15 @@ from mdio.core.files.store import to_path
 from mdio.core.frames import AtomIndices, FrameBlock
 from mdio.core.topology import Residues, Texts, Topology
 from mdio.core.topology import select as select_stored
-from mdio.layouts.base import Layout, indices_of_group
-from mdio.layouts.foreign.universe import masses_of, residues_of, select_by_mdanalysis, topology_of
+from mdio.layouts.base import Layout, atom_indices
+from mdio.layouts.foreign.universe import (
+    compare_names,
+    masses_of,
+    residues_of,
+    select_by_mdanalysis,
+    stored_topology,
+    topology_of,
+)
 from mdio.layouts.manifest import indices_from_runs, treatment
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views.options import FITS, NEED_BONDS
@@ -75,6 +82,8 @@ class System:
                 )
             self._universe = self._load(self._top)
             self._group_atoms = self._find_group_atoms(len(self._universe.atoms))
+            atoms = self._universe.atoms
+            self._compare_names(atoms if self._group_atoms is None else atoms[self._group_atoms])
         return self._universe
 
     @cached_property
@@ -90,20 +99,23 @@ class System:
         from mdio.layouts.foreign.parsed import parsed_topology
 
         parsed = parsed_topology(to_path(self._top))
-        fits = parsed is not None and parsed.n_atoms == self.layout.info.n_atoms
-        return parsed if fits else None
+        if parsed is None or parsed.n_atoms != self.layout.info.n_atoms:
+            return None
+        self._compare_names(parsed)
+        return parsed
 
     def select(self, selection: Any) -> AtomIndices | None:
         """Return the selected atoms, as indices into the layout's atoms.
 
-        `selection`: in MDAnalysis' selection language; or an AtomGroup, or indices of atoms, whose
+        `selection`: in MDAnalysis' selection language; or atoms as `atom_indices` takes them, whose
         order is kept. None, ``all`` and, without a group, indices need no topology.
         Returns (n,) int64, or None for all.
         Raises PlanError: the selection is wrong or empty, reaches outside of the stored group, or
         there is no topology.
         """
         if selection is not None and not isinstance(selection, str):
-            return self._given(selection)
+            indices = self.indices_in_topology(selection)
+            return self.to_layout_indices(indices, "the selection")
         if selection is None or selection.strip() == "all":
             return None
         atoms = None
@@ -115,20 +127,12 @@ class System:
             raise PlanError(f"{selection!r} selects no atom of {self._top or self.layout.path}")
         return self.to_layout_indices(atoms, selection)
 
-    def _given(self, atoms: Any) -> AtomIndices:
-        """Return an AtomGroup, or indices into the topology, as indices into the layout's atoms."""
+    def indices_in_topology(self, selection: Any) -> AtomIndices:
+        """Return atoms that are chosen otherwise than by a text, as indices into the topology."""
         in_topology = self._top is not None and self._group is not None
         n_atoms = len(self.universe.atoms) if in_topology else self.layout.info.n_atoms
         name = self._top if in_topology else self.layout.path
-        indices = np.asarray(indices_of_group(atoms, n_atoms, name))
-        if indices.dtype.kind not in "iu" or indices.ndim != 1 or not indices.size:
-            raise PlanError(
-                f"the selection is {atoms!r}; give one in MDAnalysis' language, an AtomGroup or "
-                "indices of atoms"
-            )
-        if not 0 <= indices.min() <= indices.max() < n_atoms:
-            raise PlanError(f"the selection has atom {indices.max()}, but {name} {n_atoms} atoms")
-        return self.to_layout_indices(indices.astype(np.int64), "the selection")
+        return atom_indices(selection, n_atoms, name, option="select")
 
     def atoms(self, selection: Any) -> AtomIndices:
         """Return what `select` returns, but indices instead of None if all atoms are selected."""
@@ -338,6 +342,14 @@ class System:
     def _manifest(self) -> Mapping[str, Any] | None:
         _ = self.layout.info  # opens it
         return self.stored.member_runs[0][0].manifest
+
+    def _compare_names(self, given: Any) -> None:
+        """Add a note if the topology that was given differs from the one in the trajectory.
+
+        Raises PlanError: it has the atoms in another order.
+        """
+        name = self._top if isinstance(self._top, str | PathLike) else "the Universe"
+        self.notes += compare_names(given, stored_topology(self.stored), name, self.stored.path)
 
     def _load(self, top: Any) -> Any:
         """Return the Universe, which has to fit the stored group or the full system."""

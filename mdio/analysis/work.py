@@ -281,7 +281,10 @@ class BlockWork:
             raise BlockError(f"{block} failed: it called sys.exit({error.code!r})") from error
         except Exception as error:
             text = error_text(error)
-            if "NoneType" in text and self.prepared.fields == FIELDS[:1]:
+            absent = [name for name in self.prepared.fields if getattr(frames, name) is None]
+            if "NoneType" in text and absent:
+                text += f"; the trajectory has no {' and no '.join(absent)}"
+            elif "NoneType" in text and self.prepared.fields == FIELDS[:1]:
                 text += f"; {ASK_FOR_FIELDS}"
             raise BlockError(f"{block} failed: {text}{suffix}") from error
         checked = check_rows(rows, run, function, f"{block}{suffix}")

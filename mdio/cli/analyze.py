@@ -79,8 +79,8 @@ KERNEL_OPTIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "--superpose": (
         "superpose",
-        "rmsf: superpose frames on the reference first (default: use them as they are, as "
-        "MDAnalysis does)",
+        "rmsf, and rmsd after --fit: superpose frames on the reference first (default: use them as "
+        "they are; rmsd without --fit always does it)",
         {"default": False},
     ),
     "--to-select SEL": (

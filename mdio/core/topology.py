@@ -157,6 +157,28 @@ class Topology:
             return None
         return column.take(picked)
 
+    def atoms_named_otherwise(self, other: Topology) -> tuple[NDArray[np.int64], bool]:
+        """Return the atoms whose names, or those of their residues, are others in `other`.
+
+        Also whether it has the same names in another order. What one of them lacks is not compared.
+        """
+        differ, keys = np.zeros(self.n_atoms, bool), np.zeros((2, self.n_atoms), np.int64)
+        for name in ("names", "resnames"):
+            own, others = self.per_atom(name), other.per_atom(name)
+            if isinstance(own, Texts) and isinstance(others, Texts):
+                codes = {text: code for code, text in enumerate(own.table)}
+                of_table = np.array([codes.get(text, -1) for text in others.table], np.int64)
+                pair = np.stack([own.codes.astype(np.int64), of_table[others.codes]])
+                differ |= pair[0] != pair[1]
+                keys = keys * (len(codes) + 1) + pair
+        atoms = np.flatnonzero(differ)
+        return atoms, bool(atoms.size) and np.array_equal(*np.sort(keys))
+
+    def name_of(self, atom: int) -> str:
+        """Return the names of an atom and its residue, ``MET:CA``."""
+        texts = (self.per_atom(name) for name in ("resnames", "names"))
+        return ":".join(t.table[t.codes[atom]] for t in texts if isinstance(t, Texts))
+
     def take(self, atoms: NDArray[np.int64]) -> Topology:
         """Return the topology of some atoms, each once; bonds are those among them."""
         columns: dict[str, NDArray[Any] | Texts] = {

@@ -141,6 +141,17 @@ def test_reducer_of_the_callers_choice(path, positions):
     assert len(got.time) == N_FRAMES
 
 
+def test_velocities_that_a_trajectory_lacks(path, tmp_path):
+    lacking = save_memory(tmp_path / "no.npz", np.load(path)["positions"])
+    kernel = UserKernel(lambda block: block.velocities[:, 0], fields="velocities")
+    with pytest.raises(BlockError, match="NoneType.*; the trajectory has no velocities"):
+        analyze(MemoryLayout(lacking), kernel=kernel)
+    asks = UserKernel(
+        lambda block: np.full(block.n_frames, block.velocities is None), fields="velocities"
+    )
+    assert analyze(MemoryLayout(lacking), kernel=asks).values.all()
+
+
 def test_velocities_on_request(path):
     got = analyze(MemoryLayout(path), kernel=UserKernel(speeds, fields=("positions", "velocities")))
     assert np.array_equal(got.values, np.load(path)["velocities"][:, :, 0])

@@ -201,6 +201,17 @@ class TestDihedrals:
         dihedrals.dihedrals_of_block(block, np.array([[4, 5, 6, 7], [0, 4, 5, 6]]))
         assert len(calls) == n_calls
 
+    @pytest.mark.parametrize("degrees", [False, True])
+    def test_a_frame_gives_the_same_in_every_block(self, water_path, degrees):
+        """Though of some frames, and so of some blocks, images are looked for."""
+        block = MemoryLayout(water_path).read(0, 10, atoms=np.arange(100))
+        block.positions[::3, 6] += 60
+        quads = np.random.default_rng(3).integers(0, 97, 50)[:, None] + np.arange(4)
+        of_block = dihedrals.degrees_of_block if degrees else dihedrals.dihedrals_of_block
+        together = of_block(block, quads).copy()
+        alone = [of_block(block.frames(slice(k, k + 1)), quads)[0] for k in range(10)]
+        np.testing.assert_array_equal(together, alone)
+
     def test_errors(self, layout):
         for kernel, says in (
             (Dihedrals("resname XXX"), "no atom"),
@@ -214,6 +225,16 @@ class TestDihedrals:
                 analyze(layout, top=PSF, kernel=kernel)
         with pytest.raises(PlanError, match="topology"):
             analyze(layout, kernel=Dihedrals())
+
+
+@pytest.mark.parametrize("weights", [None, "mass"])
+def test_the_radius_of_gyration_of_a_frame_is_the_same_in_every_block(layout, weights):
+    kernel = RadiusOfGyration(weights=weights)
+    values = [
+        analyze(layout, top=PSF, kernel=kernel, blocks_per_worker=n).values for n in (1, 7, 98)
+    ]
+    np.testing.assert_array_equal(values[1], values[0])
+    np.testing.assert_array_equal(values[2], values[0])
 
 
 def test_distances(adk, layout, monkeypatch):

@@ -8,7 +8,7 @@ from memory_layout import MemoryLayout, save_memory
 
 import mdio
 from mdio.analysis.system import System
-from mdio.core.errors import PlanError, SourceError
+from mdio.core.errors import FrameRangeError, PlanError, SourceError
 
 STORED = [4, 1, 7, 2]
 """A group that is not stored in the order of its atoms."""
@@ -107,12 +107,66 @@ def test_indices_keep_their_order(adk, how):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ([0.5], "give one in MDAnalysis' language, an AtomGroup or"),
-        ([], "give one in MDAnalysis' language"),
-        ([1, 99999], "has atom 99999, but"),
+        ([0.5], "give one, a mask, an AtomGroup or a selection"),
+        ([], "the selection is empty"),
+        (np.zeros(3341, bool), "the selection is empty"),
+        ([1, 99999], "and select has atom 99999"),
+        (np.ones(5, bool), "of 5 are chosen, by a mask"),
         (mda.Universe.empty(5).atoms, "Universe with 5 atoms"),
     ],
 )
 def test_what_is_no_selection(adk, given, says):
-    with pytest.raises(PlanError, match=says):
+    with pytest.raises((PlanError, FrameRangeError), match=says):
         mdio.analyze(adk["dcd"], top=adk["psf"], kernel="rmsd", select=given)
+
+
+ANYTHING_WITH_ATOMS = {
+    "an atom": lambda universe: universe.atoms[7],
+    "a residue": lambda universe: universe.residues[5],
+    "residues": lambda universe: universe.residues[[9, 2, 3]],
+    "a segment": lambda universe: universe.segments[0],
+    "segments": lambda universe: universe.segments,
+    "a Universe": lambda universe: universe,
+}
+
+
+@pytest.mark.parametrize("name", ANYTHING_WITH_ATOMS)
+def test_what_has_atoms_is_taken_as_these(adk, tmp_path, name):
+    universe = mda.Universe(PSF)
+    given = ANYTHING_WITH_ATOMS[name](universe)
+    indices = universe.atoms[[7]].indices if name == "an atom" else given.atoms.indices
+    with mdio.open(adk["dcd"]) as layout:
+        expected = layout.read(0, 2, indices).positions
+        assert np.array_equal(layout.read(0, 2, given).positions, expected)
+
+    def positions(block):
+        return block.positions.copy()
+
+    got = [
+        mdio.analyze(adk["dcd"], kernel=positions, select=given, stop=2).values,
+        mdio.analyze(adk["dcd"], kernel=mdio.UserKernel(positions, given), stop=2).values,
+        next(mdio.sample(adk["dcd"], batch=2, atoms=given, shuffle=False).batches(0)).positions,
+        mda.Universe(PSF, adk["dcd"], format="MDIO").trajectory.timeseries(given, stop=2),
+    ]
+    mdio.convert(adk["dcd"], tmp_path / "few.zarr", select=given, stop=2)
+    mdio.convert(adk["dcd"], tmp_path / "group.zarr", groups={"few": given}, stop=2)
+    got += [mdio.open(tmp_path / "few.zarr").read(0, 2).positions]
+    got += [mdio.open(tmp_path / "group.zarr", group="few").read(0, 2).positions]
+    for values in got:
+        assert np.array_equal(values, expected)
+    mask = np.isin(np.arange(3341), indices)
+    masked = mdio.analyze(adk["dcd"], kernel=positions, select=mask, stop=2).values
+    assert np.array_equal(masked, expected[:, np.argsort(indices)])
+
+
+def test_kernels_take_residues(adk):
+    residues = mda.Universe(PSF).residues[:3]
+    n_pairs = len(residues.atoms) * (len(residues.atoms) - 1) // 2
+    values = mdio.analyze(adk["dcd"], kernel=mdio.Pairs(residues), stop=2).values
+    assert values.shape == (2, n_pairs)
+    angles = [
+        mdio.analyze(adk["dcd"], top=PSF, kernel=mdio.Dihedrals(chosen), stop=2)
+        for chosen in (residues, "resid 1:3")
+    ]
+    assert angles[0].labels == angles[1].labels
+    assert np.array_equal(angles[0].values, angles[1].values)

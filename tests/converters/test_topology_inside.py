@@ -93,6 +93,48 @@ def test_a_topology_that_is_given_wins(made, tmp_path):
         mdio.analyze(made / "o.zarr", kernel=kernel)
 
 
+@pytest.fixture(scope="module")
+def reordered(made):
+    u = mda.Merge(mda.Universe(PSF, DCD).atoms[::-1])
+    u.atoms.write(str(made / "reordered.pdb"))
+    return made / "reordered.pdb"
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+@pytest.mark.parametrize("kind", [str, mda.Universe])
+def test_a_topology_in_another_order_is_refused(made, reordered, tmp_path, name, kind):
+    top, says = kind(reordered), r"in another order than the topology inside .atom 0 is GLY:OT2"
+    for options in ({}, {"fit": "translation"}):
+        for _ in range(2):  # then it has been parsed before
+            with pytest.raises(PlanError, match=says):
+                mdio.analyze(made / name, top=top, kernel=mdio.RMSD("name CA"), **options)
+    if "gromacs" not in name:
+        with pytest.raises(PlanError, match="are not in the stored group"):
+            mdio.analyze(made / name, top=top, kernel=mdio.RMSD("name CA"), group="ca")
+    with pytest.raises(PlanError, match=says):
+        mdio.convert(made / name, tmp_path / "few.zarr", top=top, select="name CA")
+    with pytest.raises(PlanError, match=says):
+        mdio.sample(made / name, top=top, atoms="name CA")
+
+
+def test_a_topology_with_other_names_is_told(made, tmp_path):
+    u = mda.Universe(PSF)
+    u.residues.resnames = np.where(u.residues.resnames == "MET", "MSE", u.residues.resnames)
+    says = (
+        "names 104 of 3,341 atoms otherwise than the topology inside {} does (atom 0 is MSE:N, "
+        "inside MET:N)"
+    )
+    says = says.format(made / "o.zarr")
+    kernel = mdio.RMSD("name CA")
+    (note,) = mdio.analyze(made / "o.zarr", top=u, kernel=kernel).notes
+    assert says in note
+    (note,) = mdio.analyze(made / "o.zarr", top=u, kernel=kernel, group="ca").notes
+    assert "names 6 of 214 atoms otherwise" in note
+    result = mdio.convert(made / "o.zarr", tmp_path / "few.zarr", top=u, select="name CA")
+    assert any(says in note for note in result.plan.notes)
+    assert not mdio.analyze(made / "o.zarr", top=PSF, kernel=mdio.RMSD("name CA")).notes
+
+
 def test_simple_selections_do_not_import_mdanalysis(made):
     program = (
         "import sys; from mdio.cli.main import main\n"

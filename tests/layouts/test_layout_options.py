@@ -145,7 +145,7 @@ def test_a_mask_chooses_atoms(adk):
         expected = layout.read(0, 2, atoms=[3, 5]).positions
         assert np.array_equal(layout.read(0, 2, atoms=mask).positions, expected)
         for wrong in (mask[:10], [3.5]):
-            with pytest.raises(FrameRangeError, match="list of numbers"):
+            with pytest.raises(FrameRangeError, match=r"choose among|list of numbers"):
                 layout.read(0, 2, atoms=wrong)
 
 

@@ -186,9 +186,12 @@ def _least_squares(mobile: Float64s, reference: Float64s, weight: Float64s) -> F
 
 
 def dihedrals(
-    positions: NDArray[np.float32], quads: NDArray[np.int64], out: NDArray[np.float64]
-) -> float:
-    """Fill `out` (F, 2 n) with cosines and sines; return the longest bond."""
+    positions: NDArray[np.float32],
+    quads: NDArray[np.int64],
+    out: NDArray[np.float64],
+    longest: NDArray[np.float64],
+) -> None:
+    """Fill `out` (F, 2 n) with cosines and sines, `longest` (F,) with the longest bonds."""
     corners = [positions[:, atoms] for atoms in quads.T]
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         # Rounded to float32, as MDAnalysis rounds it.
@@ -201,4 +204,4 @@ def dihedrals(
         scale = 1 / np.sqrt(x * x + y * y)
         out[:, 0::2] = x * scale
         out[:, 1::2] = y * scale
-        return float(np.sqrt(np.fmax.reduce(squared, axis=None, initial=0)))
+        longest[:] = np.sqrt(np.fmax.reduce(squared, axis=(0, 2), initial=0))

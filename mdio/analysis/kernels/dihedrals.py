@@ -41,7 +41,7 @@ class Dihedrals(Kernel):
     Parameters
     ----------
     select
-        Whose residues, in MDAnalysis' selection language.
+        Whose residues, in MDAnalysis' selection language, or atoms of them (an AtomGroup, indices).
     angles
         Of ``phi``, ``psi``, ``chi1``.
     degrees
@@ -58,7 +58,7 @@ class Dihedrals(Kernel):
     ['cos(phi:4AKE:ARG2)', 'sin(phi:4AKE:ARG2)']
     """
 
-    select: str = "protein"
+    select: Any = "protein"
     angles: Sequence[str] = BACKBONE
     degrees: bool = False
 
@@ -69,7 +69,11 @@ class Dihedrals(Kernel):
         if unknown or not self.angles:
             raise PlanError(f"the angles are {list(self.angles)}; choose from {', '.join(ANGLES)}")
         atoms = system.universe.atoms
-        residues = atoms[select_by_mdanalysis(atoms, self.select, notes=system.notes)].residues
+        if isinstance(self.select, str):
+            chosen = select_by_mdanalysis(atoms, self.select, notes=system.notes)
+        else:
+            chosen = system.indices_in_topology(self.select)
+        residues = atoms[chosen].residues
         if not len(residues):
             raise PlanError(f"{self.select!r} selects no atoms")
         periodic = system.check_images()
@@ -196,8 +200,11 @@ def dihedrals_of_block(
     """
     values = np.empty((block.n_frames, 2 * len(quads))) if out is None else out
     longest = dihedrals(block.positions, quads, values)
-    if periodic and block.box.any() and not longest < SURE * _shortest_height(block.box):
-        _to_nearest_images(block, quads, values)
+    if periodic and block.box.any():
+        # Frame by frame, so that a frame's values are the same in whatever block it is read.
+        far = np.flatnonzero(~(longest < SURE * _shortest_heights(block.box)))
+        if far.size:
+            values[far] = _by_nearest_images(block.frames(far), quads)
     return values
 
 
@@ -209,10 +216,8 @@ def degrees_of_block(
     return np.asarray(np.degrees(np.arctan2(values[:, 1::2], values[:, 0::2])))
 
 
-def _to_nearest_images(
-    block: FrameBlock, quads: NDArray[np.int64], values: NDArray[np.float64]
-) -> None:
-    """Fill `values` by MDAnalysis' own arithmetic, a run of frames with equal boxes at a time."""
+def _by_nearest_images(block: FrameBlock, quads: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return values by MDAnalysis' own arithmetic, a run of frames with equal boxes at a time."""
     from MDAnalysis.lib.distances import calc_dihedrals
 
     theta = np.empty((block.n_frames, len(quads)))
@@ -225,12 +230,13 @@ def _to_nearest_images(
             ends = accumulate(bonds, initial=np.zeros_like(bonds[0]))
             flat, own = [corner.astype(np.float32) for corner in ends], None
         calc_dihedrals(*flat, box=own, result=theta[a:b].reshape(-1))
-    np.cos(theta, out=values[:, 0::2])
-    np.sin(theta, out=values[:, 1::2])
+    return np.stack([np.cos(theta), np.sin(theta)], axis=-1).reshape(block.n_frames, -1)
 
 
-def _shortest_height(box: NDArray[np.float32]) -> float:
-    """Return the shortest height of all cells; 0 if some frame has no cell."""
+def _shortest_heights(box: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the shortest height of each cell, or one of all; infinity where there is no box."""
     # Most blocks have a single cell.
-    heights = shortest_heights(box[:1] if (box == box[0]).all() else box)
-    return float(heights.min()) if np.isfinite(heights).all() else 0.0
+    box = box[:1] if (box == box[0]).all() else box
+    heights = shortest_heights(box)
+    is_partial = np.isinf(heights) & box.any(axis=1)  # periodic along some axes
+    return np.where(is_partial, 0.0, heights)

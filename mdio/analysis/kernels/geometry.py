@@ -34,7 +34,8 @@ class RMSD(Kernel):
         ``"mass"``, or a number for each selected atom; None weights all equally.
     superpose
         Whether to centre and rotate each frame onto the reference (QCP), as
-        ``MDAnalysis.analysis.rms.RMSD`` does; else the coordinates are compared as they are.
+        ``MDAnalysis.analysis.rms.RMSD`` does; else the coordinates are compared as they are. By
+        default (``"auto"``) unless `analyze` is given ``fit``, which lays frames on a reference.
     repeat
         How often to compute each block (the papers' X-fold workload); the result is the same.
 
@@ -50,14 +51,22 @@ class RMSD(Kernel):
     select: str | None = None
     reference: int | ArrayLike = 0
     weights: Weights = None
-    superpose: bool = True
+    superpose: bool | Literal["auto"] = "auto"
     repeat: int = 1
 
     needs_whole = True
 
     def prepare(self, system: System) -> Prepared:
         """Read the reference; look up masses if they are the weights."""
-        check_switch("superpose", self.superpose)
+        superpose, fit = self.superpose, system.treatments("fit")[1]
+        if superpose == "auto":
+            superpose = fit is None
+            if fit is not None:
+                system.notes.append(
+                    f"frames are compared as --fit {fit} lays them; --superpose (superpose=True) "
+                    "superposes the selected atoms of each anew"
+                )
+        check_switch("superpose", superpose)
         if self.repeat < 1:
             raise PlanError(f"repeat is {self.repeat}; give 1 or more")
         atoms = system.select(self.select)
@@ -66,7 +75,7 @@ class RMSD(Kernel):
             rmsd_of_block,
             reference=reference,
             weights=atom_weights(system, self.weights, atoms, len(reference)),
-            superpose=self.superpose,
+            superpose=superpose,
             repeat=self.repeat,
         )
         return Prepared(function, atoms, labels=("rmsd_angstrom",), fills=True)
@@ -292,8 +301,9 @@ def gyration_of_block(block: FrameBlock, shares: NDArray[np.float64]) -> NDArray
     for start in range(0, block.n_frames, batch):
         frames = block.positions[start : start + batch].astype(np.float64)
         frames -= np.einsum("fac,a->fc", frames, shares)[:, None]
-        squares = np.einsum("fac,fac->fa", frames, frames)
-        values[start : start + batch] = np.sqrt(squares @ shares)
+        # Not by BLAS, whose sums of a frame depend on how many frames there are.
+        squares = np.einsum("fac,fac,a->f", frames, frames, shares)
+        values[start : start + batch] = np.sqrt(squares)
     return values
 
 
@@ -302,7 +312,8 @@ class RMSF(Kernel):
     """The root-mean-square fluctuation of every atom about its mean place: (A,) float64, angstrom.
 
     As `MDAnalysis.analysis.rms.RMSF`, which leaves frames as they are: motion of the whole molecule
-    counts too, unless they are superposed. The same for any partition into blocks, up to rounding.
+    counts too, unless they are superposed. The same for any partition into blocks, but for the
+    rounding of sums in float64 (about 1e-15 of the coordinates).
 
     Parameters
     ----------

@@ -24,6 +24,7 @@ from mdio.core.errors import BlockError, PlanError, error_text
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, is_masked
 from mdio.core.plug_ins import find_plug_ins
 from mdio.core.words import did_you_mean
+from mdio.layouts.base import plain_atoms
 from mdio.layouts.registry import load_class
 
 if TYPE_CHECKING:
@@ -75,11 +76,10 @@ class Prepared:
 
     def __post_init__(self) -> None:
         if self.atoms is not None:  # a list is as good
-            atoms = np.asarray(self.atoms)
-            atoms = np.flatnonzero(atoms) if atoms.dtype == bool else atoms
+            atoms = plain_atoms(self.atoms)
             if atoms.size and atoms.dtype.kind not in "iu":
                 raise PlanError(f"atoms are {self.atoms!r}; give indices or a mask")
-            object.__setattr__(self, "atoms", atoms.astype(np.int64))
+            object.__setattr__(self, "atoms", atoms.astype(np.int64, copy=False))
 
 
 class Kernel(ABC):

@@ -124,21 +124,24 @@ def rmsd(
     return out
 
 
-def dihedrals(positions: Float32s, quads: Int64s, out: Float64s) -> float:
+def dihedrals(positions: Float32s, quads: Int64s, out: Float64s) -> Float64s:
     """Fill `out` with the cosine and the sine of dihedral angles in every frame.
 
     `positions` ((F, A, 3) float32): coordinates; frames may lie anywhere. Bonds are taken as they
     are, whatever the box. `quads` ((n, 4) int64): the four atoms of each angle; C-contiguous. `out`
     ((F, 2 n) float64): of each angle the cosine, then the sine; C-contiguous. Not a number where
-    the four atoms lie on a line, or a coordinate is not finite. Returns float: the longest bond, in
-    the unit of the positions: bonds much shorter than the box do not reach through it. Bonds that
-    are not a number do not count.
+    the four atoms lie on a line, or a coordinate is not finite. Returns (F,)
+    float64: the longest bond of each frame, in the unit of the positions: bonds much shorter than
+    the box do not reach through it. Bonds that are not a number do not count.
     """
     n_frames, n_atoms = checks.native_rows(positions, "positions").shape[:2]
     checks.array(quads, "quads", np.int64, (None, 4))
     checks.indices(quads.reshape(-1), n_atoms)
     checks.array(out, "out", np.float64, (n_frames, 2 * len(quads)), filled=True)
-    return float(backend.module.dihedrals(positions, quads, out)) if out.size else 0.0
+    longest = np.zeros(n_frames)
+    if out.size:
+        backend.module.dihedrals(positions, quads, out, longest)
+    return longest
 
 
 def within(

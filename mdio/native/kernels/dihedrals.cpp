@@ -138,13 +138,12 @@ double angles_avx2(const char* frame, const int64_t* quads, int64_t n, double* o
 
 }  // namespace
 
-double dihedrals(const Frames& positions, const int64_t* quads, int64_t n, double* out) {
+void dihedrals(const Frames& positions, const int64_t* quads, int64_t n, double* out,
+               double* longest) {
     const auto angles = has_avx2() ? angles_avx2 : angles_plain;
-    double longest = 0;
     for (int64_t f = 0; f < positions.n_frames; ++f)
-        lengthen(longest,
-                 angles(positions.data + f * positions.stride, quads, n, out + 2 * n * f));
-    return std::sqrt(longest);
+        longest[f] = std::sqrt(
+            angles(positions.data + f * positions.stride, quads, n, out + 2 * n * f));
 }
 
 }  // namespace mdio

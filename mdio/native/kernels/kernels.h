@@ -32,7 +32,8 @@ void rmsd(const Frames& positions, const double* reference, const double* weight
           double* out);
 
 // `quads` is contiguous (n, 4); `out` (frames, n, 2). Returns the longest bond.
-double dihedrals(const Frames& positions, const int64_t* quads, int64_t n, double* out);
+void dihedrals(const Frames& positions, const int64_t* quads, int64_t n, double* out,
+               double* longest);
 
 struct Indices {
     const int64_t* data;

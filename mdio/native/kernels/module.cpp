@@ -161,13 +161,14 @@ void rmsd(const Array& positions, const Array& reference, const Atoms& weights, 
     mdio::rmsd(from, fixed, weight, superpose, to);
 }
 
-double dihedrals(const Array& positions, const Array& quads, Array out) {
+void dihedrals(const Array& positions, const Array& quads, Array out, Array longest) {
     const mdio::Frames from = frames(positions);
     const auto* atoms = static_cast<const int64_t*>(quads.data());
     const py::ssize_t n = quads.shape(0);
     auto* to = static_cast<double*>(out.mutable_data());
+    auto* bonds = static_cast<double*>(longest.mutable_data());
     py::gil_scoped_release unlocked;
-    return mdio::dihedrals(from, atoms, n, to);
+    mdio::dihedrals(from, atoms, n, to, bonds);
 }
 
 void cut_frames(const Array& positions, const Array& cells, const Array& pairs, double near,

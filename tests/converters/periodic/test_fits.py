@@ -204,6 +204,25 @@ def test_in_analyses(adk, universe, workers):
     assert_allclose(found.values, expected[: len(found.values)], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("fit", ["translation", "rot+trans"])
+def test_rmsd_of_frames_as_a_fit_lays_them(adk, tmp_path, fit):
+    """Of other atoms than those that are fitted; superposing them anew would undo the fit."""
+    side = "resid 50:60 and not backbone"
+    run = {"top": adk["psf"], "fit": fit, "fit_select": CA}
+    result = mdio.analyze(adk["xtc"], kernel=mdio.RMSD(side), **run)
+    assert any(f"as --fit {fit} lays them" in note for note in result.notes)
+    moved = converted(adk, tmp_path / "a.zarr", fit=fit, fit_select=CA).positions
+    atoms = mda.Universe(str(adk["psf"])).select_atoms(side).indices
+    apart = moved[:, atoms].astype(float) - moved[0, atoms]
+    expected = np.sqrt((apart**2).sum(axis=2).mean(axis=1))
+    assert_allclose(result.values, expected, atol=1e-5)
+    anew = mdio.analyze(adk["xtc"], kernel=mdio.RMSD(side, superpose=True), **run)
+    plain = mdio.analyze(adk["xtc"], kernel=mdio.RMSD(side), top=adk["psf"])
+    assert_allclose(anew.values, plain.values, atol=1e-5)
+    assert not plain.notes
+    assert plain.values[-1] < result.values[-1] - 1
+
+
 def test_on_the_command_line(adk, tmp_path, capsys):
     words = ["-s", str(adk["psf"]), "--fit", "rot+trans", "--fit-select", CA]
     out = str(tmp_path / "a.zarr")
@@ -259,7 +278,8 @@ def test_what_does_not_fit(adk, tmp_path):
         ({"fit": "rot+trans", "fit_select": "name XX"}, "--fit-select: 'name XX' selects no"),
         ({"fit": "rot+trans", "fit_reference": 98}, "it has frames 0 to 97"),
         ({"fit": "rot+trans", "fit_reference": GRO}, "has 47681 atoms, but the trajectory has"),
-        ({"fit": "rot+trans", "select": np.arange(9)}, "name the atoms that are fitted"),
+        ({"fit": "rot+trans", "select": np.arange(2)}, "needs 3 atoms or more"),
+        ({"fit": "rot+trans", "fit_select": [0.5]}, "fit-select: .0.5., but atom indices"),
     ]
     for options, message in cases:
         with pytest.raises(PlanError, match=message):
@@ -267,6 +287,28 @@ def test_what_does_not_fit(adk, tmp_path):
     with pytest.raises(SourceError, match=r"nope\.gro"):
         converted(adk, tmp_path / "a.zarr", **FIT, fit_reference=tmp_path / "nope.gro")
     assert not (tmp_path / "a.zarr").exists()
+
+
+@pytest.mark.parametrize("kind", [lambda atoms: atoms, lambda atoms: atoms.indices.tolist()])
+def test_atoms_in_place_of_a_selection(adk, universe, tmp_path, kind):
+    chosen = kind(universe.select_atoms(CA))
+    expected = converted(adk, tmp_path / "text.zarr", **FIT, fit_reference=7).positions
+    options = {"fit": FIT["fit"], "fit_select": chosen, "fit_reference": 7}
+    selection = mdio.Selection(**options)
+    mdio.convert(adk["xtc"], tmp_path / "atoms.zarr", precision="none", selection=selection)
+    with mdio.open(tmp_path / "atoms.zarr") as layout:
+        assert_array_equal(layout.read(0, 98).positions, expected)
+    assert mdio.verify(tmp_path / "atoms.zarr", against=adk["xtc"]).ok
+    by_text, by_atoms = (
+        mdio.analyze(adk["xtc"], top=top, kernel=positions, select=select, fit="rot+trans", stop=9)
+        for top, select in ((adk["psf"], CA), (None, chosen))
+    )
+    assert_array_equal(by_atoms.values, by_text.values)
+    assert by_atoms.notes == by_text.notes
+
+
+def positions(block):
+    return block.positions.copy()
 
 
 def test_frames_with_atoms_that_are_nowhere():

@@ -245,6 +245,17 @@ def test_only_what_is_needed_is_read(tmp_path, monkeypatch):
     assert None not in [type(atoms) for atoms in read]
 
 
+def test_atoms_in_place_of_a_selection(tmp_path):
+    protein = mdio.Selection(center="protein")
+    mdio.convert(XTC, tmp_path / "text.zarr", top=GRO, stop=2, selection=protein)
+    few = mdio.Selection(center=mda.Universe(GRO).select_atoms("protein"))
+    mdio.convert(XTC, tmp_path / "atoms.zarr", stop=2, selection=few)
+    first, second = (mdio.open(tmp_path / name).read(0, 2) for name in ("text.zarr", "atoms.zarr"))
+    assert first == second
+    with pytest.raises(PlanError, match="--center: atoms of 5 are chosen"):
+        mdio.convert(XTC, tmp_path / "no.zarr", selection=mdio.Selection(center=[True] * 5))
+
+
 def test_virtual_sites_go_with_their_molecule(tmp_path):
     """They have neither bonds nor mass."""
     found = made(tmp_path, select="resname SOL", pbc="mol")

@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import MDAnalysis as mda
 import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import DCD, GRO, NCDF, TRR, XTC
@@ -42,6 +43,19 @@ def test_whole_frames_are_read(tmp_path, kind, left):
             assert "ends within frame 4 (byte" in str(lost) and "4 whole frames before" in str(lost)
     result = verify(path)
     assert not result.ok and "ends within frame 4" in " ".join(result.bad)
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_who_reads_no_notes_is_warned(tmp_path, kind):
+    path, _ = cut(kind, tmp_path)
+    n_atoms = mdio.open(path).info.n_atoms
+    for read in (
+        lambda: mda.Universe.empty(n_atoms).load_new(str(path), format="MDIO"),
+        lambda: mdio.sample(path),
+        lambda: mdio.open(path).to_xarray(),
+    ):
+        with pytest.warns(UserWarning, match="ends within frame 4.*4 whole frames before it"):
+            read()
 
 
 @pytest.mark.parametrize("kind", SOURCES)
