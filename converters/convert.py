@@ -110,7 +110,8 @@ def note_dropped(plan: LayoutPlan, info: TrajectoryInfo, requested: WriteOptions
 
     Writers may be those of other packages, and forget what they were asked for.
 
-    Raises PlanError: it stores no atom groups, or no rounded positions, that were asked for.
+    Raises PlanError: it stores no atom groups, no rounded positions, or nothing compressed, that
+    were asked for.
     """
     stored = {array.group for array in plan.arrays}
     if lacking := [name for name in requested.groups if name not in stored]:
@@ -122,6 +123,11 @@ def note_dropped(plan: LayoutPlan, info: TrajectoryInfo, requested: WriteOptions
         raise PlanError(
             f"{plan.layout} stores floats in full, so --precision {requested.precision:g} does not "
             "fit; leave it out, or take zarr, h5md or xtc"
+        )
+    if requested.compression is not None and not plan.arrays and plan.compression is None:
+        raise PlanError(
+            f"{plan.layout} files know no --compression {requested.compression}; leave it out, or "
+            "write h5md or zarr"
         )
     stored_fields = {array.field for array in plan.arrays} or set(plan.native.fields)
     fields = {"velocities": info.has_velocities, "forces": info.has_forces}

@@ -166,6 +166,9 @@ def _read_topology(top: str | PathLike[str]) -> Universe:
         NotImplementedError,
     ) as error:
         why = " ".join(str(error).split()).partition(" You can use 'Universe(")[0]
+        if not why:
+            is_cut = isinstance(error, EOFError)
+            why = "it is truncated: copy it again" if is_cut else type(error).__name__
         raise SourceError(
             f"{top}: cannot be read as a topology ({why}); give a TPR, PSF, PRMTOP, PDB, GRO or "
             "another file that MDAnalysis reads as one"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
@@ -467,6 +468,7 @@ def verify(
     top: str | PathLike[str] | None = None,
     view: ViewLayout | None = None,
     wanted: UnitFilter = everything,
+    workers: int | None = None,
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> VerifyResult:
@@ -485,9 +487,13 @@ def verify(
         Instead of `against`: just the frames and atoms that `out` should hold.
     wanted
         Returns for the number of a unit (a chunk, a segment, a file of numbers; with a source, also
-        a block of frames) whether it is checked: `every_nth` or `sample`. All are by default.
+        a block of frames) whether it is checked: ``mdio.converters.verify.every_nth(1, 10)`` or
+        ``sample(0.1)`` of that module. All are by default.
+    workers
+        Worker processes; by default, all is done in this one.
     executor
-        Shares the work, in runs of units; under MPI every rank calls this and gets the result.
+        Instead of `workers`: shares the work, in runs of units; under MPI every rank calls this and
+        gets the result.
     progress
         Called with (frames, decoded bytes) done since the last call.
 
@@ -510,9 +516,15 @@ def verify(
     >>> found.ok, found.frames_compared, found.max_abs_diff_angstrom
     (True, 98, 0.0)
     """
-    if not callable(wanted):
-        raise PlanError(f"wanted is {wanted!r}; give a function of a unit's number")
-    chosen = choose_executor(executor, None)
+    first: Any = None
+    with suppress(Exception):  # a function for something else
+        first = wanted(0)
+    if first not in (True, False):
+        raise PlanError(
+            f"wanted is {wanted!r}; give a function of a unit's number that returns True or False, "
+            "such as mdio.converters.verify.sample(0.1)"
+        )
+    chosen = choose_executor(executor, workers)
     chosen.agree("verify", out)
     if members := chosen.from_owner(partial(ensemble_members, out)):
         if against is not None:

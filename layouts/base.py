@@ -474,7 +474,13 @@ class Layout(Closing, ABC):
         """
         info = self._info or self.info
         if type(start) is not int or type(stop) is not int:
-            start, stop = index(start), index(stop)  # NumPy's small integers overflow
+            try:
+                start, stop = index(start), index(stop)  # NumPy's small integers overflow
+            except TypeError:
+                raise FrameRangeError(
+                    f"{self.path}: frames {start!r}:{stop!r} asked for; give whole numbers from 0 "
+                    f"to {info.n_frames}"
+                ) from None
         if not 0 <= start <= stop <= info.n_frames:
             raise FrameRangeError(
                 f"{self.path}: frames {start}:{stop} asked for, but it has {info.n_frames} frames; "

@@ -40,7 +40,10 @@ class RecordsLayout(FoundFrames):
     @staticmethod
     @abstractmethod
     def sizes(file: BinaryIO) -> Iterable[int]:
-        """Yield the size in bytes of each record of a file; records follow without gaps."""
+        """Yield the size in bytes of each record of a file; records follow without gaps.
+
+        If the last one is cut, so that it cannot be decoded, the file is read up to the one before.
+        """
 
     @staticmethod
     @abstractmethod
@@ -67,6 +70,8 @@ class RecordsLayout(FoundFrames):
         with open(open_regular(path), "rb") as file:
             edges = np.array([*itertools.accumulate(self.sizes(file), initial=0)], np.int64)
         size = self._file.nbytes
+        if len(edges) > 2 and edges[-1] > size:  # the last record says that it is longer
+            edges = edges[:-1]
         if len(edges) == 1 or (np.diff(edges) <= 0).any() or edges[-1] > size:
             raise SourceError(
                 f"{path}: {len(edges) - 1} frames in {edges[-1]} of its {size} bytes, expected one "
@@ -74,6 +79,11 @@ class RecordsLayout(FoundFrames):
             )
         self._index = FrameIndex(edges[:-1], int(edges[-1]), 0)
         n_atoms = self._snapshot(0).n_atoms
+        if len(edges) > 2:
+            try:
+                self._snapshot(len(edges) - 2)
+            except SourceError:  # cut, as that of a file that is still written
+                edges = edges[:-1]
         return FrameIndex(edges[:-1], int(edges[-1]), n_atoms, int(size - edges[-1]))
 
     def _snapshot(self, frame: int) -> Snapshot:

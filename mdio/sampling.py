@@ -362,18 +362,22 @@ def sample(
     >>> sorted(set(batch.trajectory.tolist())), batch.frame.shape
     ([0, 1], (40,))
     """
-    if batch < 1 or seed < 0 or pool_nbytes < 1:
+    numbers: tuple[Any, ...] = (batch, seed, pool_nbytes)
+    if not all(hasattr(n, "__index__") for n in numbers) or min(batch, seed + 1, pool_nbytes) < 1:
         raise PlanError(
-            f"batches of {batch} frames, seed {seed}, a pool of {pool_nbytes} bytes; give a batch "
-            "and a pool of 1 or more, and a seed of 0 or more"
+            f"batches of {batch!r} frames, seed {seed!r}, a pool of {pool_nbytes!r} bytes; give "
+            "whole numbers: a batch and a pool of 1 or more, and a seed of 0 or more"
         )
+    fields = (fields,) if isinstance(fields, str) else fields
     if unknown := {*fields} - {*FIELDS}:
         raise PlanError(f"there is no field {unknown.pop()!r}; there are {', '.join(FIELDS)}")
     fields = [name for name in FIELDS if name in {FIELDS[0], *fields}]
     sources: list[_Source] = []
     indices_by_size: dict[int, AtomIndices | None] = {}
-    single = isinstance(trajectories, str | PathLike | Layout)
-    members: Any = [trajectories] if single else trajectories
+    is_one = isinstance(trajectories, str | PathLike | Layout) or hasattr(trajectories, "readline")
+    members: Any = trajectories
+    if is_one or not isinstance(trajectories, Iterable):
+        members = [trajectories]
     for member in members:
         layouts: Iterable[Any] = [member]
         if not isinstance(member, Layout):

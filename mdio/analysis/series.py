@@ -22,7 +22,7 @@ from mdio.core.errors import PlanError
 from mdio.core.files.reading import reads
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.timing import BlockTiming, Stopwatch
-from mdio.core.words import human_nbytes
+from mdio.core.words import human_nbytes, number_text
 from mdio.layouts.base import Layout, cache_notes
 from mdio.layouts.views.view import ViewLayout
 from mdio.parallel.executors import Executor
@@ -161,7 +161,13 @@ def _analyze(
                 progress(done[1] - done[0], result.timing.nbytes_read)
             timings.append(result.timing)
     if timings:
+        asked_ps, span_ps = getattr(kernel, "max_lag_ps", None), float(time[-1] - time[0])
         frame, time, values = kernel.rows(sums, time, len(atoms))
+        if asked_ps is not None and span_ps * (1 + 1e-6) < asked_ps < np.inf:
+            notes += (
+                f"lags of up to {number_text(asked_ps)} ps were asked for, but the frames span "
+                f"{number_text(span_ps)} ps: that is the longest lag",
+            )
         plan.count(timings[0])
     else:  # a rank that gets no results
         frame, values = np.empty(0, np.int64), np.empty(0)

@@ -60,8 +60,8 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
     """Check, print the result, and return 1 if anything is bad."""
     n_frames = partial(_n_frames, args) if args.against else 0
     with progress_bar(n_frames, "verify", args, executor) as progress:
-        arguments = arguments_for(verify, args)
-        result = verify(**arguments | {"executor": executor, "progress": progress})
+        arguments = arguments_for(verify, args) | {"workers": None, "executor": executor}
+        result = verify(**arguments, progress=progress)
     if executor.is_owner:
         _print_result(args, result)
     return 0 if result.ok else 1

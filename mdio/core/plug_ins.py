@@ -37,5 +37,5 @@ def find_plug_ins(
         except Exception as error:  # the other classes can still be used
             kind = group.removeprefix("mdio.").removesuffix("s")
             where = f"the {kind} {point.name!r} ({point.value})"
-            warnings.warn(f"{where} is left out: {error}", stacklevel=3)
+            warnings.warn(f"{where} is left out: {error}", stacklevel=2)
     return classes

@@ -144,7 +144,7 @@ def test_reducer_of_the_callers_choice(path, positions):
 def test_velocities_that_a_trajectory_lacks(path, tmp_path):
     lacking = save_memory(tmp_path / "no.npz", np.load(path)["positions"])
     kernel = UserKernel(lambda block: block.velocities[:, 0], fields="velocities")
-    with pytest.raises(BlockError, match="NoneType.*; the trajectory has no velocities"):
+    with pytest.raises(BlockError, match=r"NoneType.*; the trajectory has no velocities"):
         analyze(MemoryLayout(lacking), kernel=kernel)
     asks = UserKernel(
         lambda block: np.full(block.n_frames, block.velocities is None), fields="velocities"

@@ -140,6 +140,14 @@ def test_a_file_of_a_newer_program_is_an_error(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("nbytes", [200, 100_000])
+def test_a_file_that_is_cut_is_an_error(tmp_path, nbytes):
+    path = tmp_path / "cut.tpr"
+    path.write_bytes(Path(TPR).read_bytes()[:nbytes])
+    with pytest.raises(SourceError, match=r"cut.tpr: cannot be read .*\(it is truncated: copy it"):
+        mdio.analyze(XTC, top=path, kernel="rmsd", select="name CA")
+
+
 def test_it_has_to_fit(psf, parses):
     run(psf)
     for _ in range(2):

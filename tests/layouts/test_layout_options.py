@@ -176,3 +176,29 @@ def test_arguments_of_another_kind(make):
     assert result.n_frames == 4
     with pytest.raises(OptionError, match="cache_size: '1Q' is not a size"):
         mdio.analyze(path, kernel="rmsd", cache=path.parent / "cache", cache_size="1Q")
+
+
+def test_what_is_no_path_and_no_number_is_told(make):
+    path = make("zarr")
+    with path.with_name("file").open("w+b") as file:
+        for wrong in (
+            lambda: mdio.open(file),
+            lambda: mdio.sample(file),
+            lambda: mdio.analyze(file, kernel="rmsd"),
+            lambda: mdio.verify(file),
+            lambda: mdio.verify([path]),
+            lambda: mdio.repair([path]),
+        ):
+            with pytest.raises(PlanError, match="is not a path; give"):
+                wrong()
+    with mdio.open(path) as layout:
+        for run in ((1.0, 2.0), ("0", "1"), (0, None)):
+            with pytest.raises(FrameRangeError, match="give whole numbers from 0 to 4"):
+                layout.read(*run)
+    for wrong_number in ({"seed": None}, {"batch": 2.5}, {"pool_nbytes": "1G"}):
+        with pytest.raises(PlanError, match="give whole numbers"):
+            mdio.sample(path, **wrong_number)
+    for wanted in (mdio.sample, mdio.verify, len, lambda number: None):
+        with pytest.raises(PlanError, match=r"wanted is .*verify\.sample\(0\.1\)"):
+            mdio.verify(path, wanted=wanted)
+    assert mdio.verify(path, workers=2) == mdio.verify(path)

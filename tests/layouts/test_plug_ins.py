@@ -155,6 +155,8 @@ def test_what_its_writer_forgets_is_told_or_refused(lines, adk, tmp_path, monkey
         mdio.convert(adk["xtc"], out, top=adk["psf"], groups={"ca": "name CA"})
     with pytest.raises(PlanError, match=r"--precision 0\.5 does not fit"):
         mdio.convert(adk["xtc"], out, precision=0.5)
+    with pytest.raises(PlanError, match=r"lines files know no --compression zstd"):
+        mdio.convert(adk["xtc"], out, compression="zstd")
     assert not out.exists()
     mdio.convert(TRR, out, select=range(5), stop=2)
     assert mdio.open(out).info.has_velocities
@@ -190,7 +192,6 @@ def but(line, **values):
         (lambda line: but(line, box=[1, 2]), 3, r"ValueError: box of shape \(2,\)"),
         (lambda line: but(line, time="later"), 3, "ValueError"),
         (lambda line: but(line, step=[1]), 3, "ValueError: step of shape"),
-        (lambda line: line[:-9], -1, "JSONDecodeError"),
     ],
 )
 def test_what_is_damaged_is_told_by_frame_though_the_example_checks_nothing(
@@ -204,6 +205,22 @@ def test_what_is_damaged_is_told_by_frame_though_the_example_checks_nothing(
     number = frame % len(records)
     with pytest.raises(SourceError, match=rf"a\.lines.*frame {number} is damaged \({what}"):
         mdio.open(out).read(number, number + 1)
+
+
+@pytest.mark.parametrize("n_lost", [2, 9, 900])
+def test_a_file_that_is_cut_in_its_last_line(lines, source, tmp_path, n_lost):
+    out = tmp_path / "a.lines"
+    mdio.convert(source, out)
+    expected = mdio.open(out).read(0, 4).positions
+    os.truncate(out, out.stat().st_size - n_lost)
+    for _ in range(2):  # the second time with what the first one stored
+        with mdio.open(out) as layout:
+            assert layout.info.n_frames == 4
+            assert any("ends within frame 4" in note for note in layout.notes)
+            np.testing.assert_array_equal(layout.read(0, 4).positions, expected)
+    with pytest.raises(SourceError, match="add --salvage"):
+        mdio.convert(out, tmp_path / "a.zarr")
+    assert mdio.convert(out, tmp_path / "a.zarr", salvage=True).n_frames == 4
 
 
 @pytest.mark.parametrize("data", [b"", b"\n" * 3])

@@ -37,7 +37,8 @@ Paths = AnyPath | Sequence[AnyPath]
 def path_list(paths: Paths) -> list[AnyPath]:
     """Return one path or several as a list; raises PlanError for none, and for anything else."""
     listed: list[Any] = [paths]
-    if isinstance(paths, Iterable) and not isinstance(paths, str | bytes | os.PathLike):
+    is_one = isinstance(paths, str | bytes | os.PathLike) or hasattr(paths, "readline")
+    if isinstance(paths, Iterable) and not is_one:
         listed = list(paths)
     listed = [os.fsdecode(path) if isinstance(path, bytes) else path for path in listed]
     if not listed:
@@ -293,6 +294,8 @@ def to_path(path: str | os.PathLike[str]) -> Path:
     """
     if isinstance(path, Path):
         return path
+    if not isinstance(path, str | bytes | os.PathLike):
+        raise PlanError(f"{path!r} is not a path; give that of a file or folder")
     text = os.fsdecode(path)
     host = URL.match(text)
     if host is None:

@@ -124,6 +124,15 @@ def test_msd_after_nojump(tmp_path, solvated_like):
 def test_the_longest_lag_may_be_infinite(folder):
     result = mdio.analyze(folder / "adk.zarr", kernel=mdio.MSD(max_lag_ps=np.inf), select=None)
     assert len(result.values) == 98
+    assert not any("lags of up to" in note for note in result.notes)
+
+
+def test_a_lag_beyond_the_run_is_told(folder):
+    for lag_ps, is_beyond in ((97.5, True), (97, False), (20, False)):
+        result = mdio.analyze(folder / "adk.zarr", kernel=mdio.MSD(max_lag_ps=lag_ps))
+        notes = [note for note in result.notes if "lags of up to 97.5 ps" in note]
+        assert len(notes) == is_beyond
+        assert all("the frames span 97 ps" in note for note in notes)
 
 
 def jumps_noted(path, **options):

@@ -1,6 +1,7 @@
 """Kernels of others: a class at an address, or of a package with an entry point."""
 
 from importlib import metadata
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -99,6 +100,7 @@ def test_those_that_cannot_be_used_are_left_out(installed):
     texts = [str(one.message) for one in told]
     assert any("kernel 'rmsd'" in text and "the name is taken" in text for text in texts)
     assert any("kernel 'none'" in text and "not a subclass of" in text for text in texts)
+    assert all(Path(one.filename).name == "kernel.py" for one in told)  # it asked for them
     assert mdio.analyze(DCD, top=PSF, kernel="rmsd").labels == ("rmsd_angstrom",)
 
 
