@@ -341,15 +341,20 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
 class StoredTopologyParser(TopologyReaderBase):  # type: ignore[misc]
     """Reads the topology of an output of mdio, or, if it has none, the number of atoms."""
 
-    format = "MDIOTOP"
+    format = ("MDIOTOP", "MDIO", "MDIOSEG", "MDIOH5", "MDIOZ")
+    """With a single file, the format that a Universe is given is also that of its topology."""
 
     @staticmethod
     def _format_hint(thing: Any) -> bool:
         return any(reader._format_hint(thing) for reader in (ZarrReader, H5MDReader))
 
-    def parse(self, group: str | None = None, **_: Any) -> Topology:
-        """Return the topology of all atoms, or of those of a stored group."""
-        options = {} if group is None else {"group": group}
+    def parse(self, group: str | None = None, n_atoms: int | None = None, **_: Any) -> Topology:
+        """Return the topology of all atoms, or of those of a stored group.
+
+        `n_atoms`: for formats that do not store it.
+        """
+        options: dict[str, Any] = {} if group is None else {"group": group}
+        options |= {} if n_atoms is None else {"n_atoms": n_atoms}
         with open_layout(self.filename, **options) as layout:
             topology = layout.topology()
             if topology is None:

@@ -71,7 +71,12 @@ KERNEL_OPTIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "weight atoms by mass, or equally (default: rgyr by mass, rmsd equally)",
         {"choices": ("mass", "none")},
     ),
-    "--angles A,B": ("angles", "of phi, psi, chi1 (default: phi,psi)", {"default": "phi,psi"}),
+    "--angles A,B": (
+        "angles",
+        "of phi, psi, chi1 (default: phi,psi); columns go by residue, then in this order, of each "
+        "its cos before its sin",
+        {"default": "phi,psi"},
+    ),
     "--degrees": (
         "degrees",
         "dihedrals: angles in degrees instead of their cos and sin",

@@ -33,8 +33,16 @@ FOREIGN_ERRORS = (
 class MdioError(Exception):
     """Base of every error that mdio raises on purpose.
 
-    Its subclasses are in `mdio.core.errors`, and are subclasses of Python's errors, too: that for a
-    missing source of `OSError`, that for options that do not fit of `ValueError`.
+    Its subclasses, in `mdio.core.errors`, are subclasses of Python's errors, too:
+
+    - `PlanError` (ValueError): options that do not fit together or do not fit the data
+    - `SourceError` (OSError): an input that is missing, truncated, damaged, or does not fit
+    - `CorruptLayoutError` (OSError): an output of mdio that is unfinished or damaged
+    - `OutputError` (OSError): it cannot be written: it exists, the disk is full
+    - `UnknownLayoutError` (ValueError): nothing reads or writes that
+    - `FrameRangeError` (IndexError): frames or atoms outside the trajectory
+    - `FrameReadError` (RuntimeError): a frame cannot be read through MDAnalysis
+    - `BlockError` (RuntimeError): a block of an analysis failed
 
     Examples
     --------

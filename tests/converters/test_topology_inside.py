@@ -48,6 +48,9 @@ def test_a_universe_needs_no_other_file(made, known, name):
         assert_array_equal(getattr(u.atoms, attribute), getattr(known.atoms, attribute))
     assert_array_equal(u.bonds.to_indices(), known.bonds.to_indices())
     np.testing.assert_allclose(u.atoms.positions, known.trajectory[0].positions, rtol=1e-6)
+    asked = mda.Universe(str(made / name), format="MDIO")
+    assert_array_equal(asked.atoms.names, known.atoms.names)
+    assert asked.trajectory.format == "MDIO"
     group = mda.Universe(str(made / name), group="ca")
     assert_array_equal(group.atoms.resids, known.select_atoms("name CA").resids)
 
