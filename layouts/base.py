@@ -128,7 +128,7 @@ def atom_indices(
     """
     array = plain_atoms(atoms)
     n_all = getattr(array, "n_all", None)
-    if n_all not in (None, n_atoms):
+    if n_all is not None and n_all != n_atoms:
         raise error(
             f"{name}: {option}: atoms of {n_all} are chosen, by a mask or of a Universe with "
             f"{n_all} atoms, but it has {n_atoms}; choose among the atoms of this system"
@@ -143,7 +143,9 @@ def atom_indices(
             f"list of numbers from 0 to {n_atoms - 1}; give one, a mask, an AtomGroup or a "
             "selection"
         )
-    indices = np.ascontiguousarray(array, np.int64).view(np.ndarray)
+    indices = np.ascontiguousarray(array, np.int64)
+    if n_all is not None:
+        indices = indices.view(np.ndarray)
     low, high = indices.min(), indices.max()
     if not 0 <= low <= high < n_atoms:
         raise FrameRangeError(
@@ -533,8 +535,7 @@ class Layout(Closing, ABC):
                 f"{self.path}: atom indices must be a list of numbers from 0 to {n_atoms - 1}; for "
                 f"a selection, universe.select_atoms({atoms!r}).indices"
             )
-        more: Any = {"error": FrameRangeError, "may_be_empty": True}
-        return atom_indices(atoms, n_atoms, self.path, **more)
+        return atom_indices(atoms, n_atoms, self.path, error=FrameRangeError, may_be_empty=True)
 
     @property
     def notes(self) -> tuple[str, ...]:
