@@ -529,7 +529,7 @@ def test_threads_share_a_writer(tmp_path):
 
     def write(number):
         start.wait()
-        for n in range(40):
+        for n in range(10):
             positions = np.full((2, 50, 3), 1000 * number + n, "f4")
             writer.write_block(positions, time=[n, n + 0.5], step=[1000 * number + n] * 2)
 
@@ -545,7 +545,7 @@ def test_threads_share_a_writer(tmp_path):
     with mdio.open(tmp_path / "a.zarr") as layout:
         block = layout.read(0, layout.info.n_frames)
     marks = block.positions[:, 0, 0].astype(int).tolist()
-    assert sorted(marks) == sorted(2 * [1000 * k + n for k in range(4) for n in range(40)])
+    assert sorted(marks) == sorted(2 * [1000 * k + n for k in range(4) for n in range(10)])
     assert block.step.tolist() == marks
 
 
