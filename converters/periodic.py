@@ -279,15 +279,16 @@ class TransformedLayout(Layout):
     atoms) put into the box, frames superposed on a reference. Only atoms that are wanted, and those
     that their molecules, the centre and the fit need, are read.
 
-    `path`: path of the source, for messages. `source`: the layout to read from. `top`: topology
-    file; None = what the source has. `pbc`: one of `mdio.layouts.views.options.PBC`, or None.
-    `center`: selection (or atoms, which become one) whose centre of geometry goes to the centre of
-    the box, or None. With ``whole``, molecules are then put into the box as with ``mol``, around
-    those atoms. `fit`: one of `mdio.layouts.views.options.FITS`, or None. `fit_select`: which atoms
-    are superposed on the reference; all by default. `fit_reference`: number of a frame of the
-    source, as it is before the fit; or path of a file whose first frame has the source's atoms,
-    those that are kept, or those that are fitted; frame 0 by default. `steps`: as `prepare_steps`
-    returned them, so that workers need not prepare them.
+    `path`: path of the source, for messages. `source`: the layout to read from. `top`: topology, a
+    file or what was read of it; None = what the source has. `pbc`: one of
+    `mdio.layouts.views.options.PBC`, or None. `center`: selection (or atoms, which become one)
+    whose centre of geometry goes to the centre of the box, or None. With ``whole``, molecules are
+    then put into the box as with ``mol``, around those atoms. `fit`: one of
+    `mdio.layouts.views.options.FITS`, or None. `fit_select`: which atoms are superposed on the
+    reference; all by default. `fit_reference`: number of a frame of the source, as it is before the
+    fit; or path of a file whose first frame has the source's atoms, those that are kept, or those
+    that are fitted; frame 0 by default. `steps`: as `prepare_steps` returned them, so that workers
+    need not prepare them.
     """
 
     name = "transformed"
@@ -302,7 +303,7 @@ class TransformedLayout(Layout):
         path: str | PathLike[str],
         *,
         source: Layout,
-        top: str | PathLike[str] | None,
+        top: str | PathLike[str] | Topology | None,
         pbc: str | None = None,
         center: Any = None,
         fit: str | None = None,
@@ -382,9 +383,10 @@ class TransformedLayout(Layout):
 
         if self.load_universe is not None:
             return self.load_universe()
-        if self.options["top"] is not None:
-            return load_topology(self.options["top"], self.source)
-        stored = self.source.topology()
+        top = self.options["top"]
+        if top is not None and not isinstance(top, Topology):
+            return load_topology(top, self.source)
+        stored = self.source.topology() if top is None else top
         if stored is None:
             raise PlanError(
                 f"{self.path}: --pbc {'/'.join(NEED_BONDS[:2])}, --center and --fit-select need a "
@@ -407,7 +409,8 @@ class TransformedLayout(Layout):
         def universe() -> Any:
             return self.universe
 
-        topology_name = self.options["top"] or self.path
+        top = self.options["top"]
+        topology_name = self.path if top is None or isinstance(top, Topology) else top
         prepare = partial(
             plan_steps,
             self.source,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.kernels.kernel import Kernel, Prepared
+from mdio.analysis.kernels.kernel import Kernel, Prepared, SeriesKernel
 from mdio.analysis.reducers import Mean, Reducer, Stack
 from mdio.analysis.results import AnalysisResult
 from mdio.analysis.system import System
@@ -22,6 +22,7 @@ from mdio.core.frames import AtomIndices, notes_on_times
 from mdio.core.timing import BlockTiming, Stopwatch, WorkerTiming
 from mdio.core.words import MAX_RUNS, plural, runs_text
 from mdio.layouts.base import Layout
+from mdio.layouts.foreign.universe import topology_of
 from mdio.layouts.manifest import runs_from_indices
 from mdio.layouts.views.opening import open_source
 from mdio.layouts.views.view import FrameNumbers, ViewLayout, note_on_dt, select_frames
@@ -231,6 +232,9 @@ class Request:
                 atoms = steps.needed
                 notes += (*((steps.note,) if steps.note else ()), *steps.notes)
                 notes += self._notes_on_fit(system, transformed, prepared.atoms, chosen)
+                if isinstance(self.kernel, SeriesKernel) and "universe" in vars(transformed):
+                    # Workers prepare the steps of each batch of atoms by themselves.
+                    transformed.options["top"] = topology_of(transformed.universe)
                 transformed.load_universe = None
             if self.kernel.needs_whole or prepared.is_direct:
                 cut = system.cut_molecules(prepared.atoms)

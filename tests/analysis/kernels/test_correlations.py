@@ -9,7 +9,7 @@ import pytest
 from MDAnalysis.analysis.msd import EinsteinMSD
 from MDAnalysis.analysis.rms import RMSF
 from MDAnalysis.transformations import NoJump
-from MDAnalysisTests.datafiles import DCD, GRO, PSF, TRR
+from MDAnalysisTests.datafiles import DCD, DCD_TRICLINIC, GRO, PSF, PSF_TRICLINIC, TRR
 from suites.outputs import as_options
 from suites.under_mpi import needs_mpi, run_under_mpi
 
@@ -98,6 +98,17 @@ def test_each_chunk_is_read_once(folder, monkeypatch):
     result = mdio.analyze(folder / "adk.zarr", kernel="msd", verify=False)
     assert len(result.timings) == 34
     assert result.to_json()["nbytes_source"] < 1.2 * 98 * 3341 * 12
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_molecules_of_a_universe_are_made_whole_by_workers():
+    universe = mda.Universe(PSF_TRICLINIC)
+    alone, shared = (
+        mdio.analyze(DCD_TRICLINIC, top=top, kernel="msd", pbc="whole", workers=workers)
+        for top, workers in ((PSF_TRICLINIC, 1), (universe, 2))
+    )
+    assert "125 molecules made whole" in shared.notes
+    np.testing.assert_array_equal(shared.values, alone.values)
 
 
 def test_msd_after_nojump(tmp_path, solvated_like):
