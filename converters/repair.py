@@ -142,7 +142,7 @@ def repair(
                 f"was changed ({error}); mdio repair {out} alone lists what is lost"
             ) from error
         except ValueError as error:
-            if isinstance(error, MdioError):
+            if isinstance(error, MdioError) or not planned.plan.segment_frames:
                 raise
             raise SourceError(
                 f"{out}: part of it was copied byte by byte from a file, and part was not, so what "
