@@ -245,11 +245,11 @@ class Checks:
             self.frame_nbytes = layout.info.frame_nbytes
             for lost in layout.info.lost:
                 result.add(str(lost))
-            self.told = set[str]()
+            self.reported = set[str]()
             """Names of units whose damage opening has found."""
             for stretch in layout.stretches:
                 result.add(f"{stretch}; {OUT_OF_DAMAGE}")
-                self.told.add(frames_text(stretch.frame, stretch.frame + 1))
+                self.reported.add(frames_text(stretch.frame, stretch.frame + 1))
             # Groups are units of mdio's outputs; in foreign files each is checked by itself.
             for group in layout.info.groups if layout.manifest is None else ():
                 try:
@@ -326,7 +326,7 @@ class Checks:
             lambda unit: unit in units and self.wanted(n_before + unit)
         ):
             result.chunks_checked += 1
-            if problem is not None and not (number == 0 and name in self.told):
+            if problem is not None and not (number == 0 and name in self.reported):
                 damage = CorruptLayoutError(problem)
                 damage = add_repair_hint(layout.path, layout.manifest, damage) or damage
                 result.add(prefix + add_unit_name(name, str(damage)))
