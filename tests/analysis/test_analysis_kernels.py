@@ -201,6 +201,14 @@ class TestDihedrals:
         dihedrals.dihedrals_of_block(block, np.array([[4, 5, 6, 7], [0, 4, 5, 6]]))
         assert len(calls) == n_calls
 
+    def test_boxes_that_are_periodic_along_some_axes(self, water_path):
+        block = MemoryLayout(water_path).read(0, 4, atoms=np.arange(100))
+        block.box[:] = [50, 50, 0, 90, 90, 90]
+        quads = np.array([[4, 5, 6, 7], [0, 4, 5, 6]])
+        whole = dihedrals.dihedrals_of_block(block, quads).copy()
+        block.positions[1, 6, 0] += 50
+        np.testing.assert_allclose(dihedrals.dihedrals_of_block(block, quads), whole, atol=1e-5)
+
     @pytest.mark.parametrize("degrees", [False, True])
     def test_a_frame_gives_the_same_in_every_block(self, water_path, degrees):
         """Though of some frames, and so of some blocks, images are looked for."""
