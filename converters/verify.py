@@ -101,9 +101,9 @@ def _difference(
 
     Formats with units of their own may round float32 at every step to these and back.
     """
-    differing = np.zeros(values.shape, bool)
     if np.array_equal(values, source_values, equal_nan=True):
-        return 0.0, _in_frames(differing)
+        return 0.0, np.zeros(len(values), bool)
+    differing = np.zeros(values.shape, bool)
     finite = np.isfinite(values) & np.isfinite(source_values)
     special, source_special = values[~finite], source_values[~finite]
     differing[~finite] = (special != source_special) & ~(

@@ -48,9 +48,9 @@ they are differenced) or one stripe of each field has more."""
 MAX_QUANTISED_FRAMES = 64
 """Frames in a chunk of differenced integers: more frames hardly compress better."""
 SEEKING = "rigid-seek"
+"""The compression made for reading single frames."""
 COMPRESSION_NOTE = "compression: "
 """Beginning of notes on how what is stored was made small, which ``--quiet`` leaves out."""
-"""The compression made for reading single frames."""
 MAX_SEEK_FRAMES = 16
 """Frames in a chunk of that compression: of more frames too much would be read for one."""
 MAX_QUANTISED_NBYTES = 32 * MIB

@@ -32,8 +32,8 @@ class OpenMMReporter:
     interval
         Steps between frames.
     atoms
-        Atoms that are stored, in this order: a selection of MDAnalysis, a mask, or
-        indices; all by default.
+        Atoms that are stored, in this order: a selection of MDAnalysis, a mask, or indices; all by
+        default.
     velocities, forces
         Whether to store these, too.
     periodic

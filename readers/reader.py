@@ -353,8 +353,8 @@ class StoredTopologyParser(TopologyReaderBase):  # type: ignore[misc]
 
         `n_atoms`: for formats that do not store it.
         """
-        options: dict[str, Any] = {} if group is None else {"group": group}
-        options |= {} if n_atoms is None else {"n_atoms": n_atoms}
+        given = {"group": group, "n_atoms": n_atoms}
+        options: Any = {name: value for name, value in given.items() if value is not None}
         with open_layout(self.filename, **options) as layout:
             topology = layout.topology()
             if topology is None:

@@ -166,6 +166,11 @@ class CachedFile:
             self.path.unlink()
 
 
+def _kept_free_nbytes(total_nbytes: int) -> int:
+    """Return how much of a disk of this size stays free where no limit is set."""
+    return min(int(FREE_SHARE * total_nbytes), MAX_FREE_NBYTES)
+
+
 class CacheFolder:
     """A node's cache folder, in one process.
 
@@ -228,12 +233,8 @@ class CacheFolder:
         """Return the limit of bytes for all files, given that they take `used_nbytes` now."""
         if self.max_nbytes is not None:
             return self.max_nbytes
-        free_nbytes = shutil.disk_usage(self.root).free
-        return max(0, used_nbytes + free_nbytes - self.kept_free_nbytes())
-
-    def kept_free_nbytes(self) -> int:
-        """Return the bytes of the disk that stay free where no limit is set."""
-        return min(int(FREE_SHARE * shutil.disk_usage(self.root).total), MAX_FREE_NBYTES)
+        usage = shutil.disk_usage(self.root)
+        return max(0, used_nbytes + usage.free - _kept_free_nbytes(usage.total))
 
     def make_room(self, nbytes: int, own: Path) -> bool:
         """Evict the least recently used units until `nbytes` fit; False if they cannot.
@@ -283,7 +284,7 @@ class CacheFolder:
     def full_warning(self, path: Path) -> str:
         """Return a warning that the units of the trajectory at `path` do not fit."""
         if self.max_nbytes is None:
-            kept_free = human_nbytes(self.kept_free_nbytes())
+            kept_free = human_nbytes(_kept_free_nbytes(shutil.disk_usage(self.root).total))
             limit, way_out = f"{kept_free} of its disk stay free", "free space there"
         else:
             limit = f"it may take {human_nbytes(self.max_nbytes)} (--cache-size)"

@@ -130,9 +130,9 @@ def dihedrals(positions: Float32s, quads: Int64s, out: Float64s) -> Float64s:
     `positions` ((F, A, 3) float32): coordinates; frames may lie anywhere. Bonds are taken as they
     are, whatever the box. `quads` ((n, 4) int64): the four atoms of each angle; C-contiguous. `out`
     ((F, 2 n) float64): of each angle the cosine, then the sine; C-contiguous. Not a number where
-    the four atoms lie on a line, or a coordinate is not finite. Returns (F,)
-    float64: the longest bond of each frame, in the unit of the positions: bonds much shorter than
-    the box do not reach through it. Bonds that are not a number do not count.
+    the four atoms lie on a line, or a coordinate is not finite. Returns (F,) float64: the longest
+    bond of each frame, in the unit of the positions: bonds much shorter than the box do not reach
+    through it. Bonds that are not a number do not count.
     """
     n_frames, n_atoms = checks.native_rows(positions, "positions").shape[:2]
     checks.array(quads, "quads", np.int64, (None, 4))

@@ -31,7 +31,7 @@ void copy_atoms(const Frames& src, const Output& out, const int64_t* atoms, bool
 void rmsd(const Frames& positions, const double* reference, const double* weights, bool superpose,
           double* out);
 
-// `quads` is contiguous (n, 4); `out` (frames, n, 2). Returns the longest bond.
+// `quads` is contiguous (n, 4); `out` (frames, n, 2). `longest`: of each frame, its longest bond.
 void dihedrals(const Frames& positions, const int64_t* quads, int64_t n, double* out,
                double* longest);
 
