@@ -30,7 +30,7 @@ MAKE_WHOLE_BEFORE = (
 )
 NOT_ALL = (
     "without a topology only bonds of successive atoms are known, so that more frames may be cut: "
-    "-s/--top FILE (in Python: top=) finds them"
+    "-s/--top FILE (in Python: top=) finds them, beside a selection: for all atoms it is not read"
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
@@ -51,7 +52,10 @@ def select_frames(
     info = source.info
     if step is not None and step < 1:
         raise PlanError(f"--step is {step}; give a whole number of 1 or more")
-    if dt_ps is not None and dt_ps <= 0:
+    for name, time_ps in (("-b", begin_ps), ("-e", end_ps)):
+        if time_ps is not None and math.isnan(time_ps):
+            raise PlanError(f"{name} is not a number; give a time in ps")
+    if dt_ps is not None and not 0 < dt_ps < math.inf:
         raise PlanError(f"--dt is {number_text(dt_ps)} ps; give a positive time")
     frames: FrameNumbers = range(*slice(start, stop, step).indices(info.n_frames))
     if len(frames) and not (begin_ps is None and end_ps is None and dt_ps is None):
@@ -109,15 +113,26 @@ def _slack_ps(time: NDArray[np.float64]) -> float:
 
 
 def note_on_dt(source: TrajectoryInfo, chosen: TrajectoryInfo, dt_ps: float) -> str | None:
-    """Return a note if ``dt_ps`` is not a multiple of the spacing of frames, else None."""
+    """Return a note if the frames that ``dt_ps`` chose are not this time apart, else None."""
+    asked = f"--dt {number_text(dt_ps)}"
+    if source.n_frames > 1 and source.time_first_ps == source.time_last_ps:
+        same = number_text(source.time_first_ps)
+        return f"{asked} leaves no frame out: the first and the last have the same time, {same} ps"
     ratio = dt_ps / source.dt_ps if source.dt_ps > 0 else 1.0
-    if abs(ratio - round(ratio)) <= 1e-3 and round(ratio) >= 1:
-        return None
     spacing = f", {number_text(chosen.dt_ps)} ps apart" if chosen.n_frames > 1 else ""
+    if abs(ratio - round(ratio)) > 1e-3 or round(ratio) < 1:
+        return (
+            f"{asked} is not a multiple of the {number_text(source.dt_ps)} ps between frames, and "
+            f"frames are not interpolated: at multiples of {number_text(dt_ps)} ps after the first "
+            f"there are {chosen.n_frames:,}{spacing}"
+        )
+    latest_ps = max(abs(source.time_first_ps), abs(source.time_last_ps))
+    slack_ps = max(1e-3 * dt_ps, 2 * TIME_ROUNDING_ULPS * float(np.spacing(np.float32(latest_ps))))
+    if chosen.n_frames < 2 or abs(chosen.dt_ps - dt_ps) <= slack_ps:
+        return None
     return (
-        f"--dt {number_text(dt_ps)} is not a multiple of the {number_text(source.dt_ps)} ps "
-        f"between frames, and frames are not interpolated: at multiples of {number_text(dt_ps)} ps "
-        f"after the first there are {chosen.n_frames:,}{spacing}"
+        f"{asked} chose {chosen.n_frames:,} frames{spacing}: --step, or a gap in the source, "
+        "leaves out others that it would choose"
     )
 
 

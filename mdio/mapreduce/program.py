@@ -68,7 +68,7 @@ def _frames_of_list(layout: Layout, frames: NDArray[Any], n_frames: int) -> NDAr
         numbers = order[np.searchsorted(midpoints, frames)]
         spacing = np.diff(time[order])
         tolerance = max(1e-6, float(np.median(spacing)) / 100 if len(spacing) else 0.0)
-        is_off = np.abs(time[numbers] - frames) > tolerance
+        is_off = ~(np.abs(time[numbers] - frames) <= tolerance)  # NaN is off too
         if is_off.any():
             raise PlanError(
                 f"{layout.path}: it has no frame at {number_text(frames[is_off][0])} ps"

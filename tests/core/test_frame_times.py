@@ -1,5 +1,7 @@
 """Frames that are chosen by their times, in trajectories too long for exact times."""
 
+import re
+
 import MDAnalysis as mda
 import numpy as np
 import pytest
@@ -82,8 +84,6 @@ def test_times_that_a_rounded_step_has_made(adk, tmp_path):
 )
 @pytest.mark.parametrize("suffix", ["zarr", "segments"])
 def test_a_dt_between_frames_says_what_it_does(tmp_path, capsys, suffix, dt, kept, told):
-    import re
-
     source = _trajectory(tmp_path / "a.xtc", np.arange(0.0, 400.0, 10.0))
     assert main(["convert", str(source), str(tmp_path / f"a.{suffix}"), "--dt", dt]) == 0
     printed = capsys.readouterr().out
@@ -93,3 +93,26 @@ def test_a_dt_between_frames_says_what_it_does(tmp_path, capsys, suffix, dt, kep
         assert notes == []
     else:
         assert [re.search(told, note) is not None for note in notes] == [True]
+
+
+@pytest.mark.parametrize(
+    ("times", "options", "n_frames", "told"),
+    [
+        (np.arange(0.0, 20.0, 0.5), ["--step", "2", "--dt", "0.5"], 20, "20 frames, 1 ps apart"),
+        (np.arange(0.0, 20.0, 0.5), ["--step", "2", "--dt", "1.5"], 7, "7 frames, 3 ps apart"),
+        (np.full(5, 3.0), ["--dt", "2"], 5, "--dt 2 leaves no frame out.*the same time, 3 ps"),
+    ],
+)
+def test_what_else_leaves_out_frames_is_said(tmp_path, capsys, times, options, n_frames, told):
+    source = _trajectory(tmp_path / "a.xtc", times)
+    assert main(["convert", str(source), str(tmp_path / "a.zarr"), *options]) == 0
+    printed = capsys.readouterr().out
+    assert f"{n_frames} frames of 2 atoms" in printed
+    assert re.search(f"note: .*{told}", printed)
+
+
+@pytest.mark.parametrize("option", ["-b", "-e", "--dt"])
+def test_a_time_that_is_no_number_is_refused(tmp_path, capsys, option):
+    source = _trajectory(tmp_path / "a.xtc", np.arange(3.0))
+    assert main(["convert", str(source), str(tmp_path / "a.zarr"), option, "nan"]) != 0
+    assert re.search(f"{option} is (not a number|nan ps); give a", capsys.readouterr().err)
