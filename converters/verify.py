@@ -166,6 +166,10 @@ UNRECORDED = (
     "a native file does not record --pbc, --center, --fit or --timestep: if it was made with them, "
     "compare it with a source that was treated alike"
 )
+UNRECORDED_CHOICE = (
+    "; a native file does not say which ones it should have: if it was made with --select, --step "
+    "or the like, convert the source so again, and compare it with that"
+)
 OUT_OF_DAMAGE = "take the file from its source again, or convert it with --salvage"
 BLOCK_NBYTES = 16 << 20
 """Decoded bytes compared at a time."""
@@ -280,11 +284,7 @@ class Checks:
             result.add(
                 f"{layout.path} has {info.n_frames} frames of {info.n_atoms} atoms, "
                 f"its source {expected.n_frames} of {expected.n_atoms}"
-                + (
-                    ""
-                    if layout.manifest
-                    else "; a native file does not say which ones it should have"
-                )
+                + ("" if layout.manifest else UNRECORDED_CHOICE)
             )
             return
         same_step = info.xtc_integers and info.precision == expected.precision

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mdio.converters.selection import choose_atoms, open_with_topology
+from mdio.converters.selection import AtomChoice, choose_atoms, open_with_topology
 from mdio.core.blocks import runs_within
 from mdio.core.errors import PlanError
 from mdio.core.files.reading import Closing, Handles
@@ -26,9 +26,10 @@ from mdio.core.files.store import AnyPath
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.words import plural
 from mdio.layouts.base import Layout, atom_indices, warn_of_lost
+from mdio.layouts.foreign.universe import compare_names, stored_topology
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.views.opening import ensemble_members
-from mdio.parallel.executors import choose_executor
+from mdio.parallel.executors import checked_count, choose_executor
 
 Trajectory = AnyPath | Sequence[AnyPath] | Layout
 
@@ -368,12 +369,15 @@ def sample(
             f"batches of {batch!r} frames, seed {seed!r}, a pool of {pool_nbytes!r} bytes; give "
             "whole numbers: a batch and a pool of 1 or more, and a seed of 0 or more"
         )
-    fields = (fields,) if isinstance(fields, str) else fields
+    if workers is not None:
+        workers = checked_count(workers, "workers")
+    if isinstance(fields, str) or not isinstance(fields, Iterable):
+        fields = (fields,)
     if unknown := {*fields} - {*FIELDS}:
         raise PlanError(f"there is no field {unknown.pop()!r}; there are {', '.join(FIELDS)}")
     fields = [name for name in FIELDS if name in {FIELDS[0], *fields}]
     sources: list[_Source] = []
-    indices_by_size: dict[int, AtomIndices | None] = {}
+    choice_by_size: dict[int, AtomChoice] = {}
     is_one = isinstance(trajectories, str | PathLike | Layout) or hasattr(trajectories, "readline")
     members: Any = trajectories
     if is_one or not isinstance(trajectories, Iterable):
@@ -385,9 +389,9 @@ def sample(
             layouts = (open_with_topology(path, top, fields=fields, **options) for path in paths)
         for layout in layouts:  # each is closed before the next is opened: there may be thousands
             with layout:
-                indices = _choose_indices(layout, atoms, top, indices_by_size)
+                indices, notes = _choose_indices(layout, atoms, top, choice_by_size)
                 n_atoms = layout.read(0, 0, indices).n_atoms  # raises for missing atoms
-                edges, notes = layout.boundaries(), layout.notes
+                edges, notes = layout.boundaries(), layout.notes + notes
                 warn_of_lost(layout.info, stacklevel=2)
                 closed_layout = layout.preopened()
                 sources.append(_Source(closed_layout, indices, n_atoms, layout.info, edges, notes))
@@ -407,25 +411,28 @@ def _choose_indices(
     layout: Layout,
     atoms: Any,
     top: str | PathLike[str] | None,
-    by_size: dict[int, AtomIndices | None],
-) -> AtomIndices | None:
-    """Return indices of the chosen atoms of a trajectory; None for all.
+    by_size: dict[int, AtomChoice],
+) -> tuple[AtomIndices | None, tuple[str, ...]]:
+    """Return indices of the chosen atoms of a trajectory, None for all, and notes on the choice.
 
-    `by_size`: indices chosen with `top`, by number of atoms, so that `top` is read once for each.
+    `by_size`: atoms chosen with `top`, by number of atoms, so that `top` is read once for each.
     """
     if atoms is None:
-        return None
+        return None, ()
     if not isinstance(atoms, str):
-        return atom_indices(atoms, layout.info.n_atoms, layout.path)
+        return atom_indices(atoms, layout.info.n_atoms, layout.path), ()
     runs = (layout.manifest or {}).get("group_atoms", {}).get(atoms)
     if runs is not None:
-        return indices_from_runs(runs)
+        return indices_from_runs(runs), ()
     n_atoms = layout.info.n_atoms
-    if top is None:
-        return choose_atoms(layout, None, atoms, {}).kept
-    if n_atoms not in by_size:
-        by_size[n_atoms] = choose_atoms(layout, top, atoms, {}).kept
-    return by_size[n_atoms]
+    if top is None or n_atoms not in by_size:
+        choice = choose_atoms(layout, top, atoms, {})
+        by_size[n_atoms] = choice
+        return choice.kept, choice.notes
+    choice = by_size[n_atoms]
+    assert choice.universe is not None
+    stored = stored_topology(layout)
+    return choice.kept, compare_names(choice.universe.atoms, stored, top, layout.path)
 
 
 def _check_last(sources: Sequence[_Source], fields: Sequence[str]) -> None:

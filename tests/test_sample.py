@@ -258,15 +258,31 @@ def test_what_does_not_fit_is_told_by_file(adk, many, tmp_path):
         mdio.sample([adk["xtc"], tmp_path / "none.xtc"])
     with pytest.raises(PlanError, match="no trajectory is given"):
         mdio.sample([])
-    for wrong in ({"batch": 0}, {"seed": -1}, {"pool_nbytes": 0}, {"workers": 0}):
+    for wrong in ({"batch": 0}, {"seed": -1}, {"pool_nbytes": 0}, {"workers": 0}, {"workers": 1.5}):
         with pytest.raises(PlanError, match="give"):
-            next(iter(mdio.sample(adk["xtc"], **wrong)))
-    with pytest.raises(PlanError, match="no field 'charges'"):
-        mdio.sample(adk["xtc"], fields=["charges"])
+            mdio.sample(adk["xtc"], **wrong)
+    for fields in (["charges"], 3):
+        with pytest.raises(PlanError, match="no field"):
+            mdio.sample(adk["xtc"], fields=fields)
     sample = mdio.sample(adk["xtc"])
     for epoch, shard in ((-1, (0, 1)), (0, (2, 2)), (0, (-1, 2))):
         with pytest.raises(PlanError, match="both begin with 0"):
             sample.batches(epoch, shard)
+
+
+def test_names_are_compared_with_the_topology_inside_each_trajectory(adk, tmp_path):
+    atoms = mda.Universe(str(adk["psf"])).atoms
+    renamed = mda.Merge(atoms)
+    renamed.atoms.names = ["X", *renamed.atoms.names[1:]]
+    tops = {"right": adk["psf"], "renamed": renamed, "turned": mda.Merge(atoms[::-1])}
+    for name, top in tops.items():
+        mdio.convert(adk["xtc"], tmp_path / f"{name}.zarr", top=top, step=5)
+    right, other, turned = (tmp_path / f"{name}.zarr" for name in tops)
+    sample = mdio.sample([adk["xtc"], right, other], atoms="name CA", top=adk["psf"])
+    assert len(sample.notes) == 1
+    assert "names 1 of 3,341 atoms otherwise" in sample.notes[0]
+    with pytest.raises(PlanError, match=r"turned\.zarr in another order"):
+        mdio.sample([adk["xtc"], turned], atoms="name CA", top=adk["psf"])
 
 
 @pytest.mark.parametrize("workers", [None, 2])

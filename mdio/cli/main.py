@@ -121,6 +121,10 @@ class FriendlyParser(argparse.ArgumentParser):
             message += f"; write {' '.join([self.prog, *map(_argument_text, actions)])}"
             if actions and isinstance(actions[-1], argparse._SubParsersAction):
                 message += f", one of {', '.join(actions[-1].choices)}"
+            for action in self._actions:
+                if action.nargs == "+" and action.option_strings:  # it takes all that follows it
+                    option = f"{action.option_strings[-1]} {action.metavar}"
+                    message += f" [{option} [{action.metavar} ...]], in this order"
         message = without_passwords(message)
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 

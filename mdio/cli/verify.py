@@ -75,13 +75,13 @@ def _print_result(args: argparse.Namespace, result: VerifyResult) -> None:
             print(f"bad: {problem}")
         allowed = result.allowed_diff_angstrom or 0.0
         rounded = result.ok and result.max_abs_diff_angstrom > allowed
-        compared = (
-            f", {result.frames_compared:,} frames compared: largest difference "
-            f"{result.max_abs_diff_angstrom:g} angstrom, "
-            f"{allowed:g} allowed{' besides the rounding of its format' if rounded else ''}"
-            if args.against
-            else ""
-        )
+        compared = ", no frame compared" if args.against else ""
+        if result.frames_compared:
+            compared = (
+                f", {result.frames_compared:,} frames compared: largest difference "
+                f"{result.max_abs_diff_angstrom:g} angstrom, "
+                f"{allowed:g} allowed{' besides the rounding of its format' if rounded else ''}"
+            )
         if result.frames_by_program:
             n_frames = plural(result.frames_by_program, "frame")
             compared += f"; {n_frames} written by a program, in no source"

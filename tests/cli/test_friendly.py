@@ -55,6 +55,7 @@ def test_alone_it_shows_five_commands_that_parse(capsys):
         (["analyze", "rmsd", DCD, "--executor", "multiprocessing"], "did you mean 'processes'?"),
         (["analyze", "rmsd", DCD, "--executor", "dsk"], "did you mean 'dask'?"),
         (["verify", "a.zarr", "--source", DCD], "did you mean '--against'?"),
+        (["verify", "--against", DCD, "a.zarr"], "OUT [--against SRC [SRC ...]], in this order"),
         (["advise", DCD, "--kernel", "rgyr"], "did you mean '--analysis'?"),
         (["advise", DCD, "--pbc", "whole"], "it is an option of mdio analyze and mdio convert"),
         (["info", DCD, "--degrees"], "it is an option of mdio analyze)"),

@@ -118,3 +118,14 @@ def test_a_damaged_header_is_told_once(adk, tmp_path, executor):
     chosen = mdio.Processes(2) if executor else None
     (problem,) = mdio.verify(bad, executor=chosen).bad
     assert "counts as frame 5" in problem and "--salvage" in problem
+
+
+def test_a_native_file_of_chosen_frames_is_compared_with_the_same_choice(adk, tmp_path, capsys):
+    out, again = tmp_path / "a.xtc", tmp_path / "again.zarr"
+    for path in (out, again):
+        mdio.convert(adk["xtc"], path, step=2)
+    assert main(["verify", str(out), "--against", str(adk["xtc"])]) == 1
+    told = capsys.readouterr().out
+    assert "convert the source so again, and compare it with that" in told
+    assert "no frame compared" in told
+    assert main(["verify", str(out), "--against", str(again)]) == 0
