@@ -46,12 +46,19 @@ def in_recorded_order(layout: Layout, files: Paths) -> list[AnyPath]:
     Further ones are left out. They stay as given if the manifest has others.
     """
     paths = path_list(files)
+    return paths if len(paths) < 2 else recorded_files(layout, by_contents(paths)) or paths
+
+
+def by_contents(paths: list[AnyPath]) -> dict[str, AnyPath]:
+    """Return files by their contents, as manifests record them; raises SourceError: none there."""
+    return {str(contents_of(fingerprint(path))): path for path in paths}
+
+
+def recorded_files(layout: Layout, given: dict[str, AnyPath]) -> list[AnyPath]:
+    """Return the files of the source among those of `by_contents`; none where one is missing."""
     source = (layout.manifest or {}).get("source", {})
-    if len(paths) < 2:
-        return paths
-    given = {str(contents_of(fingerprint(path))): path for path in paths}
     recorded = [str(contents_of(state)) for state in source.get("files", [source])]
-    return [given[one] for one in recorded] if set(recorded) <= given.keys() else paths
+    return [given[one] for one in recorded] if set(recorded) <= given.keys() else []
 
 
 def open_damaged(path: str | PathLike[str]) -> Layout:

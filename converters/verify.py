@@ -19,9 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.converters.opening import (
+    by_contents,
     by_program,
     in_recorded_order,
     open_damaged,
+    recorded_files,
     source_open_options,
     source_view,
     with_own_frames,
@@ -30,7 +32,7 @@ from mdio.converters.options import Progress
 from mdio.converters.selection import open_with_topology
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
 from mdio.core.files.fingerprint import contents_of, fingerprint
-from mdio.core.files.store import Paths
+from mdio.core.files.store import AnyPath, Paths, path_list
 from mdio.core.frames import FrameBlock
 from mdio.core.words import MAX_RUNS, frames_text, runs_text
 from mdio.layouts.base import Layout, container_format
@@ -480,7 +482,8 @@ def verify(
         A trajectory of any layout, or an ensemble. Native files have no checksums: each frame is
         decoded.
     against
-        The source (or several files): frames and atoms are taken as the manifest of `out` says.
+        The source (or several files): frames and atoms are taken as the manifest of `out` says. Of
+        an ensemble, the sources of all its trajectories, in any order.
     top
         Topology, needed only where the conversion used ``--pbc``, ``--center`` or ``--fit-select``.
     view
@@ -527,12 +530,7 @@ def verify(
     chosen = choose_executor(executor, workers)
     chosen.agree("verify", out)
     if members := chosen.from_owner(partial(ensemble_members, out)):
-        if against is not None:
-            raise PlanError(
-                f"{out}: an ensemble; compare its trajectories one by one "
-                f"({next(iter(members.values()))})"
-            )
-        return _verify_members(members, wanted, executor, progress)
+        return _verify_members(members, against, top, wanted, chosen, progress)
     is_serial = chosen.shares_memory
     worker_progress = progress if is_serial else None
     checks = chosen.from_owner(lambda: Checks(out, against, top, view, wanted, worker_progress))
@@ -552,15 +550,37 @@ def verify(
 
 
 def _verify_members(
-    outs: dict[str, Path], wanted: UnitFilter, executor: Executor | None, progress: Progress | None
+    outs: dict[str, Path],
+    against: Paths | None,
+    top: str | PathLike[str] | None,
+    wanted: UnitFilter,
+    executor: Executor,
+    progress: Progress | None,
 ) -> VerifyResult:
+    """Verify the trajectories of an ensemble, each with those files that it was made from."""
     result = VerifyResult()
+    given = executor.from_owner(lambda: by_contents([] if against is None else path_list(against)))
     for label, out in outs.items():
-        member_result = verify(out, wanted=wanted, executor=executor, progress=progress)
+        files = executor.from_owner(partial(_files_of, out, given)) if given else []
+        member_result = verify(
+            out, files or None, top=top, wanted=wanted, executor=executor, progress=progress
+        )
+        if given and not files:
+            member_result.add(
+                "its source is not among those that are given, or has changed since; to see where, "
+                f"compare {out} alone"
+            )
         member_result.bad = [f"{label}: {problem}" for problem in member_result.bad]
         result.units += member_result.units
+        if (allowed := member_result.allowed_diff_angstrom) is not None:
+            result.allowed_diff_angstrom = max(result.allowed_diff_angstrom or 0.0, allowed)
         result.merge(member_result)
     return result
+
+
+def _files_of(out: Path, given: dict[str, AnyPath]) -> list[AnyPath]:
+    with open_damaged(out) as layout:
+        return recorded_files(layout, given)
 
 
 def _describe(item: Item) -> str:

@@ -12,6 +12,7 @@ from mdio.cli.workers import add_workers
 from mdio.converters.opening import open_damaged
 from mdio.converters.verify import VerifyResult, every_nth, everything, sample, verify
 from mdio.core.words import plural
+from mdio.layouts.views.opening import ensemble_members
 from mdio.parallel.executors import Executor
 
 
@@ -52,8 +53,11 @@ def setup(parser: argparse.ArgumentParser) -> None:
 
 
 def _n_frames(args: argparse.Namespace) -> int:
-    with open_damaged(args.out) as layout:
-        return layout.info.n_frames
+    n_frames = 0
+    for path in ensemble_members(args.out).values() or [args.out]:
+        with open_damaged(path) as layout:
+            n_frames += layout.info.n_frames
+    return n_frames
 
 
 def run(args: argparse.Namespace, executor: Executor) -> int:

@@ -251,6 +251,22 @@ def test_what_is_wrong_with_files_of_an_ensemble(folder, tmp_path):
     assert mdio.open(out).info.n_frames == 3
 
 
+@pytest.mark.parametrize("suffix", ["zarr", "h5md"])
+@pytest.mark.parametrize("workers", [None, 2])
+def test_each_trajectory_is_compared_with_its_own_source(folder, tmp_path, suffix, workers):
+    files = {label: folder / label / "md.xtc" for label in ("replica01", "replica02", "other")}
+    all_files = [*files.values()]
+    result = mdio.verify(folder / f"all.{suffix}", all_files[::-1], workers=workers)
+    assert result.ok and result.frames_compared == sum(LENGTHS[label] for label in files)
+    assert result.allowed_diff_angstrom == 0.0
+    result = mdio.verify(folder / f"all.{suffix}", all_files[:2])
+    (problem,) = result.bad
+    assert problem.startswith("other: its source is not among those")
+    assert result.frames_compared == sum(LENGTHS[label] for label in [*files][:2])
+    with pytest.raises(SourceError, match="none"):
+        mdio.verify(folder / f"all.{suffix}", [*all_files, tmp_path / "none.xtc"])
+
+
 def test_a_link_to_an_ensemble(folder, tmp_path):
     """The files of its trajectories lie beside the file that it leads to."""
     link = tmp_path / "link.h5md"
