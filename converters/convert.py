@@ -21,7 +21,7 @@ from mdio.converters.options import (
     Storage,
     check_flavour,
 )
-from mdio.converters.periodic import TransformedLayout, notes_on_fit, notes_on_steps
+from mdio.converters.periodic import TransformedLayout, notes_on_cut, notes_on_steps
 from mdio.converters.selection import (
     check_whole,
     choose_atoms,
@@ -168,7 +168,9 @@ def plan_conversion(
     if frames is None:
         frames = select_frames(origin, **selection.frames)
     if transform_options is not None and repairs is None:
-        step_notes += notes_on_fit(transformed_layout, choice.kept, frames, choice.residues)
+        step_notes += notes_on_cut(
+            transformed_layout, choice.kept, frames, choice.residues, are_stored=True
+        )
     keeps = storage.topology and layout_class(layout_name).facts.keeps_topology
     topology = choice.topology if keeps else None
     if not storage.topology:

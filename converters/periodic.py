@@ -326,6 +326,13 @@ class TransformedLayout(Layout):
         self.load_universe: Callable[[], Any] | None = None
         """Returns the Universe of the topology, in place of ``top``."""
         self._crossings: _Crossings | None = None
+        manifests = (file.manifest for file in source.files() if self.needs_box and steps is None)
+        if FITS[0] in (treatment(manifest, "fit") for manifest in manifests):
+            raise PlanError(
+                f"{self.path}: its frames were rotated by a fit when they were stored, and their "
+                "boxes were not, which --pbc and --center need; convert the source again, with "
+                "them beside --fit"
+            )
         if self.needs_box and steps is None and not source.info.has_box:
             raise PlanError(
                 f"{self.path}: its first frame has no unit cell, which --pbc and --center need; "
@@ -446,7 +453,7 @@ class TransformedLayout(Layout):
             )
         reference_option = self.options["fit_reference"]
         if isinstance(reference_option, str):
-            frame = _reference_in(reference_option, picked, kept, self.source.info.n_atoms)
+            frame = self._reference_in(reference_option, picked, kept, notes)
         else:
             frame = self._reference_at(reference_option or 0, prepare(picked))
         reference = frame.positions[0].astype(np.float64)
@@ -469,12 +476,68 @@ class TransformedLayout(Layout):
         self._crossings = None  # of other atoms
         return block if steps.wanted_in_read is None else block.take(steps.wanted_in_read)
 
-    def fitted_atoms(self, frame: int, steps: Steps) -> FrameBlock:
-        """Return the atoms that are fitted, of a frame before the fit."""
-        assert steps.fit is not None
-        block = self._transformed_frames(frame, frame + 1, replace(steps, fit=None))
+    def _reference_in(
+        self, file: str, picked: AtomIndices, kept: AtomIndices | None, notes: list[str]
+    ) -> FrameBlock:
+        """Return the fitted atoms, `picked`, in the first frame of a file.
+
+        The file has all atoms of the trajectory, those that are `kept`, or the fitted ones.
+
+        Raises PlanError: it has another number, or names that are in another order. SourceError: it
+        cannot be read.
+        """
+        n_atoms = self.source.info.n_atoms
+        with open_layout(file) as layout:
+            n_reference = layout.info.n_atoms
+            atoms = picked if n_reference == n_atoms else None
+            if atoms is None and n_reference != len(picked):
+                if kept is None or n_reference != len(kept) or not np.isin(picked, kept).all():
+                    among = "" if kept is None else f"{len(kept)} are kept and "
+                    raise PlanError(
+                        f"{file}: has {n_reference} atoms, but the trajectory has {n_atoms}, of "
+                        f"which {among}{len(picked)} are fitted; give a reference with one of "
+                        "these numbers"
+                    )
+                order = np.argsort(kept)
+                atoms = order[np.searchsorted(kept, picked, sorter=order)]
+            if (names := layout.topology()) is not None:
+                names = names if atoms is None else names.take(atoms)
+                self._compare_names(file, names, picked, notes)
+            return layout.read(0, 1, atoms=atoms)
+
+    def _compare_names(
+        self, file: str, reference: Topology, picked: AtomIndices, notes: list[str]
+    ) -> None:
+        """Add a note if the fitted atoms have other names in the file of the reference.
+
+        Raises PlanError: it has these names in another order.
+        """
+        from mdio.layouts.foreign.universe import topology_of
+
+        try:
+            own = topology_of(self.universe, picked)
+        except MdioError:  # there is no topology
+            return
+        atoms, is_reordered = own.atoms_named_otherwise(reference)
+        if not len(atoms):
+            return
+        first, fitted = int(atoms[0]), plural(len(picked), "atom")
+        example = f"{own.name_of(first)} is {reference.name_of(first)} there"
+        if is_reordered:
+            raise PlanError(
+                f"{file}: has the {fitted} that are fitted in another order than the trajectory "
+                f"({example}); give a reference in the same order"
+            )
+        notes.append(
+            f"{len(atoms):,} of the {fitted} that are fitted have other names in {file} "
+            f"({example}): they are taken for the same ones, in the order of that file"
+        )
+
+    def atoms_before(self, frame: int, steps: Steps, atoms: AtomIndices) -> FrameBlock:
+        """Return some of the atoms that are read, of a frame with just these steps."""
+        block = self._transformed_frames(frame, frame + 1, steps)
         self._crossings = None  # later frames are read first
-        return block.take(steps.fit.atoms)
+        return block.take(atoms)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
@@ -547,8 +610,12 @@ class TransformedLayout(Layout):
                 crossings.counts[:] = unpack_counts(counts[base]).reshape(-1, 3)
         return self._advance(crossings, start, steps)
 
+    def n_read(self, steps: Steps) -> int:
+        """Return the number of atoms that are read for `steps`."""
+        return self.source.info.n_atoms if steps.needed is None else len(steps.needed)
+
     def _no_crossings(self, frame: int, steps: Steps) -> _Crossings:
-        n_atoms = self.source.info.n_atoms if steps.needed is None else len(steps.needed)
+        n_atoms = self.n_read(steps)
         return _Crossings(frame, np.zeros((n_atoms, 3)), np.zeros((n_atoms, 3), np.int32))
 
     def _advance(self, crossings: _Crossings, stop: int, steps: Steps) -> _Crossings:
@@ -573,30 +640,6 @@ def _as_text(atoms: Any, source: Layout, option: str) -> str | None:
     breaks = np.flatnonzero(np.diff(indices) != 1) + 1
     runs = np.split(indices, breaks)
     return "index " + " ".join(f"{run[0]}:{run[-1]}" for run in runs)
-
-
-def _reference_in(
-    file: str, picked: AtomIndices, kept: AtomIndices | None, n_atoms: int
-) -> FrameBlock:
-    """Return the fitted atoms, `picked`, in the first frame of a file.
-
-    The file has all atoms of the trajectory, those that are `kept`, or the fitted ones.
-
-    Raises PlanError: it has another number. SourceError: it cannot be read.
-    """
-    with open_layout(file) as layout:
-        n_reference = layout.info.n_atoms
-        atoms = picked if n_reference == n_atoms else None
-        if atoms is None and n_reference != len(picked):
-            if kept is None or n_reference != len(kept) or not np.isin(picked, kept).all():
-                among = "" if kept is None else f"{len(kept)} are kept and "
-                raise PlanError(
-                    f"{file}: has {n_reference} atoms, but the trajectory has {n_atoms}, of which "
-                    f"{among}{len(picked)} are fitted; give a reference with one of these numbers"
-                )
-            order = np.argsort(kept)
-            atoms = order[np.searchsorted(kept, picked, sorter=order)]
-        return layout.read(0, 1, atoms=atoms)
 
 
 def _count(crossings: _Crossings, block: FrameBlock, *, apply: bool = True) -> None:
@@ -674,54 +717,70 @@ def notes_on_steps(
     return [*notes, *steps.notes]
 
 
-def notes_on_fit(
+def notes_on_cut(
     transformed: TransformedLayout,
     kept: AtomIndices | None,
     frames: FrameNumbers,
     residues_of: Callable[[AtomIndices], Residues | None],
+    *,
+    are_stored: bool = False,
 ) -> list[str]:
-    """Return notes where the box cuts molecules among the atoms that are fitted.
+    """Return notes where the box cuts molecules among the atoms that are centred or fitted.
 
-    They are sought in the reference and in some of the `frames`, as they are before the fit.
+    They are sought in the reference and in some of the `frames`, as they are before these steps.
 
     `kept`: atoms of the source that are read. `residues_of(atoms)`: returns the residues of some of
-    its atoms; None without a topology.
+    its atoms; None without a topology. `are_stored`: of these frames, so that molecules that were
+    not made whole by the bonds that there are come to notes, too.
     """
     source, steps = transformed.source, transformed.prepare_steps(kept)
-    fit, manifest = steps.fit, source.member_runs[0][0].manifest
-    if fit is None or not source.info.has_box:
+    if not source.info.has_box:
         return []
-    was_rotated, pbc = treatment(manifest, "fit") == FITS[0], treatment(manifest, "pbc")
-    if (pbc if was_rotated else transformed.pbc or pbc) in NEED_BONDS:
-        return []
-    picked = fit.atoms if steps.needed is None else steps.needed[fit.atoms]
-    cut = CutMolecules.of(residues_of(picked), len(picked), was_rotated=was_rotated)
-    if cut is None:
-        return []
-    atoms_text, notes = plural(len(picked), "atom"), []
-    reference = FrameBlock.empty(1, len(picked))
-    reference.positions[0], reference.box[0] = fit.reference, fit.box
-    if len(cut.frames(reference)):
-        notes.append(
-            f"the box cuts the {atoms_text} that are fitted in the reference, so that all frames "
-            f"are laid on it wrongly; {cut.way_out}"
-        )
-    some = _spread(len(frames))
-    if transformed.pbc == "nojump":  # a frame takes all before it, and is cut as the first is
-        some, frames = some[:1], range(1)
-    numbers = [int(frames[k]) for k in some]
-    found = []
-    for number in numbers:
-        with suppress(MdioError):  # who reads all frames tells of those that cannot be read
-            if len(cut.frames(transformed.fitted_atoms(number, steps))):
-                found.append(number)
-    if found:
-        names = runs_text(runs_from_indices(found), MAX_RUNS)
-        notes.append(
-            f"the box cuts the {atoms_text} that are fitted in {len(found)} of the "
-            f"{plural(len(numbers), 'frame')} looked at ({names}): such frames are laid on the "
-            f"reference wrongly; {cut.way_out}"
-        )
+    manifest, notes = source.member_runs[0][0].manifest, list[str]()
+    was_rotated = treatment(manifest, "fit") == FITS[0]
+    pbc = transformed.pbc or treatment(manifest, "pbc")
+    file = transformed.options["fit_reference"]
+
+    def finder(atoms: AtomIndices, **how: bool) -> CutMolecules | None:
+        picked = atoms if steps.needed is None else steps.needed[atoms]
+        return CutMolecules.of(residues_of(picked), len(picked), **how)
+
+    def look(cut: CutMolecules, atoms: AtomIndices, before: Steps, doing: str, so: str) -> None:
+        some, numbers, found = _spread(len(frames)), frames, []
+        if transformed.pbc == "nojump":  # a frame takes all before it, and is cut as the first is
+            some, numbers = some[:1], range(1)
+        for number in (int(numbers[k]) for k in some):
+            with suppress(MdioError):  # who reads all frames tells of those that cannot be read
+                if len(cut.frames(transformed.atoms_before(number, before, atoms))):
+                    found.append(number)
+        if found:
+            looked_at = f"{len(found)} of the {plural(len(some), 'frame')} looked at"
+            notes.append(
+                f"the box cuts the {plural(len(atoms), 'atom')} that are {doing} in {looked_at} "
+                f"({runs_text(runs_from_indices(found), MAX_RUNS)}): {so}; {cut.way_out}"
+            )
+
+    is_whole, is_file, cut = pbc in NEED_BONDS, isinstance(file, str), None
+    if (centred := steps.centre_atoms) is not None and not is_whole and (cut := finder(centred)):
+        before = replace(steps, centre_atoms=None, molecules=None, fit=None)
+        look(cut, centred, before, "centred", "that is the centre of the pieces")
+    if (fit := steps.fit) is not None and (is_file or not is_whole):
+        cut = finder(fit.atoms, was_rotated=was_rotated and not is_file)
+        reference = FrameBlock.empty(1, len(fit.atoms))
+        reference.positions[0], reference.box[0] = fit.reference, fit.box
+        if cut is not None and len(cut.frames(reference)):
+            way_out = f"make molecules whole in {file}" if is_file else cut.way_out
+            notes.append(
+                f"the box cuts the {plural(len(fit.atoms), 'atom')} that are fitted in the "
+                f"reference, so that all frames are laid on it wrongly; {way_out}"
+            )
+        if not is_whole and (cut := finder(fit.atoms, was_rotated=was_rotated)):
+            before = replace(steps, fit=None)
+            look(cut, fit.atoms, before, "fitted", "such frames are laid on the reference wrongly")
+    if are_stored and transformed.pbc in NEED_BONDS:
+        atoms = np.arange(transformed.n_read(steps)) if kept is None else steps.wanted_in_read
+        if atoms is not None and (cut := finder(atoms, is_whole=True)):
+            look(cut, atoms, replace(steps, fit=None), "kept", "neighbours lie on two sides of it")
     return notes
 
 

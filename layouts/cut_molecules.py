@@ -1,7 +1,8 @@
-"""Molecules that the box cuts: neighbouring atoms that lie on two sides of it.
+"""Molecules that the box cuts: neighbours on two sides of it; and frames that have no box.
 
 What takes coordinates as they are (RMSD, radius of gyration, fluctuations, fits) gives values that
-may look right there, and are wrong.
+may look right where the box cuts molecules, and are wrong; so does what takes nearest images where
+there is no box.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ MAKE_WHOLE_BEFORE = (
     "convert the source again, with --pbc whole beside --fit (in Python: pbc='whole'), since the "
     "boxes stored do not lie as the frames do"
 )
+MAKE_WHOLE_WITH_ALL = (
+    "molecules were made whole, so that these are two of them, or bonds between these atoms are "
+    "missing, as where the atoms between were left out: make molecules whole in the trajectory of "
+    "all atoms, with --select SEL or --group beside --pbc whole"
+)
 NOT_ALL = (
     "without a topology only bonds of successive atoms are known, so that more frames may be cut: "
     "-s/--top FILE (in Python: top=) finds them, beside a selection: for all atoms it is not read"
@@ -48,6 +54,8 @@ class CutMolecules:
     """Whether they were before they were stored, so that ``pbc`` cannot make molecules whole."""
     knows_residues: bool = True
     """Whether `pairs` come from a topology."""
+    is_whole: bool = False
+    """Whether molecules were made whole, by what bonds there were."""
 
     @classmethod
     def of(
@@ -57,17 +65,20 @@ class CutMolecules:
         *,
         is_rotated: bool = False,
         was_rotated: bool = False,
+        is_whole: bool = False,
     ) -> CutMolecules | None:
         """Return a finder for frames of some atoms; None if none of them can be found.
 
         `residues`: those of the atoms; None if they are not known. Then successive atoms are
         compared, whether bonded or not, which says nothing where frames were rotated.
         """
-        if residues is not None:
+        rotated = is_rotated or was_rotated
+        if residues is not None and not (is_whole and rotated):
             pairs = residues.neighbours
-            near, rotated = ALONG_CHAIN, is_rotated or was_rotated
-            return cls(pairs, near, rotated, was_rotated) if len(pairs) else None
-        if n_atoms < 2 or is_rotated or was_rotated:
+            if not len(pairs):
+                return None
+            return cls(pairs, ALONG_CHAIN, rotated, was_rotated, is_whole=is_whole)
+        if n_atoms < 2 or rotated or is_whole:
             return None
         return cls(np.arange(n_atoms - 1), BONDED, knows_residues=False)
 
@@ -93,6 +104,8 @@ class CutMolecules:
     @property
     def way_out(self) -> str:
         """What makes molecules whole, for notes."""
+        if self.is_whole:
+            return MAKE_WHOLE_WITH_ALL
         return MAKE_WHOLE_BEFORE if self.was_rotated else MAKE_WHOLE
 
     def note(self, frames: Sequence[int], n_frames: int, *, per_frame: bool) -> str:
@@ -116,4 +129,23 @@ class CutMolecules:
             f"the reference, frame {number}, has molecules that the box cuts, so that all values "
             f"are wrong; {self.way_out}, or choose another reference (--ref-frame, in Python: "
             "reference=)",
+        )
+
+
+class WithoutCell:
+    """Finds frames without a unit cell, of which nearest images are not known."""
+
+    def frames(self, block: FrameBlock) -> NDArray[np.int64]:
+        """Return numbers of these frames, (n,)."""
+        return np.flatnonzero(~block.box[:, :3].any(axis=1))
+
+    def note(self, frames: Sequence[int], n_frames: int, *, per_frame: bool) -> str:
+        """Return the note on some of the frames analysed; none if no frame has a cell."""
+        if len(frames) == n_frames:
+            return ""
+        names = runs_text(runs_from_indices(np.unique(frames)), MAX_RUNS)
+        which = "values there are" if per_frame else "they count with"
+        return (
+            f"{len(frames):,} of {plural(n_frames, 'frame')} ({names}) have no unit cell: {which} "
+            "those of direct distances, beside those of nearest images in the others"
         )

@@ -34,7 +34,7 @@ from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot
 from mdio.layouts.foreign.text.format import FORMATS as TEXT_FORMATS
 from mdio.layouts.foreign.text.format import TextFrames
 from mdio.layouts.foreign.units import length_factor, made_up
-from mdio.layouts.foreign.universe import topology_of
+from mdio.layouts.foreign.universe import topology_of, universe_parsed
 from mdio.layouts.foreign.whole_file import WholeFile, tng_frames
 
 NATIVE = {"XTC": "XTC", "TRR": "TRR", "DCD": "DCD", "NCDF": "NetCDF", "NC": "NetCDF"}
@@ -234,7 +234,6 @@ class GenericLayout(Layout):
 
     def topology(self) -> Topology | None:
         """Return the topology in the file, as PDB, MOL2 and GRO have one; else None."""
-        import MDAnalysis as mda
         from MDAnalysis.core._get_readers import get_parser_for
 
         n_atoms, topology = self.info.n_atoms, None
@@ -242,7 +241,7 @@ class GenericLayout(Layout):
             warnings.simplefilter("ignore")
             parser_class = get_parser_for(str(self.path), format=self._kind())
             with parser_class(self._frames.topology_file()) as parser:
-                topology = topology_of(mda.Universe(parser.parse(), to_guess=()))
+                topology = topology_of(universe_parsed(parser))
         if topology is None or topology.n_atoms != n_atoms:
             return None
         return topology if {*topology.columns} & {*NAMING_COLUMNS} else None

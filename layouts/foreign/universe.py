@@ -151,6 +151,21 @@ def masses_of(
         return np.array(universe.atoms.masses, np.float64)
 
 
+def universe_parsed(parser: Any) -> Universe:
+    """Return a Universe of what a parser of MDAnalysis reads, without the masses that it makes up.
+
+    That of LAMMPS dumps gives all atoms 1.0 u where a dump has neither masses nor elements.
+    """
+    import MDAnalysis as mda
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        universe = mda.Universe(parser.parse(), to_guess=())
+    if any("Guessed all Masses" in str(warning.message) for warning in told):
+        universe.del_TopologyAttr("masses")
+    return universe
+
+
 def topology_of(universe: Universe, atoms: NDArray[np.int64] | None = None) -> Topology:
     """Return the topology of a Universe's atoms, or of some of them.
 

@@ -115,17 +115,18 @@ class Plan:
             "notes": self.notes,
         }
         result = AnalysisResult(**defaults | fields)
-        cut = [frame for timing in result.timings for frame in timing.cut_frames]
-        if cut and not isinstance(self.chosen, range):  # a view numbers its frames anew
-            cut = self.frame_numbers[cut].tolist()
+        doubtful = [frame for timing in result.timings for frame in timing.doubtful_frames]
+        if doubtful and not isinstance(self.chosen, range):  # a view numbers its frames anew
+            doubtful = self.frame_numbers[doubtful].tolist()
         notes = [*result.notes, *(note for timing in result.timings for note in timing.notes)]
         notes += [*missing_values(result), *lost_names(result)]
         if result.of_frames is None:  # else they are lags
             notes += notes_on_times(result.time, result.frame)
-        if prepared.cut is not None and cut:
-            note = prepared.cut.note(cut, result.n_frames, per_frame=result.per_frame)
-            notes.append(note)
-        result.notes = tuple(dict.fromkeys(notes))
+        if prepared.doubts is not None and doubtful:
+            notes.append(
+                prepared.doubts.note(doubtful, result.n_frames, per_frame=result.per_frame)
+            )
+        result.notes = tuple(dict.fromkeys(filter(None, notes)))
         return result
 
     def count(self, timing: BlockTiming | WorkerTiming) -> None:
@@ -231,14 +232,14 @@ class Request:
                 steps = transformed.prepare_steps(prepared.atoms)
                 atoms = steps.needed
                 notes += (*((steps.note,) if steps.note else ()), *steps.notes)
-                notes += self._notes_on_fit(system, transformed, prepared.atoms, chosen)
+                notes += self._notes_on_cut(system, transformed, prepared.atoms, chosen)
                 if isinstance(self.kernel, SeriesKernel) and "universe" in vars(transformed):
                     # Workers prepare the steps of each batch of atoms by themselves.
                     transformed.options["top"] = topology_of(transformed.universe)
                 transformed.load_universe = None
             if self.kernel.needs_whole or prepared.is_direct:
                 cut = system.cut_molecules(prepared.atoms)
-                prepared = replace(prepared, cut=cut)
+                prepared = replace(prepared, doubts=cut)
                 if cut is not None and system.reference is not None:
                     notes += cut.notes_on_reference(*system.reference)
             notes += tuple(system.notes)
@@ -300,19 +301,19 @@ class Request:
         top = self.top if isinstance(self.top, str | PathLike) else None
         return TransformedLayout(layout.path, source=layout, top=top, **self.transformed)
 
-    def _notes_on_fit(
+    def _notes_on_cut(
         self, system: System, transformed: TransformedLayout, atoms: AtomIndices | None, chosen: Any
     ) -> tuple[str, ...]:
         """Return notes where the box cuts molecules among the atoms that are fitted.
 
         `atoms`: those of the kernel. `chosen`: numbers of the frames.
         """
-        from mdio.converters.periodic import notes_on_fit
+        from mdio.converters.periodic import notes_on_cut
 
         # Where the same atoms are analysed, all frames are looked at.
         same = self.kernel.needs_whole and transformed.fits(getattr(self.kernel, "select", None))
         frames = chosen[:0] if same else chosen
-        return tuple(notes_on_fit(transformed, atoms, frames, system.residues))
+        return tuple(notes_on_cut(transformed, atoms, frames, system.residues))
 
     def _open(self, **options: Any) -> Layout:
         trajectory, group = self.trajectory, self.group

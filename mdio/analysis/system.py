@@ -293,7 +293,7 @@ class System:
     def is_whole(self) -> bool:
         """Whether molecules were made whole, as they were stored or as they are read."""
         stored, read = self.treatments("pbc")
-        return (stored if self.was_rotated else read or stored) in NEED_BONDS
+        return (read or stored) in NEED_BONDS
 
     def check_images(self) -> bool:
         """Return whether the boxes of frames can be used to find periodic images of atoms.
@@ -319,19 +319,23 @@ class System:
 
     def cut_molecules(self, atoms: AtomIndices | None) -> CutMolecules | None:
         """Return a finder of frames in which the box cuts molecules; None if there can be none."""
-        if self.is_whole or not self.stored.info.has_box:
+        if not self.stored.info.has_box:
             return None
         from mdio.layouts.cut_molecules import CutMolecules
 
         residues, is_rotated = self.residues(atoms), self.is_superposed
-        if residues is None and is_rotated:
+        if residues is None and is_rotated and not self.is_whole:
             self.notes.append(
                 "frames are rotated by a fit: without a topology, molecules that the box cuts are "
                 "not found; give one with -s/--top FILE (in Python: top=)"
             )
         n_atoms = self.layout.info.n_atoms if atoms is None else len(atoms)
         return CutMolecules.of(
-            residues, n_atoms, is_rotated=is_rotated, was_rotated=self.was_rotated
+            residues,
+            n_atoms,
+            is_rotated=is_rotated,
+            was_rotated=self.was_rotated,
+            is_whole=self.is_whole,
         )
 
     def treatments(self, option: str) -> tuple[Any, Any]:

@@ -240,8 +240,9 @@ class BlockWork:
             timing.nbytes_source += reads.nbytes_source - source
             timing.nbytes_cache += reads.nbytes_cache - cached
             self._compute(item, frames, run, collector)
-            if self.prepared.cut is not None:
-                timing.cut_frames += [run[row] for row in self.prepared.cut.frames(frames)]
+            if self.prepared.doubts is not None:
+                found = self.prepared.doubts.frames(frames)
+                timing.doubtful_frames += [run[row] for row in found]
             timing.t_comp_s += watch.lap()
             times[n_done : n_done + len(run)] = frames.time
             n_done += len(run)

@@ -157,8 +157,8 @@ class BlockTiming(_Times):
     """When the worker took the block up, on the worker's clock."""
     notes: tuple[str, ...] = ()
     """Notes of this worker's cache."""
-    cut_frames: list[int] = field(default_factory=list)
-    """Frames in which the box cuts molecules, where that matters."""
+    doubtful_frames: list[int] = field(default_factory=list)
+    """Frames whose values are in doubt; see `mdio.Prepared.doubts`."""
 
     @property
     def n_frames(self) -> int:
@@ -176,7 +176,7 @@ class BlockTiming(_Times):
 
     def to_json(self) -> dict[str, Any]:
         """Return all as plain values, the times by the papers' names."""
-        omitted = {*PAPER_NAMES, "frames", "notes", "cut_frames"}
+        omitted = {*PAPER_NAMES, "frames", "notes", "doubtful_frames"}
         plain = {name: value for name, value in asdict(self).items() if name not in omitted}
         frames = {name: getattr(self.frames, name) for name in ("start", "stop", "step")}
         return plain | frames | {"n_frames": self.n_frames} | self.table1()

@@ -129,9 +129,12 @@ def test_a_fit_hides_no_frame_that_is_cut(sometimes_cut, workers, tmp_path):
         assert named(stored.notes) == n_cut
         assert any("convert the source again" in note for note in stored.notes) == (n_cut > 0)
     given |= {"kernel": "rgyr", "select": "protein", "pbc": "whole"}
+    center = mdio.Selection(center="protein")
     del given["top"]
-    stored = mdio.analyze(tmp_path / "fitted.zarr", **given)  # whose boxes were not rotated
-    assert named(stored.notes) > 0
+    with pytest.raises(PlanError, match="their boxes were not"):
+        mdio.analyze(tmp_path / "fitted.zarr", **given)
+    with pytest.raises(PlanError, match="convert the source again"):
+        mdio.convert(tmp_path / "fitted.zarr", tmp_path / "w.zarr", selection=center)
 
 
 def test_rotated_frames_without_a_topology(cut):
@@ -251,3 +254,34 @@ def test_what_cannot_be_made_whole_is_refused(cut, tmp_path):
         mdio.analyze(path, top=PSF, kernel="rmsd", select=CA, pbc="hole")
     with pytest.raises(PlanError, match="no unit cell"):
         mdio.analyze(DCD, top=PSF, kernel="rmsd", select=CA, pbc="whole")
+
+
+def test_pieces_that_were_made_whole_one_by_one_may_still_be_cut(sometimes_cut, tmp_path):
+    """Without the atoms between, no bonds lead from residue to residue."""
+    path, _ = sometimes_cut
+    select = "name CA or name CB"
+    whole = mdio.analyze(path, top=PSF, kernel="rgyr", select=select, pbc="whole")
+    assert named(whole.notes) == 0
+    mdio.convert(path, tmp_path / "some.h5md", top=PSF, select=select)
+    some = mdio.analyze(tmp_path / "some.h5md", kernel="rgyr", pbc="whole")
+    n_wrong = np.count_nonzero(np.abs(some.values - whole.values) > 0.01)
+    assert named(some.notes) == n_wrong > 0
+    assert any("--select SEL or --group" in note for note in some.notes)
+    selection = mdio.Selection(pbc="whole")
+    plan = mdio.convert(tmp_path / "some.h5md", tmp_path / "w.zarr", selection=selection).plan
+    (note,) = [note for note in plan.notes if "that are kept" in note]
+    assert f"in {n_wrong} of the {N_FRAMES} frames" in note
+    stored = mdio.analyze(tmp_path / "w.zarr", kernel="rgyr")
+    assert named(stored.notes) == n_wrong
+    plan = mdio.convert(path, tmp_path / "a.zarr", top=PSF, selection=selection).plan
+    assert not any("the box cuts" in note for note in plan.notes)
+
+
+def test_what_is_centred_is_looked_at(sometimes_cut, tmp_path):
+    path, frames = sometimes_cut
+    for number, pbc in enumerate((None, "atom", "whole")):
+        selection = mdio.Selection(center="protein", pbc=pbc)
+        plan = mdio.convert(path, tmp_path / f"{number}.zarr", top=PSF, selection=selection).plan
+        found = [note for note in plan.notes if "that are centred" in note]
+        assert len(found) == (pbc != "whole")
+        assert all(f"in {len(frames)} of the {N_FRAMES} frames" in note for note in found)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import mdio
+from mdio.analysis.kernels.geometry import RadiusOfGyration
 from mdio.cli.main import main
 from mdio.core.errors import PlanError
 
@@ -94,3 +95,32 @@ def test_what_cannot_be_guessed_is_refused(system):
     top, path = system
     with pytest.raises(PlanError, match="cannot select 'prop charge > 0'"):
         mdio.analyze(path, top=top, kernel="rmsf", select="prop charge > 0")
+
+
+def test_masses_that_a_parser_makes_up_are_none(tmp_path):
+    """MDAnalysis' parser of LAMMPS dumps gives atoms 1.0 u where there are only types."""
+    for columns, has_masses in (("", False), (" mass", True), (" element", True)):
+        values = {"": ["", "", ""], " mass": [" 16", " 1", " 1"], " element": [" O", " H", " H"]}
+        rows = [
+            f"{atom + 1} {atom} {atom}.5 1 2{value}" for atom, value in enumerate(values[columns])
+        ]
+        box = ["ITEM: BOX BOUNDS pp pp pp", "0 10", "0 10", "0 10"]
+        head = ["ITEM: TIMESTEP", "0", "ITEM: NUMBER OF ATOMS", "3", *box]
+        path, out = tmp_path / "a.lammpsdump", tmp_path / "a.zarr"
+        path.write_text("\n".join([*head, f"ITEM: ATOMS id type x y z{columns}", *rows, ""]))
+        mdio.convert(path, out, force=True)
+        with mdio.open(out) as layout:
+            masses = layout.topology().numbers("masses")
+        assert (masses is not None) == has_masses
+        for source in (
+            {"trajectory": path},
+            {"trajectory": path, "top": path},
+            {"trajectory": out},
+        ):
+            if has_masses:
+                by_mass = mdio.analyze(kernel="rgyr", **source)
+                equal = mdio.analyze(kernel=RadiusOfGyration(weights=None), **source)
+                assert not np.allclose(by_mass.values, equal.values, rtol=0.01)
+            else:
+                with pytest.raises(PlanError, match="no masses"):
+                    mdio.analyze(kernel="rgyr", **source)

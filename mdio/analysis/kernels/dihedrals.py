@@ -18,6 +18,7 @@ from mdio.core.boxes import shortest_heights
 from mdio.core.errors import PlanError
 from mdio.core.frames import FrameBlock
 from mdio.core.kernels import dihedrals
+from mdio.layouts.cut_molecules import WithoutCell
 from mdio.layouts.foreign.universe import select_by_mdanalysis
 
 BACKBONE = ("phi", "psi")
@@ -100,6 +101,7 @@ class Dihedrals(Kernel):
         of_block = degrees_of_block if self.degrees else dihedrals_of_block
         function = partial(of_block, quads=quadruples, periodic=periodic)
         more: dict[str, Any] = {"fills": not self.degrees, "is_direct": not periodic}
+        more["doubts"] = WithoutCell() if periodic else None
         return Prepared(function, atoms, labels=labels, **more)
 
 

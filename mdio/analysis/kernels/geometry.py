@@ -213,6 +213,7 @@ class Pairs(Kernel):
         labels = [f"{names[a]}-{names[b]}" for a, b in zip(first, second, strict=True)]
         atoms, local = np.unique(np.concatenate([first, second]), return_inverse=True)
         from mdio.analysis.kernels.images import distances_of_pairs
+        from mdio.layouts.cut_molecules import WithoutCell
 
         periodic = self.periodic and system.check_images()
         if periodic and system.is_whole:
@@ -229,6 +230,7 @@ class Pairs(Kernel):
             )
         function = partial(distances_of_pairs, pairs=local.reshape(2, -1), periodic=periodic)
         more: dict[str, Any] = {"quantity": "distance_angstrom", "is_direct": not periodic}
+        more["doubts"] = WithoutCell() if periodic else None
         return Prepared(function, atoms, labels=labels, **more)
 
 

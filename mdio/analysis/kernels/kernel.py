@@ -28,7 +28,7 @@ from mdio.layouts.base import plain_atoms
 from mdio.layouts.registry import load_class
 
 if TYPE_CHECKING:
-    from mdio.layouts.cut_molecules import CutMolecules
+    from mdio.layouts.cut_molecules import CutMolecules, WithoutCell
 
 
 BlockFunction = Callable[[FrameBlock], NDArray[Any]]
@@ -69,8 +69,8 @@ class Prepared:
     is_direct: bool = False
     """Whether no periodic images are taken, though the kernel can, so that molecules have to be
     whole."""
-    cut: CutMolecules | None = None
-    """Finds frames with wrong results, since the box cuts molecules."""
+    doubts: CutMolecules | WithoutCell | None = None
+    """Finds frames whose values are in doubt: the box cuts molecules there, or there is none."""
     quiet: bool = False
     """Whether the notes of a `SeriesKernel` are left out, since they would be wrong."""
 

@@ -156,3 +156,23 @@ def test_chi1_of_the_ends_stays_beside_phi_and_psi():
 
     assert named(["phi", "psi", "chi1"], "chi1") == named(["chi1"], "chi1")
     assert len(named(["phi", "psi", "chi1"], "phi")) == len(named(["phi", "psi", "chi1"], "psi"))
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_frames_without_a_cell_among_others_are_told_of(tmp_path, workers):
+    universe = mda.Universe.empty(2, trajectory=True)
+    with mda.Writer(str(tmp_path / "a.trr"), 2) as writer:
+        for frame in range(4):
+            universe.atoms.positions = [[1, 0, 0], [19, 0, 0]]
+            universe.dimensions = None if frame == 2 else [20, 20, 20, 90, 90, 90]
+            writer.write(universe.atoms)
+    with mda.Writer(str(tmp_path / "none.trr"), 2) as writer:
+        universe.dimensions = None
+        writer.write(universe.atoms)
+    kernel = mdio.Pairs([0], [1])
+    result = mdio.analyze(tmp_path / "a.trr", kernel=kernel, workers=workers)
+    np.testing.assert_allclose(result.values.ravel(), [2, 2, 18, 2], rtol=1e-6)
+    (note,) = [note for note in result.notes if "no unit cell" in note]
+    assert note.startswith("1 of 4 frames (2) have no unit cell")
+    result = mdio.analyze(tmp_path / "none.trr", kernel=kernel, workers=workers)
+    assert not any("no unit cell" in note for note in result.notes)

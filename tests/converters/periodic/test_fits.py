@@ -359,6 +359,40 @@ def test_notes_where_the_box_cuts_the_fitted_atoms(tmp_path):
     reference, _ = notes(1, fit_select="resname ALA", fit_reference=7)
     assert "all frames" in reference
     assert notes(2, fit_select="name CA and not resid 2 4 5") == []
+    atoms = mda.Universe(str(tmp_path / "top.pdb"), str(tmp_path / "md.xtc")).atoms
+    for frame in (0, 7):
+        atoms.universe.trajectory[frame]
+        atoms.write(str(tmp_path / f"{frame}.gro"))
+    whole = {"fit_select": "resname ALA", "pbc": "nojump"}
+    (note,) = notes(3, fit_reference=str(tmp_path / "7.gro"), **whole)
+    assert "all frames" in note and note.endswith(
+        "make molecules whole in " + str(tmp_path / "7.gro")
+    )
+    assert notes(4, fit_reference=str(tmp_path / "0.gro"), **whole) == []
+
+
+def test_names_in_a_file_of_the_reference_are_compared(adk, universe, tmp_path):
+    given = {
+        "top": adk["psf"],
+        "kernel": "rmsd",
+        "select": "name CA",
+        "fit": "rot+trans",
+        "stop": 3,
+    }
+    few = universe.select_atoms("name CA")
+    few.write(str(tmp_path / "right.gro"))
+    right = mdio.analyze(adk["dcd"], fit_reference=str(tmp_path / "right.gro"), **given)
+    assert not any("other names" in note for note in right.notes)
+    renamed = mda.Merge(few)
+    renamed.atoms[3].name = "XX"
+    renamed.atoms.write(str(tmp_path / "renamed.gro"))
+    found = mdio.analyze(adk["dcd"], fit_reference=str(tmp_path / "renamed.gro"), **given)
+    (note,) = [note for note in found.notes if "other names" in note]
+    assert note.startswith("1 of the 214 atoms") and "XX there" in note
+    assert np.array_equal(found.values, right.values)
+    few[::-1].write(str(tmp_path / "turned.gro"))
+    with pytest.raises(PlanError, match=r"turned\.gro: .*another order"):
+        mdio.analyze(adk["dcd"], fit_reference=str(tmp_path / "turned.gro"), **given)
 
 
 def test_frames_that_cannot_be_read_are_left_to_the_conversion(adk, tmp_path):
