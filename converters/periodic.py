@@ -157,7 +157,7 @@ def plan_steps(
             cluster = _molecules(
                 all_atoms, labels, order[in_cluster[order]], index_in_read, by_mass=False
             )
-            notes.append(f"{len(cluster[1]) - 1:,} molecules brought together")
+            notes.append(f"{plural(len(cluster[1]) - 1, 'molecule')} brought together")
         if (pbc == "mol" or centre is not None) and to_wrap.any():
             molecules = _molecules(all_atoms, labels, order[to_wrap[order]], index_in_read)
             notes.append(f"{len(molecules[1]) - 1:,} put into the box by their centres")
@@ -418,6 +418,11 @@ class TransformedLayout(Layout):
 
         top = self.options["top"]
         topology_name = self.path if top is None or isinstance(top, Topology) else top
+        if (group := self.source.options.get("group")) is not None:
+            topology_name = (
+                f"{topology_name} of the group {group} alone (--select in its place reads all "
+                "atoms)"
+            )
         prepare = partial(
             plan_steps,
             self.source,

@@ -34,9 +34,14 @@ MAKE_WHOLE_WITH_ALL = (
     "missing, as where the atoms between were left out: make molecules whole in the trajectory of "
     "all atoms, with --select SEL or --group beside --pbc whole"
 )
+MAKE_WHOLE_WITHOUT_GROUP = (
+    "make molecules whole with --pbc whole (in Python: pbc='whole'), with --select SEL in place of "
+    "--group: the group stored alone lacks atoms and bonds between its own"
+)
 NOT_ALL = (
-    "without a topology only bonds of successive atoms are known, so that more frames may be cut: "
-    "-s/--top FILE (in Python: top=) finds them, beside a selection: for all atoms it is not read"
+    "without a topology, successive atoms close to each other are taken for bonded, so that more "
+    "frames may be cut, or fewer: to know, give -s/--top FILE and a selection (in Python: top=, "
+    "select=)"
 )
 
 
@@ -50,12 +55,10 @@ class CutMolecules:
     """Largest distance of such neighbours, angstrom."""
     is_rotated: bool = False
     """Whether frames were rotated by a fit, and their boxes were not."""
-    was_rotated: bool = False
-    """Whether they were before they were stored, so that ``pbc`` cannot make molecules whole."""
     knows_residues: bool = True
     """Whether `pairs` come from a topology."""
-    is_whole: bool = False
-    """Whether molecules were made whole, by what bonds there were."""
+    way_out: str = MAKE_WHOLE
+    """What makes molecules whole, for notes."""
 
     @classmethod
     def of(
@@ -66,21 +69,29 @@ class CutMolecules:
         is_rotated: bool = False,
         was_rotated: bool = False,
         is_whole: bool = False,
+        in_group: bool = False,
     ) -> CutMolecules | None:
         """Return a finder for frames of some atoms; None if none of them can be found.
 
-        `residues`: those of the atoms; None if they are not known. Then successive atoms are
-        compared, whether bonded or not, which says nothing where frames were rotated.
+        `residues`: those of the atoms; None if they are not known, and without names if a parser
+        made them up. Then successive atoms are compared, whether bonded or not, which says nothing
+        where frames were rotated.
+        `was_rotated`: they were before they were stored, so that ``pbc`` cannot make molecules
+        whole. `is_whole`: these were made whole, by what bonds there were. `in_group`: the atoms
+        are a stored group.
         """
         rotated = is_rotated or was_rotated
-        if residues is not None and not (is_whole and rotated):
+        way_out = MAKE_WHOLE_WITHOUT_GROUP if in_group else MAKE_WHOLE
+        if is_whole or was_rotated:
+            way_out = MAKE_WHOLE_WITH_ALL if is_whole else MAKE_WHOLE_BEFORE
+        if residues is not None and residues.names is not None and not (is_whole and rotated):
             pairs = residues.neighbours
             if not len(pairs):
                 return None
-            return cls(pairs, ALONG_CHAIN, rotated, was_rotated, is_whole=is_whole)
+            return cls(pairs, ALONG_CHAIN, rotated, way_out=way_out)
         if n_atoms < 2 or rotated or is_whole:
             return None
-        return cls(np.arange(n_atoms - 1), BONDED, knows_residues=False)
+        return cls(np.arange(n_atoms - 1), BONDED, knows_residues=False, way_out=way_out)
 
     def frames(self, block: FrameBlock) -> NDArray[np.int64]:
         """Return numbers of the frames, (n,), that have neighbours on two sides of the box."""
@@ -100,13 +111,6 @@ class CutMolecules:
             steps = block.positions[frame, self.pairs + 1] - block.positions[frame, self.pairs]
             is_far[frame] = (np.square(steps).sum(axis=1) > far[frame] ** 2).any()
         return is_far
-
-    @property
-    def way_out(self) -> str:
-        """What makes molecules whole, for notes."""
-        if self.is_whole:
-            return MAKE_WHOLE_WITH_ALL
-        return MAKE_WHOLE_BEFORE if self.was_rotated else MAKE_WHOLE
 
     def note(self, frames: Sequence[int], n_frames: int, *, per_frame: bool) -> str:
         """Return the note on some of the frames analysed, in which the box cuts molecules.

@@ -118,20 +118,34 @@ def note_on_dt(source: TrajectoryInfo, chosen: TrajectoryInfo, dt_ps: float) -> 
     if source.n_frames > 1 and source.time_first_ps == source.time_last_ps:
         same = number_text(source.time_first_ps)
         return f"{asked} leaves no frame out: the first and the last have the same time, {same} ps"
-    ratio = dt_ps / source.dt_ps if source.dt_ps > 0 else 1.0
-    spacing = f", {number_text(chosen.dt_ps)} ps apart" if chosen.n_frames > 1 else ""
-    if abs(ratio - round(ratio)) > 1e-3 or round(ratio) < 1:
-        return (
-            f"{asked} is not a multiple of the {number_text(source.dt_ps)} ps between frames, and "
-            f"frames are not interpolated: at multiples of {number_text(dt_ps)} ps after the first "
-            f"there are {chosen.n_frames:,}{spacing}"
-        )
     latest_ps = max(abs(source.time_first_ps), abs(source.time_last_ps))
-    slack_ps = max(1e-3 * dt_ps, 2 * TIME_ROUNDING_ULPS * float(np.spacing(np.float32(latest_ps))))
-    if chosen.n_frames < 2 or abs(chosen.dt_ps - dt_ps) <= slack_ps:
+    ulp_ps = float(np.spacing(np.float32(latest_ps)))
+    digits = max(1, math.floor(-math.log10(ulp_ps)))
+    slack_ps = max(1e-3 * dt_ps, 2 * TIME_ROUNDING_ULPS * ulp_ps)
+
+    def spacing(info: TrajectoryInfo) -> tuple[float, str]:
+        """Return how far frames are apart, ps, and that in words."""
+        mean_ps = (info.time_last_ps - info.time_first_ps) / max(info.n_frames - 1, 1)
+        is_even = abs(mean_ps - info.dt_ps) <= 2 * TIME_ROUNDING_ULPS * ulp_ps + 1e-3 * info.dt_ps
+        apart_ps = mean_ps if is_even else info.dt_ps
+        which = "" if is_even else "the first two "
+        text = f", {which}{number_text(round(apart_ps, digits))} ps apart"
+        return apart_ps, text if info.n_frames > 1 else ""
+
+    source_ps, _ = spacing(source)
+    chosen_ps, apart = spacing(chosen)
+    ratio = dt_ps / source_ps if source_ps > 0 else 1.0
+    sure = max(1e-3, ratio * ulp_ps / max(source_ps, ulp_ps) / max(source.n_frames - 1, 1))
+    if abs(ratio - round(ratio)) > sure or round(ratio) < 1:
+        return (
+            f"{asked} is not a multiple of the {number_text(round(source_ps, digits))} ps between "
+            f"frames, and frames are not interpolated: at multiples of {number_text(dt_ps)} ps "
+            f"after the first there are {chosen.n_frames:,}{apart}"
+        )
+    if chosen.n_frames < 2 or abs(chosen_ps - dt_ps) <= slack_ps:
         return None
     return (
-        f"{asked} chose {chosen.n_frames:,} frames{spacing}: --step, or a gap in the source, "
+        f"{asked} chose {chosen.n_frames:,} frames{apart}: --step, or a gap in the source, "
         "leaves out others that it would choose"
     )
 

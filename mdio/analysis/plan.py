@@ -148,7 +148,7 @@ def _load_universe(system: System) -> Universe:
     if len(universe.atoms) != system.layout.info.n_atoms:
         raise PlanError(
             f"{system.layout.path}: pbc, center and fit need the topology of the stored group; "
-            "leave the group out, or name the topology of its atoms"
+            "select its atoms with --select in place of --group, or name the topology of its atoms"
         )
     return universe
 

@@ -109,6 +109,8 @@ def _xvg(result: AnalysisResult, file: BinaryIO) -> None:
     begin = len(names) - result.columns.shape[1]
     over = {"frame": "Time (ps)", "lag": "Lag (ps)"}.get(result.over, "Row")
     lines = [f'@    xaxis  label "{over}"', "@TYPE xy"]
+    if quantity := result.quantity or (names[begin] if len(names) == begin + 1 else ""):
+        lines.insert(1, f'@    yaxis  label "{quantity}"')
     runs = result.runs
     labels = [""] if result.label is None else [f"{result.label[run.start]} " for run in runs]
     legends = [label + name for label in labels for name in names[begin:]]

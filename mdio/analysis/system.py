@@ -336,6 +336,7 @@ class System:
             is_rotated=is_rotated,
             was_rotated=self.was_rotated,
             is_whole=self.is_whole,
+            in_group=self._group is not None,
         )
 
     def treatments(self, option: str) -> tuple[Any, Any]:

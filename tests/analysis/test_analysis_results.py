@@ -107,6 +107,7 @@ def test_rows_of_trajectories_begin_anew(replicas, tmp_path):
     result.save(tmp_path / "rows.xvg")
     lines = (tmp_path / "rows.xvg").read_text().splitlines()
     assert [line.split()[0] for line in lines if line[0].isdigit()] == ["0", "1"] * 4
+    assert lines[1].split() == ["@", "yaxis", "label", '"rmsf_angstrom"']
 
 
 def test_the_last_block_of_a_trajectory_that_a_worker_has_alone_is_sent(replicas):

@@ -285,3 +285,29 @@ def test_what_is_centred_is_looked_at(sometimes_cut, tmp_path):
         found = [note for note in plan.notes if "that are centred" in note]
         assert len(found) == (pbc != "whole")
         assert all(f"in {len(frames)} of the {N_FRAMES} frames" in note for note in found)
+
+
+def test_a_stored_group_says_how_its_molecules_are_made_whole(sometimes_cut, tmp_path):
+    path, _ = sometimes_cut
+    out = tmp_path / "a.zarr"
+    mdio.convert(path, out, top=PSF, groups={"ca": CA})
+    notes = mdio.analyze(out, kernel="rgyr", group="ca").notes
+    assert named(notes) > 0
+    assert any("with --select SEL in place of --group" in note for note in notes)
+    for given in ({}, {"top": PSF}):
+        with pytest.raises(PlanError, match="--select"):
+            mdio.analyze(out, kernel="rgyr", group="ca", pbc="whole", **given)
+    assert named(mdio.analyze(out, kernel="rgyr", select=CA, pbc="whole").notes) == 0
+
+
+def test_atoms_without_names_of_residues_are_no_molecule(tmp_path):
+    """A parser that finds no residues puts all atoms into one."""
+    places = np.array([[1, 1, 1], [9, 9, 9], [1, 5, 5], [1.5, 5, 5], [9.9, 5, 5]])
+    for number, order in enumerate(([4, 0, 1, 2, 3], [0, 1, 2, 3, 4])):
+        rows = [f"{k + 1} 1 1 {x} {y} {z}" for k, (x, y, z) in enumerate(places[order])]
+        box = ["ITEM: BOX BOUNDS pp pp pp", "0 10", "0 10", "0 10"]
+        head = ["ITEM: TIMESTEP", "0", "ITEM: NUMBER OF ATOMS", "5", *box]
+        path = tmp_path / f"{number}.lammpstrj"
+        path.write_text("\n".join([*head, "ITEM: ATOMS id type mol x y z", *rows, ""]))
+        notes = mdio.analyze(path, kernel=RadiusOfGyration(weights=None)).notes
+        assert named(notes) == number  # only what is near enough to be bonded

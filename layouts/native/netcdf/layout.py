@@ -394,6 +394,11 @@ class NCDFLayout(NativeLayout):
         self._fills = {name: self._fill_of(name) for name in self._names}
         n_whole, lost = self._count_whole(n_frames)
         self._leave_out_unwritten(n_whole)
+        self._times_are_equal = self.options.get("dt") is not None and self._has_equal_times(
+            n_whole
+        )
+        if self._times_are_equal:
+            self._names.discard("time")
         self._refuse_needless_options()
         info = self._describe(n_whole, n_atoms)
         return info.replace(flaws=info.flaws._replace(lost=lost))
@@ -449,6 +454,14 @@ class NCDFLayout(NativeLayout):
         rows = values.reshape(len(values), -1)
         ends = rows[:, [0, -1]] if rows.shape[1] else np.zeros((len(rows), 2))
         return np.asarray((ends == self._fills[name]).any(axis=1))
+
+    def _has_equal_times(self, n_frames: int) -> bool:
+        """Return whether times say nothing: those of the first two frames and of the last."""
+        if "time" not in self._names or n_frames < 2:
+            return False
+        frames = (0, 1, n_frames - 1)
+        times = [self._data.read(n, n + 1, {"time": (0, 0)})["time"][0] for n in frames]
+        return times.count(times[0]) == len(times)
 
     def _refuse_needless_options(self) -> None:
         """Raise OptionError if an option gives what the file itself holds."""
@@ -527,7 +540,7 @@ class NCDFLayout(NativeLayout):
     def _made_up(self) -> tuple[str, ...]:
         without = self._without_units
         text = made_up(
-            "the file",
+            "the file, whose times are all equal," if self._times_are_equal else "the file",
             self.options,
             times=None if "time" in self._names else "frames",
             lengths="coordinates" in without,

@@ -109,6 +109,12 @@ def _unevenness(time: NDArray[np.float64]) -> str:
     usual = float(np.median(steps))
     frame = int(np.abs(steps - usual).argmax())  # where the step is least like the others
     before, after = time[frame : frame + 2]
+    if not steps.any():
+        return (
+            f"all {len(time):,} frames lie at {number_text(before)} ps, so that lags are not "
+            "known; of a NetCDF file, --timestep (in Python: mdio.open(PATH, dt=)) sets the ps "
+            "from frame to frame"
+        )
     if steps[frame] <= 0:
         return (
             f"frame {frame + 1} of {len(time)} lies at {number_text(after)} ps, behind one at "

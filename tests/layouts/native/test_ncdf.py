@@ -7,6 +7,7 @@ import warnings
 from functools import cache
 from pathlib import Path
 
+import MDAnalysis as mda
 import netCDF4
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ import scipy.io
 from MDAnalysisTests import datafiles
 from suites.native_files import ALL, DIMENSIONS, values_of, write_ncdf
 
+import mdio
+from mdio.core.errors import PlanError
 from mdio.layouts.native.netcdf.layout import NCDFLayout
 from mdio.testing.reading import LayoutReadingTests, Oracle, ReadingCase, oracle_from_mdanalysis
 
@@ -133,6 +136,27 @@ def test_a_scaled_time(tmp_path):
     with NCDFLayout(path) as layout:
         np.testing.assert_array_equal(layout.read(0, 5).time, theirs.time)
         assert layout.info.dt_ps == pytest.approx(theirs.time[1] - theirs.time[0], rel=1e-6)
+
+
+def test_times_that_are_all_equal_may_be_replaced(tmp_path):
+    """As in files that programs write which do not fill them in."""
+    universe = mda.Universe.empty(2, trajectory=True)
+    with mda.Writer(str(tmp_path / "a.ncdf"), 2) as writer:
+        for frame in range(5):
+            universe.atoms.positions = np.full((2, 3), frame)
+            universe.trajectory.ts.time = 7.0
+            writer.write(universe)
+    assert mdio.open(tmp_path / "a.ncdf").read(0, 5).time.tolist() == [7.0] * 5
+    with pytest.raises(PlanError, match=r"all 5 frames lie at 7 ps.*--timestep"):
+        mdio.analyze(tmp_path / "a.ncdf", kernel="msd")
+    layout = mdio.open(tmp_path / "a.ncdf", dt=2)
+    assert layout.read(0, 5).time.tolist() == [0, 2, 4, 6, 8]
+    assert "whose times are all equal" in layout.notes[0]
+    result = mdio.analyze(layout, kernel="msd")
+    np.testing.assert_allclose(result.values.ravel(), [0, 3, 12, 27, 48])
+    mdio.convert(tmp_path / "a.ncdf", tmp_path / "a.zarr", source_options={"dt": 2})
+    assert mdio.open(tmp_path / "a.zarr").info.time_last_ps == 8
+    assert mdio.verify(tmp_path / "a.zarr", tmp_path / "a.ncdf").ok
 
 
 def test_a_cell_without_lengths_is_none(tmp_path):
