@@ -66,6 +66,8 @@ def missing_values(result: AnalysisResult) -> tuple[str, ...]:
         frames = result.frame[missing.reshape(len(missing), -1).any(axis=1)]
         names = runs_text(runs_from_indices(frames), MAX_RUNS)
         note += f", in {plural(len(frames), 'frame')}: {names}"
+    else:
+        note += "; a frame may make all of them so: mdio analyze rgyr of these atoms names it"
     return (f"{note}; positions or velocities that a frame lacks are NaN",)
 
 

@@ -58,6 +58,7 @@ def test_displacements_over_frames_that_lack_positions_are_not_zero(some):
     result = mdio.analyze(some, kernel="msd")
     assert np.isnan(result.values).all()
     assert any("4 of 4 values are not numbers" in note for note in result.notes)
+    assert any("mdio analyze rgyr of these atoms names it" in note for note in result.notes)
 
 
 def test_displacements_are_those_of_mdanalysis(tmp_path):
