@@ -570,7 +570,7 @@ def has_chunks(file: OpenFile, record: PieceRecord, plan: LayoutPlan, places: Pl
 
 
 def add_offsets(file: h5py.File, record: PieceRecord, plan: LayoutPlan, run: int) -> PieceRecord:
-    """Return the record of compressed chunks with their places in the open file of a run."""
+    """Return the record of compressed chunks with their places, and bytes, in the file of a run."""
     places = []
     for chunk_key in record.crcs:
         key, (i, j) = split_key(chunk_key)
@@ -579,7 +579,7 @@ def add_offsets(file: h5py.File, record: PieceRecord, plan: LayoutPlan, run: int
         info = file[value_path(*key)].id.get_chunk_info_by_coord(first)
         places.append((info.byte_offset, info.size))
     extra = {"places": np.array(places, "<i8"), "run": np.array([run], "<i8")}
-    return replace(record, extra=extra)
+    return replace(record, nbytes=sum(nbytes for _, nbytes in places), extra=extra)
 
 
 class EarlierRunChunks:
