@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -582,6 +583,20 @@ def add_offsets(file: h5py.File, record: PieceRecord, plan: LayoutPlan, run: int
     return replace(record, nbytes=sum(nbytes for _, nbytes in places), extra=extra)
 
 
+def _check_chunk(
+    data: NDArray[np.uint8], crc: int, array: ArrayPlan, plan: LayoutPlan, what: str
+) -> None:
+    """Decode a chunk, and raise CorruptLayoutError if it is not that of the checksum."""
+    decoded = np.empty((array.chunk_frames, array.chunk_atoms, 3), "<f4")
+    coder = chunk_coder(plan, array.field)
+    try:
+        (inflate if isinstance(coder, int) else unpack)(data, decoded)
+    except ValueError as error:
+        raise CorruptLayoutError(f"{what}: {error}") from error
+    if crc32c(decoded) != crc:
+        raise CorruptLayoutError(f"{what} has changed since it was written")
+
+
 class EarlierRunChunks:
     """Compressed chunks that earlier runs stored, and the new file into which they are copied.
 
@@ -593,6 +608,8 @@ class EarlierRunChunks:
     def __init__(self, path: Path, records: Sequence[PieceRecord]) -> None:
         self._path = path
         self.run = 1 + max(int(record.extra["run"][0]) for record in records)
+        self._intact: set[int] = set()
+        """First frames of the pieces that were compared with their checksums."""
         self.new = self._name(self.run)
         self.new.unlink(missing_ok=True)  # of a run that was killed while it copied
 
@@ -604,31 +621,25 @@ class EarlierRunChunks:
         return self._name(run) if os.path.lexists(self._name(run)) else self._path
 
     def read(self, record: PieceRecord, plan: LayoutPlan) -> Iterator[EncodedChunk]:
-        """Yield the chunks of a piece, after checking each; raises CorruptLayoutError."""
+        """Yield the chunks of a piece, each checked once; raises CorruptLayoutError."""
         path = self._file(int(record.extra["run"][0]))
         with OpenFile(path, CorruptLayoutError) as file:
             chunks = zip(record.crcs.items(), record.extra["places"].tolist(), strict=True)
             for (key, crcs), (offset, nbytes) in chunks:
                 data = file.array(offset, nbytes)
-                array = plan.array(*key.split("/")[:2])
-                decoded = np.empty((array.chunk_frames, array.chunk_atoms, 3), "<f4")
-                coder = chunk_coder(plan, array.field)
-                try:
-                    (inflate if isinstance(coder, int) else unpack)(data, decoded)
-                except ValueError as error:
-                    raise CorruptLayoutError(f"{path}: chunk {key}: {error}") from error
-                if crc32c(decoded) != crcs[0]:
-                    raise CorruptLayoutError(
-                        f"{path}: chunk {key} has changed since it was written"
-                    )
+                if record.start not in self._intact:  # decoding takes most of the time
+                    array = plan.array(*key.split("/")[:2])
+                    _check_chunk(data, crcs[0], array, plan, f"{path}: chunk {key}")
                 yield EncodedChunk(key, data, crcs)
 
     def are_intact(self, record: PieceRecord, plan: LayoutPlan) -> bool:
         """Return whether the chunks of a piece are intact, by their checksums."""
         try:
-            return all(True for _ in self.read(record, plan))
+            deque(self.read(record, plan), maxlen=0)
         except CorruptLayoutError:
             return False
+        self._intact.add(record.start)
+        return True
 
     def replace(self) -> None:
         """Put the new file, which has all chunks, in the place of the former one."""
