@@ -186,8 +186,8 @@ class LayoutWriter(ABC):
     A writer is made once, by the owner, and pickled to the workers after `create`. The owner calls
     `create`. Then, for each write task of the plan in any order, a worker encodes a piece, its
     chunks are stored, and the owner calls `commit` with its record. Last comes `finish`. Where an
-    earlier run stored some of the pieces, the owner calls `find` in place of `create`, commits the
-    records that it returns, and has the other pieces written.
+    earlier run stored some of the pieces, the owner calls `find` in place of `create`, journals
+    the records that it returns, calls `take_moved`, commits them, and has the other pieces written.
 
     Parameters
     ----------
@@ -251,6 +251,9 @@ class LayoutWriter(ABC):
             A piece that had to be moved has changed since it was stored.
         """
         raise NotImplementedError
+
+    def take_moved(self) -> None:
+        """Remove what `find` has moved pieces from; the journal has their new records (owner)."""
 
     @abstractmethod
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:

@@ -24,7 +24,9 @@ from mdio.converters.strategies.job import Job, file_has
 from mdio.core.errors import CorruptLayoutError, OutputError
 from mdio.core.files.fingerprint import fingerprint
 from mdio.core.files.journal import Journal, Record
+from mdio.core.files.publish import output_errors
 from mdio.core.files.turns import TEMPORARY
+from mdio.core.files.writing import flush
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.core.topology import Topology
@@ -222,6 +224,9 @@ def resume_from(journal: Journal, writer: LayoutWriter) -> list[PieceRecord]:
         if piece_record is not piece_records[piece_record.start]:  # it was moved
             for moved, files in writer.settled(piece_record):
                 journal.add(journal_record(moved), files)
+    with output_errors(writer.path):
+        flush(journal.path)
+        writer.take_moved()
     return list(existing)
 
 

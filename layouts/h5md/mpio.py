@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import FOREIGN_ERRORS, MissingExtraError, OutputError, PlanError
 from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.frames import FrameBlock
+from mdio.core.signals import FORWARD_S
 from mdio.layouts.h5md.file import (
     LIBVER,
     chunk_checksums,
@@ -42,8 +43,6 @@ from mdio.layouts.writer import EncodedChunk, OutputMeta, PieceRecord
 
 CLOSES_TWICE_VERSION = (2, 0, 0)
 """From this HDF5 on a file whose close has failed can be closed again; earlier ones may crash."""
-FORWARDING_S = 0.5
-"""Wait before ending the program, for launchers to forward its last messages."""
 
 _never_closed: list[h5py.h5f.FileID] = []
 
@@ -82,7 +81,7 @@ def _end_mpi() -> None:
         return
     sys.stdout.flush()
     sys.stderr.flush()
-    time.sleep(FORWARDING_S)
+    time.sleep(FORWARD_S)
     mpi.COMM_WORLD.Abort(1)
 
 

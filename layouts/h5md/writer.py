@@ -3,8 +3,9 @@
 A run that resumes keeps the chunks of the file that an earlier run left, and writes everything else
 anew, since the earlier run may have been killed while HDF5 was writing. For uncompressed chunks a
 plan determines where in the file they are. Compressed chunks are where HDF5 put them: the journal
-has their offsets, and they are copied into a new file. The next run renames the file of run N to
-``NAME.N``, so that the journal's offsets stay valid even if that run is killed too.
+has their offsets, and they are copied into a new file. Run N makes that file as ``NAME.N``, and
+renames it over the former one once the journal has the new offsets. So the journal's offsets are
+always those of a file that exists, wherever the run is killed, and one copy stays.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -27,7 +29,7 @@ from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, OutputError, Pl
 from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.turns import TEMPORARY, temporary_for
-from mdio.core.files.writing import WrittenFile, copy_bytes
+from mdio.core.files.writing import WrittenFile, copy_bytes, flush
 from mdio.core.frames import ELEMENTS, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.chunked.array import inflate
@@ -162,12 +164,15 @@ class H5MDWriter(LayoutWriter):
 
         Raises OutputError: it exists and is not empty, or cannot be written.
         """
+        self._create(self.path)
+
+    def _create(self, path: Path) -> None:
         with as_output_error(self.path):
             if self._plain:
                 self._written = []
-            self.places = create_file(self.path, self.plan, atom_ids(self.meta), self._written)
+            self.places = create_file(path, self.plan, atom_ids(self.meta), self._written)
             if not self._plain:
-                self._handle_file = OutputFile(self.path, "r+", libver=LIBVER)
+                self._handle_file = OutputFile(path, "r+", libver=LIBVER)
 
     def find(
         self, records: Sequence[PieceRecord], select_intact: SelectIntact
@@ -178,13 +183,28 @@ class H5MDWriter(LayoutWriter):
                 self.places = write_all_but_chunks(self.path, self.plan, atom_ids(self.meta))
             return select_intact(records, self._is_intact)
         earlier = self._handle_earlier = EarlierRunChunks(self.path, records)
-        self.create()
         copied: list[PieceRecord] = []
-        for record in select_intact(records, partial(earlier.are_intact, plan=self.plan)):
-            for item in earlier.read(record, self.plan):
-                self.store(item)
-            copied += (settled_record for settled_record, _ in self.settled(record))
+        try:
+            self._create(earlier.new)
+            for record in select_intact(records, partial(earlier.are_intact, plan=self.plan)):
+                for item in earlier.read(record, self.plan):
+                    self.store(item)
+                copied += (settled_record for settled_record, _ in self.settled(record))
+            with as_output_error(self.path):
+                assert self._handle_file is not None
+                self._handle_file.flush()
+                flush(earlier.new)
+                flush(earlier.new.parent)
+        except BaseException:
+            earlier.new.unlink(missing_ok=True)
+            raise
         return copied
+
+    def take_moved(self) -> None:
+        """Put the new file in the place of the former one; see the base class."""
+        if self._handle_earlier is not None:
+            with as_output_error(self.path):
+                self._handle_earlier.replace()
 
     def _is_intact(self, record: PieceRecord) -> bool:
         with self._open_for_reading() as file:
@@ -288,8 +308,6 @@ class H5MDWriter(LayoutWriter):
                 self._opened.write(file.nbytes, seal)
             os.fsync(self._opened.fileno())
             check_written(self.path, self.manifest_crc32c, self._chunk_places, self._written)
-        if self._handle_earlier is not None:
-            self._handle_earlier.remove()
         self.abort()
 
     def _write_rest(self, file: h5py.File) -> None:
@@ -553,7 +571,7 @@ def has_chunks(file: OpenFile, record: PieceRecord, plan: LayoutPlan, places: Pl
 
 
 def add_offsets(file: h5py.File, record: PieceRecord, plan: LayoutPlan, run: int) -> PieceRecord:
-    """Return the record of compressed chunks with their places in the open file of a run."""
+    """Return the record of compressed chunks with their places, and bytes, in the file of a run."""
     places = []
     for chunk_key in record.crcs:
         key, (i, j) = split_key(chunk_key)
@@ -562,57 +580,69 @@ def add_offsets(file: h5py.File, record: PieceRecord, plan: LayoutPlan, run: int
         info = file[value_path(*key)].id.get_chunk_info_by_coord(first)
         places.append((info.byte_offset, info.size))
     extra = {"places": np.array(places, "<i8"), "run": np.array([run], "<i8")}
-    return replace(record, extra=extra)
+    return replace(record, nbytes=sum(nbytes for _, nbytes in places), extra=extra)
+
+
+def _check_chunk(
+    data: NDArray[np.uint8], crc: int, array: ArrayPlan, plan: LayoutPlan, what: str
+) -> None:
+    """Decode a chunk, and raise CorruptLayoutError if it is not that of the checksum."""
+    decoded = np.empty((array.chunk_frames, array.chunk_atoms, 3), "<f4")
+    coder = chunk_coder(plan, array.field)
+    try:
+        (inflate if isinstance(coder, int) else unpack)(data, decoded)
+    except ValueError as error:
+        raise CorruptLayoutError(f"{what}: {error}") from error
+    if crc32c(decoded) != crc:
+        raise CorruptLayoutError(f"{what} has changed since it was written")
 
 
 class EarlierRunChunks:
-    """Compressed chunks in the files of earlier runs.
+    """Compressed chunks that earlier runs stored, and the new file into which they are copied.
 
-    `path`: temporary path of the file, which is renamed after the run that wrote it. `records`: of
-    the pieces that earlier runs stored, with the offsets of chunks. Attributes: `run` (int): number
-    of this run.
+    `path`: temporary path of the output. `records`: of the pieces that earlier runs stored, with
+    the offsets of chunks. Attributes: `run` (int): number of this run. `new`: path of its file
+    until `replace`.
     """
 
     def __init__(self, path: Path, records: Sequence[PieceRecord]) -> None:
         self._path = path
-        last_run = max(int(record.extra["run"][0]) for record in records)
-        self.run = last_run + 1
-        if os.path.lexists(self._file(last_run)):
-            path.unlink(missing_ok=True)  # of a later run, none of whose pieces are in the journal
-        else:
-            path.rename(self._file(last_run))
+        self.run = 1 + max(int(record.extra["run"][0]) for record in records)
+        self._intact: set[int] = set()
+        """First frames of the pieces that were compared with their checksums."""
+        self.new = self._name(self.run)
+        self.new.unlink(missing_ok=True)  # of a run that was killed while it copied
 
-    def _file(self, run: int) -> Path:
+    def _name(self, run: int) -> Path:
         return _temporary_beside(self._path, str(run))
 
+    def _file(self, run: int) -> Path:
+        """Return the path of the file of a run, which may have been renamed."""
+        return self._name(run) if os.path.lexists(self._name(run)) else self._path
+
     def read(self, record: PieceRecord, plan: LayoutPlan) -> Iterator[EncodedChunk]:
-        """Yield the chunks of a piece, after checking each; raises CorruptLayoutError."""
+        """Yield the chunks of a piece, each checked once; raises CorruptLayoutError."""
         path = self._file(int(record.extra["run"][0]))
         with OpenFile(path, CorruptLayoutError) as file:
             chunks = zip(record.crcs.items(), record.extra["places"].tolist(), strict=True)
             for (key, crcs), (offset, nbytes) in chunks:
                 data = file.array(offset, nbytes)
-                array = plan.array(*key.split("/")[:2])
-                decoded = np.empty((array.chunk_frames, array.chunk_atoms, 3), "<f4")
-                coder = chunk_coder(plan, array.field)
-                try:
-                    (inflate if isinstance(coder, int) else unpack)(data, decoded)
-                except ValueError as error:
-                    raise CorruptLayoutError(f"{path}: chunk {key}: {error}") from error
-                if crc32c(decoded) != crcs[0]:
-                    raise CorruptLayoutError(
-                        f"{path}: chunk {key} has changed since it was written"
-                    )
+                if record.start not in self._intact:  # decoding takes most of the time
+                    array = plan.array(*key.split("/")[:2])
+                    _check_chunk(data, crcs[0], array, plan, f"{path}: chunk {key}")
                 yield EncodedChunk(key, data, crcs)
 
     def are_intact(self, record: PieceRecord, plan: LayoutPlan) -> bool:
         """Return whether the chunks of a piece are intact, by their checksums."""
         try:
-            return all(True for _ in self.read(record, plan))
+            deque(self.read(record, plan), maxlen=0)
         except CorruptLayoutError:
             return False
+        self._intact.add(record.start)
+        return True
 
-    def remove(self) -> None:
-        """Remove the files, whose chunks are all in the new one."""
-        for run in range(1, self.run):
-            self._file(run).unlink(missing_ok=True)
+    def replace(self) -> None:
+        """Put the new file, which has all chunks, in the place of the former one."""
+        self.new.replace(self._path)
+        for run in range(1, self.run):  # of a run that was killed before it came to this
+            self._name(run).unlink(missing_ok=True)

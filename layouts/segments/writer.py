@@ -125,7 +125,8 @@ class SegmentsWriter(LayoutWriter):
         self._tables: dict[int, bytes] = {}
         """Checksums of the complete segments."""
         self._time_last_ps = 0.0
-        self._has_noted = False
+        self._lost: dict[int, list[str]] = {}
+        """Notes on what the format cannot hold, of the segments that have some."""
         self._has_box = False
         self._joined: dict[int, int] = {}
         """Offsets, in their segments, of pieces that earlier runs have joined, by first frame."""
@@ -237,10 +238,8 @@ class SegmentsWriter(LayoutWriter):
         parts = [part for record in records for part in summed(record, size)]
         sums, sizes = zip((crc32c(header), len(header)), *parts, strict=True)
         crc = crc32c_joined(np.array(sums, np.uint32), np.cumsum((0, *sizes)))
-        if not self._has_noted:  # once, with the figures of one segment
-            notes = list(self._encoder.notes(time, step))
-            self._has_noted = bool(notes)
-            self.notes += notes
+        if notes := list(self._encoder.notes(time, step)):
+            self._lost[number] = notes
         self._has_box = self._has_box or any(bool(record.box.any()) for record in records)
         segment, info, offsets = describe_segment(
             self.path, number, self._encoder, self.container, self._first_frames[number], crc
@@ -279,6 +278,8 @@ class SegmentsWriter(LayoutWriter):
                 f"{self.path}: {len(missing)} segments are incomplete, the first being "
                 f"{segment_name(missing[0], self.container)}; convert again"
             )
+        if self._lost:  # once, with the figures of the first segment
+            self.notes += self._lost[min(self._lost)]
         with output_errors(self.path):
             write_manifest(
                 self.path,

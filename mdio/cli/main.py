@@ -39,7 +39,7 @@ from mdio.cli.workers import (
     one_parser_message,
 )
 from mdio.core.errors import MdioError, MissingExtensionError, PlanError
-from mdio.core.words import did_you_mean, without_passwords
+from mdio.core.words import did_you_mean, list_text, without_passwords
 
 EXAMPLES = (
     ("what is in a file", "mdio info md.xtc"),
@@ -85,6 +85,8 @@ def hint_for(option: str, parser: argparse.ArgumentParser) -> str:
     if suggestion == "--out" != option and suggestion not in options:
         has_out = any(action.dest == "out" for action in parser._get_positional_actions())
         return " (give the output last, without an option)" if has_out else ""
+    if option in options:
+        return f" (it goes behind the command: {parser.prog} {option} ...)"
     if suggestion in options:
         return f" (did you mean {suggestion!r}?)"
     if option in OTHER_NAMES or len(option) == 2:
@@ -93,9 +95,9 @@ def hint_for(option: str, parser: argparse.ArgumentParser) -> str:
 
 
 def _hint_at_commands(option: str) -> str:
-    """Return a hint at the commands that have an option, of those that read frames."""
-    commands = [name for name in ("analyze", "convert") if _has_option(name, option)]
-    return f" (it is an option of mdio {' and mdio '.join(commands)})" if commands else ""
+    """Return a hint at the commands that have an option."""
+    commands = [name for name in COMMANDS if _has_option(name, option)]
+    return f" (it is an option of mdio {list_text(commands)})" if commands else ""
 
 
 def _has_option(command: str, option: str) -> bool:
@@ -450,7 +452,8 @@ def _run(words: list[str]) -> int:
                 if isinstance(action, argparse._SubParsersAction):
                     command_parser = action.choices[getattr(args, action.dest)]
             if not _take_files(command_parser, args, unknown):
-                hint = hint_for(unknown[0], command_parser)
+                first = next((word for word in unknown if word[:1] == "-"), unknown[0])
+                hint = hint_for(first, command_parser)
                 command_parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         args.words = words
         if args.command in RANK_0_COMMANDS and launched_ranks() > 1 and launched_rank(words):

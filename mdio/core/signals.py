@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -15,7 +16,9 @@ TERMINATING = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end a process that does not handle them."""
 ENDING = (signal.SIGINT, *TERMINATING)
 """Signals that handlers of the parent may turn into exceptions."""
-
+FORWARD_S = 0.5
+"""Time for a launcher to read a rank's last message: it drops unread output when the program
+ends."""
 
 _received: list[int] = []
 """Signals that `terminations_raised` has turned into exceptions, while these are on their way."""
@@ -104,11 +107,21 @@ def ending_signals_noted() -> Iterator[threading.Event]:
 def ending_signals_left_to_rank_0(grace_s: float) -> Iterator[None]:
     """Let rank 0 end the program on a signal that all ranks get, since it reports what is kept.
 
-    This rank ends by itself if it still runs after `grace_s`.
+    This rank says so and ends by itself if it still runs after `grace_s`.
     """
 
+    def end(number: int) -> None:
+        from mdio.core.stalls import describe_process  # for this end only
+
+        name = signal.Signals(number).name
+        since = f"since rank 0 did not end within {grace_s:g} s"
+        sys.stderr.write(f"{describe_process()}: ended by {name}, {since}\n")
+        sys.stderr.flush()
+        time.sleep(FORWARD_S)
+        os._exit(128 + number)
+
     def wait_for_rank_0(number: int, _frame: FrameType | None) -> None:
-        deadline = threading.Timer(grace_s, os._exit, (128 + number,))
+        deadline = threading.Timer(grace_s, end, (number,))
         deadline.daemon = True
         deadline.start()
 

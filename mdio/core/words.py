@@ -103,13 +103,23 @@ MAX_RUNS = 5
 
 def runs_text(runs: Sequence[Sequence[int]], max_runs: int | None = None) -> str:
     """Return runs of numbers (start, stop, step), at most `max_runs`: ``3, 5 to 9, 20, 24``."""
+    joined: list[range] = []
+    for numbers in (range(*run) for run in runs[:max_runs]):
+        # The second of two may begin the next run.
+        for part in [numbers] if len(numbers) > 2 else [range(n, n + 1) for n in numbers]:
+            last = joined[-1] if joined else range(0)
+            step = part.step if len(part) > 1 else last.step
+            if last and last[-1] + step == part[0] and (len(last) == 1 or last.step == step):
+                joined[-1] = range(last[0], part[-1] + 1, step)
+            else:
+                joined.append(part)
     texts: list[str] = []
-    for start, stop, step in runs[:max_runs]:
-        numbers = range(start, stop, step)
+    for numbers in joined:
         if len(numbers) < 3:
             texts += map(str, numbers)
         else:
-            texts.append(f"{start} to {numbers[-1]}" + (f" by {step}" if step > 1 else ""))
+            by = f" by {numbers.step}" if numbers.step > 1 else ""
+            texts.append(f"{numbers[0]} to {numbers[-1]}{by}")
     return ", ".join(texts + ["..."] * (max_runs is not None and len(runs) > max_runs))
 
 
@@ -183,15 +193,20 @@ def notes_by_label(
             alike = note.removeprefix(f"{path}: ").replace(path, "it")
             named.setdefault(alike, []).append((label, note))
     return tuple(
-        f"{_of_labels([label for label, _ in own], len(notes))}: "
+        f"{_of_labels([label for label, _ in own], list(notes))}: "
         f"{own[0][1] if len(own) == 1 else alike}"
         for alike, own in named.items()
     )
 
 
-def _of_labels(labels: Sequence[str], n_labels: int) -> str:
+def _of_labels(labels: Sequence[str], among: Sequence[str]) -> str:
     if len(labels) == 1:
         return labels[0]
-    if len(labels) == n_labels:
-        return f"all {n_labels:,} replicas"
-    return f"{len(labels):,} of {n_labels:,} replicas ({labels[0]} to {labels[-1]})"
+    if len(labels) == len(among):
+        return f"all {len(among):,} replicas"
+    first = among.index(labels[0])
+    if labels == among[first : first + len(labels)]:
+        names = f"{labels[0]} to {labels[-1]}"
+    else:
+        names = ", ".join([*labels[:MAX_RUNS], *["..."] * (len(labels) > MAX_RUNS)])
+    return f"{len(labels):,} of {len(among):,} replicas ({names})"

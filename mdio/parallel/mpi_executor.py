@@ -22,10 +22,10 @@ from typing import Any, Self, TypeVar, cast
 import numpy as np
 
 from mdio.core.errors import BlockError, PlanError
-from mdio.core.signals import raise_received_signal
+from mdio.core.signals import FORWARD_S, raise_received_signal
 from mdio.parallel.executors import Executor, item_error, with_prefetch
 from mdio.parallel.pool import picklable
-from mdio.parallel.ranks import FORWARD_S, SMALL_NBYTES, RankRun, WorkQueue, abort
+from mdio.parallel.ranks import SMALL_NBYTES, RankRun, WorkQueue, abort
 from mdio.parallel.sleeping import Nap, bcast
 
 Item = TypeVar("Item")

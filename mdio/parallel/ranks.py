@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import BlockError, MdioError, error_text
+from mdio.core.signals import FORWARD_S
 from mdio.parallel.gather import RowType
 from mdio.parallel.pool import picklable
 from mdio.parallel.sleeping import Nap, any_of
@@ -36,9 +37,6 @@ MAX_IN_FLIGHT = 2
 """Results that a rank may have sent without rank 0 having received them."""
 SMALL_NBYTES = 1 << 20
 """With `at_own_pace` more results may be in flight, up to this many bytes in all."""
-FORWARD_S = 0.5
-"""Time for a launcher to read a rank's last message: it drops unread output when the program
-ends."""
 
 
 class RankRun:

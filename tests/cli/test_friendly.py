@@ -57,7 +57,12 @@ def test_alone_it_shows_five_commands_that_parse(capsys):
         (["verify", "a.zarr", "--source", DCD], "did you mean '--against'?"),
         (["verify", "--against", DCD, "a.zarr"], "OUT [--against SRC [SRC ...]], in this order"),
         (["advise", DCD, "--kernel", "rgyr"], "did you mean '--analysis'?"),
-        (["advise", DCD, "--pbc", "whole"], "it is an option of mdio analyze and mdio convert"),
+        (["advise", DCD, "--pbc", "whole"], "it is an option of mdio convert and analyze)"),
+        (
+            ["repair", "a.zarr", DCD, "--mpi"],
+            "of mdio convert, append, split, verify, analyze, map",
+        ),
+        (["--mpi", "convert", DCD, "a"], "it goes behind the command: mdio convert --mpi ...)"),
         (["info", DCD, "--degrees"], "it is an option of mdio analyze)"),
         (
             ["analyze", "rdf", DCD],

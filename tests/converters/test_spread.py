@@ -2,11 +2,13 @@
 
 from itertools import accumulate, pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import mdio
+from mdio.converters.strategies import conversion
 from mdio.converters.strategies.write_tasks import spread
 
 
@@ -54,3 +56,15 @@ def test_segments_of_several_pieces_are_what_one_worker_makes(
         assert n_pieces == 7 if result.copied else n_pieces > 14
         files.append([file.read_bytes() for file in sorted(out.rglob(f"*.{container}"))])
     assert files[0] == files[1]
+
+
+def test_the_note_on_lost_steps_is_of_the_first_segment_whichever_is_made_first(
+    tmp_path, monkeypatch
+):
+    source = tmp_path / "a.xtc"
+    with mdio.Writer(source) as writer:
+        writer.write_block(np.zeros((12, 5, 3)), step=range(500, 6500, 500))
+    monkeypatch.setattr(conversion, "spread", lambda pieces, *_: pieces[::-1])
+    storage = mdio.Storage(container="dcd", segments=3)
+    notes = mdio.convert(source, tmp_path / "a.segments", storage=storage).plan.notes
+    assert [note[:24] for note in notes if "steps" in note] == ["steps (500, 1000, ...) a"]

@@ -36,6 +36,22 @@ def test_frames_and_runs_of_them():
     assert runs_text([]) == ""
 
 
+@pytest.mark.parametrize(
+    ("frames", "said"),
+    [
+        ([5, 98, 99, 100, 101], "5, 98 to 101"),
+        ([2, 10, 11, 12, 13, 20], "2, 10 to 13, 20"),
+        ([0, 3, 4, 5], "0, 3 to 5"),
+        ([1, 8, 12, 16, 20], "1, 8 to 20 by 4"),
+        ([3, 4, 7, 8], "3, 4, 7, 8"),
+        ([7, 8, 9, 11, 13], "7 to 9, 11, 13"),
+        ([9, 4, 5, 6, 6, 7], "9, 4 to 6, 6, 7"),
+    ],
+)
+def test_a_run_begins_with_its_first_number(frames, said):
+    assert runs_text(runs_from_indices(frames)) == said
+
+
 def test_times_of_frames():
     assert words.times_text(99, 0.0, 98.0, 1.0) == "0 to 98 ps, every 1 ps"
     assert words.times_text(2, 35.02, 35.04, 0.0200005) == "35.02 to 35.04 ps, every 0.02 ps"

@@ -263,7 +263,7 @@ def belongs_to_output(goal: str, name: object) -> bool:
 def is_built_for(goal: str, name: str) -> bool:
     """Return whether a temporary of the final name `name` is one of the output `goal`.
 
-    If chunks are copied from files of former runs, these files are ``GOAL.1`` and so on.
+    Chunks of earlier runs are copied into the files ``GOAL.2`` and so on.
     """
     return (
         belongs_to_output(goal, name)

@@ -163,6 +163,17 @@ def test_a_note_that_some_have_says_how_many():
     )
 
 
+def test_replicas_that_do_not_follow_each_other_are_named_one_by_one():
+    notes = {label: ["x", "y"] for label in "acegikm"} | {"b": ["x"], "c": ["x"]}
+    notes = {label: notes.get(label, []) for label in "abcdefghijklm"}
+    assert notes_by_label(notes, dict.fromkeys(notes, "path")) == (
+        "8 of 13 replicas (a, b, c, e, g, ...): x",
+        "6 of 13 replicas (a, e, g, i, k, ...): y",
+    )
+    notes = {label: notes[label] for label in "abcd"} | {"c": ["x", "y"]}
+    assert notes_by_label(notes, dict.fromkeys(notes, "path"))[1] == "2 of 4 replicas (a, c): y"
+
+
 def test_notes_that_differ_in_the_path_alone_are_one():
     paths = {label: f"all/{label}" for label in "abc"}
     notes = {label: [f"{path}: 2 boxes", f"{path} has none"] for label, path in paths.items()}

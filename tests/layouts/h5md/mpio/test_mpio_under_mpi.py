@@ -111,8 +111,10 @@ def test_what_a_full_disk_leaves_is_told(adk, tmp_path, how):
     err = run_and_fail(3, CHECKS / "faulty/run_limited.py", 1, 20_000_000, *words)
     (line,) = (line for line in err.splitlines() if "a.h5md" in line)
     assert "of 1,176 frames (" in line and "are kept in" in line and "--resume" in line
-    code, said, err = run_under_mpi(2, *CLI, *words, "--resume")
+    code, said, err = run_under_mpi(2, *CLI, *words, "--resume", "--json")
     assert code == 0 and "taken from an earlier run" in said, err
+    nbytes = (tmp_path / "a.h5md").stat().st_size
+    assert 0.9 * nbytes < json.loads(said)["nbytes_out"] <= nbytes
     assert mdio.verify(tmp_path / "a.h5md").ok
 
 
