@@ -326,12 +326,11 @@ class TransformedLayout(Layout):
         self.load_universe: Callable[[], Any] | None = None
         """Returns the Universe of the topology, in place of ``top``."""
         self._crossings: _Crossings | None = None
-        manifests = (file.manifest for file in source.files() if self.needs_box and steps is None)
+        manifests = (file.manifest for file in source.files() if pbc is not None and steps is None)
         if FITS[0] in (treatment(manifest, "fit") for manifest in manifests):
             raise PlanError(
                 f"{self.path}: its frames were rotated by a fit when they were stored, and their "
-                "boxes were not, which --pbc and --center need; convert the source again, with "
-                "them beside --fit"
+                f"boxes were not, which --pbc {pbc} needs; convert the source again, with both"
             )
         if self.needs_box and steps is None and not source.info.has_box:
             raise PlanError(
@@ -766,9 +765,10 @@ def notes_on_cut(
             )
 
     is_whole, is_file, cut = pbc in NEED_BONDS, isinstance(file, str), None
-    if (centred := steps.centre_atoms) is not None and not is_whole and (cut := finder(centred)):
+    if (centred := steps.centre_atoms) is not None and not is_whole:
         before = replace(steps, centre_atoms=None, molecules=None, fit=None)
-        look(cut, centred, before, "centred", "that is the centre of the pieces")
+        if cut := finder(centred, was_rotated=was_rotated):
+            look(cut, centred, before, "centred", "that is the centre of the pieces")
     if (fit := steps.fit) is not None and (is_file or not is_whole):
         cut = finder(fit.atoms, was_rotated=was_rotated and not is_file)
         reference = FrameBlock.empty(1, len(fit.atoms))

@@ -129,12 +129,15 @@ def test_a_fit_hides_no_frame_that_is_cut(sometimes_cut, workers, tmp_path):
         assert named(stored.notes) == n_cut
         assert any("convert the source again" in note for note in stored.notes) == (n_cut > 0)
     given |= {"kernel": "rgyr", "select": "protein", "pbc": "whole"}
-    center = mdio.Selection(center="protein")
+    wrapped = mdio.Selection(center="protein", pbc="atom")
     del given["top"]
     with pytest.raises(PlanError, match="their boxes were not"):
         mdio.analyze(tmp_path / "fitted.zarr", **given)
     with pytest.raises(PlanError, match="convert the source again"):
-        mdio.convert(tmp_path / "fitted.zarr", tmp_path / "w.zarr", selection=center)
+        mdio.convert(tmp_path / "fitted.zarr", tmp_path / "w.zarr", selection=wrapped)
+    centred = mdio.Selection(center="protein")  # moves frames, whatever their boxes
+    plan = mdio.convert(tmp_path / "fitted.zarr", tmp_path / "c.zarr", selection=centred).plan
+    assert any("that are centred" in note for note in plan.notes)
 
 
 def test_rotated_frames_without_a_topology(cut):

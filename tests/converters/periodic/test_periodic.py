@@ -208,7 +208,7 @@ def test_the_plan_tells_what_it_costs(wandering, tmp_path, capsys):
         (
             "cluster",
             "protein",
-            "molecules brought together, the centre of 3,341 atoms moved, 214 put into the box",
+            "1 molecule brought together, the centre of 3,341 atoms moved, 214 put into the box",
         ),
         ("atom", None, "one by one"),
     ],
