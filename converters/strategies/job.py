@@ -32,7 +32,9 @@ from mdio.layouts.continuation import Continuation
 from mdio.layouts.foreign.universe import topology_of
 from mdio.layouts.manifest import treatments
 from mdio.layouts.plan import LayoutPlan
-from mdio.layouts.registry import output_suffixes
+from mdio.layouts.registry import open_layout, output_suffixes
+from mdio.layouts.views.chain import chain_parts
+from mdio.layouts.views.joining import Joining
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import LayoutWriter, NotFinite, OutputMeta
 
@@ -45,6 +47,8 @@ class Appended:
     source: Mapping[str, Any]
     frames: Sequence[Sequence[int]]
     """The new manifest's ``source``, and ``frames`` of it."""
+    runs: Sequence[tuple[Layout, int, int]]
+    """Runs of frames of the new output: of the existing one, and of sources."""
     not_finite: NotFinite | None = None
     """Coordinates that are not finite in the units that are kept."""
 
@@ -60,6 +64,20 @@ class Appended:
             appended_to=uuid,
             recipe={k: v for k, v in recipe.items() if k not in ("stop", "end_ps")},
         )
+
+    def expected(self, out: Path) -> ViewLayout:
+        """Return what the new output, at `out`, holds: its own frames where it kept the old ones.
+
+        The old ones are gone once it has taken their place.
+        """
+        new, members, parts, n_before = open_layout(out), [], [], 0
+        for number, (layout, start, stop) in enumerate(self.runs):
+            is_old, n_frames = layout is self.continuation.old, stop - start
+            members.append(new if is_old else layout)
+            first = n_before if is_old else start
+            parts.append((number, first, first + n_frames))
+            n_before += n_frames
+        return ViewLayout(out, source=chain_parts(members, Joining(tuple(parts), changes=True)))
 
 
 def check_room(out: Path, nbytes: float, folder: Path) -> None:

@@ -281,9 +281,10 @@ def run_conversion(
         else:
             (_print_summary if result.found_complete else print_summary or _print_summary)(result)
             if verified is not None and verified.ok:
+                added = "added " if conversion.appended is not None else ""
                 print(
-                    f"  verified: {verified.frames_compared:,} frames compared with the source, "
-                    f"largest difference {verified.max_abs_diff_angstrom:g} angstrom"
+                    f"  verified: {verified.frames_compared:,} {added}frames compared with the "
+                    f"source, largest difference {verified.max_abs_diff_angstrom:g} angstrom"
                 )
     if verified is not None and not verified.ok:
         raise CorruptLayoutError(f"{args.out}: verify failed: {verified.bad[0]}")
@@ -307,8 +308,8 @@ def _print_plan(args: argparse.Namespace, plan: LayoutPlan, recipe: dict[str, An
 def _verify(args: argparse.Namespace, conversion: Conversion, executor: Executor) -> VerifyResult:
     with progress_bar(conversion.plan.n_frames, "verify", args, executor) as progress:
         try:
-            view = conversion.view
-            return verify(args.out, view=view, executor=executor, progress=progress)
+            view = executor.from_owner(conversion.expected)
+            return verify(conversion.out, view=view, executor=executor, progress=progress)
         finally:
             conversion.close()
 

@@ -13,10 +13,14 @@ from suites.outputs import as_options
 
 import mdio
 from mdio.cli.main import main
+from mdio.converters.convert import prepare
+from mdio.converters.options import ConversionOptions
 from mdio.core.errors import CorruptLayoutError, MdioError, OutputError, PlanError, SourceError
 from mdio.layouts import continuation, plan
+from mdio.parallel.executors import Serial
 
 N_ATOMS, N_FRAMES = 30, 40
+APPENDED, SERIAL = ConversionOptions.of(append=True), Serial()
 LAYOUTS = {
     "zarr": {"chunk_frames": 2},
     "zarr gzip": {"chunk_frames": 2, "compression": "gzip:1"},
@@ -232,6 +236,27 @@ def test_what_is_no_number_is_counted_once(tmp_path):
         mdio.append(tmp_path / "odd.trr", out)
         expected = {"coordinates": 3 * 13, "frames": 13, "first_frame": 1}
         assert mdio.open(out).manifest["not_finite"] == expected
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("name", ["zarr", "h5md", "segments"])
+def test_frames_that_were_added_are_compared_afterwards(tmp_path, whole, name, workers, capsys):
+    """With their files: what the former output held is gone by then."""
+    parts = [write(tmp_path / f"{a}.xtc", range(a, b)) for a, b in ((0, 21), (15, 30))]
+    there, out = tmp_path / f"there.{name}", tmp_path / f"out.{name}"
+    mdio.convert(parts[0], there)
+    out.symlink_to(there)
+    words = ["-w", str(workers), "--verify", "--json"]
+    for source, n_added in ((parts[1], 9), (whole, 10), (whole, 0)):
+        assert main(["append", str(source), str(out), *words]) == 0
+        verified = json.loads(capsys.readouterr().out)["verify"]
+        assert verified["ok"] and verified["frames_compared"] == n_added
+    assert_same(out, whole)
+    conversion = prepare(write(tmp_path / "2.xtc", range(N_FRAMES, 50)), out, APPENDED, SERIAL)
+    conversion.run(SERIAL)
+    write(tmp_path / "2.xtc", range(N_FRAMES, 50), mark=1)
+    found = mdio.verify(conversion.out, view=conversion.expected())
+    assert not found.ok and found.bad[0].startswith("frames 40 to 49: positions differ by up to")
 
 
 def test_gaps_are_told(tmp_path, capsys):
