@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import zip_longest
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from mdio.core.files.turns import State
 from mdio.core.frames import AtomIndices, FrameBlock, Stretch, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.core.topology import Topology
+from mdio.core.words import MAX_RUNS
 from mdio.layouts.base import Layout
 from mdio.layouts.continuation import Continuation
 from mdio.layouts.foreign.universe import topology_of
@@ -244,12 +246,22 @@ class Repairs:
         Raises SourceError: they differ: the source is not the one that the output was made from.
         """
         for key in SUMS:
-            if key in self.manifest and manifest.get(key) != self.manifest[key]:
+            names = list(_differing(self.manifest.get(key, {}), manifest.get(key, {})))
+            if names:
                 raise SourceError(
                     f"{self.former.path}: this source does not give the checksums that the output "
-                    "was written with, so nothing was changed; give the source (and the topology) "
-                    "that it was made from, or convert again"
+                    f"was written with ({', '.join(names[:MAX_RUNS])}), so nothing was changed; "
+                    "give the source (and the topology) that it was made from, or convert again"
                 )
+
+
+def _differing(old: Any, new: Any) -> Iterator[str]:
+    """Yield the names under which a table of checksums has others than `new`."""
+    if isinstance(old, Mapping):
+        yield from (name for name in old if new.get(name) != old[name])
+    else:
+        pairs = zip_longest(old, new)
+        yield from (f"segment {n}" for n, (one, other) in enumerate(pairs) if one != other)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 
+import h5py
 import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import GRO, PSF, XTC
@@ -149,6 +150,43 @@ def test_another_source_changes_nothing(mine, adk, tmp_path):
         mdio.repair(out, other)
     assert files_of(out) == damaged
     assert mdio.repair(out, source).repaired
+
+
+@pytest.mark.parametrize("name", ["a.zarr", "a.h5md"])
+def test_boxes_that_are_intact_are_kept(tmp_path, name):
+    """Of another file of the same frames, which rounds boxes otherwise, only what is lost is."""
+    positions = np.random.default_rng(1).uniform(0, 30, (12, 20, 3))
+    for source, length in (("a.trr", 30.0), ("b.trr", np.nextafter(np.float32(30), 31))):
+        with mdio.Writer(tmp_path / f"{source}.zarr") as writer:
+            boxes = [[length, 30, 30, 90, 90, 90]] * 12
+            writer.write_block(positions, box=boxes, time=np.arange(12.0), step=np.arange(12))
+        mdio.convert(tmp_path / f"{source}.zarr", tmp_path / source)
+    out = tmp_path / name
+    mdio.convert(tmp_path / "a.trr", out, storage=mdio.Storage(chunk_frames=4))
+    good = files_of(out)
+    if name == "a.zarr":
+        column, box = "mdio/box", out / "mdio/box/c.0.0"
+        next(out.glob("particles/trajectory/position/value/c.*")).unlink()
+    else:
+        column, box = "box", out
+        with h5py.File(out) as file:
+            value = file["particles/trajectory/position/value"]
+            begin = value.id.get_chunk_info(1).byte_offset
+        data = bytearray(out.read_bytes())
+        data[begin + 5] ^= 8
+        out.write_bytes(data)
+    assert mdio.repair(out, tmp_path / "b.trr").repaired
+    assert mdio.verify(out, tmp_path / "a.trr").ok
+    now = files_of(out)
+    assert {path.rpartition("/")[2] for path in now if now[path] != good.get(path)} <= NOTED
+    if name == "a.h5md":
+        with h5py.File(out, "r+") as file:
+            file["mdio/box"][3, 0] = 7
+    else:
+        box.unlink()
+    with pytest.raises(SourceError, match=rf"was written with \({column}"):
+        mdio.repair(out, tmp_path / "b.trr")
+    assert mdio.repair(out, tmp_path / "a.trr").repaired
 
 
 def test_a_source_of_other_atoms(made, tmp_path):
