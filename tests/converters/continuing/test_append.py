@@ -259,6 +259,15 @@ def test_frames_that_were_added_are_compared_afterwards(tmp_path, whole, name, w
     assert not found.ok and found.bad[0].startswith("frames 40 to 49: positions differ by up to")
 
 
+def test_the_summary_is_of_what_was_written(tmp_path, whole, capsys):
+    out = tmp_path / "out.zarr"
+    mdio.convert(whole, out, stop=20, storage=mdio.Storage(chunk_frames=2))
+    assert main(["append", str(whole), str(out)]) == 0
+    summary, added, *_ = capsys.readouterr().out.splitlines()
+    assert "40 frames of 30 atoms as zarr, 24 of them written, " in summary
+    assert "->" not in summary and "added 20 frames to 20 of the 20" in added
+
+
 def test_gaps_are_told(tmp_path, capsys):
     out = tmp_path / "out.zarr"
     mdio.convert(write(tmp_path / "1.xtc", range(5)), out)
