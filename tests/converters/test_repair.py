@@ -240,6 +240,32 @@ def test_what_is_lost_with_the_first_segment(missing, adk, tmp_path):
     assert len(mdio.verify(out).bad) == len(missing)
 
 
+@pytest.mark.parametrize("n_left", [None, 30])
+def test_checksums_of_segments_that_are_lost(n_left, adk, tmp_path, capsys):
+    """The segments are whole, which the manifest's checksums of them show."""
+    out = tmp_path / "a.segments"
+    mdio.split(adk["xtc"], out, 3)
+    sums = out / ".mdio-checksums"
+    if n_left is None:
+        sums.unlink()
+    else:
+        sums.write_bytes(sums.read_bytes()[:n_left])
+    result = mdio.repair(out)
+    assert len(result.bad) == 1 and sums.name in result.bad[0] and not result.lost_frames
+    (bad,) = mdio.verify(out).bad
+    assert main(["convert", str(out), str(tmp_path / "a.xtc")]) == 1
+    for said in (bad, capsys.readouterr().err):
+        assert "--no-verify" in said and f"mdio repair {out} --against" in said
+    assert main(["convert", str(out), str(tmp_path / "a.xtc"), "--no-verify"]) == 0
+    segments = sorted(out.glob("000/seg-*.xtc"))
+    kept = segments[1].read_bytes()
+    flip(segments[1])
+    edges = mdio.open(out).boundaries().tolist()
+    assert mdio.repair(out).lost_frames == {"trajectory": [[edges[1], edges[2], 1]]}
+    segments[1].write_bytes(kept)
+    assert mdio.repair(out, adk["xtc"]).repaired and mdio.verify(out, adk["xtc"]).ok
+
+
 def test_what_cannot_be_repaired(adk, tmp_path, capsys):
     assert main(["repair", str(adk["dcd"])]) == 1
     assert "not an output of mdio" in capsys.readouterr().err
