@@ -259,6 +259,17 @@ def test_frames_that_were_added_are_compared_afterwards(tmp_path, whole, name, w
     assert not found.ok and found.bad[0].startswith("frames 40 to 49: positions differ by up to")
 
 
+@pytest.mark.parametrize(("begin", "n_behind"), [(10, 20), (0, 20)])
+def test_frames_that_would_be_dropped_are_counted_before(tmp_path, whole, begin, n_behind):
+    out, other = tmp_path / "out.zarr", tmp_path / "other.xtc"
+    mdio.convert(whole, out)
+    write(other, range(begin, 20), mark=5)
+    with pytest.raises(SourceError, match=f"other.xtc and drop the {n_behind} frames behind, keep"):
+        mdio.append(other, out)
+    notes = mdio.append(other, out, overlap="keep-last").plan.notes
+    assert any(f"{n_behind} frames (at 40 to 78 ps) dropped" in note for note in notes)
+
+
 def test_the_summary_is_of_what_was_written(tmp_path, whole, capsys):
     out = tmp_path / "out.zarr"
     mdio.convert(whole, out, stop=20, storage=mdio.Storage(chunk_frames=2))
