@@ -145,7 +145,9 @@ def _check_target(target: Path, force: bool, sources: Sequence[Path]) -> None:
             )
         return
     if not force:
-        way_out = "choose another name or use --force (force=True in Python)"
+        way_out = "choose another name"
+        if target.is_symlink() or not _is_foreign_folder(target):
+            way_out += " or use --force (force=True in Python)"
         for kept in (one for left in leftovers([target]) for one in unfinished_in(left)):
             way_out = f"of a run that was to replace it, {kept.advice(replaces=True)}"
         raise OutputError(f"{target}: it exists already; {way_out}")
@@ -154,13 +156,18 @@ def _check_target(target: Path, force: bool, sources: Sequence[Path]) -> None:
     mode = target.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise OutputError(f"{target}: neither a file nor a folder; choose another name")
-    if target.is_dir() and any(target.iterdir()) and not is_output(target):
+    if _is_foreign_folder(target):
         raise OutputError(
             f"{target}: a folder that is not an output of mdio (it has no manifest of mdio) is not "
             "replaced; remove it yourself or choose another name"
         )
     if target.is_dir():
         check_only_own(target)
+
+
+def _is_foreign_folder(target: Path) -> bool:
+    """Return whether it is a folder with something in it that mdio did not write."""
+    return target.is_dir() and any(target.iterdir()) and not is_output(target)
 
 
 def _existing_parts(goal: Path, parts_at: Callable[[Path], Path | None] | None) -> list[Path]:
