@@ -106,6 +106,8 @@ def _check_folder(target: Path) -> None:
     """Raise OutputError if nothing can be written beside `target`."""
     parent = target.parent
     if not parent.is_dir():
+        if parent.exists():
+            raise OutputError(f"{target}: {parent} is not a folder; choose another place")
         raise OutputError(f"{target}: the folder {parent} does not exist; make it first")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise OutputError(f"{target}: the folder {parent} is not writable; choose another place")

@@ -298,8 +298,11 @@ def test_refused(tmp_path, whole):
         mdio.append(whole, out, storage=mdio.Storage(topology=False))
     with pytest.raises(PlanError, match="cannot append to xtc, only to"):
         mdio.append(whole, late)
-    with pytest.raises(SourceError, match="no such file"):
-        mdio.append(whole, tmp_path / "not-there.zarr")
+    for path in (tmp_path / "not-there.zarr", late / "X"):
+        with pytest.raises(SourceError, match="no such file"):
+            mdio.append(whole, path)
+    with pytest.raises(OutputError, match=r"late\.xtc is not a folder"):
+        mdio.convert(whole, late / "X.zarr")
     assert mdio.append(out, out).found_complete
     with pytest.raises(OutputError, match="the output is the source"):
         mdio.append(out, out, overlap="keep-all")
