@@ -373,7 +373,8 @@ def publish(
                     with suppress(OSError):
                         journal_path(temporary).unlink(missing_ok=True)
                 elif not is_inside_temporary(goal):  # of which the publication tells what is kept
-                    advice = unfinished.advice(replaces=force and os.path.lexists(goal))
+                    replaces = force and not follows and os.path.lexists(goal)
+                    advice = unfinished.advice(replaces=replaces)
                     if isinstance(error, MdioError):
                         raise type(error)(f"{error}; {advice}") from error
                     error.add_note(advice)
