@@ -190,6 +190,7 @@ class Conversion:
         return notes_on_times(
             np.concatenate([np.empty(0), *(times for _, times in pieces)]),
             np.concatenate([np.empty(0, np.int64), *numbers]),
+            n_files=len(self.job.files),
         )
 
     def expected(self) -> ViewLayout:

@@ -52,6 +52,13 @@ def test_parts_given_one_by_one_are_joined(files, tmp_path):
     assert not notes_of(mdio.analyze(parts, kernel="rmsd").notes)
 
 
+def test_who_gave_them_one_by_one_is_not_told_to(files, tmp_path):
+    parts = [files / "b.xtc", files / "a.xtc"]
+    result = mdio.convert(parts, tmp_path / "a.zarr", overlap="keep-all")
+    (note,) = notes_of(result.plan.notes)
+    assert "frame 6" in note and "one by one" not in note
+
+
 def test_analyses(files):
     result = mdio.analyze(files / "overlap.xtc", kernel="rmsd", start=2)
     (note,) = notes_of(result.notes)
