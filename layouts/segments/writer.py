@@ -240,7 +240,9 @@ class SegmentsWriter(LayoutWriter):
         if not self._has_noted:  # once, with the figures of one segment
             notes = list(self._encoder.notes(time, step))
             self._has_noted = bool(notes)
-            self.notes += notes
+            is_one = len(self.plan.segment_frames) == 1
+            which = "" if is_one else f" (figures of {segment_name(number, self.container)})"
+            self.notes += [note + which for note in notes]
         self._has_box = self._has_box or any(bool(record.box.any()) for record in records)
         segment, info, offsets = describe_segment(
             self.path, number, self._encoder, self.container, self._first_frames[number], crc
