@@ -470,7 +470,7 @@ class _Plan:
             ),
             transformed=self.manifest["source"].get("transformed"),
             topology=old.topology(),
-            appended=Appended(continuation, *origin, not_finite),
+            appended=Appended(continuation, *origin, chain.member_runs, not_finite),
             former=self.former,
         )
         if n_old == info.n_frames == old.info.n_frames:

@@ -27,7 +27,8 @@ from mdio.core.files.store import COPY_IT, AnyPath, need_disk, to_path
 from mdio.core.files.turns import concurrent_change_error
 from mdio.core.options import takes_options
 from mdio.layouts.backend import plan_fields
-from mdio.layouts.registry import open_layout
+from mdio.layouts.continuation import open_continuation
+from mdio.layouts.registry import layout_class, layout_name_for_output, open_layout
 from mdio.parallel.executors import Executor, choose_executor
 
 POLL_S = 1.0
@@ -83,6 +84,12 @@ def follow(
             )
     need_disk(source, f"following a source needs it on a disk; {COPY_IT}")
     out_path = link_target(out) if append else to_path(out)
+    layout = None if append else layout_name_for_output(out_path, conversion_options.storage.to)
+    if layout is not None and layout_class(layout).facts.continuation is None:
+        raise PlanError(
+            f"{out}: --follow adds frames as they come, which {layout} does not take; write zarr, "
+            "h5md or segments"
+        )
     follower = _Follower(
         Path(source), out_path, conversion_options, choose_executor(executor, None), force
     )
@@ -145,8 +152,8 @@ class _Follower:
     def resume(self) -> None:
         """Go on behind what the output has."""
         with open_with_topology(self.out, None) as old:
-            manifest = old.manifest or {}
-            runs = manifest.get("frames", [])
+            manifest = open_continuation(old, 0).manifest
+            runs = manifest["frames"]
             if len(runs) != 1 or {"files", "by_program"} & manifest["source"].keys():
                 raise PlanError(
                     f"{self.out}: not every frame of one file, or every nth; only such an output "

@@ -29,9 +29,9 @@ def source_open_options(layout: Layout) -> dict[str, Any]:
     if layout.manifest is None:
         return {}
     source = layout.manifest["source"]
-    joined = source.get("joined")
-    as_given = joined is None or "matched" in joined
-    joining_options = {"overlap": KEEP_ALL if as_given else joined.get("overlap")}
+    # Parts that are given in place of one file are joined as by default.
+    joined = source.get("joined") or ({"overlap": KEEP_ALL} if "files" in source else {})
+    joining_options = {"overlap": KEEP_ALL if "matched" in joined else joined.get("overlap")}
     joining_options |= source.get("opened", {})
     return (
         joining_options | {"salvage": True}

@@ -34,12 +34,12 @@ from mdio.layouts.manifest import (
     runs_from_indices,
 )
 from mdio.layouts.registry import open_layout
-from mdio.layouts.units import CONVERT_AGAIN, add_unit_name
+from mdio.layouts.units import CONVERT_AGAIN, add_unit_name, check_units
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import NotFinite, OutputMeta
 from mdio.parallel.executors import Executor, pool_or_serial
 
-ADVICE = re.compile(f"[;:,] (put it back, or )?{CONVERT_AGAIN.pattern}")
+ADVICE = re.compile(f"[;:,] ((put it back|read the segments [^;]*), or )?{CONVERT_AGAIN.pattern}")
 """Advice in messages on damage, with what precedes it."""
 
 
@@ -189,7 +189,7 @@ def _find_lost(out: Path, result: RepairResult) -> None:
         with suppress(CorruptLayoutError), open_layout(out, **options) as layout:
             edges = layout.boundaries()
         for start, stop in pairwise(edges.tolist()):
-            if not _readable(out, start, stop, options):
+            if not (_readable(out, start, stop, options) or _is_whole(out, start, stop)):
                 every = range(start, stop)
                 lost += [frame for frame in every if not _readable(out, frame, frame + 1, options)]
         if lost:
@@ -206,6 +206,13 @@ def _readable(out: Path, start: int, stop: int, options: dict[str, Any]) -> bool
             raise
         return False
     return True
+
+
+def _is_whole(out: Path, start: int, stop: int) -> bool:
+    """Return whether a unit that has just these frames is intact, though they cannot be read."""
+    with open_layout(out, verify=False) as layout:
+        units = [one for one in layout.units() if one.suffices and one.frames == (start, stop)]
+        return any(problem is None for _, problem in check_units(units, None, opens_ahead=False))
 
 
 def _prepare(

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from mdio.converters.opening import (
     by_contents,
-    by_program,
     in_recorded_order,
     open_damaged,
     recorded_files,
@@ -239,9 +238,12 @@ class Checks:
         self.progress = progress
         self.of_opening = result = VerifyResult()
         """The result of opening, before units are checked."""
-        self.source = self.source_alone = view
-        """What the output should hold, and the part of it that its files have."""
+        self.source = view
+        """What the output should hold."""
+        self.source_alone: ViewLayout | None = None
+        """The part of it that the files of `against` have."""
         self.own_frames = np.empty(0, np.int64)
+        """Frames that only the output itself has: they are compared with none."""
         self.block_frames = self.n_blocks = 0
         layout = open_damaged(out)
         result.has_checksums = layout.manifest is not None
@@ -295,7 +297,11 @@ class Checks:
         self.block_frames = max(1, BLOCK_NBYTES // max(1, info.frame_nbytes))
         self.n_blocks = math.ceil(info.n_frames / self.block_frames)
         if source is not self.source_alone:
-            self.own_frames = by_program(layout)
+            runs = source.member_runs
+            is_own = [member.path == layout.path for member, *_ in runs]
+            counts = [stop - start for _, start, stop in runs]
+            self.own_frames = np.flatnonzero(np.repeat(is_own, counts))
+        if self.source_alone is not None:
             result.frames_by_program = len(self.own_frames)
 
     def items(self, n_pieces: int) -> Iterator[Item]:
@@ -363,13 +369,21 @@ class Checks:
         times = info.time_first_ps + dt_ps * np.arange(start, stop)
         return times.astype(np.float64), dt_ps / 4
 
+    def _n_others(self, start: int, stop: int) -> int:
+        """Return how many of these frames are compared."""
+        return stop - start - int(np.diff(np.searchsorted(self.own_frames, [start, stop]))[0])
+
     def _compare(self, blocks: range, result: VerifyResult) -> None:
         layout, source = self.layouts[0], self.source
         assert source is not None
         n_frames = layout.info.n_frames
         container = container_format(layout)
         native = (layout if container is None else layout_class(container)).facts
-        starts = [block * self.block_frames for block in blocks if self.wanted(block)]
+        starts = [
+            start
+            for start in (block * self.block_frames for block in blocks if self.wanted(block))
+            if self._n_others(start, min(start + self.block_frames, n_frames))
+        ]
         for opened in (layout, source):
             opened.prefetch((block, min(block + self.block_frames, n_frames)) for block in starts)
         for start in starts:
@@ -402,8 +416,7 @@ class Checks:
                 problems[0] = problems[0][0], f"{problems[0][1]}; {UNRECORDED}"
             for differing, problem in problems:
                 result.add(f"{_frames_text(start + np.flatnonzero(differing))}: {problem}")
-            own = (self.own_frames >= start) & (self.own_frames < stop)
-            result.frames_compared += stop - start - int(np.count_nonzero(own))
+            result.frames_compared += self._n_others(start, stop)
             if self.progress is not None:
                 self.progress(stop - start, own_block.nbytes)
 
@@ -487,7 +500,8 @@ def verify(
     top
         Topology, needed only where the conversion used ``--pbc``, ``--center`` or ``--fit-select``.
     view
-        Instead of `against`: just the frames and atoms that `out` should hold.
+        Instead of `against`: just the frames and atoms that `out` should hold. Those that it reads
+        from `out` itself are not compared.
     wanted
         Returns for the number of a unit (a chunk, a segment, a file of numbers; with a source, also
         a block of frames) whether it is checked: ``mdio.converters.verify.every_nth(1, 10)`` or

@@ -54,6 +54,8 @@ class Unit:
     nothing."""
     openings: Callable[[], Iterable[Opening]] = tuple
     """Returns the objects of stores that `check` opens."""
+    suffices: bool = False
+    """Whether its frames are whole if it is, though their own checksums may be lost."""
 
 
 def frame_units(

@@ -38,6 +38,7 @@ from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class, parts_at
 from mdio.layouts.striping.file_systems import no_stripes_note
+from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import LayoutWriter, OutputMeta, PieceRecord, add_not_finite
 from mdio.parallel.executors import Executor
 
@@ -189,7 +190,12 @@ class Conversion:
         return notes_on_times(
             np.concatenate([np.empty(0), *(times for _, times in pieces)]),
             np.concatenate([np.empty(0, np.int64), *numbers]),
+            n_files=len(self.job.files),
         )
+
+    def expected(self) -> ViewLayout:
+        """Return what the output should hold, once it is written; see `verify`."""
+        return self.view if self.appended is None else self.appended.expected(self.out)
 
     def close(self) -> None:
         """Close the source; it opens again when it is read."""

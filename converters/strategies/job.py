@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import zip_longest
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,15 @@ from mdio.core.files.turns import State
 from mdio.core.frames import AtomIndices, FrameBlock, Stretch, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.core.topology import Topology
+from mdio.core.words import MAX_RUNS
 from mdio.layouts.base import Layout
 from mdio.layouts.continuation import Continuation
 from mdio.layouts.foreign.universe import topology_of
 from mdio.layouts.manifest import treatments
 from mdio.layouts.plan import LayoutPlan
-from mdio.layouts.registry import output_suffixes
+from mdio.layouts.registry import open_layout, output_suffixes
+from mdio.layouts.views.chain import chain_parts
+from mdio.layouts.views.joining import Joining
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import LayoutWriter, NotFinite, OutputMeta
 
@@ -45,6 +49,8 @@ class Appended:
     source: Mapping[str, Any]
     frames: Sequence[Sequence[int]]
     """The new manifest's ``source``, and ``frames`` of it."""
+    runs: Sequence[tuple[Layout, int, int]]
+    """Runs of frames of the new output: of the existing one, and of sources."""
     not_finite: NotFinite | None = None
     """Coordinates that are not finite in the units that are kept."""
 
@@ -60,6 +66,20 @@ class Appended:
             appended_to=uuid,
             recipe={k: v for k, v in recipe.items() if k not in ("stop", "end_ps")},
         )
+
+    def expected(self, out: Path) -> ViewLayout:
+        """Return what the new output, at `out`, holds: its own frames where it kept the old ones.
+
+        The old ones are gone once it has taken their place.
+        """
+        new, members, parts, n_before = open_layout(out), [], [], 0
+        for number, (layout, start, stop) in enumerate(self.runs):
+            is_old, n_frames = layout is self.continuation.old, stop - start
+            members.append(new if is_old else layout)
+            first = n_before if is_old else start
+            parts.append((number, first, first + n_frames))
+            n_before += n_frames
+        return ViewLayout(out, source=chain_parts(members, Joining(tuple(parts), changes=True)))
 
 
 def check_room(out: Path, nbytes: float, folder: Path) -> None:
@@ -226,12 +246,22 @@ class Repairs:
         Raises SourceError: they differ: the source is not the one that the output was made from.
         """
         for key in SUMS:
-            if key in self.manifest and manifest.get(key) != self.manifest[key]:
+            names = list(_differing(self.manifest.get(key, {}), manifest.get(key, {})))
+            if names:
                 raise SourceError(
                     f"{self.former.path}: this source does not give the checksums that the output "
-                    "was written with, so nothing was changed; give the source (and the topology) "
-                    "that it was made from, or convert again"
+                    f"was written with ({', '.join(names[:MAX_RUNS])}), so nothing was changed; "
+                    "give the source (and the topology) that it was made from, or convert again"
                 )
+
+
+def _differing(old: Any, new: Any) -> Iterator[str]:
+    """Yield the names under which a table of checksums has others than `new`."""
+    if isinstance(old, Mapping):
+        yield from (name for name in old if new.get(name) != old[name])
+    else:
+        pairs = zip_longest(old, new)
+        yield from (f"segment {n}" for n, (one, other) in enumerate(pairs) if one != other)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -129,7 +129,7 @@ class MPIOConversion(Conversion):
 
         def unfinished() -> tuple[list[Path], str]:
             kept = find_unfinished(temporary)
-            replaces = self.job.out.exists()
+            replaces = self.appended is None and self.job.out.exists()
             return (paths, "") if kept is None else ([], kept.advice(replaces=replaces))
 
         return unfinished

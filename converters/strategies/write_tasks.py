@@ -17,6 +17,7 @@ from mdio.core.frames import FrameBlock
 from mdio.core.words import frames_text
 from mdio.layouts.backend import read_encoded_chunks
 from mdio.layouts.base import Layout
+from mdio.layouts.registry import open_layout
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, NotFinite, PieceRecord, add_not_finite
 
 Piece = tuple[int, int]
@@ -84,6 +85,10 @@ class WriteTaskWorker:
         self.source = source
         self.writer = writer
         self.former = former
+        self._columns: Layout | None = None
+        """The former output, compared with its checksums, if it keeps boxes, times and steps."""
+        if former is not None and former.facts.keeps_columns:
+            self._columns = open_layout(former.path)
         self._buffer: FrameBlock | None = None
         self._is_prefetched = False
 
@@ -114,12 +119,14 @@ class WriteTaskWorker:
         if encoded is None and not self._is_prefetched:
             self.source.prefetch(runs)
         for first, end in runs:
+            columns = self._stored_columns(first, end)
             if encoded is None:
                 block = self._read(first, end)
                 of_batch = NotFinite.count_in(block.positions, first - start)
                 not_finite = add_not_finite(not_finite, of_batch)
             else:
-                block = self.source.read(first, end, atoms=[])
+                block = columns or self.source.read(first, end, atoms=[])
+            columns = columns or block
             for item in self.writer.encode(first, block) if encoded is None else encoded:
                 if stores:
                     self.writer.store(item)
@@ -128,7 +135,7 @@ class WriteTaskWorker:
                 crcs[item.key] = item.crcs
                 nbytes += item.nbytes
             encoded = None if encoded is None else []
-            blocks.append((block.box.copy(), block.time.copy(), block.step.copy()))
+            blocks.append((columns.box.copy(), columns.time.copy(), columns.step.copy()))
         if not self.lags:
             self.writer.drain()
         box, time, number = (np.concatenate(column) for column in zip(*blocks, strict=True))
@@ -139,6 +146,12 @@ class WriteTaskWorker:
         """Return the encoded piece in the former output, if it is complete there."""
         with suppress(CorruptLayoutError):
             return None if self.former is None else read_encoded_chunks(self.former, start, stop)
+        return None
+
+    def _stored_columns(self, start: int, stop: int) -> FrameBlock | None:
+        """Return boxes, times and steps of the former output, if they are intact."""
+        with suppress(CorruptLayoutError):
+            return None if self._columns is None else self._columns.read(start, stop, atoms=[])
         return None
 
     def _read(self, start: int, stop: int) -> FrameBlock:
@@ -152,6 +165,8 @@ class WriteTaskWorker:
     def close(self) -> None:
         """Close the source."""
         self.source.close()
+        if self._columns is not None:
+            self._columns.close()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_buffer": None, "_is_prefetched": False, "lags": False}

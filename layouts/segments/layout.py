@@ -25,6 +25,7 @@ from mdio.layouts.base import FormatFacts, Layout, Timing, fill_absent
 from mdio.layouts.registry import layout_class
 from mdio.layouts.segments.files import (
     MANIFEST,
+    READ_ON,
     SUMS,
     SUMS_KEY,
     Segment,
@@ -114,7 +115,7 @@ class SegmentsLayout(Layout):
         self._opened, self._early = {}, set()
         if self._opened_state is not None:
             return cast(TrajectoryInfo, self._opened_state[0])
-        first = self._readable_segment().info
+        first = self._first_info()
         last_ps = manifest.get("time_last_ps")
         return first.replace(
             layout=self.name,
@@ -138,12 +139,21 @@ class SegmentsLayout(Layout):
         self._keep_path()
         return Redirect(self.path, self._manifest).place(file)
 
-    def _readable_segment(self) -> Layout:
-        """Return the first segment that is undamaged; reading the others raises their errors."""
-        for number in range(len(self._segments)):
+    def _first_info(self) -> TrajectoryInfo:
+        """Return the information on the first undamaged segment; reading others raises errors.
+
+        If it is the checksums of pieces that are lost, all reading does.
+        """
+        numbers = range(len(self._segments))
+        for number in numbers:
             with suppress(CorruptLayoutError):
-                return self._segment(number)
-        return self._segment(0)
+                return self._segment(number).info
+        for number in numbers:
+            with suppress(CorruptLayoutError):
+                self.check_segment(number)
+                with self._open_segment(number, verify=False) as layout:
+                    return layout.info
+        return self._segment(0).info
 
     def _segment(self, number: int, *, early: bool = False) -> Layout:
         """Return an opened segment, and close the one before; those opened early stay open."""
@@ -167,11 +177,12 @@ class SegmentsLayout(Layout):
         _ = self.info
         return self._open_segment(number)
 
-    def _open_segment(self, number: int) -> Layout:
+    def _open_segment(self, number: int, *, verify: bool = True) -> Layout:
         segment = self._segments[number]
         path = self._locate(segment.file)
         self._check_size(segment)
-        sums = read_sums(self.path, self._manifest, number) if self.verify else None
+        verify = verify and self.verify
+        sums = read_sums(self.path, self._manifest, number) if verify else None
         options: dict[str, Any] = {} if sums is None else {"sums": sums}
         if sums is not None and (sums.nbytes, len(sums.offsets)) != (
             segment.nbytes,
@@ -291,24 +302,28 @@ class SegmentsLayout(Layout):
 
     def units(self) -> Iterator[Unit]:
         """Yield every segment, and damaged tables of checksums; see `Layout.units`."""
-        if SUMS_KEY in self.manifest and sums_problem(self.path, self.manifest) is not None:
+        has_sums = SUMS_KEY in self.manifest
+        if has_sums and sums_problem(self.path, self.manifest) is not None:
             yield Unit(SUMS, self._check_sums)
+            has_sums = False
         for number, segment in enumerate(self.segments):
             frames = (segment.first_frame, segment.stop)
-            try:
-                read_sums(self.path, self.manifest, number)
-            except CorruptLayoutError:
-                yield Unit(SUMS, partial(read_sums, self.path, self.manifest, number), frames)
-            yield Unit(segment.file, partial(self.check_segment, number), frames)
+            if has_sums:
+                try:
+                    read_sums(self.path, self.manifest, number)
+                except CorruptLayoutError:
+                    yield Unit(SUMS, partial(read_sums, self.path, self.manifest, number), frames)
+            check = partial(self.check_segment, number)
+            yield Unit(segment.file, check, frames, suffices=True)
 
     def _check_sums(self) -> None:
         problem = sums_problem(self.path, self.manifest)
         if problem is not None:
-            raise CorruptLayoutError(problem)
+            raise CorruptLayoutError(f"{problem}; {READ_ON}")
 
     def check_segment(self, number: int) -> None:
         """Compare size and checksum of a file with the manifest; raises CorruptLayoutError."""
-        segment = self.segments[number]
+        segment = self._segments[number]
         self._check_size(segment)
         crc = file_crc(self._locate(segment.file))
         if crc != segment.crc32c:

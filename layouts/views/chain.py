@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -129,15 +130,27 @@ class ChainLayout(Layout):
                 [timing.step_ps for timing in timings],
                 [timing.has_steps for timing in timings],
             )
+        self._step_notes = self._notes_on_steps(self._joining, timings)
         self._select_members()
-        used = {timings[number].counts_steps: number for number, *_ in self._joining.parts}
-        if len(used) > 1:
-            counted, numbered = (self._all_members[used[key]].path for key in (True, False))
-            self._step_notes = (
+        return self._describe()
+
+    def _notes_on_steps(self, joining: Joining, timings: list[Timing]) -> tuple[str, ...]:
+        """Return a note if frames of a file are numbered, and not as the steps beside them."""
+        for (number, start, stop), (following, first, end) in pairwise(joining.parts):
+            if timings[number].counts_steps == timings[following].counts_steps:
+                continue
+            before = self._read_times(number, max(start, stop - 2), stop).step
+            after = self._read_times(following, first, min(first + 2, end)).step
+            intervals = np.diff(np.concatenate([before, after]))
+            if len(intervals) > 1 and (intervals == intervals[0]).all():
+                continue
+            ends = sorted((number, following), key=lambda n: not timings[n].counts_steps)
+            counted, numbered = (self.members[n].path for n in ends)
+            return (
                 f"steps do not go on from file to file: {counted} holds none, so its frames are "
                 f"numbered, while {numbered} has integration steps, or others; go by the times",
             )
-        return self._describe()
+        return ()
 
     def _inspect_members(self) -> list[Timing]:
         """Open each member once, for all that is needed of it except frames; return its timing."""

@@ -571,7 +571,7 @@ class _Merger:
             return
         if self.overlap is None:
             if is_tail and zone.start == 0 and begin == 0:
-                raise self._replica_error()
+                raise self._replica_error(len(old_after))
             if len(old_between) and not is_tail:
                 raise self._overlap_error(
                     differing,
@@ -579,7 +579,7 @@ class _Merger:
                     "give",
                 )
             if is_tail and len(old_after):
-                raise self._early_end_error(differing, int(old_after[-1]))
+                raise self._early_end_error(differing, old_after)
         self.added[zone] |= self.differs[zone]
         self.retained[old_between] = False
         if is_tail:
@@ -600,26 +600,27 @@ class _Merger:
             f"{self._options_text()}"
         )
 
-    def _options_text(self) -> str:
+    def _options_text(self, n_dropped: int = 0) -> str:
+        dropping = f" and drop the {plural(n_dropped, 'frame')} behind" if n_dropped else ""
         return (
-            f"--overlap keep-last to take those of {self.new.path}, keep-first to keep those of "
-            f"{self.old.path}, or {KEEP_ALL} to append all frames"
+            f"--overlap keep-last to take those of {self.new.path}{dropping}, keep-first "
+            f"to keep those of {self.old.path}, or {KEEP_ALL} to append all frames"
         )
 
-    def _replica_error(self) -> SourceError:
+    def _replica_error(self, n_behind: int) -> SourceError:
         return SourceError(
             f"{self.old.path} and {self.new.path} begin at the same time, or the second earlier, "
             "and have no frame in common, as replicas do: they are not parts of one trajectory. "
-            f"Convert each by itself, or give {self._options_text()}"
+            f"Convert each by itself, or give {self._options_text(n_behind)}"
         )
 
-    def _early_end_error(self, differing: NDArray[np.bool_], last: int) -> SourceError:
+    def _early_end_error(self, differing: NDArray[np.bool_], behind: Numbers) -> SourceError:
         problem = "its frames alternate with others"
         if differing.any():
             problem = f"{self._count(differing)} differ"
         end = self.new.time[-1] if self.unit == "ps" else self.new.step[-1]
         return SourceError(
             f"{self.new.path}: {problem} from what {self.old.path} has there, which continues to "
-            f"{self.keys[last]:g} {self.unit}, while it ends at {end:g}; "
-            f"give {self._options_text()}"
+            f"{self.keys[behind[-1]]:g} {self.unit}, while it ends at {end:g}; "
+            f"give {self._options_text(len(behind))}"
         )

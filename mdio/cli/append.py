@@ -20,7 +20,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_run_options(parser)
     add(parser, "--force", "start again where an earlier run has left something")
     add_resume(parser)
-    text = "compare all frames that SRC and OUT share, and afterwards those that were written"
+    text = "compare all frames that SRC and OUT share, and afterwards those that were added"
     add(parser, "--verify", text, dest="compared")
 
 

@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -279,11 +280,15 @@ def run_conversion(
         elif args.quiet:
             _print_notes_on_values(args.command, result.plan.notes)
         else:
-            (_print_summary if result.found_complete else print_summary or _print_summary)(result)
+            if print_summary is None or result.found_complete:
+                n_kept = None if conversion.appended is None else conversion.n_taken
+                print_summary = partial(_print_summary, n_kept=n_kept)
+            print_summary(result)
             if verified is not None and verified.ok:
+                added = "added " if conversion.appended is not None else ""
                 print(
-                    f"  verified: {verified.frames_compared:,} frames compared with the source, "
-                    f"largest difference {verified.max_abs_diff_angstrom:g} angstrom"
+                    f"  verified: {verified.frames_compared:,} {added}frames compared with the "
+                    f"source, largest difference {verified.max_abs_diff_angstrom:g} angstrom"
                 )
     if verified is not None and not verified.ok:
         raise CorruptLayoutError(f"{args.out}: verify failed: {verified.bad[0]}")
@@ -307,13 +312,14 @@ def _print_plan(args: argparse.Namespace, plan: LayoutPlan, recipe: dict[str, An
 def _verify(args: argparse.Namespace, conversion: Conversion, executor: Executor) -> VerifyResult:
     with progress_bar(conversion.plan.n_frames, "verify", args, executor) as progress:
         try:
-            view = conversion.view
-            return verify(args.out, view=view, executor=executor, progress=progress)
+            view = executor.from_owner(conversion.expected)
+            return verify(conversion.out, view=view, executor=executor, progress=progress)
         finally:
             conversion.close()
 
 
-def _print_summary(result: ConvertResult) -> None:
+def _print_summary(result: ConvertResult, n_kept: int | None = None) -> None:
+    """Print a line, and notes; `n_kept`: frames that stayed as they were when some were added."""
     if result.found_complete:
         print(f"{result.out}: already complete, nothing was written")
         for note in result.plan.notes:
@@ -323,11 +329,14 @@ def _print_summary(result: ConvertResult) -> None:
     if result.plan.stripes.alignment_nbytes > 1 and Path(result.out).is_file():
         in_all = human_nbytes(Path(result.out).stat().st_size)  # with empty ends of stripes
         size += f" ({in_all} with padding)" if in_all != size else ""
-    rate = result.n_frames / max(result.seconds, 1e-9)
+    n_written = result.n_frames - (n_kept or 0)
+    sizes = f"{human_nbytes(result.nbytes_in)} -> {size}"
+    if n_kept is not None:
+        sizes = f"{n_written:,} of them written, {size}"
+    rate = n_written / max(result.seconds, 1e-9)
     print(
         f"{result.out}: {plural(result.n_frames, 'frame')} of {plural(result.n_atoms, 'atom')} "
-        f"as {result.layout}, "
-        f"{human_nbytes(result.nbytes_in)} -> {size} "
+        f"as {result.layout}, {sizes} "
         f"in {result.seconds:.2f} s ({rate:,.0f} frames/s, {plural(result.workers, 'worker')})"
     )
     for note in result.plan.notes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ import numpy as np
 from mdio._version import __version__
 from mdio.cli.common import add, add_options, add_source, print_json, print_notes, source_options
 from mdio.converters.selection import open_with_topology
-from mdio.core.errors import SourceError
-from mdio.core.frames import TrajectoryInfo, absent_frames, describe_columns
+from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.core.frames import absent_frames, describe_columns, notes_on_times
 from mdio.core.units import FIELD_UNITS
 from mdio.core.words import (
     MAX_RUNS,
@@ -31,6 +32,7 @@ from mdio.layouts.manifest import count_indices, indices_from_runs, treatments
 from mdio.layouts.striping.file_systems import get_stripe, no_stripes_note
 from mdio.layouts.views.opening import ensemble_members
 from mdio.layouts.views.options import Reading
+from mdio.layouts.views.view import read_times
 
 HAS_FIELDS = ("has_velocities", "has_forces", "has_box")
 N_PROBED_FRAMES = 100
@@ -73,9 +75,19 @@ def _selection_rows(facts: Mapping[str, Any]) -> dict[str, str]:
     return {"kept": ", ".join(kept), "made with": " ".join(options)}
 
 
-def _notes_on_time_order(info: TrajectoryInfo) -> tuple[str, ...]:
-    """Return a note if the last frame is not later than the first; no other times are read."""
-    if info.n_frames < 2 or info.dt_ps <= 0 or info.time_last_ps > info.time_first_ps:
+def _notes_on_time_order(layout: Layout) -> tuple[str, ...]:
+    """Return a note if times go back.
+
+    Where they lie beside the frames all are read, unless the first and the last show that frames
+    are evenly spaced; in other files none but these two.
+    """
+    info = layout.info
+    if info.n_frames < 2 or info.dt_ps <= 0:
+        return ()
+    if info.time_last_ps > info.time_first_ps:
+        if layout.facts.keeps_columns and ", every " not in _times_text(asdict(info)):
+            with suppress(CorruptLayoutError):  # which verify tells
+                return notes_on_times(read_times(layout))
         return ()
     return (
         f"the last of {info.n_frames:,} frames is at {number_text(info.time_last_ps)} ps and the "
@@ -187,7 +199,7 @@ def run(args: argparse.Namespace) -> int:
             raise
         return _print_files(args, refusal)
     with source as layout:
-        notes = (*layout.notes, *_notes_on_time_order(layout.info))
+        notes = (*layout.notes, *_notes_on_time_order(layout))
         made_from = layout.info.source or {}
         if left_out := made_from.get("unreadable_frames"):
             stretches = made_from.get("unreadable_stretches", ())  # each counts as one frame

@@ -161,11 +161,11 @@ class FrameBlock:
 
 
 def notes_on_times(
-    time: NDArray[np.float64], frame: NDArray[np.int64] | None = None
+    time: NDArray[np.float64], frame: NDArray[np.int64] | None = None, *, n_files: int = 1
 ) -> tuple[str, ...]:
     """Return a note where times, (F,) in ps, repeat or go back; none if they are all the same.
 
-    `frame`: numbers of the frames; by default their places.
+    `frame`: numbers of the frames; by default their places. `n_files`: how many files they are of.
     """
     steps = np.diff(time)
     behind = np.flatnonzero(steps <= 0) + 1
@@ -174,10 +174,13 @@ def notes_on_times(
     first = int(behind[0])
     number = first if frame is None else int(frame[first])
     more = f" ({plural(len(behind), 'such frame')})" if len(behind) > 1 else ""
+    advice = (
+        "; if its source is several runs put into one file, give their files one by one, which are "
+        "joined by their times, each frame once"
+    )
     return (
         f"times do not ascend: frame {number} lies at {number_text(time[first])} ps, behind one at "
-        f"{number_text(time[first - 1])} ps{more}; if its source is several runs put into one "
-        "file, give their files one by one, which are joined by their times, each frame once",
+        f"{number_text(time[first - 1])} ps{more}{advice if n_files == 1 else ''}",
     )
 
 

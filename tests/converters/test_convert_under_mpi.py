@@ -48,6 +48,10 @@ def test_command_line(adk, tmp_path):
     code, text, err = run_under_mpi(2, *CLI, *words)
     assert (code, text) == (1, "")
     assert err.count("exists") == 1
+    mdio.convert(adk["xtc"], out, stop=50, force=True)
+    code, text, err = run_under_mpi(2, *CLI, "append", *words[1:6])
+    assert code == 0, err
+    assert json.loads(text)["verify"]["frames_compared"] == 48
 
 
 def test_a_damaged_frame_met_by_one_rank(bad, tmp_path):

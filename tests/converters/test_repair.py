@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 
+import h5py
 import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import GRO, PSF, XTC
@@ -151,6 +152,43 @@ def test_another_source_changes_nothing(mine, adk, tmp_path):
     assert mdio.repair(out, source).repaired
 
 
+@pytest.mark.parametrize("name", ["a.zarr", "a.h5md"])
+def test_boxes_that_are_intact_are_kept(tmp_path, name):
+    """Of another file of the same frames, which rounds boxes otherwise, only what is lost is."""
+    positions = np.random.default_rng(1).uniform(0, 30, (12, 20, 3))
+    for source, length in (("a.trr", 30.0), ("b.trr", np.nextafter(np.float32(30), 31))):
+        with mdio.Writer(tmp_path / f"{source}.zarr") as writer:
+            boxes = [[length, 30, 30, 90, 90, 90]] * 12
+            writer.write_block(positions, box=boxes, time=np.arange(12.0), step=np.arange(12))
+        mdio.convert(tmp_path / f"{source}.zarr", tmp_path / source)
+    out = tmp_path / name
+    mdio.convert(tmp_path / "a.trr", out, storage=mdio.Storage(chunk_frames=4))
+    good = files_of(out)
+    if name == "a.zarr":
+        column, box = "mdio/box", out / "mdio/box/c.0.0"
+        next(out.glob("particles/trajectory/position/value/c.*")).unlink()
+    else:
+        column, box = "box", out
+        with h5py.File(out) as file:
+            value = file["particles/trajectory/position/value"]
+            begin = value.id.get_chunk_info(1).byte_offset
+        data = bytearray(out.read_bytes())
+        data[begin + 5] ^= 8
+        out.write_bytes(data)
+    assert mdio.repair(out, tmp_path / "b.trr").repaired
+    assert mdio.verify(out, tmp_path / "a.trr").ok
+    now = files_of(out)
+    assert {path.rpartition("/")[2] for path in now if now[path] != good.get(path)} <= NOTED
+    if name == "a.h5md":
+        with h5py.File(out, "r+") as file:
+            file["mdio/box"][3, 0] = 7
+    else:
+        box.unlink()
+    with pytest.raises(SourceError, match=rf"was written with \({column}"):
+        mdio.repair(out, tmp_path / "b.trr")
+    assert mdio.repair(out, tmp_path / "a.trr").repaired
+
+
 def test_a_source_of_other_atoms(made, tmp_path):
     path, _, _ = made["zarr"]
     out = shutil.copytree(path, tmp_path / "a.zarr")
@@ -200,6 +238,32 @@ def test_what_is_lost_with_the_first_segment(missing, adk, tmp_path):
     assert all(segments[n].name in told for n, told in zip(missing, result.bad, strict=True))
     assert result.lost_frames == {"trajectory": runs}
     assert len(mdio.verify(out).bad) == len(missing)
+
+
+@pytest.mark.parametrize("n_left", [None, 30])
+def test_checksums_of_segments_that_are_lost(n_left, adk, tmp_path, capsys):
+    """The segments are whole, which the manifest's checksums of them show."""
+    out = tmp_path / "a.segments"
+    mdio.split(adk["xtc"], out, 3)
+    sums = out / ".mdio-checksums"
+    if n_left is None:
+        sums.unlink()
+    else:
+        sums.write_bytes(sums.read_bytes()[:n_left])
+    result = mdio.repair(out)
+    assert len(result.bad) == 1 and sums.name in result.bad[0] and not result.lost_frames
+    (bad,) = mdio.verify(out).bad
+    assert main(["convert", str(out), str(tmp_path / "a.xtc")]) == 1
+    for said in (bad, capsys.readouterr().err):
+        assert "--no-verify" in said and f"mdio repair {out} --against" in said
+    assert main(["convert", str(out), str(tmp_path / "a.xtc"), "--no-verify"]) == 0
+    segments = sorted(out.glob("000/seg-*.xtc"))
+    kept = segments[1].read_bytes()
+    flip(segments[1])
+    edges = mdio.open(out).boundaries().tolist()
+    assert mdio.repair(out).lost_frames == {"trajectory": [[edges[1], edges[2], 1]]}
+    segments[1].write_bytes(kept)
+    assert mdio.repair(out, adk["xtc"]).repaired and mdio.verify(out, adk["xtc"]).ok
 
 
 def test_what_cannot_be_repaired(adk, tmp_path, capsys):

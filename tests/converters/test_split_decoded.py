@@ -89,3 +89,10 @@ def test_integers_of_an_xtc_become_xtc_again(tmp_path, adk, layout):
     rounded = tmp_path / f"b.{layout}"
     mdio.convert(adk["dcd"], rounded, precision=0.01, stop=20)
     assert split(rounded, tmp_path / "b.segments", 3).plan.container == "ncdf"
+
+
+def test_notes_name_the_segment_whose_figures_they_have(tmp_path):
+    result = split([DCD, DCD], tmp_path / "a.segments", 3)
+    (note,) = (note for note in result.plan.notes if "not equally spaced" in note)
+    assert note.startswith("dcd cannot hold times")
+    assert note.endswith(" (figures of 000/seg-000001.dcd)")

@@ -52,6 +52,13 @@ def test_parts_given_one_by_one_are_joined(files, tmp_path):
     assert not notes_of(mdio.analyze(parts, kernel="rmsd").notes)
 
 
+def test_who_gave_them_one_by_one_is_not_told_to(files, tmp_path):
+    parts = [files / "b.xtc", files / "a.xtc"]
+    result = mdio.convert(parts, tmp_path / "a.zarr", overlap="keep-all")
+    (note,) = notes_of(result.plan.notes)
+    assert "frame 6" in note and "one by one" not in note
+
+
 def test_analyses(files):
     result = mdio.analyze(files / "overlap.xtc", kernel="rmsd", start=2)
     (note,) = notes_of(result.notes)
@@ -70,3 +77,11 @@ def test_info_knows_the_ends_alone(files, capsys, name, is_told):
     assert main(["info", str(files / f"{name}.xtc"), "--json"]) == 0
     notes = json.loads(capsys.readouterr()[0])["notes"]
     assert any("times go back somewhere between" in note for note in notes) == is_told
+
+
+@pytest.mark.parametrize("out", ["o.zarr", "o.h5md"])
+def test_info_knows_all_times_that_lie_beside_the_frames(files, tmp_path, capsys, out):
+    for name, n_told in (("overlap", 1), ("a", 0)):
+        mdio.convert(files / f"{name}.xtc", tmp_path / out, force=True)
+        assert main(["info", str(tmp_path / out), "--json"]) == 0
+        assert len(notes_of(json.loads(capsys.readouterr()[0])["notes"])) == n_told

@@ -145,6 +145,22 @@ def test_parts_of_files_that_hold_the_same(tmp_path, copies):
         assert compared.frames_compared == 12
 
 
+@pytest.mark.parametrize("layout", ["zarr", "h5md", "segments"])
+def test_parts_that_overlap_stand_for_the_file_that_they_are_of(tmp_path, copies, layout):
+    out, parts = tmp_path / f"out.{layout}", [tmp_path / "begin.trr", tmp_path / "end.trr"]
+    mdio.convert(copies[0], out)
+    data = copies[0].read_bytes()
+    frame_nbytes = len(data) // 12
+    parts[0].write_bytes(data[: 8 * frame_nbytes])
+    parts[1].write_bytes(data[5 * frame_nbytes :])
+    for given in (parts, parts[::-1]):
+        compared = mdio.verify(out, given)
+        assert (compared.bad, compared.frames_compared) == ([], 12)
+    if layout == "zarr":
+        next(out.glob("particles/trajectory/position/value/c.*")).unlink()
+        assert mdio.repair(out, parts).repaired and mdio.verify(out, copies[0]).ok
+
+
 def test_files_may_be_given_in_another_order(tmp_path, copies):
     mdio.convert(copies[0], tmp_path / "c.trr", stop=5)
     joined = [copies[0], tmp_path / "c.trr"]

@@ -106,6 +106,8 @@ def _check_folder(target: Path) -> None:
     """Raise OutputError if nothing can be written beside `target`."""
     parent = target.parent
     if not parent.is_dir():
+        if parent.exists():
+            raise OutputError(f"{target}: {parent} is not a folder; choose another place")
         raise OutputError(f"{target}: the folder {parent} does not exist; make it first")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise OutputError(f"{target}: the folder {parent} is not writable; choose another place")
@@ -145,7 +147,9 @@ def _check_target(target: Path, force: bool, sources: Sequence[Path]) -> None:
             )
         return
     if not force:
-        way_out = "choose another name or use --force (force=True in Python)"
+        way_out = "choose another name"
+        if target.is_symlink() or not _is_foreign_folder(target):
+            way_out += " or use --force (force=True in Python)"
         for kept in (one for left in leftovers([target]) for one in unfinished_in(left)):
             way_out = f"of a run that was to replace it, {kept.advice(replaces=True)}"
         raise OutputError(f"{target}: it exists already; {way_out}")
@@ -154,13 +158,18 @@ def _check_target(target: Path, force: bool, sources: Sequence[Path]) -> None:
     mode = target.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise OutputError(f"{target}: neither a file nor a folder; choose another name")
-    if target.is_dir() and any(target.iterdir()) and not is_output(target):
+    if _is_foreign_folder(target):
         raise OutputError(
             f"{target}: a folder that is not an output of mdio (it has no manifest of mdio) is not "
             "replaced; remove it yourself or choose another name"
         )
     if target.is_dir():
         check_only_own(target)
+
+
+def _is_foreign_folder(target: Path) -> bool:
+    """Return whether it is a folder with something in it that mdio did not write."""
+    return target.is_dir() and any(target.iterdir()) and not is_output(target)
 
 
 def _existing_parts(goal: Path, parts_at: Callable[[Path], Path | None] | None) -> list[Path]:
@@ -364,7 +373,8 @@ def publish(
                     with suppress(OSError):
                         journal_path(temporary).unlink(missing_ok=True)
                 elif not is_inside_temporary(goal):  # of which the publication tells what is kept
-                    advice = unfinished.advice(replaces=force and os.path.lexists(goal))
+                    replaces = force and not follows and os.path.lexists(goal)
+                    advice = unfinished.advice(replaces=replaces)
                     if isinstance(error, MdioError):
                         raise type(error)(f"{error}; {advice}") from error
                     error.add_note(advice)

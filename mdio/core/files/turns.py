@@ -433,7 +433,7 @@ def state_at(path: Path) -> State | None:
         if stat.S_ISDIR(status.st_mode):
             file = next((path / name for name in MANIFESTS if (path / name).is_file()), path)
         return status.st_ino, *_file_state(file)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 

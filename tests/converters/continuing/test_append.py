@@ -13,10 +13,14 @@ from suites.outputs import as_options
 
 import mdio
 from mdio.cli.main import main
+from mdio.converters.convert import prepare
+from mdio.converters.options import ConversionOptions
 from mdio.core.errors import CorruptLayoutError, MdioError, OutputError, PlanError, SourceError
 from mdio.layouts import continuation, plan
+from mdio.parallel.executors import Serial
 
 N_ATOMS, N_FRAMES = 30, 40
+APPENDED, SERIAL = ConversionOptions.of(append=True), Serial()
 LAYOUTS = {
     "zarr": {"chunk_frames": 2},
     "zarr gzip": {"chunk_frames": 2, "compression": "gzip:1"},
@@ -234,6 +238,47 @@ def test_what_is_no_number_is_counted_once(tmp_path):
         assert mdio.open(out).manifest["not_finite"] == expected
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("name", ["zarr", "h5md", "segments"])
+def test_frames_that_were_added_are_compared_afterwards(tmp_path, whole, name, workers, capsys):
+    """With their files: what the former output held is gone by then."""
+    parts = [write(tmp_path / f"{a}.xtc", range(a, b)) for a, b in ((0, 21), (15, 30))]
+    there, out = tmp_path / f"there.{name}", tmp_path / f"out.{name}"
+    mdio.convert(parts[0], there)
+    out.symlink_to(there)
+    words = ["-w", str(workers), "--verify", "--json"]
+    for source, n_added in ((parts[1], 9), (whole, 10), (whole, 0)):
+        assert main(["append", str(source), str(out), *words]) == 0
+        verified = json.loads(capsys.readouterr().out)["verify"]
+        assert verified["ok"] and verified["frames_compared"] == n_added
+    assert_same(out, whole)
+    conversion = prepare(write(tmp_path / "2.xtc", range(N_FRAMES, 50)), out, APPENDED, SERIAL)
+    conversion.run(SERIAL)
+    write(tmp_path / "2.xtc", range(N_FRAMES, 50), mark=1)
+    found = mdio.verify(conversion.out, view=conversion.expected())
+    assert not found.ok and found.bad[0].startswith("frames 40 to 49: positions differ by up to")
+
+
+@pytest.mark.parametrize(("begin", "n_behind"), [(10, 20), (0, 20)])
+def test_frames_that_would_be_dropped_are_counted_before(tmp_path, whole, begin, n_behind):
+    out, other = tmp_path / "out.zarr", tmp_path / "other.xtc"
+    mdio.convert(whole, out)
+    write(other, range(begin, 20), mark=5)
+    with pytest.raises(SourceError, match=f"other.xtc and drop the {n_behind} frames behind, keep"):
+        mdio.append(other, out)
+    notes = mdio.append(other, out, overlap="keep-last").plan.notes
+    assert any(f"{n_behind} frames (at 40 to 78 ps) dropped" in note for note in notes)
+
+
+def test_the_summary_is_of_what_was_written(tmp_path, whole, capsys):
+    out = tmp_path / "out.zarr"
+    mdio.convert(whole, out, stop=20, storage=mdio.Storage(chunk_frames=2))
+    assert main(["append", str(whole), str(out)]) == 0
+    summary, added, *_ = capsys.readouterr().out.splitlines()
+    assert "40 frames of 30 atoms as zarr, 24 of them written, " in summary
+    assert "->" not in summary and "added 20 frames to 20 of the 20" in added
+
+
 def test_gaps_are_told(tmp_path, capsys):
     out = tmp_path / "out.zarr"
     mdio.convert(write(tmp_path / "1.xtc", range(5)), out)
@@ -253,8 +298,11 @@ def test_refused(tmp_path, whole):
         mdio.append(whole, out, storage=mdio.Storage(topology=False))
     with pytest.raises(PlanError, match="cannot append to xtc, only to"):
         mdio.append(whole, late)
-    with pytest.raises(SourceError, match="no such file"):
-        mdio.append(whole, tmp_path / "not-there.zarr")
+    for path in (tmp_path / "not-there.zarr", late / "X"):
+        with pytest.raises(SourceError, match="no such file"):
+            mdio.append(whole, path)
+    with pytest.raises(OutputError, match=r"late\.xtc is not a folder"):
+        mdio.convert(whole, late / "X.zarr")
     assert mdio.append(out, out).found_complete
     with pytest.raises(OutputError, match="the output is the source"):
         mdio.append(out, out, overlap="keep-all")

@@ -202,6 +202,16 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+def test_what_nothing_can_be_added_to_is_refused_at_once(tmp_path, whole):
+    out = tmp_path / "out.xtc"
+    with pytest.raises(PlanError, match="which xtc does not take; write zarr, h5md or segments"):
+        follow(tmp_path / "not-there-yet.xtc", out)
+    assert list(tmp_path.iterdir()) == []
+    mdio.convert(whole["xtc"], out)
+    with pytest.raises(PlanError, match="cannot append to xtc, only to mdio's"):
+        follow(whole["xtc"], out, append=True)
+
+
 def test_frames_that_are_too_few_for_a_full_unit_are_told_once(tmp_path, whole):
     counts = []
     options = {"every_s": 0, "until_idle_s": 0.5, "waiting": lambda *told: counts.append(told)}

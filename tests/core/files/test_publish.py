@@ -86,6 +86,15 @@ def test_existing_target_is_refused_before_any_work(tmp_path: Path) -> None:
     assert target.read_text() == "old"
 
 
+def test_force_is_offered_only_where_it_replaces(tmp_path: Path) -> None:
+    target = tmp_path / "notes.zarr"
+    target.mkdir()
+    (target / "notes.txt").touch()
+    for force, said in ((False, "exists already; choose another name$"), (True, "not replaced")):
+        with pytest.raises(OutputError, match=said), publish(target, force=force):
+            raise AssertionError("the block was entered")
+
+
 def test_target_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
     target = tmp_path / "a.xtc"
     with pytest.raises(OutputError, match="appeared"), publish(target) as temporary:

@@ -144,5 +144,8 @@ def test_steps_that_do_not_go_on_are_told(adk, tmp_path, capsys):
     assert any(
         "b.dcd holds none" in note for note in mdio.append(parts[1], tmp_path / "c.zarr").plan.notes
     )
+    mdio.convert(parts[1], tmp_path / "d.zarr", stop=30)
+    notes = mdio.append(parts[1], tmp_path / "d.zarr").plan.notes  # whose frames go on by 1
+    assert not any("steps do not" in note for note in notes)
     for same in (parts[:1] * 2, parts[1:] * 2):
         assert not any("steps do not" in note for note in mdio.open(same).notes)

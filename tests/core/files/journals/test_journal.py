@@ -186,18 +186,32 @@ def test_other_options_are_named(adk, tmp_path, monkeypatch, change, named):
     assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
 
 
+def full(self, *words):
+    add(self, *words)
+    raise OSError(28, "full")
+
+
+add = Journal.add
+
+
 def test_what_replaces_an_output_is_continued_by_force(adk, tmp_path, monkeypatch):
-    out, add = tmp_path / "a.zarr", Journal.add
+    out = tmp_path / "a.zarr"
     options = {"storage": mdio.Storage(chunk_frames=4)}
     mdio.convert(adk["dcd"], out, stop=3)
-
-    def full(self, *words):
-        add(self, *words)
-        raise OSError(28, "full")
-
     with monkeypatch.context() as there:
         there.setattr(Journal, "add", full)
         with pytest.raises(OutputError, match="use --force --resume to continue, --force alone"):
             mdio.convert(adk["dcd"], out, force=True, **options)
     mdio.convert(adk["dcd"], out, force=True, resume=True, **options)
     assert mdio.verify(out, adk["dcd"]).ok
+
+
+def test_what_adds_to_an_output_is_continued_without_force(adk, tmp_path, monkeypatch):
+    out = tmp_path / "a.zarr"
+    mdio.convert(adk["dcd"], out, stop=8, storage=mdio.Storage(chunk_frames=4))
+    with monkeypatch.context() as there:
+        there.setattr(Journal, "add", full)
+        with pytest.raises(OutputError, match=r"use --resume to continue, --force to start over"):
+            mdio.append(adk["dcd"], out)
+    mdio.convert(adk["dcd"], out, append=True, resume=True)
+    assert mdio.verify(out, adk["dcd"]).ok and mdio.open(out).info.n_frames == 98
