@@ -559,8 +559,8 @@ def measure(
     paths = [str(trajectory)] if single else [str(path) for path in trajectory]  # type: ignore[union-attr]
     need_disk(target, "trial conversions need a folder on a disk; give it as --target")
     folder = Path(target)
-    free, memory = check_target(folder), free_memory()
-    local_free = 0 if local_folder is None else check_target(Path(local_folder))
+    free, memory = check_target(folder, "--target"), free_memory()
+    local_free = 0 if local_folder is None else check_target(Path(local_folder), "--local-dir")
     kernel = make_kernel(analysis, select)
     if isinstance(kernel, SeriesKernel):
         raise PlanError(

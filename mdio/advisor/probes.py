@@ -52,15 +52,15 @@ PROBE_NBYTES = 64 << 20
 """Bytes that are written to and read from a local disk to measure it."""
 
 
-def check_target(folder: Path) -> int:
-    """Return the free bytes of a writable folder.
+def check_target(folder: Path, option: str) -> int:
+    """Return the free bytes of a writable folder, which `option` names.
 
     Raises OutputError: it is missing, or not writable.
     """
     if not folder.is_dir():
-        raise OutputError(f"{folder}: no such folder; make it, or give another --target")
+        raise OutputError(f"{folder}: no such folder; make it, or give another {option}")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise OutputError(f"{folder}: the folder is not writable; give another --target")
+        raise OutputError(f"{folder}: the folder is not writable; give another {option}")
     return shutil.disk_usage(folder).free
 
 

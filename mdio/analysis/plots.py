@@ -229,7 +229,8 @@ def draw(result: Any, ax: Axes) -> None:
             elif are_many and result.label is None:
                 _draw_spread(x[chain], rows[chain], ax)
             else:
-                ax.plot(x[chain], rows[chain], linewidth=1)
+                alone = "." if len(x[chain]) == 1 else None  # a line has no width there
+                ax.plot(x[chain], rows[chain], linewidth=1, marker=alone)
     names = list(result.labels) if len(result.labels) == rows.shape[1] else []
     if result.label is not None:
         labels = [str(result.label[part.start]) for part in result.runs]

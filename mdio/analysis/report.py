@@ -245,6 +245,8 @@ def save_report(result: AnalysisResult, path: str | PathLike[str], title: str) -
         name = result.labels[0] if len(result.labels) else "values"
         curve = series(result.time, result.values, times["timings"], name, result.over)
         parts.insert(1, section("Result", picture(curve)))
+    if result.notes:
+        parts.insert(1, section("Notes", *map(paragraph, result.notes)))
     save_page(path, summary_sentence(times, title), parts)
 
 

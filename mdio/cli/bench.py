@@ -22,7 +22,7 @@ from mdio.analysis.scaling import (
     write_csv,
 )
 from mdio.cli.common import add, add_bench_output, names_among, positive, positives, print_json
-from mdio.core.errors import MissingExtraError, PlanError, SourceError
+from mdio.core.errors import MissingExtraError, OutputError, PlanError, SourceError
 from mdio.core.words import duration, human_nbytes
 from mdio.parallel import GATHERS
 from mdio.parallel.executors import available_cores
@@ -58,6 +58,7 @@ def _setup_scaling(parser: argparse.ArgumentParser) -> None:
     add(parser, "--repeats N", "runs of each case (default: 5)", positive, default=5)
     add(parser, "--mpiexec CMD", "launcher of MPI programs, with options")
     add_bench_output(parser, "scaling", "scaling.jsonl, scaling.csv and scaling.html")
+    add(parser, "--force", "replace the table and page of an earlier run in the same folder")
 
 
 def _run_scaling(args: argparse.Namespace) -> int:
@@ -66,6 +67,12 @@ def _run_scaling(args: argparse.Namespace) -> int:
     if args.repeat != [1] and args.kernel != "rmsd":
         raise PlanError(f"--repeat is for --kernel rmsd, not for {args.kernel}; leave it out")
     folder = make_folder(args.out)
+    former = [name for name in ("scaling.csv", "scaling.html") if (folder / name).exists()]
+    if former and not args.force:
+        raise OutputError(
+            f"{folder}: has {' and '.join(former)} of an earlier run; give another folder with -o, "
+            "or --force to replace them (scaling.jsonl keeps the runs of both)"
+        )
     study = Study(args.kernel, args.top, args.select, args.stop, args.mpiexec)
     cases = list_cases(
         args.trajectory, args.executor, args.gather, args.repeat, args.workers, args.top

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
 from mdio.analysis.kernels.kernel import Kernel, import_callable
@@ -128,5 +129,6 @@ def _output(args: argparse.Namespace, result: MapReduceResult) -> None:
             f"{human_nbytes(result.nbytes_on_disk)} through files"
         )
         if args.out is not None:
-            heads = ["key"] if result.label is None else ["label", "key"]
+            key = "keys" if Path(args.out).suffix.lower() == ".npz" else "key"
+            heads = [key] if result.label is None else ["label", key]
             print(f"  {args.out}: {', '.join([*heads, *result.columns])}")

@@ -50,8 +50,10 @@ def test_no_room(adk, tmp_path, monkeypatch):
 
 
 def test_no_such_target(adk, tmp_path, monkeypatch):
-    with pytest.raises(OutputError, match="no such folder"):
+    with pytest.raises(OutputError, match=r"no such folder.*--target"):
         quickly(adk, tmp_path / "nowhere")
+    with pytest.raises(OutputError, match=r"no such folder.*--local-dir"):
+        quickly(adk, tmp_path, local_folder=tmp_path / "nowhere")
     monkeypatch.setattr(probes.os, "access", lambda path, mode: False)
     with pytest.raises(OutputError, match="not writable"):
         quickly(adk, tmp_path)

@@ -28,6 +28,11 @@ def test_a_curve_over_time():
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("time (ps)", "rmsd (Å)")
 
 
+def test_a_single_frame_is_a_point():
+    (line,) = drawn(mdio.analyze(DCD, top=PSF, kernel="rmsd", select=CA, stop=1)).lines
+    assert line.get_marker() == "."
+
+
 def test_fluctuations_lie_over_residues():
     result = mdio.analyze(DCD, top=PSF, kernel="rmsf", select=CA)
     axes = drawn(result)

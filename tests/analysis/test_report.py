@@ -49,6 +49,16 @@ def test_report_of_processes(tmp_path):
         assert text in page.texts  # the pictures' text is text
 
 
+def test_notes_are_in_the_report(tmp_path):
+    """Who is sent the page sees what the program said."""
+    result = mdio.analyze(DCD, top=PSF, kernel="rmsd", dt_ps=1.5)
+    assert result.notes
+    save_report(result, tmp_path / "r.html", "RMSD")
+    page = page_of(tmp_path / "r.html")
+    assert page.titles[:3] == ["Summary", "Notes", "Result"]
+    assert {*result.notes} <= {*page.texts}
+
+
 def test_displacements_are_reported_over_lags(tmp_path):
     result = mdio.analyze(DCD, kernel="msd", top=PSF, select="resid 1", stop=9)
     save_report(result, tmp_path / "r.html", "msd")

@@ -68,6 +68,8 @@ def test_scaling(tmp_path, capsys, monkeypatch):
     with (tmp_path / "scaling.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
     assert [float(row["t_total_max_s"]) for row in table] == [row["t_total_max_s"] for row in rows]
+    assert main(words) == 1
+    assert "scaling.csv and scaling.html of an earlier run" in capsys.readouterr().err
     page = page_of(tmp_path / "scaling.html")
     assert page.titles == ["All series", *dict.fromkeys(row["series"] for row in rows)]
     assert len(page.pictures) == 2 + 3 * 4
