@@ -126,9 +126,12 @@ class _Growing:
             warnings.warn(f"{self.name}: {note}", stacklevel=2)
         self.n_frames, self.uuid = conversion.plan.n_frames, conversion.uuid
 
-    def continue_from(self, n_atoms: int, time_ps: float) -> TrajectoryInfo:
+    def continue_from(
+        self, n_atoms: int, time_ps: float, topology: Topology | None
+    ) -> TrajectoryInfo:
         """Continue the existing output before the frame of a time; return the information on it.
 
+        `topology`: what the atoms to add are, if it is known.
         Raises OutputError: it has other atoms, or no frames before that time.
         """
         self.out = link_target(self.out)
@@ -137,13 +140,22 @@ class _Growing:
             info, times_ps = old.info, read_times(old)
             plan_values = plan_fields(old)
             self.shard_frames = plan_values.get("piece_frames") or int(old.boundaries()[1])
-            self.uuid = old.uuid
+            self.uuid, stored = old.uuid, old.topology()
             manifest = old.manifest or {"source": {}}
         if info.n_atoms != n_atoms:
             raise OutputError(
                 f"{self.name}: has {info.n_atoms} atoms, but the frames to add have {n_atoms}; "
                 "give the same atoms, or another output"
             )
+        if stored is not None and topology is not None:
+            others, _ = stored.atoms_named_otherwise(topology)
+            if len(others):
+                first = int(others[0])
+                raise OutputError(
+                    f"{self.name}: {len(others):,} of its {n_atoms:,} atoms are others than those "
+                    f"of the frames to add: atom {first} is {stored.name_of(first)} there and "
+                    f"{topology.name_of(first)} here; give the same atoms, or another output"
+                )
         not_before = np.flatnonzero(times_ps >= time_ps - SAME_TIME * abs(info.dt_ps))
         self.n_frames = int(not_before[0]) if len(not_before) else info.n_frames
         if not self.n_frames:
@@ -281,6 +293,8 @@ class Writer:
         self._begin_ps = np.inf
         """Time from which frames of an output that is gone on with are replaced by their steps."""
         self._topology: Topology | None = None
+        self._group: Any = None
+        """The AtomGroup of `_topology`, or the last that was other than that."""
         self._block: FrameBlock | None = None
         self._spare: FrameBlock | None = None
         self._n_filled = self._n_before = 0
@@ -356,7 +370,7 @@ class Writer:
                 f"{self.out}: {len(group)} atoms, but frames of {self.n_atoms}; give the atoms "
                 "that are written"
             )
-        self._topology = topology_of(group.universe, group.indices)
+        self._topology, self._group = topology_of(group.universe, group.indices), group
 
     @_one_at_a_time
     def write(self, atoms: Any) -> None:
@@ -384,6 +398,8 @@ class Writer:
             ) from None
         if self._topology is None and self._block is None:
             self.set_atoms(group)
+        elif group is not self._group and self._group is not None:
+            self._compare(group)
         values = {
             name: getattr(group, name)
             for name, is_requested in self._requested.items()
@@ -391,6 +407,17 @@ class Writer:
         }
         step = ts.data.get("step", ts.frame)
         self.write_block(group.positions, box=ts.dimensions, time=ts.time, step=step, **values)
+
+    def _compare(self, group: Any) -> None:
+        """Warn once if a frame has other atoms than those that are stored for all frames."""
+        own = self._group.indices
+        if len(group) == len(own) and not np.array_equal(group.indices, own):
+            warnings.warn(
+                f"{self.out}: frame {self.n_frames} has other atoms of the Universe than the first "
+                "one, or in another order; the names and residues stored are those of the first",
+                stacklevel=4,
+            )
+            self._group = None
 
     @_one_at_a_time
     def write_block(
@@ -611,7 +638,7 @@ class Writer:
         }
         for one in (self._growing, self._final):
             if self._append and one is not None and one.out.exists():
-                info = one.continue_from(n_atoms, time_ps)
+                info = one.continue_from(n_atoms, time_ps, self._topology)
                 time_ps = min(time_ps, info.time_first_ps)
                 self._stored = {name: getattr(info, f"has_{name}") for name in self._stored}
                 self._check_requested([name for name in self._stored if self._stored[name]])

@@ -41,6 +41,9 @@ from mdio.layouts.segments import files as segments
 from mdio.layouts.zarr import layout as zarr_layout
 from mdio.readers.frames import FrameCache
 
+OPTIONS_OF_OPEN = ("length_unit", "overlap", "salvage", "fields", "timestep")
+"""Options of `mdio.open`, or of commands, that a Universe does not take."""
+
 
 class LayoutReader(ReaderBase):  # type: ignore[misc]
     """Reads any layout as an MDAnalysis trajectory: ``Universe(top, path, format="MDIO")``.
@@ -107,8 +110,16 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
     ) -> None:
         super().__init__(filename, convert_units=convert_units, **kwargs)
         for name in kwargs:  # others belong to the topology's parser
-            if hint := did_you_mean(name, ("group", "verify", "cache", "cache_size")):
+            hint = did_you_mean(name, ("group", "verify", "cache", "cache_size"))
+            if hint or name in OPTIONS_OF_OPEN:
+                hint = hint or "; convert the file with it"
                 warnings.warn(f"{filename}: no reader has the option {name}{hint}", stacklevel=2)
+        if not convert_units:
+            warnings.warn(
+                f"{filename}: read in angstrom and ps, as all that mdio reads, also with "
+                "convert_units=False",
+                stacklevel=2,
+            )
         options = {} if group is None else {"group": group}
         self._layout: Layout = open_layout(
             self.filename,

@@ -701,3 +701,27 @@ def test_segments_that_were_copied_and_then_gone_on_with_are_not_repaired(adk, t
         mdio.repair(out, adk["dcd"])
     segment.write_bytes(data)
     assert mdio.verify(out).ok
+
+
+def test_atoms_that_change_are_told(adk, tmp_path):
+    universe = mda.Universe(adk["psf"], adk["dcd"])
+    alphas, carbons = universe.select_atoms("name CA"), universe.select_atoms("name C")
+    with mdio.Writer(tmp_path / "a.zarr") as writer:
+        writer.write(alphas)
+        writer.write(universe.select_atoms("name CA"))
+    for others in (alphas[::-1], carbons):
+        with mdio.Writer(tmp_path / "b.zarr", force=True) as writer:
+            writer.write(alphas)
+            with pytest.warns(UserWarning, match="frame 1 has other atoms") as told:
+                writer.write(others)
+            writer.write(others)  # which is said once
+        assert len(told) == 1
+        assert told[0].filename == __file__
+    universe.trajectory[1]
+    for begun in ({}, {"atoms": carbons}):
+        with (
+            pytest.raises(OutputError, match=r"atom 0 is MET:CA there and MET:C here"),
+            mdio.Writer(tmp_path / "a.zarr", append=True, **begun) as writer,
+        ):
+            writer.write(carbons)
+    assert mdio.open(tmp_path / "a.zarr").info.n_frames == 2

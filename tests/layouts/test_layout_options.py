@@ -165,6 +165,16 @@ def test_misspelt_options_of_a_universe(adk, make):
         mda.Universe(adk["psf"], str(make("zarr")), gruop="ca")
 
 
+def test_options_that_a_universe_does_not_take(adk, make):
+    path = str(make("zarr"))
+    for options, says in (
+        ({"length_unit": "nm"}, "no reader has the option length_unit; convert the file with it"),
+        ({"convert_units": False}, "angstrom and ps, .* also with convert_units=False"),
+    ):
+        with pytest.warns(UserWarning, match=says):
+            mda.Universe(adk["psf"], path, **options)
+
+
 def test_arguments_of_another_kind(make):
     path = make("xtc")
     with pytest.raises(PlanError, match="the reducer is 'mean'"):
