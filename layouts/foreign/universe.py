@@ -84,6 +84,8 @@ def select_by_mdanalysis(
             reason = "it ends where more is expected"
         elif unknown:
             hint = did_you_mean(unknown[1], words)
+        elif isinstance(error, AttributeError) or "does not contain" in reason:
+            hint = "; give a topology file that has it with -s/--top FILE (in Python: top=)"
         prefix = f"{option}: " if option else ""
         raise PlanError(f"{prefix}cannot select {selection!r} ({reason}){hint}") from error
     return np.asarray(indices, np.int64)
