@@ -19,7 +19,7 @@ from typing import Any
 
 from mdio.core.errors import OutputError
 from mdio.core.files import marks
-from mdio.core.files.marks import is_output, with_checksum
+from mdio.core.files.marks import OWN_NAMES, check_only_own, is_output, with_checksum
 from mdio.core.files.remote import objects
 from mdio.core.files.remote.objects import NO_BUCKET, find, store_and_name, translated_errors
 from mdio.core.files.remote.paths import MANIFESTS, RemotePath
@@ -252,6 +252,10 @@ def names_below(folder: RemotePath) -> dict[str, int]:
 
 MARK = "mdio-unfinished.json"
 TOKEN = re.compile("[0-9a-f]{16}")
+OWN = re.compile(
+    rf"({'|'.join(OWN_NAMES.values())}|{STAGE}{TOKEN.pattern}[^/]*)(/.*)?|{re.escape(MARK)}|\..*"
+)
+"""Names of objects below an output of mdio's layouts; of hidden ones, all."""
 MAX_SENDERS = 8
 """Objects sent, or copied, at the same time."""
 MAX_SMALL_SENDERS, SMALL_NBYTES = 32, 1 << 20
@@ -300,6 +304,7 @@ class OutputPlace:
         """Finish an exchange that a dead run has begun."""
         mark = self._mark()
         if mark.get("moving"):
+            self._check_only_own()
             stage = self._stage(mark["token"])
             try:
                 self._exchange(stage, mark.get("over"))
@@ -338,6 +343,7 @@ class OutputPlace:
                 "it, or --force to start again"
             )
         self.destination = self._stage(self.token) if self._manifests else self.goal
+        self._check_only_own()
         if self._manifests or is_object:
             self._former_tag = current_tag(
                 self.goal / self._manifests[0] if self._manifests else self.goal
@@ -346,7 +352,7 @@ class OutputPlace:
             kept = (
                 {name for name in self._existing if STAGE not in name} if self._manifests else set()
             )
-            delete(self.goal / name for name in self._existing.keys() - (kept - {MARK}))
+            delete(self.goal / name for name in _own(self._existing.keys() - (kept - {MARK})))
         return resumes
 
     def new_names(self) -> dict[str, int]:
@@ -395,7 +401,8 @@ class OutputPlace:
         stored = self._existing if self.destination == self.goal else names_below(self.destination)
         self._compare(stored, expected)
         self._compare(self._existing, kept)
-        delete(self.destination / name for name in stored.keys() - expected.keys() - {MARK})
+        rest = _own(stored.keys() - expected.keys() - {MARK})
+        delete(self.destination / name for name in rest)
 
     def _compare(self, stored: Mapping[str, int], expected: Mapping[str, int]) -> None:
         for name, nbytes in expected.items():
@@ -429,6 +436,7 @@ class OutputPlace:
         is_complete = any(f"{self.destination.name}/{name}" in self._existing for name in MANIFESTS)
         if not is_complete or self._mark().get("token") != self.token:
             raise self._other_run_error()
+        self._check_only_own()
         mark = {"token": self.token, "moving": True, "over": self._former_tag}
         put(self.goal / MARK, json.dumps(mark).encode())
         try:
@@ -442,7 +450,7 @@ class OutputPlace:
     def withdraw(self) -> None:
         """Remove the objects that were sent, and the mark."""
         if self.is_marked:
-            delete(self.destination / name for name in names_below(self.destination))
+            delete(self.destination / name for name in _own(names_below(self.destination)))
             self.find()
             if self._mark().get("token") == self.token:
                 delete([self.goal / MARK])
@@ -494,6 +502,12 @@ class OutputPlace:
     def _manifests(self) -> list[str]:
         return [name for name in self._existing if name in MANIFESTS]
 
+    def _check_only_own(self) -> None:
+        """Raise OutputError if the former output's folder holds objects of others."""
+        if self._manifests:
+            names = {key.partition("/")[0] for key in self._existing if not key.startswith(STAGE)}
+            check_only_own(self.goal, names - {MARK})
+
     def _mark(self) -> dict[str, Any]:
         return self._read_mark() if MARK in self._existing else {}
 
@@ -508,3 +522,8 @@ class OutputPlace:
 
     def _other_run_error(self) -> OutputError:
         return OutputError(f"{self.goal}: another run has begun to write it meanwhile")
+
+
+def _own(names: Iterable[str]) -> list[str]:
+    """Return those of the names of objects below an output that mdio gives."""
+    return [name for name in names if OWN.fullmatch(name)]

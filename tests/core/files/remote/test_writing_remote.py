@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -242,6 +243,62 @@ class TestReplacing:
             mdio.convert(adk["dcd"], f"{bucket}/others.zarr", force=True)
         assert len(names("others.zarr/")) == 2
 
+    @pytest.mark.parametrize("suffix", [".zarr", ".segments"])
+    @pytest.mark.parametrize("name", ["notes.txt", "deep/er/notes.txt"])
+    def test_what_others_put_into_an_output_is_not(
+        self, bucket, adk, client, names, between, suffix, name
+    ):
+        out = f"{bucket}/shared-{name.count('/')}{suffix}"
+        key = out.removeprefix("s3://bucket/") + f"/{name}"
+        mdio.convert(adk["dcd"], out, stop=50)
+        client.put_object(Bucket="bucket", Key=key, Body=b"theirs")
+        between.log.clear()
+        refused = pytest.raises(OutputError, match=rf"holds {name.split('/')[0]}.* would be lost")
+        with refused:
+            mdio.append(adk["dcd"], out)
+        with refused:
+            mdio.convert(adk["dcd"], out, force=True)
+        shard, *_ = [
+            one for one in names(key.removesuffix(name)) if re.search("position/value/c|seg-", one)
+        ]
+        data = bytearray(client.get_object(Bucket="bucket", Key=shard)["Body"].read())
+        data[len(data) // 2] ^= 32
+        client.put_object(Bucket="bucket", Key=shard, Body=bytes(data))
+        objects._answers.clear()
+        with refused:
+            mdio.repair(out, against=adk["dcd"])
+        assert not put_names(between)
+        assert key in names(key)
+        client.delete_object(Bucket="bucket", Key=key)
+        assert mdio.repair(out, against=adk["dcd"]).repaired
+        assert mdio.append(adk["dcd"], out).n_frames == 98
+
+    def test_what_others_put_there_meanwhile_is_not(self, bucket, adk, client, positions, names):
+        out, key = f"{bucket}/visited.zarr", "visited.zarr/notes.txt"
+
+        def progress(*_):
+            client.put_object(Bucket="bucket", Key=key, Body=b"theirs")
+
+        def fails(*_):
+            progress()
+            raise RuntimeError
+
+        with pytest.raises(RuntimeError):
+            mdio.convert(adk["dcd"], out, progress=fails)
+        client.put_object(
+            Bucket="bucket",
+            Key=f"visited.zarr/{places.MARK}",
+            Body=b'{"token": "%s"}' % (b"0" * 16),
+        )
+        mdio.convert(adk["dcd"], out, progress=progress, force=True)
+        assert looks_like(out, positions)
+        assert key in names(key)
+        client.delete_object(Bucket="bucket", Key=key)
+        with pytest.raises(OutputError, match=r"holds notes\.txt.* would be lost"):
+            mdio.convert(adk["dcd"], out, progress=progress, force=True, stop=10)
+        assert looks_like(out, positions)
+        assert key in names(key)
+
     def test_a_source_is_not(self, bucket, adk):
         mdio.convert(adk["dcd"], f"{bucket}/source.zarr")
         with pytest.raises(OutputError, match="the output is the source"):
@@ -329,12 +386,12 @@ class TestUnfinished:
         out = f"{bucket}/dead.zarr"
         mark = json.dumps({"token": "0" * 16, "begun": "2026-01-01 00:00:00 UTC"}).encode()
         client.put_object(Bucket="bucket", Key=f"dead.zarr/{places.MARK}", Body=mark)
-        client.put_object(Bucket="bucket", Key="dead.zarr/old/c", Body=b"left")
+        client.put_object(Bucket="bucket", Key="dead.zarr/mdio/old/c", Body=b"left")
         with pytest.raises(OutputError, match="begun 2026-01-01 00:00:00 UTC is not finished"):
             mdio.convert(adk["dcd"], out)
         mdio.convert(adk["dcd"], out, force=True)
         assert looks_like(out, positions)
-        assert "dead.zarr/old/c" not in names("dead.zarr/")
+        assert "dead.zarr/mdio/old/c" not in names("dead.zarr/")
 
     def test_another_run_meanwhile(self, bucket, adk, client):
         key = f"raced.zarr/{places.MARK}"
