@@ -362,7 +362,7 @@ class OutputPlace:
         return {name.removeprefix(prefix): n for name, n in sizes if name.startswith(prefix)}
 
     def mark(self) -> None:
-        """Mark the folder as being written; raises OutputError if another run has."""
+        """Mark the folder as being written; raises OutputError if another run has, or wrote it."""
         if self.goal.is_object():
             raise OutputError(f"{self.goal}: an object, not a folder; remove it yourself")
         begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
@@ -371,7 +371,19 @@ class OutputPlace:
             put(self.goal / MARK, json.dumps(mark).encode(), new=True, is_checked=True)
         except FileExistsError:
             raise self._other_run_error() from None
+        if self.destination == self.goal:
+            self.find()
+            if self._manifests:
+                delete([self.goal / MARK])
+                raise OutputError(
+                    f"{self.goal}: it appeared while this was written; nothing was replaced"
+                )
         self.is_marked = True
+
+    def check_mark(self) -> None:
+        """Raise OutputError if the folder is no longer marked as being written by this run."""
+        if self._read_mark().get("token") != self.token:
+            raise self._other_run_error()
 
     def put_object(self, data: Path, *, same: bool) -> None:
         """Send a file as the object `goal`, and check its size.
@@ -387,22 +399,28 @@ class OutputPlace:
             raise self._other_run_error() from None
         self._compare({"": self.goal.stat().st_size}, {"": data.stat().st_size})
 
-    def compare(self, expected: Mapping[str, int], kept: Mapping[str, int]) -> None:
-        """Check the sizes of the objects sent for this output, and delete all others sent for it.
+    def compare(self, expected: Mapping[str, int], kept: Mapping[str, int]) -> set[str]:
+        """Check the sizes of the objects sent for this output; return the names of all others.
 
         `expected`, `kept`: bytes by name of objects that were sent, and of those that the former
         and this output share.
-        Raises OutputError: another run has marked the folder. OSError: an object is missing, or has
-        another size.
+        Raises OSError: an object is missing, or has another size. OutputError: since another run
+        has begun to write it.
         """
-        _, mark = run_concurrently(self.find, self._read_mark)
-        if mark.get("token") != self.token:
-            raise self._other_run_error()
+        self.find()
         stored = self._existing if self.destination == self.goal else names_below(self.destination)
-        self._compare(stored, expected)
-        self._compare(self._existing, kept)
-        rest = _own(stored.keys() - expected.keys() - {MARK})
-        delete(self.destination / name for name in rest)
+        try:
+            self._compare(stored, expected)
+            self._compare(self._existing, kept)
+        except OSError:
+            self.check_mark()
+            raise
+        return stored.keys() - expected.keys() - {MARK}
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Delete objects that were sent, but are not of this output; raises as `check_mark`."""
+        self.check_mark()
+        delete(self.destination / name for name in _own(names))
 
     def _compare(self, stored: Mapping[str, int], expected: Mapping[str, int]) -> None:
         for name, nbytes in expected.items():
@@ -448,11 +466,13 @@ class OutputPlace:
             ) from None
 
     def withdraw(self) -> None:
-        """Remove the objects that were sent, and the mark."""
+        """Remove the objects that were sent, and the mark; none that are another run's by now."""
         if self.is_marked:
-            delete(self.destination / name for name in _own(names_below(self.destination)))
             self.find()
-            if self._mark().get("token") == self.token:
+            is_ours = self._mark().get("token") == self.token
+            if is_ours or self.destination != self.goal:
+                delete(self.destination / name for name in _own(self.new_names()))
+            if is_ours:
                 delete([self.goal / MARK])
 
     def _exchange(self, stage: RemotePath, former_tag: str | None) -> None:
@@ -513,6 +533,7 @@ class OutputPlace:
 
     def _read_mark(self) -> dict[str, Any]:
         """Return the mark; empty if its token is not one of ours, since folder names come of it."""
+        objects.forget(self.goal / MARK)
         try:
             mark = json.loads((self.goal / MARK).read_bytes())
         except (FileNotFoundError, ValueError, RecursionError):
