@@ -14,7 +14,7 @@ import os
 import re
 import resource
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -196,10 +196,11 @@ OWN_NAMES = {
 """Patterns of the names in an output's folder, by layout; those of trajectories come besides."""
 
 
-def check_only_own(folder: Path) -> None:
+def check_only_own(folder: Path, names: Iterable[str] | None = None) -> None:
     """Raise OutputError if an output's folder holds what mdio did not write, which would be lost.
 
-    Hidden files do not count, nor do folders of other packages' layouts.
+    `names`: what it holds; by default, it is listed. Hidden files do not count, nor do folders of
+    other packages' layouts.
     """
     manifest = manifest_in(folder) or {}
     own = OWN_NAMES.get(str(manifest.get("layout")))
@@ -207,19 +208,19 @@ def check_only_own(folder: Path) -> None:
         return
     members = manifest.get("members")
     labels = {*map(str, members)} if isinstance(members, list) else set()
-    names = sorted(
-        path.name
-        for path in folder.iterdir()
+    others = sorted(
+        name
+        for name in ([path.name for path in folder.iterdir()] if names is None else names)
         if not (
-            path.name.startswith(".")
-            or re.fullmatch(own, path.name)
-            or path.name.partition(".")[0] in labels  # a trajectory, or a topology of it
+            name.startswith(".")
+            or re.fullmatch(own, name)
+            or name.partition(".")[0] in labels  # a trajectory, or a topology of it
         )
     )
-    if names:
+    if others:
         raise OutputError(
-            f"{folder}: holds {', '.join(names[:3])}{' and others' if names[3:] else ''}, which is "
-            "not a part of the output and would be lost when that is replaced; move it elsewhere"
+            f"{folder}: holds {', '.join(others[:3])}{' and others' if others[3:] else ''}, which "
+            "is not a part of the output and would be lost when that is replaced; move it elsewhere"
         )
 
 

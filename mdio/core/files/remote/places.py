@@ -19,7 +19,7 @@ from typing import Any
 
 from mdio.core.errors import OutputError
 from mdio.core.files import marks
-from mdio.core.files.marks import is_output, with_checksum
+from mdio.core.files.marks import OWN_NAMES, check_only_own, is_output, with_checksum
 from mdio.core.files.remote import objects
 from mdio.core.files.remote.objects import NO_BUCKET, find, store_and_name, translated_errors
 from mdio.core.files.remote.paths import MANIFESTS, RemotePath
@@ -252,6 +252,10 @@ def names_below(folder: RemotePath) -> dict[str, int]:
 
 MARK = "mdio-unfinished.json"
 TOKEN = re.compile("[0-9a-f]{16}")
+OWN = re.compile(
+    rf"({'|'.join(OWN_NAMES.values())}|{STAGE}{TOKEN.pattern}[^/]*)(/.*)?|{re.escape(MARK)}|\..*"
+)
+"""Names of objects below an output of mdio's layouts; of hidden ones, all."""
 MAX_SENDERS = 8
 """Objects sent, or copied, at the same time."""
 MAX_SMALL_SENDERS, SMALL_NBYTES = 32, 1 << 20
@@ -300,6 +304,7 @@ class OutputPlace:
         """Finish an exchange that a dead run has begun."""
         mark = self._mark()
         if mark.get("moving"):
+            self._check_only_own()
             stage = self._stage(mark["token"])
             try:
                 self._exchange(stage, mark.get("over"))
@@ -338,6 +343,7 @@ class OutputPlace:
                 "it, or --force to start again"
             )
         self.destination = self._stage(self.token) if self._manifests else self.goal
+        self._check_only_own()
         if self._manifests or is_object:
             self._former_tag = current_tag(
                 self.goal / self._manifests[0] if self._manifests else self.goal
@@ -346,7 +352,7 @@ class OutputPlace:
             kept = (
                 {name for name in self._existing if STAGE not in name} if self._manifests else set()
             )
-            delete(self.goal / name for name in self._existing.keys() - (kept - {MARK}))
+            delete(self.goal / name for name in _own(self._existing.keys() - (kept - {MARK})))
         return resumes
 
     def new_names(self) -> dict[str, int]:
@@ -356,7 +362,7 @@ class OutputPlace:
         return {name.removeprefix(prefix): n for name, n in sizes if name.startswith(prefix)}
 
     def mark(self) -> None:
-        """Mark the folder as being written; raises OutputError if another run has."""
+        """Mark the folder as being written; raises OutputError if another run has, or wrote it."""
         if self.goal.is_object():
             raise OutputError(f"{self.goal}: an object, not a folder; remove it yourself")
         begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
@@ -365,7 +371,19 @@ class OutputPlace:
             put(self.goal / MARK, json.dumps(mark).encode(), new=True, is_checked=True)
         except FileExistsError:
             raise self._other_run_error() from None
+        if self.destination == self.goal:
+            self.find()
+            if self._manifests:
+                delete([self.goal / MARK])
+                raise OutputError(
+                    f"{self.goal}: it appeared while this was written; nothing was replaced"
+                )
         self.is_marked = True
+
+    def check_mark(self) -> None:
+        """Raise OutputError if the folder is no longer marked as being written by this run."""
+        if self._read_mark().get("token") != self.token:
+            raise self._other_run_error()
 
     def put_object(self, data: Path, *, same: bool) -> None:
         """Send a file as the object `goal`, and check its size.
@@ -381,21 +399,28 @@ class OutputPlace:
             raise self._other_run_error() from None
         self._compare({"": self.goal.stat().st_size}, {"": data.stat().st_size})
 
-    def compare(self, expected: Mapping[str, int], kept: Mapping[str, int]) -> None:
-        """Check the sizes of the objects sent for this output, and delete all others sent for it.
+    def compare(self, expected: Mapping[str, int], kept: Mapping[str, int]) -> set[str]:
+        """Check the sizes of the objects sent for this output; return the names of all others.
 
         `expected`, `kept`: bytes by name of objects that were sent, and of those that the former
         and this output share.
-        Raises OutputError: another run has marked the folder. OSError: an object is missing, or has
-        another size.
+        Raises OSError: an object is missing, or has another size. OutputError: since another run
+        has begun to write it.
         """
-        _, mark = run_concurrently(self.find, self._read_mark)
-        if mark.get("token") != self.token:
-            raise self._other_run_error()
+        self.find()
         stored = self._existing if self.destination == self.goal else names_below(self.destination)
-        self._compare(stored, expected)
-        self._compare(self._existing, kept)
-        delete(self.destination / name for name in stored.keys() - expected.keys() - {MARK})
+        try:
+            self._compare(stored, expected)
+            self._compare(self._existing, kept)
+        except OSError:
+            self.check_mark()
+            raise
+        return stored.keys() - expected.keys() - {MARK}
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Delete objects that were sent, but are not of this output; raises as `check_mark`."""
+        self.check_mark()
+        delete(self.destination / name for name in _own(names))
 
     def _compare(self, stored: Mapping[str, int], expected: Mapping[str, int]) -> None:
         for name, nbytes in expected.items():
@@ -429,6 +454,7 @@ class OutputPlace:
         is_complete = any(f"{self.destination.name}/{name}" in self._existing for name in MANIFESTS)
         if not is_complete or self._mark().get("token") != self.token:
             raise self._other_run_error()
+        self._check_only_own()
         mark = {"token": self.token, "moving": True, "over": self._former_tag}
         put(self.goal / MARK, json.dumps(mark).encode())
         try:
@@ -440,11 +466,13 @@ class OutputPlace:
             ) from None
 
     def withdraw(self) -> None:
-        """Remove the objects that were sent, and the mark."""
+        """Remove the objects that were sent, and the mark; none that are another run's by now."""
         if self.is_marked:
-            delete(self.destination / name for name in names_below(self.destination))
             self.find()
-            if self._mark().get("token") == self.token:
+            is_ours = self._mark().get("token") == self.token
+            if is_ours or self.destination != self.goal:
+                delete(self.destination / name for name in _own(self.new_names()))
+            if is_ours:
                 delete([self.goal / MARK])
 
     def _exchange(self, stage: RemotePath, former_tag: str | None) -> None:
@@ -494,11 +522,18 @@ class OutputPlace:
     def _manifests(self) -> list[str]:
         return [name for name in self._existing if name in MANIFESTS]
 
+    def _check_only_own(self) -> None:
+        """Raise OutputError if the former output's folder holds objects of others."""
+        if self._manifests:
+            names = {key.partition("/")[0] for key in self._existing if not key.startswith(STAGE)}
+            check_only_own(self.goal, names - {MARK})
+
     def _mark(self) -> dict[str, Any]:
         return self._read_mark() if MARK in self._existing else {}
 
     def _read_mark(self) -> dict[str, Any]:
         """Return the mark; empty if its token is not one of ours, since folder names come of it."""
+        objects.forget(self.goal / MARK)
         try:
             mark = json.loads((self.goal / MARK).read_bytes())
         except (FileNotFoundError, ValueError, RecursionError):
@@ -508,3 +543,8 @@ class OutputPlace:
 
     def _other_run_error(self) -> OutputError:
         return OutputError(f"{self.goal}: another run has begun to write it meanwhile")
+
+
+def _own(names: Iterable[str]) -> list[str]:
+    """Return those of the names of objects below an output that mdio gives."""
+    return [name for name in names if OWN.fullmatch(name)]

@@ -242,6 +242,7 @@ class Upload:
 
     def _send(self, name: str, file: Path) -> None:
         status = file.stat()
+        is_large = status.st_size > SMALL_NBYTES
         if stands_for_kept(status) or stands_for_sent(file):
             return
         state = [status.st_size, status.st_mtime_ns]
@@ -251,10 +252,12 @@ class Upload:
 
         def send() -> None:
             self._marked.result()
-            with self._large if status.st_size > SMALL_NBYTES else nullcontext():
+            with self._large if is_large else nullcontext():
+                if is_large:
+                    self._place.check_mark()
                 put(self._place.destination / name, file)
             self._sent[name] = state
-            if self.early and status.st_size > SMALL_NBYTES:
+            if self.early and is_large:
                 placeholder = self._folder / f"sent-{get_ident()}"
                 make_placeholder(placeholder, status.st_size, sent=True)
                 placeholder.replace(file)
@@ -282,6 +285,8 @@ class Upload:
         self, built: Path, beside: Mapping[str, Path], check: Callable[[Path], None] | None
     ) -> None:
         self._begin()
+        self._marked.result()
+        self._place.check_mark()  # once for all small objects, which are sent within moments
         files = {
             path.relative_to(built).as_posix(): path
             for path in built.rglob("*")
@@ -304,7 +309,8 @@ class Upload:
             for name, data in manifests.items():
                 stack.enter_context(pretend_stored(folder / name, data))
             checks = [partial(check, folder)] if check is not None else []
-            run_concurrently(partial(self._place.compare, sent, kept), *checks)
+            rest, *_ = run_concurrently(partial(self._place.compare, sent, kept), *checks)
+        self._place.remove(rest)
         if folder == self.goal:
             self._send_beside(beside)
         for name, data in manifests.items():

@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -18,7 +20,7 @@ import mdio
 from mdio.cli.main import main
 from mdio.core.errors import MdioError, OutputError, PlanError
 from mdio.core.files import publish as publishing
-from mdio.core.files.remote import objects, places
+from mdio.core.files.remote import objects, places, uploading
 from mdio.layouts import plan
 
 SUFFIXES = (".zarr", ".h5md", ".segments", ".dcd", ".xtc", ".trr", ".ncdf")
@@ -119,9 +121,10 @@ class TestOutputs:
         mdio.convert(adk["dcd"], f"{bucket}/few.zarr", storage=mdio.Storage(chunk_frames=10))
         sent = put_names(between)
         assert len(sent) == len(set(sent))
-        # What is there, and whether it is an object; the list, mark and look at the end.
+        # What is there, and whether it is an object; once more when it is marked; the mark before
+        # a shard and before the small objects; the list, mark and look at the end.
         others = [one for one in between.log if one[0] != "PUT"]
-        assert len(others) <= 16
+        assert len(others) <= 19
 
     @pytest.mark.parametrize("told", [None, "", "another"])
     def test_a_manifest_that_was_damaged_on_its_way_is_none(
@@ -242,6 +245,62 @@ class TestReplacing:
             mdio.convert(adk["dcd"], f"{bucket}/others.zarr", force=True)
         assert len(names("others.zarr/")) == 2
 
+    @pytest.mark.parametrize("suffix", [".zarr", ".segments"])
+    @pytest.mark.parametrize("name", ["notes.txt", "deep/er/notes.txt"])
+    def test_what_others_put_into_an_output_is_not(
+        self, bucket, adk, client, names, between, suffix, name
+    ):
+        out = f"{bucket}/shared-{name.count('/')}{suffix}"
+        key = out.removeprefix("s3://bucket/") + f"/{name}"
+        mdio.convert(adk["dcd"], out, stop=50)
+        client.put_object(Bucket="bucket", Key=key, Body=b"theirs")
+        between.log.clear()
+        refused = pytest.raises(OutputError, match=rf"holds {name.split('/')[0]}.* would be lost")
+        with refused:
+            mdio.append(adk["dcd"], out)
+        with refused:
+            mdio.convert(adk["dcd"], out, force=True)
+        shard, *_ = [
+            one for one in names(key.removesuffix(name)) if re.search("position/value/c|seg-", one)
+        ]
+        data = bytearray(client.get_object(Bucket="bucket", Key=shard)["Body"].read())
+        data[len(data) // 2] ^= 32
+        client.put_object(Bucket="bucket", Key=shard, Body=bytes(data))
+        objects._answers.clear()
+        with refused:
+            mdio.repair(out, against=adk["dcd"])
+        assert not put_names(between)
+        assert key in names(key)
+        client.delete_object(Bucket="bucket", Key=key)
+        assert mdio.repair(out, against=adk["dcd"]).repaired
+        assert mdio.append(adk["dcd"], out).n_frames == 98
+
+    def test_what_others_put_there_meanwhile_is_not(self, bucket, adk, client, positions, names):
+        out, key = f"{bucket}/visited.zarr", "visited.zarr/notes.txt"
+
+        def progress(*_):
+            client.put_object(Bucket="bucket", Key=key, Body=b"theirs")
+
+        def fails(*_):
+            progress()
+            raise RuntimeError
+
+        with pytest.raises(RuntimeError):
+            mdio.convert(adk["dcd"], out, progress=fails)
+        client.put_object(
+            Bucket="bucket",
+            Key=f"visited.zarr/{places.MARK}",
+            Body=b'{"token": "%s"}' % (b"0" * 16),
+        )
+        mdio.convert(adk["dcd"], out, progress=progress, force=True)
+        assert looks_like(out, positions)
+        assert key in names(key)
+        client.delete_object(Bucket="bucket", Key=key)
+        with pytest.raises(OutputError, match=r"holds notes\.txt.* would be lost"):
+            mdio.convert(adk["dcd"], out, progress=progress, force=True, stop=10)
+        assert looks_like(out, positions)
+        assert key in names(key)
+
     def test_a_source_is_not(self, bucket, adk):
         mdio.convert(adk["dcd"], f"{bucket}/source.zarr")
         with pytest.raises(OutputError, match="the output is the source"):
@@ -329,12 +388,12 @@ class TestUnfinished:
         out = f"{bucket}/dead.zarr"
         mark = json.dumps({"token": "0" * 16, "begun": "2026-01-01 00:00:00 UTC"}).encode()
         client.put_object(Bucket="bucket", Key=f"dead.zarr/{places.MARK}", Body=mark)
-        client.put_object(Bucket="bucket", Key="dead.zarr/old/c", Body=b"left")
+        client.put_object(Bucket="bucket", Key="dead.zarr/mdio/old/c", Body=b"left")
         with pytest.raises(OutputError, match="begun 2026-01-01 00:00:00 UTC is not finished"):
             mdio.convert(adk["dcd"], out)
         mdio.convert(adk["dcd"], out, force=True)
         assert looks_like(out, positions)
-        assert "dead.zarr/old/c" not in names("dead.zarr/")
+        assert "dead.zarr/mdio/old/c" not in names("dead.zarr/")
 
     def test_another_run_meanwhile(self, bucket, adk, client):
         key = f"raced.zarr/{places.MARK}"
@@ -344,6 +403,42 @@ class TestUnfinished:
 
         with pytest.raises(OutputError, match="another run has begun to write it meanwhile"):
             mdio.convert(adk["dcd"], f"{bucket}/raced.zarr", progress=progress)
+
+    @pytest.mark.parametrize("suffix", [".zarr", ".segments"])
+    @pytest.mark.parametrize("when", ["_begin", "add", "finish", "fails"])
+    def test_a_run_that_took_it_over_is_not_disturbed(
+        self, bucket, adk, positions, monkeypatch, tmp_path, between, names, when, suffix
+    ):
+        out = f"{bucket}/taken-{when}{suffix}"
+        options = {"chunk_frames": 10} if suffix == ".zarr" else {"segments": 5}
+        monkeypatch.setattr(plan, "MIN_PIECE_NBYTES", 1)
+        monkeypatch.setattr(plan, "MAX_PIECE_NBYTES", 1)
+        monkeypatch.setattr(uploading, "SMALL_NBYTES", 0)
+        name = "finish" if when == "fails" else when
+        call, left = getattr(uploading.Upload, name), []
+
+        def taken_over(self, *args):
+            if not left and (when == "_begin" or self._pool is not None):
+                for future in list(self._in_flight):
+                    self._wait_for(future)
+                with monkeypatch.context() as patch:
+                    patch.setattr(uploading.Upload, name, call)
+                    patch.setattr(tempfile, "tempdir", str(tmp_path))
+                    mdio.convert(adk["dcd"], out, force=True, **as_options(options))
+                left.append(names(out.removeprefix("s3://bucket/")))
+                between.log.clear()
+                if when == "fails":
+                    raise MdioError("it cannot be read any more")
+            call(self, *args)
+
+        monkeypatch.setattr(uploading.Upload, name, taken_over)
+        wanted = {"_begin": "it appeared while", "fails": "any more"}.get(when, "another run has")
+        with pytest.raises(MdioError, match=wanted):
+            mdio.convert(adk["dcd"], out, start=1, **as_options(options))
+        assert set(put_names(between)) <= {f"taken-{when}{suffix}/{places.MARK}"}
+        assert names(out.removeprefix("s3://bucket/")) == left[0]
+        assert looks_like(out, positions)
+        assert mdio.verify(out).ok
 
     def test_errors_leave_nothing(self, bucket, adk, names, tmp_path, spool):
         cut = tmp_path / "damaged.xtc"
