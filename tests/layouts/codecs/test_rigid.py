@@ -105,7 +105,8 @@ def test_few_atoms_of_many_sections(side, cut, monkeypatch):
     monkeypatch.setitem(quantised.RIGID_CUTS, "rigid-seek", cut)
     data, right = encode_chunk(x, SEEK), expected(x)
     with kernels_of(side, monkeypatch):
-        for molecule in (0, 1023, 1024, 2047, 2048, 3071, 3072, 4500, 5119, 5120, 5999):
+        molecules = (0, 1023, 1024, 2047, 2048, 3071, 3072, 4500, 5119, 5120, 5999)
+        for molecule in molecules if side != "numpy" else molecules[1::4]:  # which takes long
             for site in (1, 2):
                 atoms = np.array([3 * molecule + site])
                 assert np.array_equal(decoded(data, x.shape, atoms, 0, 3), right[:, atoms])
