@@ -764,7 +764,7 @@ def notes_on_cut(
                 f"({runs_text(runs_from_indices(found), MAX_RUNS)}): {so}; {cut.way_out}"
             )
 
-    is_whole, is_file, cut = pbc in NEED_BONDS, isinstance(file, str), None
+    is_whole, is_file = pbc in NEED_BONDS, isinstance(file, str)
     if (centred := steps.centre_atoms) is not None and not is_whole:
         before = replace(steps, centre_atoms=None, molecules=None, fit=None)
         if cut := finder(centred, was_rotated=was_rotated):

@@ -293,8 +293,8 @@ class Writer:
         self._begin_ps = np.inf
         """Time from which frames of an output that is gone on with are replaced by their steps."""
         self._topology: Topology | None = None
-        self._group: Any = None
-        """The AtomGroup of `_topology`, or the last that was other than that."""
+        self._indices: NDArray[np.int64] | None = None
+        """Atoms of the Universe that `_topology` describes; None once others have been told."""
         self._block: FrameBlock | None = None
         self._spare: FrameBlock | None = None
         self._n_filled = self._n_before = 0
@@ -370,7 +370,8 @@ class Writer:
                 f"{self.out}: {len(group)} atoms, but frames of {self.n_atoms}; give the atoms "
                 "that are written"
             )
-        self._topology, self._group = topology_of(group.universe, group.indices), group
+        self._indices = group.indices
+        self._topology = topology_of(group.universe, group.indices)
 
     @_one_at_a_time
     def write(self, atoms: Any) -> None:
@@ -398,8 +399,8 @@ class Writer:
             ) from None
         if self._topology is None and self._block is None:
             self.set_atoms(group)
-        elif group is not self._group and self._group is not None:
-            self._compare(group)
+        elif self._indices is not None and group.indices is not self._indices:
+            self._compare(group.indices, self._indices)
         values = {
             name: getattr(group, name)
             for name, is_requested in self._requested.items()
@@ -408,16 +409,15 @@ class Writer:
         step = ts.data.get("step", ts.frame)
         self.write_block(group.positions, box=ts.dimensions, time=ts.time, step=step, **values)
 
-    def _compare(self, group: Any) -> None:
+    def _compare(self, indices: NDArray[np.int64], own: NDArray[np.int64]) -> None:
         """Warn once if a frame has other atoms than those that are stored for all frames."""
-        own = self._group.indices
-        if len(group) == len(own) and not np.array_equal(group.indices, own):
+        if len(indices) == len(own) and not np.array_equal(indices, own):
             warnings.warn(
                 f"{self.out}: frame {self.n_frames} has other atoms of the Universe than the first "
                 "one, or in another order; the names and residues stored are those of the first",
                 stacklevel=4,
             )
-            self._group = None
+            self._indices = None
 
     @_one_at_a_time
     def write_block(

@@ -425,14 +425,12 @@ def _choose_indices(
     if runs is not None:
         return indices_from_runs(runs), ()
     n_atoms = layout.info.n_atoms
-    if top is None or n_atoms not in by_size:
-        choice = choose_atoms(layout, top, atoms, {})
-        by_size[n_atoms] = choice
-        return choice.kept, choice.notes
-    choice = by_size[n_atoms]
-    assert choice.universe is not None
-    stored = stored_topology(layout)
-    return choice.kept, compare_names(choice.universe.atoms, stored, top, layout.path)
+    former = None if top is None else by_size.get(n_atoms)
+    if former is not None and former.universe is not None:
+        named = former.universe.atoms
+        return former.kept, compare_names(named, stored_topology(layout), top, layout.path)
+    by_size[n_atoms] = choice = choose_atoms(layout, top, atoms, {})
+    return choice.kept, choice.notes
 
 
 def _check_last(sources: Sequence[_Source], fields: Sequence[str]) -> None:

@@ -193,11 +193,11 @@ def gain_sentence(decision: Decision) -> str:
     if advised is not source:
         verb = "copying" if decision.recommended.layout == "local-copy" else "converting"
         is_small = source.run.t_total_s - advised.run.t_total_s < START_S
-        within = ", both within a running process, since each command takes longer to start than "
+        within = ", both within a running process, since each command takes longer to start"
         return (
             f"{verb} takes {duration(advised.convert_s)} once; a pass then takes "
             f"{duration(advised.run.t_total_s)} instead of {duration(source.run.t_total_s)}"
-            f"{within + 'that gains' if is_small else ''}; "
+            f"{within if is_small else ''}; "
             f"in all, {passes}: {duration(advised.total_s)} instead of {duration(source.total_s)}"
         )
     alternatives = {name: total for name, total in totals.items() if name != "as-is"}

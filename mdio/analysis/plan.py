@@ -306,7 +306,7 @@ class Request:
     def _notes_on_cut(
         self, system: System, transformed: TransformedLayout, atoms: AtomIndices | None, chosen: Any
     ) -> tuple[str, ...]:
-        """Return notes where the box cuts molecules among the atoms that are fitted.
+        """Return notes where the box cuts molecules among the atoms that are centred or fitted.
 
         `atoms`: those of the kernel. `chosen`: numbers of the frames.
         """

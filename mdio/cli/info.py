@@ -20,6 +20,7 @@ from mdio.core.frames import absent_frames, describe_columns, notes_on_times
 from mdio.core.units import FIELD_UNITS
 from mdio.core.words import (
     MAX_RUNS,
+    are_even,
     box_text,
     human_nbytes,
     number_text,
@@ -85,7 +86,8 @@ def _notes_on_time_order(layout: Layout) -> tuple[str, ...]:
     if info.n_frames < 2 or info.dt_ps <= 0:
         return ()
     if info.time_last_ps > info.time_first_ps:
-        if layout.facts.keeps_columns and ", every " not in _times_text(asdict(info)):
+        ends_ps = info.time_first_ps, info.time_last_ps
+        if layout.facts.keeps_columns and not are_even(info.n_frames, *ends_ps, info.dt_ps):
             with suppress(CorruptLayoutError):  # which verify tells
                 return notes_on_times(read_times(layout))
         return ()

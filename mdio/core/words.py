@@ -133,17 +133,20 @@ def number_text(value: float) -> str:
     return f"{value:g}"
 
 
+def are_even(n_frames: int, first: float, last: float, dt: float) -> bool:
+    """Return whether the last time is where even steps lead to; files joined may have others."""
+    return abs(first + (n_frames - 1) * dt - last) <= 0.5 * abs(dt)
+
+
 def times_text(n_frames: int, first: float, last: float, dt: float) -> str:
     """Return the times (ps) of frames: ``0 to 98 ps, every 1 ps``."""
     steps = n_frames - 1
     if steps <= 0:
         return f"{number_text(first)} ps" if steps == 0 else ""
-    # Frames may be joined, or have times that do not follow from the time step of their file.
     if first == last:
         return f"{number_text(first)} ps, all frames"
     shown = round(dt, 4) if dt >= 0.001 else dt  # times that were rounded to float32
-    is_even = abs(first + steps * dt - last) <= 0.5 * abs(dt)
-    every = f", every {number_text(shown)} ps" if is_even else ""
+    every = f", every {number_text(shown)} ps" if are_even(n_frames, first, last, dt) else ""
     return f"{number_text(first)} to {number_text(last)} ps{every}"
 
 
