@@ -92,9 +92,13 @@ class Texts:
     @classmethod
     def of(cls, values: Any) -> Texts:
         """Return texts as codes, in order of their first appearance."""
+        listed = np.asarray(values, object).tolist()
         places: dict[str, int] = {}
-        codes = [places.setdefault(str(value), len(places)) for value in values]
-        return cls(_small(np.array(codes, np.int64)), tuple(places))
+        code_of = {
+            value: places.setdefault(str(value), len(places)) for value in dict.fromkeys(listed)
+        }
+        codes = np.fromiter(map(code_of.__getitem__, listed), np.int64, len(listed))
+        return cls(_small(codes), tuple(places))
 
     def values(self) -> NDArray[Any]:
         """Return the texts, an array of objects."""
