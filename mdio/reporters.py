@@ -13,8 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from mdio.converters.writer import Writer
 from mdio.core.boxes import boxes_from_vectors
-from mdio.core.errors import PlanError
+from mdio.core.errors import OutputError, PlanError
+from mdio.core.words import number_text
 from mdio.layouts.base import atom_indices
+from mdio.layouts.registry import open_layout
 
 ANGSTROM_PER_NM = 10.0
 
@@ -41,7 +43,8 @@ class OpenMMReporter:
         decides.
     append
         Append to an existing output, or create one: frames that a simulation repeats after a
-        restart from a checkpoint are replaced. False refuses an existing output.
+        restart from a checkpoint are replaced; one that begins at step 0, at a time that the output
+        has, is refused. False refuses an existing output.
     **options
         Those of `mdio.Writer`: ``precision``, ``storage``, ``groups``, ``every_s``, ``force``.
 
@@ -76,8 +79,10 @@ class OpenMMReporter:
             raise PlanError(
                 f"{out}: a frame every {interval} steps; give a whole number, 1 or more"
             )
-        append = append and not options.get("force", False)
-        self.writer = Writer(out, append=append, velocities=velocities, forces=forces, **options)
+        self._append = append and not options.get("force", False)
+        self.writer = Writer(
+            out, append=self._append, velocities=velocities, forces=forces, **options
+        )
         self.interval = interval
         self._selection, self._periodic = atoms, periodic
         self._fields = ["velocities"] * velocities + ["forces"] * forces
@@ -143,4 +148,22 @@ class OpenMMReporter:
             self._atoms = atom_indices(selection, len(every_atom), name)
             group = every_atom[self._atoms]
         self.writer.set_atoms(group)
+        if self._append and simulation.currentStep == 0:
+            self._refuse_another_run(simulation.context.getState().getTime()._value)
         self._has_box = bool(simulation.system.usesPeriodicBoundaryConditions())
+
+    def _refuse_another_run(self, time_ps: float) -> None:
+        """Refuse to replace frames by those of a simulation that was not restarted.
+
+        `time_ps`: at which it begins, at step 0.
+        """
+        for path in self.writer.places()[:1]:
+            with open_layout(path) as output:
+                end_ps = output.info.time_last_ps
+            if end_ps > time_ps:
+                raise OutputError(
+                    f"{path}: has frames up to {number_text(end_ps)} ps, and this simulation "
+                    f"begins at step 0 and {number_text(time_ps)} ps, so that its frames would "
+                    "replace others; load the checkpoint before it runs, choose another output, "
+                    "or replace this one with force=True"
+                )
