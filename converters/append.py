@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.converters.opening import read_frame_table
 from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.periodic import TransformedLayout
 from mdio.converters.selection import AtomChoice, check_whole, open_with_topology
@@ -39,8 +40,6 @@ from mdio.layouts.views import KEEP_ALL
 from mdio.layouts.views.chain import ChainLayout, chain_parts
 from mdio.layouts.views.joining import (
     GAP,
-    RUN_FRAMES,
-    FrameKeys,
     Joining,
     lack_own_times,
     merge,
@@ -171,20 +170,6 @@ def check_same_trajectory(
         f"{len(differing):,} of {len(same):,} frames compared differ, the first at "
         f"{number_text(times_ps[differing[0]])} ps; nothing was added: convert it into another "
         "output"
-    )
-
-
-def read_frame_table(layout: Layout) -> FrameKeys:
-    """Return times and steps of all frames; coordinates are not read."""
-    n_frames = layout.info.n_frames
-    runs = [(start, min(start + RUN_FRAMES, n_frames)) for start in range(0, n_frames, RUN_FRAMES)]
-    blocks = [layout.read(begin, end, atoms=[]) for begin, end in runs]
-    return FrameKeys(
-        path=str(layout.path),
-        time=np.concatenate([np.empty(0), *(block.time for block in blocks)]),
-        step=np.concatenate([np.empty(0, np.int64), *(block.step for block in blocks)]),
-        has_times=layout.timing.has_times,
-        has_steps=layout.timing.has_steps,
     )
 
 

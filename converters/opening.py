@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from typing import Any
@@ -14,14 +14,24 @@ from mdio.converters.periodic import TransformedLayout
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.fingerprint import contents_of, fingerprint
 from mdio.core.files.store import AnyPath, Paths, path_list
-from mdio.core.words import number_text
+from mdio.core.words import number_text, plural, times_text
 from mdio.layouts.base import Layout
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views import KEEP_ALL
 from mdio.layouts.views.chain import chain_parts
-from mdio.layouts.views.joining import ROUNDING, Joining, parts_of
+from mdio.layouts.views.joining import (
+    ROUNDING,
+    RUN_FRAMES,
+    FrameKeys,
+    Joining,
+    match_frames,
+    match_keys,
+    parts_of,
+)
 from mdio.layouts.views.view import ViewLayout
+
+Numbers = NDArray[np.int64]
 
 
 def source_open_options(layout: Layout) -> dict[str, Any]:
@@ -135,6 +145,59 @@ def source_view(layout: Layout, source: Layout, top: str | PathLike[str] | None)
     )
 
 
+def n_left_out(layout: Layout) -> int:
+    """Return how many frames of its source a layout was made without, by choice."""
+    manifest = layout.manifest
+    if manifest is None:
+        return 0
+    source = manifest["source"]
+    runs = (manifest["frames"], source.get("unreadable_frames") or [])
+    return int(source["n_frames"] - sum(len(indices_from_runs(one)) for one in runs))
+
+
+def notes_on_lacking(layout: Layout, source: Layout, further: Sequence[Layout]) -> Iterator[str]:
+    """Yield a message for each file of a source with frames that `layout` lacks and should have.
+
+    What it lacks of files that are as they were when it was made was left out by choice; as many
+    frames as then are compared one by one. Of others, which have grown or are `further` ones, those
+    count whose times, or steps, it lacks; behind its last one, if its frames were chosen; none, if
+    the choice ended there.
+    """
+    manifest = layout.manifest
+    if manifest is None:
+        return
+    recorded = manifest["source"]
+    n_recorded, numbers = recorded["n_frames"], indices_from_runs(manifest["frames"])
+    is_chosen = n_left_out(layout) > 0
+    spacing = int(np.diff(numbers[-2:]).max(initial=1))
+    if is_chosen and 0 <= numbers.max(initial=-1) < n_recorded - spacing:
+        return
+    contents = [contents_of(state) for state in recorded.get("files", [recorded])]
+    own = None
+    members = source.member_runs if source.info.n_frames > n_recorded else ()
+    for file in (*dict.fromkeys(member for member, *_ in members), *further):
+        if contents_of(fingerprint(file.path)) in contents:
+            continue
+        own = own or read_frame_table(layout)
+        table = read_frame_table(file)
+        frames = np.arange(file.info.n_frames)
+        try:
+            keys, file_keys, unit = match_keys(own, table)
+        except SourceError:  # there are no times or steps
+            lacking = frames[n_recorded:]
+        else:
+            lacking = np.setdiff1d(frames, match_frames(keys, file_keys, unit)[1])
+            if is_chosen:
+                lacking = lacking[file_keys[lacking] > keys.max(initial=-np.inf)]
+        if len(lacking):
+            times = table.time[lacking]
+            yield (
+                f"{file.path}: has {plural(len(lacking), 'frame')} "
+                f"({times_text(len(lacking), times[0], times[-1], np.nan)}) that {layout.path} "
+                f"lacks; mdio append {file.path} {layout.path} adds what is missing"
+            )
+
+
 def by_program(layout: Layout) -> NDArray[np.int64]:
     """Return the numbers of frames that a program wrote, and no file of the source has."""
     source = (layout.manifest or {}).get("source", {})
@@ -159,7 +222,10 @@ def _matching(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]
     of the same time, it is the one with the contents that come next to those of the output.
     Raises SourceError: there is none.
     """
-    keys, source_keys = (_keys(one, key) for one in (layout, source))
+    keys, source_keys = (
+        table.time if key == "ps" else table.step.astype(float)
+        for table in map(read_frame_table, (layout, source))
+    )
     numbers = np.setdiff1d(np.arange(len(keys)), by_program(layout))
     keys = keys[numbers]
     order = np.argsort(source_keys, kind="stable")
@@ -203,7 +269,15 @@ def _chosen(source: Layout, frames: NDArray[np.int64]) -> Layout:
     return chain_parts([layout for layout, *_ in source.member_runs], Joining(parts, changes=True))
 
 
-def _keys(layout: Layout, key: str) -> NDArray[np.float64]:
+def read_frame_table(layout: Layout) -> FrameKeys:
+    """Return times and steps of all frames; coordinates are not read."""
     n_frames = layout.info.n_frames
-    block = layout.read(0, n_frames, atoms=[])
-    return block.time if key == "ps" else block.step.astype(float)
+    runs = [(start, min(start + RUN_FRAMES, n_frames)) for start in range(0, n_frames, RUN_FRAMES)]
+    blocks = [layout.read(begin, end, atoms=[]) for begin, end in runs]
+    return FrameKeys(
+        path=str(layout.path),
+        time=np.concatenate([np.empty(0), *(block.time for block in blocks)]),
+        step=np.concatenate([np.empty(0, np.int64), *(block.step for block in blocks)]),
+        has_times=layout.timing.has_times,
+        has_steps=layout.timing.has_steps,
+    )

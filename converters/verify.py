@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from mdio.converters.opening import (
     by_contents,
     in_recorded_order,
+    n_left_out,
+    notes_on_lacking,
     open_damaged,
     recorded_files,
     source_open_options,
@@ -187,6 +189,8 @@ class VerifyResult:
     frames_compared: int = 0
     frames_by_program: int = 0
     """Frames that a program wrote: the source lacks them, so that only checksums are checked."""
+    frames_left_out: int = 0
+    """Frames of the source that the output was made without, by choice."""
     units: int = 0
     """How many units there are; with a part or a sample fewer are checked."""
     max_abs_diff_angstrom: float = 0.0
@@ -200,11 +204,12 @@ class VerifyResult:
     """Whether mdio's checksums were there to compare with; not in native files."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, without `has_checksums`; `frames_by_program` if there are any."""
+        """Return plain values, without `has_checksums`; numbers of special frames if any are."""
         values = asdict(self)
         del values["has_checksums"]
-        if not self.frames_by_program:
-            del values["frames_by_program"]
+        for name in ("frames_by_program", "frames_left_out"):
+            if not values[name]:
+                del values[name]
         return values
 
     def add(self, problem: str) -> None:
@@ -271,9 +276,19 @@ class Checks:
             self.n_units = [_n_units(opened) for opened in self.layouts]
             result.units = sum(self.n_units)
             if view is None and against is not None:
-                files = in_recorded_order(layout, against)
-                source = open_with_topology(files, top, **source_open_options(layout))
+                given = path_list(against)
+                files = in_recorded_order(layout, given)
+                options = source_open_options(layout)
+                source = open_with_topology(files, top, **options)
                 self.source_alone = source_view(layout, source, top)
+                further = [file for file in given if file not in files]
+                with ExitStack() as stack:
+                    opened = [open_with_topology(file, top, **options) for file in further]
+                    for one in opened:
+                        stack.enter_context(one)
+                    for problem in notes_on_lacking(layout, source, opened):
+                        result.add(problem)
+                result.frames_left_out = n_left_out(layout)
                 self.source = with_own_frames(layout, self.source_alone)
             if self.source is not None:
                 self._compare_shapes(layout, self.source)

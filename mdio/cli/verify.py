@@ -89,6 +89,9 @@ def _print_result(args: argparse.Namespace, result: VerifyResult) -> None:
         if result.frames_by_program:
             n_frames = plural(result.frames_by_program, "frame")
             compared += f"; {n_frames} written by a program, in no source"
+        if result.frames_left_out:
+            n_frames = plural(result.frames_left_out, "frame")
+            compared += f"; {n_frames} of the source left out when it was made"
         verdict = "ok" if result.ok else f"NOT ok ({len(result.bad)} bad)"
         checked = plural(result.units, "chunk")
         if result.chunks_checked != result.units:

@@ -10,6 +10,7 @@ from MDAnalysisTests.datafiles import GRO, XTC, TRR_sub_sol
 from suites.outputs import as_options
 
 import mdio
+from mdio.cli.main import main
 from mdio.core.errors import PlanError, SourceError
 
 
@@ -170,3 +171,50 @@ def test_files_may_be_given_in_another_order(tmp_path, copies):
     shard = next((tmp_path / "out.zarr").glob("particles/trajectory/position/value/c.*"))
     shard.unlink()
     assert mdio.repair(tmp_path / "out.zarr", joined[::-1]).repaired
+
+
+@pytest.mark.parametrize("suffix", ["zarr", "h5md", "segments"])
+def test_frames_that_only_the_source_has_are_told(adk, tmp_path, suffix):
+    whole, live, out = adk["xtc"], tmp_path / "live.xtc", tmp_path / f"a.{suffix}"
+    first, later, gap = (tmp_path / f"{name}.xtc" for name in ("first", "later", "gap"))
+    mdio.convert(whole, first, stop=60)
+    mdio.convert(whole, later, start=55)
+    mdio.convert(whole, gap, start=70)
+    live.write_bytes(first.read_bytes())
+    mdio.convert(live, out)
+    assert mdio.verify(out, live).ok
+    assert mdio.verify(out, live).frames_left_out == 0
+
+    def lacking(*sources):
+        found = mdio.verify(out, sources)
+        assert found.ok == (not found.bad)
+        return found.bad
+
+    (problem,) = lacking(live, later)
+    assert problem.startswith(f"{later}: has 38 frames (125 to 199 ps) that {out} lacks")
+    live.write_bytes(whole.read_bytes())  # the run goes on
+    (problem,) = lacking(live)
+    assert problem.startswith(f"{live}: has 38 frames (125 to 199 ps)")
+    mdio.append(gap, out)
+    (problem,) = lacking(whole)
+    assert problem.startswith(f"{whole}: has 10 frames (125 to 143 ps)")
+    mdio.append(live, out)
+    assert not lacking(whole)
+    assert not lacking(live, gap, whole)
+
+
+def test_frames_that_were_left_out_are_no_problem(adk, tmp_path, capsys):
+    live, out = tmp_path / "live.xtc", tmp_path / "a.zarr"
+    mdio.convert(adk["xtc"], live, stop=60)
+    for selection, is_open in (({"stop": 50}, False), ({"step": 2}, True)):
+        mdio.convert(live, out, **selection, force=True)
+        found = mdio.verify(out, live)
+        assert found.ok and found.frames_left_out == 60 - found.frames_compared
+        grown = tmp_path / "grown.xtc"
+        grown.write_bytes(adk["xtc"].read_bytes())
+        bad = mdio.verify(out, grown).bad
+        assert [problem.partition(": ")[2][:28] for problem in bad] == (
+            ["has 39 frames (123 to 199 ps"] if is_open else []
+        )
+    assert main(["verify", str(out), "--against", str(live)]) == 0
+    assert "; 30 frames of the source left out when it was made" in capsys.readouterr().out
