@@ -77,6 +77,7 @@ class Conversion:
                 self._former = state_at(job.out)
         self.uuid: str | None = None
         """Identity of the output after `run`, on its owner."""
+        self._nbytes_out = 0
         self._journal: Journal | None = None
         self._times: dict[int, NDArray[np.float64]] = {}
         """Times of the pieces that are committed, by their first frames; of copied ones, the
@@ -159,7 +160,7 @@ class Conversion:
             stack.close()
             return self.job.result(
                 self.plan,
-                nbytes_out=nbytes,
+                nbytes_out=self._nbytes_out,
                 seconds=time.perf_counter() - start_s,
                 workers=executor.n_workers,
                 copied=self.copies,
@@ -172,8 +173,8 @@ class Conversion:
                 stack.callback(work.close)
                 if self.job.transformed:
                     count_all_crossings(getattr(work, "source", None), self.plan, executor)
-                nbytes = self._write(work, executor, progress)
-                nbytes += sum(record.nbytes for record in records)
+                self._nbytes_out = self._write(work, executor, progress)
+                self._nbytes_out += sum(record.nbytes for record in records)
                 return executor.from_owner(end)
         except OSError as error:
             # Its files may be gone, or others, since another run has put a new one in its place.
@@ -227,7 +228,9 @@ class Conversion:
 
     def _check(self, temporary: Path) -> None:
         """Check what was written before it gets its name."""
-        read_back(temporary, self.plan, self.repairs.compare if self.repairs else None)
+        nbytes = read_back(temporary, self.plan, self.repairs.compare if self.repairs else None)
+        if not self._replaces_source:
+            self._nbytes_out = nbytes
 
     def _identity(self, meta: OutputMeta) -> dict[str, Any]:
         """Return what must be equal for a run to continue an earlier one."""
@@ -364,8 +367,8 @@ READ_BACK_CHUNKS = 4
 """Chunks or segments of which a frame is read, the first and the last among them."""
 
 
-def read_back(path: Path, plan: LayoutPlan, check: CheckManifest | None = None) -> None:
-    """Check an output before it gets its name: open it, and read some of it.
+def read_back(path: Path, plan: LayoutPlan, check: CheckManifest | None = None) -> int:
+    """Check an output before it gets its name: open it, and read some of it; return its bytes.
 
     Opening checks the manifest and the tables; reading, the checksums of what is read. `verify`
     reads all, but would take as long as any other pass over the trajectory. `check` is called with
@@ -375,7 +378,7 @@ def read_back(path: Path, plan: LayoutPlan, check: CheckManifest | None = None) 
     """
     try:
         with layout_class(plan.layout)(path) as layout:
-            shape = (layout.info.n_frames, layout.info.n_atoms)
+            shape, nbytes = (layout.info.n_frames, layout.info.n_atoms), layout.info.nbytes
             edges = layout.boundaries()
             if shape == (plan.n_frames, plan.n_atoms):
                 firsts = edges[np.linspace(0, len(edges) - 2, READ_BACK_CHUNKS).round().astype(int)]
@@ -395,6 +398,7 @@ def read_back(path: Path, plan: LayoutPlan, check: CheckManifest | None = None) 
         raise _failed(path, f"{shape[0]} frames of {shape[1]} atoms in it")
     if check is not None and manifest is not None:
         check(manifest)
+    return nbytes
 
 
 def _read_at_once(path: Path, plan: LayoutPlan, frames: Sequence[int]) -> None:

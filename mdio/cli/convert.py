@@ -326,9 +326,6 @@ def _print_summary(result: ConvertResult, n_kept: int | None = None) -> None:
             print(f"  note: {note}")
         return
     size = human_nbytes(result.nbytes_out)
-    if result.plan.stripes.alignment_nbytes > 1 and Path(result.out).is_file():
-        in_all = human_nbytes(Path(result.out).stat().st_size)  # with empty ends of stripes
-        size += f" ({in_all} with padding)" if in_all != size else ""
     n_written = result.n_frames - (n_kept or 0)
     sizes = f"{human_nbytes(result.nbytes_in)} -> {size}"
     if n_kept is not None:

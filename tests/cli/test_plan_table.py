@@ -116,11 +116,20 @@ def test_a_table_of_any_plan_has_a_row_an_array():
     assert cells == "trajectory positions 3,341 64 x 3,341 2.4 MiB 66"
 
 
-def test_summary_and_plan_tell_of_padding(adk, tmp_path, capsys):
+def test_the_summary_has_the_size_of_the_file(adk, tmp_path, capsys):
     """An aligned file begins with a stripe for the head, and has empty ends of stripes."""
     out = tmp_path / "a.h5md"
     words = ["convert", str(adk["dcd"]), str(out), "--stripe-size", "1M"]
     assert main([*words, "--dry-run"]) == 0
     assert "MiB, without padding\n" in capsys.readouterr().out
     assert main(words) == 0
-    assert f"({human_nbytes(out.stat().st_size)} with padding) in" in capsys.readouterr().out
+    assert f"-> {human_nbytes(out.stat().st_size)} in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("suffix", ["zarr", "h5md", "segments", "dcd"])
+def test_the_size_of_an_output_is_that_on_disk(adk, tmp_path, suffix):
+    out = tmp_path / f"a.{suffix}"
+    stated = convert(adk["xtc"], out, top=adk["psf"], stop=3).nbytes_out
+    files = out.rglob("*") if out.is_dir() else [out]
+    numbers = [path.stat().st_size for path in files if path.is_file()]
+    assert stated == pytest.approx(sum(numbers), abs=8_000 if out.is_dir() else 0)  # the manifest
