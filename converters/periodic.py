@@ -505,37 +505,15 @@ class TransformedLayout(Layout):
                 order = np.argsort(kept)
                 atoms = order[np.searchsorted(kept, picked, sorter=order)]
             if (names := layout.topology()) is not None:
+                from mdio.layouts.foreign.universe import note_on_reference_names, topology_of
+
                 names = names if atoms is None else names.take(atoms)
-                self._compare_names(file, names, picked, notes)
+                own = None
+                with suppress(MdioError):  # there is no topology
+                    own = topology_of(self.universe, picked)
+                if own is not None:
+                    notes += note_on_reference_names(own, names, file, "fitted")
             return layout.read(0, 1, atoms=atoms)
-
-    def _compare_names(
-        self, file: str, reference: Topology, picked: AtomIndices, notes: list[str]
-    ) -> None:
-        """Add a note if the fitted atoms have other names in the file of the reference.
-
-        Raises PlanError: it has these names in another order.
-        """
-        from mdio.layouts.foreign.universe import topology_of
-
-        try:
-            own = topology_of(self.universe, picked)
-        except MdioError:  # there is no topology
-            return
-        atoms, is_reordered = own.atoms_named_otherwise(reference)
-        if not len(atoms):
-            return
-        first, fitted = int(atoms[0]), plural(len(picked), "atom")
-        example = f"{own.name_of(first)} is {reference.name_of(first)} there"
-        if is_reordered:
-            raise PlanError(
-                f"{file}: has the {fitted} that are fitted in another order than the trajectory "
-                f"({example}); give a reference in the same order"
-            )
-        notes.append(
-            f"{len(atoms):,} of the {fitted} that are fitted have other names in {file} "
-            f"({example}): they are taken for the same ones, in the order of that file"
-        )
 
     def atoms_before(self, frame: int, steps: Steps, atoms: AtomIndices) -> FrameBlock:
         """Return some of the atoms that are read, of a frame with just these steps."""

@@ -125,12 +125,12 @@ class CutMolecules:
             f"neighbouring atoms lie on two sides of it, so that {which}{more}; {self.way_out}"
         )
 
-    def notes_on_reference(self, number: int, frame: FrameBlock) -> tuple[str, ...]:
-        """Return a note if the box cuts molecules in the reference, a frame with this number."""
+    def notes_on_reference(self, name: str, frame: FrameBlock) -> tuple[str, ...]:
+        """Return a note if the box cuts molecules in the reference: a frame, or a file's."""
         if not len(self.frames(frame)):
             return ()
         return (
-            f"the reference, frame {number}, has molecules that the box cuts, so that all values "
+            f"the reference, {name}, has molecules that the box cuts, so that all values "
             f"are wrong; {self.way_out}, or choose another reference (--ref-frame, in Python: "
             "reference=)",
         )

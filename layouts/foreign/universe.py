@@ -24,7 +24,7 @@ from mdio.core.topology import (
     Texts,
     Topology,
 )
-from mdio.core.words import did_you_mean
+from mdio.core.words import did_you_mean, plural
 
 if TYPE_CHECKING:
     from MDAnalysis import AtomGroup, Universe
@@ -222,6 +222,30 @@ def compare_names(
     return (
         f"{top} names {len(atoms):,} of {n:,} atoms otherwise than the topology inside "
         f"{path} does ({example}): {top} is used, and has to have the atoms in the same order",
+    )
+
+
+def note_on_reference_names(
+    own: Topology, reference: Topology, file: Any, doing: str
+) -> tuple[str, ...]:
+    """Return a note if atoms have other names in the file of a reference, in the same order.
+
+    `own`, `reference`: those atoms of the trajectory and of `file`. `doing`: what they are, fitted.
+    Raises PlanError: it has these names in another order.
+    """
+    atoms, is_reordered = own.atoms_named_otherwise(reference)
+    if not len(atoms):
+        return ()
+    first, compared = int(atoms[0]), plural(own.n_atoms, "atom")
+    example = f"{own.name_of(first)} is {reference.name_of(first)} there"
+    if is_reordered:
+        raise PlanError(
+            f"{file}: has the {compared} that are {doing} in another order than the trajectory "
+            f"({example}); give a reference in the same order"
+        )
+    return (
+        f"{len(atoms):,} of the {compared} that are {doing} have other names in {file} "
+        f"({example}): they are taken for the same ones, in the order of that file",
     )
 
 

@@ -15,10 +15,12 @@ from mdio.core.files.store import to_path
 from mdio.core.frames import AtomIndices, FrameBlock
 from mdio.core.topology import Residues, Texts, Topology
 from mdio.core.topology import select as select_stored
+from mdio.core.words import plural
 from mdio.layouts.base import Layout, atom_indices
 from mdio.layouts.foreign.universe import (
     compare_names,
     masses_of,
+    note_on_reference_names,
     residues_of,
     select_by_mdanalysis,
     stored_topology,
@@ -59,7 +61,7 @@ class System:
         self._group = group
         self.notes: list[str] = []
         """Notes for the user: on guessed properties of atoms, on boxes and fits."""
-        self.reference: tuple[int, FrameBlock] | None = None
+        self.reference: tuple[str, FrameBlock] | None = None
         """Number of the reference frame, and the frame, where a kernel has read one."""
         self._universe: Any = None
         self._group_atoms: AtomIndices | None = None
@@ -264,7 +266,43 @@ class System:
     def read_reference(self, number: int, atoms: AtomIndices | None) -> FrameBlock:
         """Return a frame as `frame` does, and keep it as the `reference`."""
         frame = self.frame(number, atoms)
-        self.reference = number % self.layout.info.n_frames, frame
+        self.reference = f"frame {number % self.layout.info.n_frames}", frame
+        return frame
+
+    def read_reference_in(
+        self, file: str | PathLike[str], selection: str | None, atoms: AtomIndices | None
+    ) -> FrameBlock:
+        """Return the selected atoms in the first frame of a file, and keep it as the `reference`.
+
+        `selection`: by which they are found among those of the file, unless it has just as many.
+        `atoms`: what `select` has returned for it.
+        Raises PlanError: the file has another number of them, or names in another order.
+        SourceError: it cannot be read.
+        """
+        from mdio.converters.selection import stored_universe
+
+        n_atoms = self.layout.info.n_atoms if atoms is None else len(atoms)
+        with open_layout(file) as layout:
+            names, chosen = layout.topology(), None
+            if layout.info.n_atoms != n_atoms and isinstance(selection, str) and names is not None:
+                chosen = select_stored(names, selection)
+                if chosen is None:
+                    everything = stored_universe(names, layout).atoms
+                    chosen = select_by_mdanalysis(everything, selection, notes=self.notes)
+            n_found = layout.info.n_atoms if chosen is None else len(chosen)
+            if n_found != n_atoms:
+                raise PlanError(
+                    f"{file}: the reference has {plural(n_found, 'atom')}, but {n_atoms:,} of the "
+                    "trajectory are selected; select atoms that both have (--select, in Python: "
+                    "select=), such as 'protein and name CA'"
+                )
+            if names is not None and (self._top is not None or self.topology is not None):
+                own = self.topology or topology_of(self.universe)
+                own = own if atoms is None else own.take(atoms)
+                names = names if chosen is None else names.take(chosen)
+                self.notes += note_on_reference_names(own, names, file, "compared")
+            frame = layout.read(0, 1, atoms=chosen)
+        self.reference = str(file), frame
         return frame
 
     @property

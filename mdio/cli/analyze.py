@@ -31,6 +31,7 @@ from mdio.cli.common import (
     add_trajectory,
     arguments_for,
     check_outputs_differ,
+    parse_reference,
     positive,
     print_json,
     print_notes,
@@ -65,7 +66,12 @@ COMMON = (
 """Options that ``--help`` shows; ``--help-all`` shows all."""
 
 KERNEL_OPTIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "--ref-frame N": ("reference", "reference frame (default: 0)", {"type": int, "default": 0}),
+    "--ref-frame N|FILE": (
+        "reference",
+        "frame that others are compared with (default: 0), or a file with the selected atoms, such "
+        "as a crystal's PDB",
+        {"type": parse_reference, "default": 0},
+    ),
     "--weights": (
         "weights",
         "weight atoms by mass, or equally (default: rgyr by mass, rmsd equally)",
@@ -223,7 +229,7 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
 
 def _check_outputs(args: argparse.Namespace) -> None:
     """Raise MdioError if an output cannot be written, or would replace an input."""
-    inputs = [*args.trajectory, args.top, args.fit_reference]
+    inputs = [*args.trajectory, args.top, args.fit_reference, args.ref_frame or None]
     check_outputs_differ(inputs, args.out, args.plot, args.timings, args.report)
     if args.out not in (None, "-"):
         if Path(args.out).suffix.lower() in PLOT_SUFFIXES:

@@ -264,7 +264,7 @@ def _parser_of_renamed(option: str, names: Mapping[str, str]) -> Callable[[str],
     return parse
 
 
-def _parse_reference(text: str) -> int | str:
+def parse_reference(text: str) -> int | str:
     """Return the number of a frame, or a path."""
     return int(text) if text.removeprefix("-").isdecimal() else text
 
@@ -282,7 +282,7 @@ PARSER_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "nbytes": {"type": parse_nbytes},
     "pbc": {"type": _parser_of_renamed("--pbc", OLD_PBC_NAMES)},
     "precision": {"type": parse_precision},
-    "reference": {"type": _parse_reference},
+    "reference": {"type": parse_reference},
     "several": {"action": "append", "default": []},
     "step": {"type": parse_step},
     "stripes": {"type": parse_stripes},

@@ -8,7 +8,7 @@ import pytest
 from MDAnalysis.analysis import rms
 from MDAnalysis.analysis.dihedrals import Dihedral, Ramachandran
 from MDAnalysis.lib.distances import distance_array
-from MDAnalysisTests.datafiles import DCD, GRO, PSF, XTC, PDB_small
+from MDAnalysisTests.datafiles import DCD, GRO, PDB, PSF, XTC, PDB_closed, PDB_small
 from memory_layout import MemoryLayout, save_memory, save_universe
 
 from mdio.analysis.driver import analyze
@@ -67,6 +67,27 @@ class TestRMSD:
         np.testing.assert_allclose(got.values, want[:, 2], atol=1e-5)
         np.testing.assert_allclose(got.time, want[:, 1], atol=1e-9)
         assert np.array_equal(got.frame, want[:, 0])
+
+    @pytest.mark.parametrize(("file", "n_notes"), [(PDB_closed, 0), (PDB, 1)])
+    def test_to_a_structure_in_a_file(self, adk, layout, file, n_notes):
+        """AdK in water is of E. coli too, with residues that its force field names otherwise."""
+        got = analyze(layout, top=PSF, kernel=RMSD(CA, file))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            crystal = mda.Universe(file).select_atoms(CA)
+        want = rms.RMSD(adk.select_atoms(CA), crystal).run().results.rmsd
+        np.testing.assert_allclose(got.values, want[:, 2], atol=1e-5)
+        assert len([note for note in got.notes if "other names in" in note]) == n_notes
+
+    def test_a_structure_of_other_atoms_is_refused(self, layout, tmp_path):
+        file = tmp_path / "b.pdb"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            mda.Universe(PSF, DCD).select_atoms(CA)[::-1].write(file)
+        with pytest.raises(PlanError, match=r"b\.pdb: the reference has 214 atoms, but 3,341"):
+            analyze(layout, top=PSF, kernel=RMSD("protein", file))
+        with pytest.raises(PlanError, match=r"b\.pdb: has the 214 atoms .* in another order"):
+            analyze(layout, top=PSF, kernel=RMSD(CA, file))
 
     def test_without_superposition(self, adk, layout):
         got = analyze(layout, top=PSF, kernel=RMSD(CA, superpose=False)).values

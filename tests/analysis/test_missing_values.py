@@ -45,7 +45,7 @@ def test_the_frames_are_named(some, capsys):
 def test_superposed_fluctuations_and_references_of_such_frames(some):
     result = mdio.analyze(some, kernel=mdio.RMSF(superpose=True))
     assert np.isnan(result.values).all()
-    with pytest.raises(PlanError, match="frame 1, the reference, has positions that are not"):
+    with pytest.raises(PlanError, match="the reference, frame 1, has positions that are not"):
         mdio.analyze(some, kernel=mdio.RMSD(reference=1))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from docs.pages import PAGES, ROOT, blocks_of
-from MDAnalysisTests.datafiles import GRO, XTC
+from MDAnalysisTests.datafiles import GRO, XTC, PDB_closed
 from oracles.stores import environment as of_store
 from oracles.stores import s3_server
 from suites.under_mpi import MPI, needs_mpi
@@ -40,7 +40,7 @@ def folder(adk, tmp_path):
     for name in ("adk", "md"):
         shutil.copy(adk["xtc"], tmp_path / f"{name}.xtc")
         shutil.copy(adk["psf"], tmp_path / f"{name}.psf")
-    for name, path in (("water.gro", GRO), ("water.xtc", XTC)):
+    for name, path in (("water.gro", GRO), ("water.xtc", XTC), ("crystal.pdb", PDB_closed)):
         shutil.copy(path, tmp_path / name)
     shutil.copy(ROOT / "bench/paper/published/comet_rmsd.csv", tmp_path / "scaling.csv")
     return tmp_path

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
+from os import PathLike
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ from mdio.core.errors import PlanError
 from mdio.core.frames import AtomIndices, FrameBlock
 
 Weights = Literal["mass"] | ArrayLike | None
+Reference = int | str | PathLike[str] | ArrayLike
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class RMSD(Kernel):
     select
         Which atoms, in MDAnalysis' selection language; all by default.
     reference
-        Number of the reference frame (negative: from the end), or coordinates (A, 3) in angstrom.
+        Number of the reference frame (negative: from the end); a file with a structure, which has
+        these atoms or among whose atoms `select` finds as many; or coordinates (A, 3) in angstrom.
     weights
         ``"mass"``, or a number for each selected atom; None weights all equally.
     superpose
@@ -49,7 +52,7 @@ class RMSD(Kernel):
     """
 
     select: str | None = None
-    reference: int | ArrayLike = 0
+    reference: Reference = 0
     weights: Weights = None
     superpose: bool | Literal["auto"] = "auto"
     repeat: int = 1
@@ -58,19 +61,21 @@ class RMSD(Kernel):
 
     def prepare(self, system: System) -> Prepared:
         """Read the reference; look up masses if they are the weights."""
+        atoms = system.select(self.select)
+        reference = reference_positions(system, self.reference, self.select, atoms)
         superpose, fit = self.superpose, system.treatments("fit")[1]
         if superpose == "auto":
             superpose = fit is None
             if fit is not None:
+                name = system.reference[0] if system.reference else "the positions given"
                 system.notes.append(
-                    f"frames are compared as --fit {fit} lays them; --superpose (superpose=True) "
-                    "superposes the selected atoms of each anew"
+                    f"frames are compared as --fit {fit} lays them, with {name} (--ref-frame, "
+                    "reference=); --superpose (superpose=True) superposes the selected atoms of "
+                    "each on it anew"
                 )
         check_switch("superpose", superpose)
         if self.repeat < 1:
             raise PlanError(f"repeat is {self.repeat}; give 1 or more")
-        atoms = system.select(self.select)
-        reference = reference_positions(system, self.reference, atoms)
         function = partial(
             rmsd_of_block,
             reference=reference,
@@ -96,18 +101,24 @@ def rmsd_of_block(
 
 
 def reference_positions(
-    system: System, reference: int | ArrayLike, atoms: AtomIndices | None
+    system: System, reference: Reference, select: str | None, atoms: AtomIndices | None
 ) -> NDArray[np.float64]:
     """Return the reference coordinates: those of a frame, or the given ones.
 
-    Raises PlanError: no such frame, or coordinates of a wrong shape or that are not finite.
+    Raises PlanError: no such frame, other atoms in a file, or coordinates of a wrong shape or that
+    are not finite.
     """
-    if isinstance(reference, int | np.integer):
-        positions = np.array(system.read_reference(int(reference), atoms).positions[0], np.float64)
+    if isinstance(reference, int | np.integer | str | PathLike):
+        if isinstance(reference, int | np.integer):
+            frame = system.read_reference(int(reference), atoms)
+        else:
+            frame = system.read_reference_in(reference, select, atoms)
+        positions = np.array(frame.positions[0], np.float64)
         if not np.isfinite(positions).all():
+            name = system.reference[0] if system.reference else reference
             raise PlanError(
-                f"{system.layout.path}: frame {reference}, the reference, has positions that are "
-                "not finite; choose another (--ref-frame, in Python: reference=)"
+                f"{system.layout.path}: the reference, {name}, has positions that are not finite; "
+                "choose another (--ref-frame, in Python: reference=)"
             )
         return positions
     try:
@@ -247,18 +258,20 @@ class ReferenceDistances(Kernel):
     select
         Which atoms; all by default.
     reference
-        Number of the reference frame, or coordinates (A, 3) in angstrom.
+        Number of the reference frame, a file, or coordinates: as of `RMSD`.
     """
 
     select: str | None = None
-    reference: int | ArrayLike = 0
+    reference: Reference = 0
 
     needs_whole = True
 
     def prepare(self, system: System) -> Prepared:
         """Read the reference."""
         atoms = system.select(self.select)
-        reference = reference_positions(system, self.reference, atoms).astype(np.float32)
+        reference = reference_positions(system, self.reference, self.select, atoms).astype(
+            np.float32
+        )
         from mdio.analysis.kernels.images import distances_to_reference
 
         function = partial(distances_to_reference, reference=reference)
@@ -325,7 +338,7 @@ class RMSF(Kernel):
         Whether each frame is first centred and rotated onto the reference (all atoms alike), as
         `MDAnalysis.analysis.align.AlignTraj` does and ``gmx rmsf -fit``.
     reference
-        Number of the reference frame, or coordinates (A, 3) in angstrom.
+        Number of the reference frame, a file, or coordinates: as of `RMSD`.
 
     Examples
     --------
@@ -338,7 +351,7 @@ class RMSF(Kernel):
 
     select: str | None = None
     superpose: bool = False
-    reference: int | ArrayLike = 0
+    reference: Reference = 0
 
     needs_whole = True
 
@@ -349,9 +362,9 @@ class RMSF(Kernel):
         reducer = StandardDeviation(norm=True)
         function: BlockFunction = attrgetter("positions")
         if self.superpose:
-            reference = reference_positions(system, self.reference, atoms)
+            reference = reference_positions(system, self.reference, self.select, atoms)
             function = partial(superposed_block, reference=reference)
-        elif not isinstance(self.reference, int) or self.reference != 0:
+        elif not (isinstance(self.reference, int) and self.reference == 0):
             raise PlanError(
                 "a reference (--ref-frame) goes with --superpose (in Python: superpose=True); give "
                 "both, or leave it out"
