@@ -156,7 +156,6 @@ class Truth:
                     range(info.n_frames),
                     made.outs[candidate.name],
                     workers,
-                    candidate.segments if candidate.layout == "segments" else None,
                 )
                 made.convert_s[candidate.name].append(seconds)
         return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import resource
@@ -119,7 +120,6 @@ def convert_trial(
     frames: range,
     out: Path,
     workers: int,
-    n_segments: int | None,
     overlap: str | None = None,
     top: str | PathLike[str] | None = None,
 ) -> tuple[float, int, float]:
@@ -134,8 +134,9 @@ def convert_trial(
         options["groups"] = {GROUP: candidate.group.indices}
     if candidate.chunk_frames is not None:
         options["chunk_frames"] = candidate.chunk_frames
-    if n_segments is not None:
-        options["segments"] = n_segments
+    if candidate.segment_frames is not None:
+        n_segments = math.ceil(len(frames) / candidate.segment_frames)
+        options["segments"] = min(max(workers, n_segments), len(frames))
     if out.exists():
         shutil.rmtree(out) if out.is_dir() else out.unlink()
     with pool_or_serial(None, workers) as executor:
@@ -180,7 +181,6 @@ StepProgress = Callable[[str, int, int], None]
 
 LIGHT_S = 0.5
 """An analysis that computes the sample in this time is run on every candidate; others only read."""
-MAX_TRIAL_SEGMENTS = 64
 TRIALS = "trial conversions and runs"
 CONVERSIONS_SHARE, RUNS_SHARE = 0.35, 0.65
 """Shares of the time after which no further repeat is converted, or run."""
@@ -394,10 +394,6 @@ class InterleavedRepeats:
                 entry.problem = "there was no time left to try it"
             return
         for part in (self.small_sample, self.frames):
-            n_segments = candidate.segments
-            if n_segments is not None and n_segments > 1:
-                share = n_segments * len(part) // max(1, len(self.frames))
-                n_segments = min(max(self.workers, share), len(part), MAX_TRIAL_SEGMENTS)
             workers = self._n_writers(candidate)
             with entry.problems_noted():
                 seconds, nbytes, cpu_s = convert_trial(
@@ -406,7 +402,6 @@ class InterleavedRepeats:
                     part,
                     entry.out,
                     workers,
-                    n_segments,
                     self._overlap,
                     self._top,
                 )
@@ -673,7 +668,9 @@ def measure(
         is_native_file = info.layout == container
         if trial_candidates and local_folder is not None and is_native_file:
             # In a trial the sample is copied as one segment: the same file of fewer frames.
-            copy = Candidate("local-copy", "local-copy", "segments", to="segments", segments=1)
+            copy = Candidate(
+                "local-copy", "local-copy", "segments", to="segments", segment_frames=info.n_frames
+            )
             candidate_folders.append((copy, Path(local_folder)))
         parents = {parent for _, parent in candidate_folders}
         folders = {parent: stack.enter_context(scratch(parent)) for parent in parents}

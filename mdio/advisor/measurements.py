@@ -6,6 +6,7 @@ Pure: no disk, no clock.
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -57,7 +58,8 @@ class Candidate:
     """Options of `mdio.convert`, without groups."""
     group: Group | None = None
     chunk_frames: int | None = None
-    segments: int | None = None
+    segment_frames: int | None = None
+    """Frames of a segment, which are as many in a trial, if the sample has them."""
     stripe_nbytes: int = DEFAULT_STRIPE_NBYTES
 
 
@@ -83,7 +85,7 @@ def candidates(
         layout="segments",
         behaves_like="segments",
         to="segments",
-        segments=n_segments,
+        segment_frames=math.ceil(info.n_frames / n_segments),
     )
     result = [] if container is None else [segments("segments")]
     if container != PLAIN_CONTAINER:
