@@ -20,7 +20,6 @@ import struct
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from glob import escape
 from itertools import zip_longest
 from pathlib import Path
 from types import TracebackType
@@ -239,18 +238,15 @@ class Unfinished:
     """As `Journal.values`."""
     n_frames: int
     """Frames that are stored; of an ensemble, those of trajectories that are not whole."""
+    nbytes: int
+    """Bytes of what is stored, without space that is only reserved."""
     n_whole: int = 0
     """Trajectories of an ensemble that are whole."""
 
     @property
     def text(self) -> str:
         """How many frames and bytes are kept, and where, for messages."""
-        match = TEMPORARY.fullmatch(self.temporary.name)
-        assert match is not None
-        owner = self.temporary.name[match.end(1) :]
-        beside = self.temporary.parent.glob(f".{escape(match[1])}*{escape(owner)}")
-        nbytes = sum(map(allocated_nbytes, beside))
-        return f"{self._what} ({human_nbytes(nbytes)}) are kept in {self.temporary}"
+        return f"{self._what} ({human_nbytes(self.nbytes)}) are kept in {self.temporary}"
 
     @property
     def _what(self) -> str:
@@ -309,8 +305,10 @@ def find_unfinished(temporary: Path) -> Unfinished | None:
         return None
     if MEMBERS in values:
         return _unfinished_ensemble(temporary, values)
-    stored = {record.first: record.n_frames for record in records[1:]}
-    return Unfinished(temporary, values, sum(stored.values())) if stored else None
+    stored = {record.first: record for record in records[1:]}.values()
+    n_frames = sum(record.n_frames for record in stored)
+    nbytes = sum(record.values.get("nbytes", 0) for record in stored)
+    return Unfinished(temporary, values, n_frames, nbytes) if stored else None
 
 
 def _unfinished_ensemble(temporary: Path, values: Mapping[str, Any]) -> Unfinished | None:
@@ -323,10 +321,12 @@ def _unfinished_ensemble(temporary: Path, values: Mapping[str, Any]) -> Unfinish
     folder = temporary
     if values.get(IN_PARTS):
         folder = temporary_for(parts_folder(temporary.with_name(match[1])), temporary)
-    n_whole = sum(os.path.lexists(folder / name) for name in values[MEMBERS])
-    parts = map(find_unfinished, folder.glob(".*.tmp"))
-    n_frames = sum(part.n_frames for part in parts if part is not None)
-    return Unfinished(temporary, values, n_frames, n_whole) if n_frames or n_whole else None
+    whole = [folder / name for name in values[MEMBERS] if os.path.lexists(folder / name)]
+    parts = list(filter(None, map(find_unfinished, folder.glob(".*.tmp"))))
+    n_frames = sum(part.n_frames for part in parts)
+    nbytes = sum(map(allocated_nbytes, whole)) + sum(part.nbytes for part in parts)
+    found = Unfinished(temporary, values, n_frames, nbytes, len(whole))
+    return found if n_frames or whole else None
 
 
 def unfinished_in(left: Leftover) -> Iterator[Unfinished]:

@@ -1,6 +1,7 @@
 """The journal of what is done of an output: what of it is believed."""
 
 import json
+import re
 import threading
 import time
 
@@ -19,6 +20,7 @@ from mdio.core.files.journal import (
     journal_path,
     read_journal,
 )
+from mdio.core.words import human_nbytes
 
 SAID = {"of": {"version of mdio": "1", "plan": {"chunk": [4, 2]}}, "n_frames": 12, "uuid": "a"}
 
@@ -192,6 +194,17 @@ def full(self, *words):
 
 
 add = Journal.add
+
+
+@pytest.mark.parametrize("name", ["a.zarr", "a.h5md"])
+def test_the_size_told_is_that_of_the_frames_kept(adk, tmp_path, monkeypatch, name):
+    """What is allocated is more: of an h5md file all of its space may be, from the beginning."""
+    monkeypatch.setattr(Journal, "add", full)
+    with pytest.raises(OutputError) as caught:
+        mdio.convert(adk["dcd"], tmp_path / name, precision="none")
+    n_frames = int(re.search(r" (\d+) of 98 frames", str(caught.value))[1])
+    assert n_frames < 98
+    assert f"({human_nbytes(12 * n_frames * 3341)}) are kept in" in str(caught.value)
 
 
 def test_what_replaces_an_output_is_continued_by_force(adk, tmp_path, monkeypatch):
