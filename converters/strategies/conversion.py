@@ -26,7 +26,7 @@ from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_tas
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.index import index_paths
-from mdio.core.files.journal import Journal, allocated_nbytes
+from mdio.core.files.journal import N_TAKEN, Journal, allocated_nbytes, counted
 from mdio.core.files.publish import link_target, output_errors, publish
 from mdio.core.files.remote.places import run_concurrently
 from mdio.core.files.replacing import drop_unfinished
@@ -137,7 +137,8 @@ class Conversion:
                 self.appended.continuation.take_over(writer)
             n_frames = sum(record.stop - record.start for record in records)
             if n_frames:
-                frames_text = f"{n_frames:,} of {self.plan.n_frames:,} frames"
+                n_taken = None if self.appended is None else self.n_taken
+                frames_text = counted(n_frames, self.plan.n_frames, n_taken)
                 writer.notes.append(f"{frames_text} taken from an earlier run")
                 if progress is not None:
                     progress(n_frames, 0)
@@ -290,7 +291,10 @@ class Conversion:
             and not self.job.options.running.growing
         ):
             with output_errors(temporary):
-                journal = Journal(temporary, resuming.first_record(identity, meta, self.plan))
+                first_record = resuming.first_record(identity, meta, self.plan)
+                if self.appended is not None:
+                    first_record[N_TAKEN] = self.n_taken
+                journal = Journal(temporary, first_record)
                 self._journal = stack.enter_context(journal)
             meta, self.plan = resuming.restore_plan(journal, meta, self.plan)
         elif resume:

@@ -48,6 +48,9 @@ MARK = "flushed"
 MEMBERS, IN_PARTS = "members", "in_parts"
 """Keys of the first record of an ensemble: the names under which its trajectories lie in the
 temporary, or, if the other is true, in that of the folder of parts."""
+N_TAKEN = "n_taken"
+"""Key of the first record where frames are added to an output: how many of its own stay as they
+are stored, and are not written."""
 RESERVED_NBYTES = 64 << 10
 """Zeros reserved behind the records, so that more can be written on a full disk."""
 MAX_CLOSE_WAIT_S = 2.0
@@ -252,7 +255,8 @@ class Unfinished:
     def _what(self) -> str:
         members = self.values.get(MEMBERS)
         if members is None:
-            return f"{self.n_frames:,} of {self.values['n_frames']:,} frames"
+            n_taken = self.values.get(N_TAKEN)
+            return counted(self.n_frames, self.values["n_frames"], n_taken)
         whole = f"{self.n_whole:,} of {len(members):,} trajectories"
         frames = f"{self.n_frames:,} frames"
         if not self.n_whole:
@@ -287,6 +291,16 @@ class Unfinished:
                 f"continue ({difference}); give the same source and options, or --force to start "
                 "again"
             )
+
+
+def counted(n_stored: int, n_frames: int, n_taken: int | None) -> str:
+    """Return how many frames are stored, in words.
+
+    `n_frames`: of the whole output. `n_taken`: see `N_TAKEN`; None where nothing is added to.
+    """
+    if n_taken is None:
+        return f"{n_stored:,} of {n_frames:,} frames"
+    return f"{n_stored:,} of the {n_frames - n_taken:,} frames to write"
 
 
 def find_unfinished(temporary: Path) -> Unfinished | None:

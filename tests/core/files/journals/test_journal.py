@@ -222,9 +222,14 @@ def test_what_replaces_an_output_is_continued_by_force(adk, tmp_path, monkeypatc
 def test_what_adds_to_an_output_is_continued_without_force(adk, tmp_path, monkeypatch):
     out = tmp_path / "a.zarr"
     mdio.convert(adk["dcd"], out, stop=8, storage=mdio.Storage(chunk_frames=4))
+    kept = "8 of the 90 frames to write"  # not of the 98 that the output has then
     with monkeypatch.context() as there:
         there.setattr(Journal, "add", full)
-        with pytest.raises(OutputError, match=r"use --resume to continue, --force to start over"):
+        advice = "use --resume to continue, --force to start over"
+        with pytest.raises(OutputError, match=rf"; {kept} \(.*{advice}"):
             mdio.append(adk["dcd"], out)
-    mdio.convert(adk["dcd"], out, append=True, resume=True)
+    with pytest.raises(OutputError, match=rf"; {kept} \("):
+        mdio.append(adk["dcd"], out)
+    result = mdio.convert(adk["dcd"], out, append=True, resume=True)
+    assert f"{kept} taken from an earlier run" in result.plan.notes
     assert mdio.verify(out, adk["dcd"]).ok and mdio.open(out).info.n_frames == 98
