@@ -715,6 +715,11 @@ def _begin(source: Layout) -> float:
 class NothingToDo(Conversion):
     """An output that already has all frames to be added: it is not changed."""
 
+    @property
+    def n_taken(self) -> int:
+        """All frames."""
+        return self.plan.n_frames
+
     def run(self, executor: Executor, **_: Any) -> ConvertResult:
         """Return the result of writing nothing."""
         self.view.close()

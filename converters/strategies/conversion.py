@@ -217,7 +217,7 @@ class Conversion:
         """Bytes that will be written; None where sizes are not known before."""
         if self.plan.compression is not None or self.plan.is_rounded:
             return None
-        return self.plan.nbytes * (1 - self.n_taken / self.plan.n_frames)
+        return self.plan.after(self.n_taken).nbytes
 
     def _note_stripes(self, writer: LayoutWriter) -> None:
         """Add a note where stripes were asked for, and the file system did something else."""

@@ -124,3 +124,27 @@ def test_summary_and_plan_tell_of_padding(adk, tmp_path, capsys):
     assert "MiB, without padding\n" in capsys.readouterr().out
     assert main(words) == 0
     assert f"({human_nbytes(out.stat().st_size)} with padding) in" in capsys.readouterr().out
+
+
+def test_of_an_output_that_is_added_to_what_will_be_written_is_told(adk, tmp_path, capsys):
+    def told(command):
+        capsys.readouterr()
+        assert main(list(map(str, command))) == 0
+        lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line]
+        return dict(lines)
+
+    for name, options in (
+        ("a.zarr", ["--precision", "none", "--chunk-frames", "5"]),
+        ("a.segments", ["--segments", "4"]),
+    ):
+        out = tmp_path / name
+        main(["convert", str(adk["dcd"]), str(out), "--stop", "40", *options])
+        append = ["append", adk["dcd"], out]
+        plan = told([*append, "--dry-run"])
+        content = plan["content"].split()
+        n_written, n_kept = int(content[0]), int(content[6])
+        assert n_written + n_kept == 98 and n_kept <= 40
+        n_mib, unit = plan["size"].split()[-2:]
+        assert unit == "MiB" and float(n_mib) == pytest.approx(12 * 3341 * n_written / MIB, rel=0.1)
+        assert f"{n_written} of them written" in told(append)[f"{out}:"]
+        assert told([*append, "--dry-run"]).keys() == {"note:"}
