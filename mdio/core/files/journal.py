@@ -16,10 +16,12 @@ import errno
 import json
 import math
 import os
+import shlex
 import struct
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import zip_longest
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +31,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import OutputError
+from mdio.core.files.fingerprint import identifying_file
 from mdio.core.files.marks import is_own_record, manifest_in, open_regular, parts_folder
+from mdio.core.files.store import is_remote, to_path
 from mdio.core.files.turns import TEMPORARY, Leftover, leftovers, temporary_for
 from mdio.core.files.writing import flush, write_all
 from mdio.core.kernels import crc32c
@@ -281,15 +285,12 @@ class Unfinished:
     def compare(self, goal: Path, identity: Mapping[str, Any]) -> None:
         """Raise OutputError unless it is of the conversion of this `identity`."""
         former = self.values.get("of")
-        former = former if isinstance(former, dict) else {}
-        difference = _difference(former | {"recipe": None}, {**identity, "recipe": None})
-        if difference is not None:
-            options = _changed_options(former.get("recipe", {}), identity.get("recipe", {}))
-            difference = options or difference
+        change = changed(former if isinstance(former, dict) else {}, identity)
+        if change is not None:
+            difference, way = change
             raise OutputError(
                 f"{goal}: a different conversion was left unfinished, which this one cannot "
-                f"continue ({difference}); give the same source and options, or --force to start "
-                "again"
+                f"continue ({difference}); {way}, or --force to start again"
             )
 
 
@@ -370,7 +371,46 @@ def allocated_nbytes(path: Path) -> int:
     return sum(512 * file.lstat().st_blocks for file in files)
 
 
-def _changed_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return how a conversion differs from an earlier one, and how to have the earlier one again.
+
+    `old`, `new`: plain values. Those under ``recipe`` only name the options that differ where other
+    values do.
+    Returns two texts for a message, or None if they are equal.
+    """
+    then, now = {**old, "recipe": None}, {**new, "recipe": None}
+    difference = _difference(then, now)
+    if difference is None:
+        return None
+    times_ns: tuple[dict[str, int], dict[str, int]] = {}, {}
+    if _difference(*map(_without_times, (then, now), times_ns)) is None:
+        path = next(path for path, time in times_ns[1].items() if times_ns[0][path] != time)
+        then_ns, now_ns = (times[path] for times in times_ns)
+        difference = f"{path}: last changed {_date(then_ns)} then, {_date(now_ns)} now"
+        if not is_remote(path):
+            time_s = f"{then_ns // 10**9}.{then_ns % 10**9:09}"
+            file = shlex.quote(str(identifying_file(to_path(path))))
+            return difference, f"if its contents are the same, run `touch -d @{time_s} {file}`"
+    options = changed_options(old.get("recipe", {}), new.get("recipe", {}))
+    return options or difference, "give the same source and options"
+
+
+def _without_times(value: Any, times_ns: dict[str, int]) -> Any:
+    """Return plain values without times of files, which are added to `times_ns` by path."""
+    if isinstance(value, list):
+        return [_without_times(one, times_ns) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if "mtime_ns" in value and "path" in value:
+        times_ns[value["path"]] = value["mtime_ns"]
+    return {key: _without_times(one, times_ns) for key, one in value.items() if key != "mtime_ns"}
+
+
+def _date(time_ns: int) -> str:
+    return datetime.fromtimestamp(time_ns / 1e9).isoformat(" ", "milliseconds")
+
+
+def changed_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """Return the options that differ, and how."""
     differences = (_difference(old.get(name), new.get(name), name) for name in {**old, **new})
     return ", ".join(text.replace("null", "not given") for text in differences if text is not None)
