@@ -26,12 +26,18 @@ from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_tas
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.index import index_paths
-from mdio.core.files.journal import N_TAKEN, Journal, allocated_nbytes, counted
+from mdio.core.files.journal import N_TAKEN, Journal, allocated_nbytes, counted, unfinished_in
 from mdio.core.files.publish import link_target, output_errors, publish
 from mdio.core.files.remote.places import run_concurrently
 from mdio.core.files.replacing import drop_unfinished
 from mdio.core.files.store import store_at
-from mdio.core.files.turns import TEMPORARY, concurrent_change_error, state_at, temporary_for
+from mdio.core.files.turns import (
+    TEMPORARY,
+    concurrent_change_error,
+    leftovers,
+    state_at,
+    temporary_for,
+)
 from mdio.core.frames import notes_on_times
 from mdio.core.signals import raise_received_signal
 from mdio.layouts.base import Layout
@@ -237,12 +243,20 @@ class Conversion:
         )
 
     def _find_complete(self) -> ConvertResult | None:
-        """Return the result if the output is complete; unfinished copies of it are removed then."""
-        result = find_complete(self.job, self.plan, copies=self.copies)
-        if result is not None and store_at(self.out).has_folders:
-            identity = self._identity(self.job.meta())
-            drop_unfinished(link_target(self.out).absolute(), identity)
-        return result
+        """Return the result if the output is complete; unfinished copies of it are removed then.
+
+        Raises OutputError: it is the output of another conversion, and no run was to replace it.
+        """
+        found = find_complete(self.job, self.plan, copies=self.copies)
+        goal = link_target(self.out).absolute() if store_at(self.out).has_folders else None
+        if isinstance(found, str):
+            left = [] if goal is None else leftovers([goal])
+            if not any(unfinished for one in left for unfinished in unfinished_in(one)):
+                raise OutputError(f"{self.out}: it exists already, and {found}")
+            return None
+        if found is not None and goal is not None:
+            drop_unfinished(goal, self._identity(self.job.meta()))
+        return found
 
     def _publication(
         self, stack: ExitStack, identity: Mapping[str, Any], *, force: bool, resume: bool
