@@ -74,7 +74,7 @@ def _placement(plan: LayoutPlan) -> dict[str, str]:
 def _density(plan: LayoutPlan, estimate: bool) -> str:
     """Return bytes per atom and frame, beside those of the source."""
     density = plan.nbytes / (plan.n_frames * plan.n_atoms)
-    is_similar = _is_bitpacked(plan) and plan.keeps_integers
+    is_similar = _is_bitpacked(plan) and plan.keeps_integers and plan.compression is None
     return (
         f"{'at most ' if estimate else ''}{density:.2f} bytes per atom and frame, "
         + f"source: {plan.source_density:.2f}"
