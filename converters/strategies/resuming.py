@@ -245,8 +245,9 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
 
     It is the same if its manifest is the one that the conversion would write (state of all source
     files, frames, atoms, steps, sizes, version), its arrays are cut the same way, and the
-    topologies inside and beside it are equal. Native files have no manifest: their frames are
-    compared. Outputs that depend on the bonds of a Universe never count.
+    topologies inside and beside it are equal. Where frames were added, its arrays are cut and
+    compressed as was best for the former ones, and the options are compared. Native files have no
+    manifest: their frames are compared. Outputs that depend on the bonds of a Universe never count.
 
     `job`, `plan`: the conversion. `copies`: whether frames are copied as bytes.
     """
@@ -266,8 +267,10 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
     except OSError:
         return None
     expected: dict[str, Any] = json.loads(json.dumps(build_manifest(plan, job.meta())))
+    was_added_to = manifest is not None and "appended_to" in manifest
+    not_compared = (*NOT_COMPARED, "compression") if was_added_to else NOT_COMPARED
     then, now = (
-        {key: values.get(key) for key in expected if key not in NOT_COMPARED}
+        {key: values.get(key) for key in expected if key not in not_compared}
         | {"stripe": [values["stripe"].get(key) for key in STRIPE]}
         | {"recipe": values.get("recipe", {})}
         for values in (manifest or expected, expected)
@@ -278,10 +281,14 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
         and "parts" not in manifest
         and manifest.get("container") == plan.container
         and manifest.get("flavour") == plan.flavour
-        and all(
-            getattr(plan, key) == value
-            for key, value in stored_plan.items()
-            if key not in BY_WORKERS
+        and (
+            then["recipe"] == now["recipe"]
+            if was_added_to
+            else all(
+                getattr(plan, key) == value
+                for key, value in stored_plan.items()
+                if key not in BY_WORKERS
+            )
         )
         and _bytes(topology) == _bytes(job.topology)
     )
@@ -305,10 +312,8 @@ def _explained(
 
     `source`: that of its manifest. `then`, `now`: what is compared of the manifests.
     """
-    options, force = (
-        changed_options(then["recipe"], now["recipe"]),
-        "--force (force=True in Python)",
-    )
+    force = "--force (force=True in Python)"
+    options = changed_options(then["recipe"], now["recipe"])
     if not options and not {"stop", "end_ps"} & now["recipe"].keys():
         recorded = [contents_of(record) for record in source.get("files", [source])]
         grown = [path for path in job.files if contents_of(fingerprint(path)) not in recorded]

@@ -104,8 +104,9 @@ def test_of_a_source_that_was_touched_it_is_an_error(source, tmp_path, monkeypat
     assert mdio.convert(source, out, resume=True).found_complete == is_whole
 
 
-def test_of_a_source_that_has_grown_append_is_advised(adk, tmp_path):
-    source, out = tmp_path / "live.xtc", tmp_path / "a.zarr"
+@pytest.mark.parametrize("name", MADE)
+def test_of_a_source_that_has_grown_append_is_advised(adk, tmp_path, name):
+    source, out = tmp_path / "live.xtc", tmp_path / name
     mdio.convert(adk["xtc"], source, stop=5)
     mdio.convert(source, out, resume=True)
     mdio.convert(adk["xtc"], source, force=True)
@@ -113,6 +114,11 @@ def test_of_a_source_that_has_grown_append_is_advised(adk, tmp_path):
         mdio.convert(source, out, resume=True)
     with pytest.raises(OutputError, match=r"made otherwise \(stop: not given then, 9 now"):
         mdio.convert(source, out, stop=9, resume=True)
+    mdio.append(source, out)
+    assert mdio.convert(source, out, resume=True).found_complete
+    other = {"segments": 2} if name == "c.segments" else {"chunk_frames": 9}
+    with pytest.raises(OutputError, match=rf"made otherwise \({next(iter(other))}: not given then"):
+        mdio.convert(source, out, resume=True, **as_options(other))
 
 
 def test_what_is_no_trajectory_is_an_error(source, tmp_path):
