@@ -26,7 +26,12 @@ from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Appended, Job
 from mdio.converters.verify import compare_blocks
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
-from mdio.core.files.fingerprint import SourceStates, contents_of, file_state, fingerprint
+from mdio.core.files.fingerprint import (
+    SourceStates,
+    contents_of,
+    fingerprint,
+    is_unchanged_source,
+)
 from mdio.core.files.publish import link_target, settle
 from mdio.core.files.store import AnyPath, to_path
 from mdio.core.files.turns import State, state_at
@@ -64,20 +69,6 @@ MAX_ROUNDING_BOX = 1e-4
 
 Numbers = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-
-
-def is_unchanged_source(path: Path, source: Mapping[str, Any]) -> bool:
-    """Return whether a file still begins as it did when an output was made from it.
-
-    `source`: the ``source`` of the output's manifest.
-    """
-    for recorded in source.get("files", [source]):
-        if recorded.get("path") == str(path.absolute()):
-            current = file_state(path, recorded["nbytes"])
-            return current["nbytes"] >= recorded["nbytes"] and all(
-                current[end] == recorded[end] for end in ("crc32c_head", "crc32c_tail")
-            )
-    return False
 
 
 class Comparison:
@@ -699,6 +690,11 @@ def _begin(source: Layout) -> float:
 
 class NothingToDo(Conversion):
     """An output that already has all frames to be added: it is not changed."""
+
+    @property
+    def n_taken(self) -> int:
+        """All frames."""
+        return self.plan.n_frames
 
     def run(self, executor: Executor, **_: Any) -> ConvertResult:
         """Return the result of writing nothing."""

@@ -364,6 +364,10 @@ class ConvertResult:
     found_complete: bool = False
     """Whether the same conversion had made the output before: nothing was written."""
 
+    def __str__(self) -> str:
+        """Return the fields and, in lines of their own, the notes."""
+        return "\n".join([repr(self), *(f"note: {note}" for note in self.plan.notes)])
+
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
         notes = list(self.plan.notes)

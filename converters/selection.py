@@ -54,9 +54,12 @@ def check_whole(info: TrajectoryInfo, stop: int | None, end_ps: float | None) ->
         until_time = end_ps is not None and end_ps <= info.time_last_ps
         at_end = lost.at_end and whole == info.n_frames  # and not of a file that others follow
         if not (until_frame or (until_time and at_end)):
+            before = ""
+            if whole < info.n_frames:  # `split`, which ends here too, has no --stop
+                before = f", or convert with --stop {whole} (stop={whole}) to take those before it"
             raise SourceError(
-                f"{lost}; add --salvage (salvage=True) to take all {info.n_frames} whole frames, "
-                f"or --stop {whole} (stop={whole}) for those before it"
+                f"{lost}; add --salvage (salvage=True) to take all {info.n_frames} whole frames"
+                f"{before}"
             )
 
 

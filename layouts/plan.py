@@ -491,6 +491,17 @@ class LayoutPlan:
             row["chunk_nbytes"] = array.chunk_nbytes
         return plan
 
+    def after(self, n_kept: int) -> LayoutPlan:
+        """Return the plan of what is written behind the first `n_kept` frames, whole pieces."""
+        n_frames = self.n_frames - n_kept
+        ends = itertools.accumulate(self.segment_frames)
+        sizes = zip(self.segment_frames, ends, strict=True)
+        return self.replace(
+            n_frames=n_frames,
+            segment_frames=tuple(size for size, end in sizes if end > n_kept),
+            nbytes=round(self.nbytes * n_frames / self.n_frames),
+        )
+
     def replace(self, **changes: Any) -> LayoutPlan:
         """Return a copy with `changes` to its fields and to those of its parts."""
         for part, names in PARTS.items():

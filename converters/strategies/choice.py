@@ -70,8 +70,10 @@ class CopiedBytes(Conversion):
         finally:
             for layout in layouts:
                 layout.close()
+        share = (n_frames - n_taken) / n_frames
         plan = job.plan.replace(
-            nbytes=sum(one.nbytes for one in kept), piece_frames=max(job.plan.segment_frames)
+            nbytes=round(sum(one.nbytes for one in kept) / share),
+            piece_frames=max(job.plan.segment_frames),
         )
         return cls(
             job,
@@ -85,7 +87,7 @@ class CopiedBytes(Conversion):
 
     @property
     def _needed_nbytes(self) -> float:
-        return self.plan.nbytes
+        return self.plan.after(self.n_taken).nbytes
 
     def _worker(self, writer: LayoutWriter) -> Any:
         return _Worker(writer, self.repairs.former if self.repairs else None)

@@ -26,12 +26,18 @@ from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_tas
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.index import index_paths
-from mdio.core.files.journal import Journal, allocated_nbytes
+from mdio.core.files.journal import N_TAKEN, Journal, allocated_nbytes, counted, unfinished_in
 from mdio.core.files.publish import link_target, output_errors, publish
 from mdio.core.files.remote.places import run_concurrently
 from mdio.core.files.replacing import drop_unfinished
 from mdio.core.files.store import store_at
-from mdio.core.files.turns import TEMPORARY, concurrent_change_error, state_at, temporary_for
+from mdio.core.files.turns import (
+    TEMPORARY,
+    concurrent_change_error,
+    leftovers,
+    state_at,
+    temporary_for,
+)
 from mdio.core.frames import notes_on_times
 from mdio.core.signals import raise_received_signal
 from mdio.layouts.base import Layout
@@ -138,7 +144,8 @@ class Conversion:
                 self.appended.continuation.take_over(writer)
             n_frames = sum(record.stop - record.start for record in records)
             if n_frames:
-                frames_text = f"{n_frames:,} of {self.plan.n_frames:,} frames"
+                n_taken = None if self.appended is None else self.n_taken
+                frames_text = counted(n_frames, self.plan.n_frames, n_taken)
                 writer.notes.append(f"{frames_text} taken from an earlier run")
                 if progress is not None:
                     progress(n_frames, 0)
@@ -217,7 +224,7 @@ class Conversion:
         """Bytes that will be written; None where sizes are not known before."""
         if self.plan.compression is not None or self.plan.is_rounded:
             return None
-        return self.plan.nbytes * (1 - self.n_taken / self.plan.n_frames)
+        return self.plan.after(self.n_taken).nbytes
 
     def _note_stripes(self, writer: LayoutWriter) -> None:
         """Add a note where stripes were asked for, and the file system did something else."""
@@ -239,12 +246,20 @@ class Conversion:
         )
 
     def _find_complete(self) -> ConvertResult | None:
-        """Return the result if the output is complete; unfinished copies of it are removed then."""
-        result = find_complete(self.job, self.plan, copies=self.copies)
-        if result is not None and store_at(self.out).has_folders:
-            identity = self._identity(self.job.meta())
-            drop_unfinished(link_target(self.out).absolute(), identity)
-        return result
+        """Return the result if the output is complete; unfinished copies of it are removed then.
+
+        Raises OutputError: it is the output of another conversion, and no run was to replace it.
+        """
+        found = find_complete(self.job, self.plan, copies=self.copies)
+        goal = link_target(self.out).absolute() if store_at(self.out).has_folders else None
+        if isinstance(found, str):
+            left = [] if goal is None else leftovers([goal])
+            if not any(unfinished for one in left for unfinished in unfinished_in(one)):
+                raise OutputError(f"{self.out}: it exists already, and {found}")
+            return None
+        if found is not None and goal is not None:
+            drop_unfinished(goal, self._identity(self.job.meta()))
+        return found
 
     def _publication(
         self, stack: ExitStack, identity: Mapping[str, Any], *, force: bool, resume: bool
@@ -293,7 +308,10 @@ class Conversion:
             and not self.job.options.running.growing
         ):
             with output_errors(temporary):
-                journal = Journal(temporary, resuming.first_record(identity, meta, self.plan))
+                first_record = resuming.first_record(identity, meta, self.plan)
+                if self.appended is not None:
+                    first_record[N_TAKEN] = self.n_taken
+                journal = Journal(temporary, first_record)
                 self._journal = stack.enter_context(journal)
             meta, self.plan = resuming.restore_plan(journal, meta, self.plan)
         elif resume:

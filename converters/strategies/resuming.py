@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,8 +23,8 @@ from mdio._version import __version__
 from mdio.converters.options import ConvertResult
 from mdio.converters.strategies.job import Job, file_has
 from mdio.core.errors import CorruptLayoutError, OutputError
-from mdio.core.files.fingerprint import fingerprint
-from mdio.core.files.journal import Journal, Record
+from mdio.core.files.fingerprint import contents_of, fingerprint, is_unchanged_source
+from mdio.core.files.journal import Journal, Record, changed, changed_options
 from mdio.core.files.publish import output_errors
 from mdio.core.files.turns import TEMPORARY
 from mdio.core.files.writing import flush
@@ -237,13 +238,16 @@ BY_WORKERS = ("piece_frames", "n_files")
 """Fields of a plan that depend on the workers."""
 
 
-def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult | None:
+def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult | str | None:
     """Return the result of a conversion whose output exists already; None if it does not.
+
+    Of an output that was made otherwise, return how and what to do, for a message.
 
     It is the same if its manifest is the one that the conversion would write (state of all source
     files, frames, atoms, steps, sizes, version), its arrays are cut the same way, and the
-    topologies inside and beside it are equal. Native files have no manifest: their frames are
-    compared. Outputs that depend on the bonds of a Universe never count.
+    topologies inside and beside it are equal. Where frames were added, its arrays are cut and
+    compressed as was best for the former ones, and the options are compared. Native files have no
+    manifest: their frames are compared. Outputs that depend on the bonds of a Universe never count.
 
     `job`, `plan`: the conversion. `copies`: whether frames are copied as bytes.
     """
@@ -263,24 +267,33 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
     except OSError:
         return None
     expected: dict[str, Any] = json.loads(json.dumps(build_manifest(plan, job.meta())))
+    was_added_to = manifest is not None and "appended_to" in manifest
+    not_compared = (*NOT_COMPARED, "compression") if was_added_to else NOT_COMPARED
+    then, now = (
+        {key: values.get(key) for key in expected if key not in not_compared}
+        | {"stripe": [values["stripe"].get(key) for key in STRIPE]}
+        | {"recipe": values.get("recipe", {})}
+        for values in (manifest or expected, expected)
+    )
     same = holds_same or (
         manifest is not None
-        and all(
-            manifest.get(key) == value for key, value in expected.items() if key not in NOT_COMPARED
-        )
-        and all(manifest["stripe"].get(key) == expected["stripe"][key] for key in STRIPE)
+        and changed(then, now) is None
         and "parts" not in manifest
         and manifest.get("container") == plan.container
         and manifest.get("flavour") == plan.flavour
-        and all(
-            getattr(plan, key) == value
-            for key, value in stored_plan.items()
-            if key not in BY_WORKERS
+        and (
+            then["recipe"] == now["recipe"]
+            if was_added_to
+            else all(
+                getattr(plan, key) == value
+                for key, value in stored_plan.items()
+                if key not in BY_WORKERS
+            )
         )
         and _bytes(topology) == _bytes(job.topology)
     )
     if not (same and all(file_has(path, data) for path, data in job.beside.items())):
-        return None
+        return None if manifest is None else _explained(job, manifest["source"], then, now)
     return job.result(
         plan,
         nbytes_out=nbytes,
@@ -290,6 +303,29 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
         topologies=tuple(map(str, job.beside)),
         found_complete=True,
     )
+
+
+def _explained(
+    job: Job, source: Mapping[str, Any], then: Mapping[str, Any], now: Mapping[str, Any]
+) -> str:
+    """Return how an output was made otherwise than `job` would, and what to do.
+
+    `source`: that of its manifest. `then`, `now`: what is compared of the manifests.
+    """
+    force = "--force (force=True in Python)"
+    options = changed_options(then["recipe"], now["recipe"])
+    if not options and not {"stop", "end_ps"} & now["recipe"].keys():
+        recorded = [contents_of(record) for record in source.get("files", [source])]
+        grown = [path for path in job.files if contents_of(fingerprint(path)) not in recorded]
+        if grown and all(is_unchanged_source(path, source) for path in grown):
+            names = shlex.join(map(str, grown))
+            return (
+                f"{names} has grown since: `mdio append {names} {shlex.quote(str(job.out))}` "
+                f"(mdio.append) adds what is new; {force} converts all again"
+            )
+    stored = options or "its chunks, or its topology", "give the same source and options"
+    difference, way = changed(then, now) or stored
+    return f"was made otherwise ({difference}); {way}, choose another name, or use {force}"
 
 
 COMPARED_NBYTES = 1 << 30

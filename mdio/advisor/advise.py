@@ -206,6 +206,7 @@ def advise(
             nodes=max(1, len({share.node for share in shares}))
             if forecast_options.nodes is None
             else forecast_options.nodes,
+            under_mpi=executor is not None and executor.ranks is not None,
         )
 
         def forecast_source(measurements: Measurements) -> Total:

@@ -206,6 +206,7 @@ def recommend(
     *,
     cache: str = "auto",
     nodes: int = 1,
+    under_mpi: bool = False,
 ) -> Decision:
     """Decide which layout serves best.
 
@@ -214,6 +215,7 @@ def recommend(
     one that was measured. `calibrations`: runs of this analysis on that machine. `cache`: passes
     read from storage (``cold``), from memory (``warm``), or from memory if it is large enough
     (``auto``). `nodes`: machines like the one that was measured, over which ranks are spread.
+    `under_mpi`: whether commands are for ranks on one machine, too.
     Raises PlanError: numbers below 1, calibrations that do not fit the measurements.
     """
     for name, value in (("ranks", ranks), ("passes", passes), ("nodes", nodes)):
@@ -224,7 +226,7 @@ def recommend(
     forecaster = Forecaster(measurements, profile, cache=cache, nodes=nodes)
     if calibrations:
         forecaster = calibrate(forecaster, calibrations)
-    requested = Choice(forecaster, passes, ranks, ranks)
+    requested = Choice(forecaster, passes, ranks, ranks, under_mpi)
     if "as-is" not in requested.totals:
         raise PlanError("the source as it is was not measured; measure again")
     useful_ranks = requested.useful_ranks()
@@ -268,6 +270,7 @@ class Choice:
     """The requested number, on which the trajectory is converted."""
     ranks: int
     """Ranks of the analysis."""
+    under_mpi: bool = False
 
     @property
     def measurements(self) -> Measurements:
@@ -508,7 +511,8 @@ class Choice:
         """Return the commands that convert or copy, if any, and the one that analyses."""
         question, trial = self.measurements.question, self.best
         sources, top = list(self.measurements.source.paths), question.top
-        is_local = self.forecaster.profile is None and self.forecaster.nodes == 1
+        is_here = self.forecaster.profile is None and self.forecaster.nodes == 1
+        is_local = is_here and not self.under_mpi
         commands = []
         analysis_options = dict(question.options)
         if trial.layout == "local-copy":

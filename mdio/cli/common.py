@@ -249,7 +249,10 @@ def parse_group(text: str) -> tuple[str, str]:
     """Return a name and the selection of its atoms."""
     name, equals, selection = text.partition("=")
     if not (name and equals and selection):
-        raise argparse.ArgumentTypeError(f'{text!r}: write --group NAME="SELECTION"')
+        raise argparse.ArgumentTypeError(
+            f'{text!r}: write --group NAME="SELECTION", to store these atoms once more under that '
+            'name, or --select "SELECTION", to store them alone'
+        )
     return name, selection
 
 

@@ -265,7 +265,7 @@ def run_conversion(
     if args.dry_run:
         if executor.is_owner:
             plan = with_measured_cost(conversion.plan, conversion.view)
-            _print_plan(args, plan, options.recipe())
+            _print_plan(args, plan, options.recipe(), conversion.n_taken)
         conversion.close()
         return 0
     with progress_bar(conversion.plan.n_frames, args.command, args, executor) as progress:
@@ -300,11 +300,13 @@ def _print_notes_on_values(command: str, notes: Sequence[str]) -> None:
     print_notes(command, [note for note in notes if COMPRESSION_NOTE not in note])
 
 
-def _print_plan(args: argparse.Namespace, plan: LayoutPlan, recipe: dict[str, Any]) -> None:
+def _print_plan(
+    args: argparse.Namespace, plan: LayoutPlan, recipe: dict[str, Any], n_kept: int
+) -> None:
     if args.json:
         print_json({"out": args.out, "plan": plan.to_json(), "recipe": recipe})
     else:
-        print(plan_table(plan))
+        print(plan_table(plan, n_kept))
         if recipe:
             print(f"recipe: {json.dumps(recipe)}")
 

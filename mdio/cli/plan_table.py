@@ -14,14 +14,15 @@ def _is_bitpacked(plan: LayoutPlan) -> bool:
     return bool(plan.arrays) and not plan.writing.writes_chunks and plan.precision is not None
 
 
-def _overview(plan: LayoutPlan) -> dict[str, str]:
+def _overview(plan: LayoutPlan, n_kept: int) -> dict[str, str]:
     """Return the rows of the overview, by name; empty ones are not printed."""
     fields = ", ".join(plan.native.fields) + (", box" if plan.native.has_box else "")
     low, high = min(plan.segment_frames, default=0), max(plan.segment_frames, default=0)
     segment = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    besides = f", besides {n_kept:,} that stay as they are" if n_kept else ""
     rows = {
         "layout": plan.layout,
-        "content": f"{plural(plan.n_frames, 'frame')} of {plural(plan.n_atoms, 'atom')}",
+        "content": f"{plural(plan.n_frames, 'frame')} of {plural(plan.n_atoms, 'atom')}{besides}",
         "container": plan.container or "",
         "arrays": fields if plan.container else "",
         "segments": f"{len(plan.segment_frames):,} with {segment} frames" if high else "",
@@ -36,7 +37,8 @@ def _overview(plan: LayoutPlan) -> dict[str, str]:
         rows[name] = f"rounded to {rounding}"
     frames = plural(min(plan.piece_frames, plan.n_frames), "frame")
     rows["work"] = f"{plural(len(plan.write_tasks()), 'piece')} of {frames}"
-    rows["writes"] = f"{plan.n_writes:,} in {plural(plan.n_files, 'file')}"
+    in_files = "" if n_kept else f" in {plural(plan.n_files, 'file')}"
+    rows["writes"] = f"{plan.n_writes:,}{in_files}"
     if plan.arrays:
         rows |= _placement(plan)
     size = human_nbytes(plan.nbytes)
@@ -72,7 +74,7 @@ def _placement(plan: LayoutPlan) -> dict[str, str]:
 def _density(plan: LayoutPlan, estimate: bool) -> str:
     """Return bytes per atom and frame, beside those of the source."""
     density = plan.nbytes / (plan.n_frames * plan.n_atoms)
-    is_similar = _is_bitpacked(plan) and plan.keeps_integers
+    is_similar = _is_bitpacked(plan) and plan.keeps_integers and plan.compression is None
     return (
         f"{'at most ' if estimate else ''}{density:.2f} bytes per atom and frame, "
         + f"source: {plan.source_density:.2f}"
@@ -93,14 +95,19 @@ def _arrays(plan: LayoutPlan) -> list[tuple[str, ...]]:
     return rows
 
 
-def plan_table(plan: LayoutPlan) -> str:
+def plan_table(plan: LayoutPlan, n_kept: int = 0) -> str:
     """Return `plan` as lines of text, without a newline at the end.
 
     Two columns of names and values; then, for layouts with chunks, a table of the chunks (frames x
-    atoms) of every array; then notes.
+    atoms) of every array; then notes. `n_kept`: the first frames, of an output that is added to,
+    which are not written; if these are all, there are only notes.
     """
-    lines = aligned([(name, value) for name, value in _overview(plan).items() if value], 2)
-    if plan.arrays:
-        lines += ["", *aligned(_arrays(plan), 2)]
+    lines = []
+    if n_kept < plan.n_frames:
+        plan = plan.after(n_kept)
+        rows = _overview(plan, n_kept).items()
+        lines = aligned([(name, value) for name, value in rows if value], 2)
+        if plan.arrays:
+            lines += ["", *aligned(_arrays(plan), 2)]
     lines += [f"note: {note}" for note in plan.notes]
     return "\n".join(lines)

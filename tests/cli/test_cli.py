@@ -163,7 +163,7 @@ def test_convert_with_verify_and_a_summary(adk, tmp_path):
         (["convert", "ADK", "a.nonsense"], 2, "suffix"),
         (["convert", "ADK", "a.zarr", "--precision", "-1"], 2, "precision"),
         (["convert", "ADK", "a.zarr", "--stripe-size", "4X"], 2, "4X"),
-        (["convert", "ADK", "a.zarr", "--group", "ca"], 2, "NAME"),
+        (["convert", "ADK", "a.zarr", "--group", "ca"], 2, "--select"),
         (["convert", "ADK", "a.zarr", "--select", "name CA"], 2, "topology"),
         (["convert", "ADK", "nowhere/a.zarr"], 1, "nowhere"),
         (["convert", "ADK"], 2, "required"),

@@ -133,3 +133,27 @@ def test_the_size_of_an_output_is_that_on_disk(adk, tmp_path, suffix):
     files = out.rglob("*") if out.is_dir() else [out]
     numbers = [path.stat().st_size for path in files if path.is_file()]
     assert stated == pytest.approx(sum(numbers), abs=8_000 if out.is_dir() else 0)  # the manifest
+
+
+def test_of_an_output_that_is_added_to_what_will_be_written_is_told(adk, tmp_path, capsys):
+    def told(command):
+        capsys.readouterr()
+        assert main(list(map(str, command))) == 0
+        lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line]
+        return dict(lines)
+
+    for name, options in (
+        ("a.zarr", ["--precision", "none", "--chunk-frames", "5"]),
+        ("a.segments", ["--segments", "4"]),
+    ):
+        out = tmp_path / name
+        main(["convert", str(adk["dcd"]), str(out), "--stop", "40", *options])
+        append = ["append", adk["dcd"], out]
+        plan = told([*append, "--dry-run"])
+        content = plan["content"].split()
+        n_written, n_kept = int(content[0]), int(content[6])
+        assert n_written + n_kept == 98 and n_kept <= 40
+        n_mib, unit = plan["size"].split()[-2:]
+        assert unit == "MiB" and float(n_mib) == pytest.approx(12 * 3341 * n_written / MIB, rel=0.1)
+        assert f"{n_written} of them written" in told(append)[f"{out}:"]
+        assert told([*append, "--dry-run"]).keys() == {"note:"}

@@ -286,9 +286,12 @@ def test_options_are_named(adk, tmp_path, function):
 
 
 def test_what_a_prompt_shows_of_a_conversion_is_short(adk, tmp_path):
-    shown = repr(mdio.convert(adk["dcd"], tmp_path / "a.zarr"))
+    result = mdio.convert(adk["xtc"], tmp_path / "a.zarr")
+    shown = repr(result)
     assert shown.startswith("ConvertResult(out=") and "n_frames=98" in shown
     assert "Plan" not in shown
+    assert result.plan.notes  # which print shows
+    assert str(result).splitlines() == [shown, *(f"note: {note}" for note in result.plan.notes)]
 
 
 def test_atoms_of_another_universe(adk, tmp_path):

@@ -136,11 +136,24 @@ def test_a_cut_file_that_others_follow_is_not_taken_for_whole(tmp_path):
     mdio.convert(XTC, cut, stop=5)
     mdio.convert(XTC, rest, start=5)
     cut.write_bytes(cut.read_bytes()[:-1000])
-    with pytest.raises(SourceError, match="--salvage"):
+    with pytest.raises(SourceError, match=r"--salvage .* whole frames, or convert with --stop 4 "):
         mdio.convert([cut, rest], tmp_path / "o.zarr", selection=mdio.Selection(end_ps=700))
     assert (
         mdio.convert(cut, tmp_path / "o.zarr", selection=mdio.Selection(end_ps=200)).n_frames == 3
     )
+
+
+def test_no_option_is_advised_that_a_command_lacks(tmp_path):
+    cut = tmp_path / "a.xtc"
+    mdio.convert(XTC, cut, stop=5)
+    mdio.convert(cut, tmp_path / "o.zarr", stop=3)
+    cut.write_bytes(cut.read_bytes()[:-1000])
+    for run in (
+        lambda: mdio.append(cut, tmp_path / "o.zarr"),
+        lambda: mdio.split(cut, tmp_path / "o.segments", 2),
+    ):
+        with pytest.raises(SourceError, match=r"--salvage .* to take all 4 whole frames$"):
+            run()
 
 
 def test_the_topology_of_another_output_is_not_overwritten(adk, tmp_path):

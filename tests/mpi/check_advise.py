@@ -35,7 +35,16 @@ def check_advice_is_for_the_ranks_and_their_nodes():
         b for b in advice.measurements.bandwidths if b.readers == COMM.size * SHARED_STORAGE_READERS
     ]
     assert len(together) == 1 and together[0].nbytes_per_s > 0
-    assert advice.commands[-1].startswith("mpiexec -n"), advice.commands  # there are two nodes
+    assert advice.commands[-1].startswith("mpiexec -n"), advice.commands
+
+
+def check_commands_are_for_the_ranks_of_one_node():
+    with MPIExecutor(COMM, to_all=False) as executor:
+        advice = mdio.advise(
+            SOURCE, top=TOP, select="name CA", target=TARGET, limits=QUICK, executor=executor
+        )
+    for command in advice.commands:
+        assert command.startswith("mpiexec -n") and " --mpi" in command, advice.commands
 
 
 def check_a_source_that_is_nowhere():

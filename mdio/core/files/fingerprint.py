@@ -58,6 +58,20 @@ def contents_of(state: Mapping[str, Any]) -> list[Any]:
     return [state.get(name) for name in CONTENT_KEYS]
 
 
+def is_unchanged_source(path: Path, source: Mapping[str, Any]) -> bool:
+    """Return whether a file still begins as it did when an output was made from it.
+
+    `source`: the ``source`` of the output's manifest.
+    """
+    for recorded in source.get("files", [source]):
+        if recorded.get("path") == str(path.absolute()):
+            current = file_state(path, recorded["nbytes"])
+            return current["nbytes"] >= recorded["nbytes"] and all(
+                current[end] == recorded[end] for end in ("crc32c_head", "crc32c_tail")
+            )
+    return False
+
+
 class SourceStates:
     """The states of source files when they were opened, to detect changes while they are read.
 
@@ -102,7 +116,7 @@ def file_state(path: Path, nbytes: int | None = None, skipped: int = 0) -> dict[
     ``crc32c_tail``, of up to 64 KiB at both ends.
     Raises SourceError: it cannot be read.
     """
-    with open_source(_identifying_file(path.absolute()), path) as file:
+    with open_source(identifying_file(path.absolute()), path) as file:
         status = file.status()
         size = status.st_size if nbytes is None else min(nbytes, status.st_size)
         head = file.peek(skipped, max(0, min(END_NBYTES, size) - skipped))
@@ -126,7 +140,11 @@ def open_source(file: Path, path: object) -> OpenFile:
         raise SourceError(f"{path}: cannot be read ({reason}); check the path") from error
 
 
-def _identifying_file(path: Path) -> Path:
+def identifying_file(path: Path) -> Path:
+    """Return the file that identifies `path`: itself or, of a folder, the manifest.
+
+    Raises SourceError: it is a folder without one, or cannot be read.
+    """
     try:
         if not path.is_dir():
             return path

@@ -16,11 +16,12 @@ import errno
 import json
 import math
 import os
+import shlex
 import struct
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from glob import escape
+from datetime import datetime
 from itertools import zip_longest
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +31,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import OutputError
+from mdio.core.files.fingerprint import identifying_file
 from mdio.core.files.marks import is_own_record, manifest_in, open_regular, parts_folder
+from mdio.core.files.store import is_remote, to_path
 from mdio.core.files.turns import TEMPORARY, Leftover, leftovers, temporary_for
 from mdio.core.files.writing import flush, write_all
 from mdio.core.kernels import crc32c
@@ -49,6 +52,9 @@ MARK = "flushed"
 MEMBERS, IN_PARTS = "members", "in_parts"
 """Keys of the first record of an ensemble: the names under which its trajectories lie in the
 temporary, or, if the other is true, in that of the folder of parts."""
+N_TAKEN = "n_taken"
+"""Key of the first record where frames are added to an output: how many of its own stay as they
+are stored, and are not written."""
 RESERVED_NBYTES = 64 << 10
 """Zeros reserved behind the records, so that more can be written on a full disk."""
 MAX_CLOSE_WAIT_S = 2.0
@@ -239,24 +245,22 @@ class Unfinished:
     """As `Journal.values`."""
     n_frames: int
     """Frames that are stored; of an ensemble, those of trajectories that are not whole."""
+    nbytes: int
+    """Bytes of what is stored, without space that is only reserved."""
     n_whole: int = 0
     """Trajectories of an ensemble that are whole."""
 
     @property
     def text(self) -> str:
         """How many frames and bytes are kept, and where, for messages."""
-        match = TEMPORARY.fullmatch(self.temporary.name)
-        assert match is not None
-        owner = self.temporary.name[match.end(1) :]
-        beside = self.temporary.parent.glob(f".{escape(match[1])}*{escape(owner)}")
-        nbytes = sum(map(allocated_nbytes, beside))
-        return f"{self._what} ({human_nbytes(nbytes)}) are kept in {self.temporary}"
+        return f"{self._what} ({human_nbytes(self.nbytes)}) are kept in {self.temporary}"
 
     @property
     def _what(self) -> str:
         members = self.values.get(MEMBERS)
         if members is None:
-            return f"{self.n_frames:,} of {self.values['n_frames']:,} frames"
+            n_taken = self.values.get(N_TAKEN)
+            return counted(self.n_frames, self.values["n_frames"], n_taken)
         whole = f"{self.n_whole:,} of {len(members):,} trajectories"
         frames = f"{self.n_frames:,} frames"
         if not self.n_whole:
@@ -281,16 +285,23 @@ class Unfinished:
     def compare(self, goal: Path, identity: Mapping[str, Any]) -> None:
         """Raise OutputError unless it is of the conversion of this `identity`."""
         former = self.values.get("of")
-        former = former if isinstance(former, dict) else {}
-        difference = _difference(former | {"recipe": None}, {**identity, "recipe": None})
-        if difference is not None:
-            options = _changed_options(former.get("recipe", {}), identity.get("recipe", {}))
-            difference = options or difference
+        change = changed(former if isinstance(former, dict) else {}, identity)
+        if change is not None:
+            difference, way = change
             raise OutputError(
                 f"{goal}: a different conversion was left unfinished, which this one cannot "
-                f"continue ({difference}); give the same source and options, or --force to start "
-                "again"
+                f"continue ({difference}); {way}, or --force to start again"
             )
+
+
+def counted(n_stored: int, n_frames: int, n_taken: int | None) -> str:
+    """Return how many frames are stored, in words.
+
+    `n_frames`: of the whole output. `n_taken`: see `N_TAKEN`; None where nothing is added to.
+    """
+    if n_taken is None:
+        return f"{n_stored:,} of {n_frames:,} frames"
+    return f"{n_stored:,} of the {n_frames - n_taken:,} frames to write"
 
 
 def find_unfinished(temporary: Path) -> Unfinished | None:
@@ -309,8 +320,10 @@ def find_unfinished(temporary: Path) -> Unfinished | None:
         return None
     if MEMBERS in values:
         return _unfinished_ensemble(temporary, values)
-    stored = {record.first: record.n_frames for record in records[1:]}
-    return Unfinished(temporary, values, sum(stored.values())) if stored else None
+    stored = {record.first: record for record in records[1:]}.values()
+    n_frames = sum(record.n_frames for record in stored)
+    nbytes = sum(record.values.get("nbytes", 0) for record in stored)
+    return Unfinished(temporary, values, n_frames, nbytes) if stored else None
 
 
 def _unfinished_ensemble(temporary: Path, values: Mapping[str, Any]) -> Unfinished | None:
@@ -323,10 +336,12 @@ def _unfinished_ensemble(temporary: Path, values: Mapping[str, Any]) -> Unfinish
     folder = temporary
     if values.get(IN_PARTS):
         folder = temporary_for(parts_folder(temporary.with_name(match[1])), temporary)
-    n_whole = sum(os.path.lexists(folder / name) for name in values[MEMBERS])
-    parts = map(find_unfinished, folder.glob(".*.tmp"))
-    n_frames = sum(part.n_frames for part in parts if part is not None)
-    return Unfinished(temporary, values, n_frames, n_whole) if n_frames or n_whole else None
+    whole = [folder / name for name in values[MEMBERS] if os.path.lexists(folder / name)]
+    parts = list(filter(None, map(find_unfinished, folder.glob(".*.tmp"))))
+    n_frames = sum(part.n_frames for part in parts)
+    nbytes = sum(map(allocated_nbytes, whole)) + sum(part.nbytes for part in parts)
+    found = Unfinished(temporary, values, n_frames, nbytes, len(whole))
+    return found if n_frames or whole else None
 
 
 def unfinished_in(left: Leftover) -> Iterator[Unfinished]:
@@ -356,7 +371,46 @@ def allocated_nbytes(path: Path) -> int:
     return sum(512 * file.lstat().st_blocks for file in files)
 
 
-def _changed_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return how a conversion differs from an earlier one, and how to have the earlier one again.
+
+    `old`, `new`: plain values. Those under ``recipe`` only name the options that differ where other
+    values do.
+    Returns two texts for a message, or None if they are equal.
+    """
+    then, now = {**old, "recipe": None}, {**new, "recipe": None}
+    difference = _difference(then, now)
+    if difference is None:
+        return None
+    times_ns: tuple[dict[str, int], dict[str, int]] = {}, {}
+    if _difference(*map(_without_times, (then, now), times_ns)) is None:
+        path = next(path for path, time in times_ns[1].items() if times_ns[0][path] != time)
+        then_ns, now_ns = (times[path] for times in times_ns)
+        difference = f"{path}: last changed {_date(then_ns)} then, {_date(now_ns)} now"
+        if not is_remote(path):
+            time_s = f"{then_ns // 10**9}.{then_ns % 10**9:09}"
+            file = shlex.quote(str(identifying_file(to_path(path))))
+            return difference, f"if its contents are the same, run `touch -d @{time_s} {file}`"
+    options = changed_options(old.get("recipe", {}), new.get("recipe", {}))
+    return options or difference, "give the same source and options"
+
+
+def _without_times(value: Any, times_ns: dict[str, int]) -> Any:
+    """Return plain values without times of files, which are added to `times_ns` by path."""
+    if isinstance(value, list):
+        return [_without_times(one, times_ns) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if "mtime_ns" in value and "path" in value:
+        times_ns[value["path"]] = value["mtime_ns"]
+    return {key: _without_times(one, times_ns) for key, one in value.items() if key != "mtime_ns"}
+
+
+def _date(time_ns: int) -> str:
+    return datetime.fromtimestamp(time_ns / 1e9).isoformat(" ", "milliseconds")
+
+
+def changed_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """Return the options that differ, and how."""
     differences = (_difference(old.get(name), new.get(name), name) for name in {**old, **new})
     return ", ".join(text.replace("null", "not given") for text in differences if text is not None)

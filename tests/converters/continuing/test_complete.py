@@ -1,7 +1,10 @@
 """--resume of what is complete: said to be so if it is the same, an error if it is not."""
 
 import os
+import re
 import shutil
+import subprocess
+from contextlib import suppress
 
 import pytest
 from suites.outputs import as_options
@@ -78,17 +81,44 @@ def test_split_says_so_too(source, tmp_path, capsys):
 def test_another_one_is_an_error(adk, tmp_path, other):
     usual = {"top": adk["psf"], "groups": {"ca": "name CA"}, "resume": True}
     mdio.convert(adk["xtc"], tmp_path / "a.zarr", **usual)
-    with pytest.raises(OutputError, match="exists already"):
+    named = rf"exists already, and was made otherwise \({next(iter(other))}\b.* now\)"
+    with pytest.raises(OutputError, match=named):
         mdio.convert(adk["xtc"], tmp_path / "a.zarr", **as_options(usual | other))
 
 
-def test_of_a_source_that_has_changed_it_is_an_error(source, tmp_path):
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_of_a_source_that_was_touched_it_is_an_error(source, tmp_path, monkeypatch, is_whole):
     out = tmp_path / "a.zarr"
-    mdio.convert(source, out)
+    with monkeypatch.context() as patch:
+        if not is_whole:
+            patch.setattr(Conversion, "_check", lambda *_: (_ for _ in ()).throw(MemoryError))
+        with suppress(MemoryError):
+            mdio.convert(source, out)
+    assert out.exists() == is_whole
     at = source.stat().st_mtime_ns
     os.utime(source, ns=(at, at + 10**9))
-    with pytest.raises(OutputError, match="exists already"):
+    told = "exists already" if is_whole else "left unfinished"
+    with pytest.raises(OutputError, match=rf"{told}.*adk.dcd: last changed 20.* now\)") as caught:
         mdio.convert(source, out, resume=True)
+    subprocess.run(re.search(r"run `(touch [^`]*)`", str(caught.value))[1].split(), check=True)
+    assert mdio.convert(source, out, resume=True).found_complete == is_whole
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_of_a_source_that_has_grown_append_is_advised(adk, tmp_path, name):
+    source, out = tmp_path / "live.xtc", tmp_path / name
+    mdio.convert(adk["xtc"], source, stop=5)
+    mdio.convert(source, out, resume=True)
+    mdio.convert(adk["xtc"], source, force=True)
+    with pytest.raises(OutputError, match=f"has grown since: `mdio append {source} {out}`"):
+        mdio.convert(source, out, resume=True)
+    with pytest.raises(OutputError, match=r"made otherwise \(stop: not given then, 9 now"):
+        mdio.convert(source, out, stop=9, resume=True)
+    mdio.append(source, out)
+    assert mdio.convert(source, out, resume=True).found_complete
+    other = {"segments": 2} if name == "c.segments" else {"chunk_frames": 9}
+    with pytest.raises(OutputError, match=rf"made otherwise \({next(iter(other))}: not given then"):
+        mdio.convert(source, out, resume=True, **as_options(other))
 
 
 def test_what_is_no_trajectory_is_an_error(source, tmp_path):

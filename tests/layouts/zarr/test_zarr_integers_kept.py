@@ -233,6 +233,9 @@ def test_the_command_line_says_so(frames_nm, tmp_path, capsys):
     assert "0.01 angstrom, all that the XTC holds" in plan
     assert f"source: {density:.2f} (usually about the same)" in plan
     assert "--precision none" in plan
+    words = ["--compression", "rigid", "--dry-run"]  # which is smaller
+    assert main(["convert", str(source), str(tmp_path / "a.zarr"), *words]) == 0
+    assert "usually about the same" not in capsys.readouterr().out
     assert main(["convert", str(source), str(tmp_path / "a.zarr")]) == 0
     assert "--precision none" in capsys.readouterr().out
     words = ["--precision", "none", "--dry-run"]

@@ -1,6 +1,7 @@
 """The journal of what is done of an output: what of it is believed."""
 
 import json
+import re
 import threading
 import time
 
@@ -19,6 +20,7 @@ from mdio.core.files.journal import (
     journal_path,
     read_journal,
 )
+from mdio.core.words import human_nbytes
 
 SAID = {"of": {"version of mdio": "1", "plan": {"chunk": [4, 2]}}, "n_frames": 12, "uuid": "a"}
 
@@ -194,6 +196,17 @@ def full(self, *words):
 add = Journal.add
 
 
+@pytest.mark.parametrize("name", ["a.zarr", "a.h5md"])
+def test_the_size_told_is_that_of_the_frames_kept(adk, tmp_path, monkeypatch, name):
+    """What is allocated is more: of an h5md file all of its space may be, from the beginning."""
+    monkeypatch.setattr(Journal, "add", full)
+    with pytest.raises(OutputError) as caught:
+        mdio.convert(adk["dcd"], tmp_path / name, precision="none")
+    n_frames = int(re.search(r" (\d+) of 98 frames", str(caught.value))[1])
+    assert n_frames < 98
+    assert f"({human_nbytes(12 * n_frames * 3341)}) are kept in" in str(caught.value)
+
+
 def test_what_replaces_an_output_is_continued_by_force(adk, tmp_path, monkeypatch):
     out = tmp_path / "a.zarr"
     options = {"storage": mdio.Storage(chunk_frames=4)}
@@ -209,9 +222,14 @@ def test_what_replaces_an_output_is_continued_by_force(adk, tmp_path, monkeypatc
 def test_what_adds_to_an_output_is_continued_without_force(adk, tmp_path, monkeypatch):
     out = tmp_path / "a.zarr"
     mdio.convert(adk["dcd"], out, stop=8, storage=mdio.Storage(chunk_frames=4))
+    kept = "8 of the 90 frames to write"  # not of the 98 that the output has then
     with monkeypatch.context() as there:
         there.setattr(Journal, "add", full)
-        with pytest.raises(OutputError, match=r"use --resume to continue, --force to start over"):
+        advice = "use --resume to continue, --force to start over"
+        with pytest.raises(OutputError, match=rf"; {kept} \(.*{advice}"):
             mdio.append(adk["dcd"], out)
-    mdio.convert(adk["dcd"], out, append=True, resume=True)
+    with pytest.raises(OutputError, match=rf"; {kept} \("):
+        mdio.append(adk["dcd"], out)
+    result = mdio.convert(adk["dcd"], out, append=True, resume=True)
+    assert f"{kept} taken from an earlier run" in result.plan.notes
     assert mdio.verify(out, adk["dcd"]).ok and mdio.open(out).info.n_frames == 98
