@@ -239,12 +239,12 @@ class BlockWork:
                 timing.slowest_read_s, slowest = read_s, run
             timing.nbytes_source += reads.nbytes_source - source
             timing.nbytes_cache += reads.nbytes_cache - cached
+            times[n_done : n_done + len(run)] = frames.time  # before a kernel may change them
             self._compute(item, frames, run, collector)
             if self.prepared.doubts is not None:
                 found = self.prepared.doubts.frames(frames)
                 timing.doubtful_frames += [run[row] for row in found]
             timing.t_comp_s += watch.lap()
-            times[n_done : n_done + len(run)] = frames.time
             n_done += len(run)
             timing.nbytes_read += frames.nbytes
             if self._on_read is not None:
