@@ -16,7 +16,8 @@ from inspect import signature
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from mdio.core.errors import MdioError, PlanError
+from mdio.core.errors import PlanError
+from mdio.core.options import call_with
 from mdio.core.words import nbytes_from, without_passwords
 from mdio.layouts.views.options import OLD_PBC_NAMES
 
@@ -149,13 +150,7 @@ def with_settings(
             arguments[key] = literal_eval(value.title() if value.title() in words else value)
         except (ValueError, SyntaxError):
             arguments[key] = value
-    try:
-        return factory(**arguments)
-    except MdioError:
-        raise
-    except (TypeError, ValueError) as error:
-        problem = re.sub(r"^[\w.<>]+\(\) ", "it ", str(error))  # the name of the class is internal
-        raise PlanError(f"{name}: {problem}; arguments are given with --set") from error
+    return call_with(factory, name, arguments)
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:

@@ -6,10 +6,11 @@ import itertools
 import sys
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -22,8 +23,9 @@ from mdio.analysis.system import System
 from mdio.core.blocks import block_name
 from mdio.core.errors import BlockError, PlanError, error_text
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, is_masked
+from mdio.core.options import call_with
 from mdio.core.plug_ins import find_plug_ins
-from mdio.core.words import did_you_mean
+from mdio.core.words import did_you_mean, list_text
 from mdio.layouts.base import plain_atoms
 from mdio.layouts.registry import load_class
 
@@ -373,21 +375,36 @@ def _way_to_mdanalysis(name: str) -> str:
     return f"{which} on mda.Universe(TOP, FILE, format='MDIO') (docs/howto.md)"
 
 
-def make_kernel(kernel: Kernel | BlockFunction | str, select: Any = None) -> Kernel:
-    """Return `kernel`, or make one of a name or a function and a selection of atoms.
+def kernel_options(arguments: Mapping[str, Any]) -> Collection[str]:
+    """Return the names of the options that a kernel, ``arguments["kernel"]``, is made with."""
+    kernel = arguments.get("kernel")
+    if isinstance(kernel, str):
+        return signature(find_kernel(kernel)).parameters
+    if isinstance(kernel, Kernel | type):
+        return signature(kernel if isinstance(kernel, type) else type(kernel)).parameters
+    return ("fields",)
+
+
+def make_kernel(kernel: Kernel | BlockFunction | str, select: Any = None, **options: Any) -> Kernel:
+    """Return `kernel`, or make one of a name or a function, a selection of atoms and `options`.
 
     A name is one of `KERNELS`, or ``module:function`` or ``module:Class``.
-    Raises PlanError: `kernel` is neither, or `select` is given besides a kernel, which has its own.
+    Raises PlanError: `kernel` is neither, or options are given besides a kernel, which has its own.
     """
+    if select is not None:
+        options["select"] = select
     if isinstance(kernel, str):
-        return find_kernel(kernel)(**({} if select is None else {"select": select}))
+        return call_with(find_kernel(kernel), kernel, options)
     if isinstance(kernel, Kernel):
-        if select is not None:
+        if options:
+            text = ", ".join(f"{name}={value!r}" for name, value in options.items())
             raise PlanError(
-                f"a kernel brings its own selection; write {type(kernel).__name__}(select="
-                f"{select!r}) and leave out select="
+                f"a kernel brings its own options; write {type(kernel).__name__}({text}) and leave "
+                f"out {list_text([f'{name}=' for name in options])}"
             )
         return kernel
+    if select is not None:
+        options["select"] = select
     if isinstance(kernel, type):
         raise PlanError(
             f"the kernel is the class {kernel.__name__}; call it: kernel={kernel.__name__}(...)"
@@ -397,4 +414,4 @@ def make_kernel(kernel: Kernel | BlockFunction | str, select: Any = None) -> Ker
             f"the kernel is {kernel!r}; give a kernel of mdio or its name, or a function that "
             "takes a FrameBlock and returns an array with one row per frame"
         )
-    return UserKernel(kernel, select)
+    return UserKernel(kernel, **options)

@@ -174,6 +174,26 @@ def test_a_function_is_told_how_to_get_velocities(adk):
     assert "asked for" not in str(caught.value)
 
 
+def test_options_of_a_kernel_that_is_given_by_name(adk):
+    files = {"trajectory": adk["dcd"], "top": PSF}
+    for name, options, kernel in (
+        ("rmsf", {"superpose": True}, mdio.RMSF("name CA", superpose=True)),
+        ("rmsd", {"reference": 5, "weights": "mass"}, mdio.RMSD("name CA", 5, "mass")),
+        ("msd", {"max_lag_ps": 20, "dims": "xy"}, mdio.MSD("name CA", max_lag_ps=20, dims="xy")),
+    ):
+        got = mdio.analyze(**files, kernel=name, select="name CA", step=2, **options)
+        assert np.array_equal(got.values, mdio.analyze(**files, kernel=kernel, step=2).values)
+    for wrong, says in (
+        ({"kernel": "rmsf", "superpos": True}, "did you mean 'superpose'"),
+        ({"kernel": "rmsf", "dims": "x"}, "no option 'dims'; it has .*superpose"),
+        ({"kernel": mdio.RMSF(), "superpose": True}, r"write RMSF\(superpose=True\) and leave out"),
+        ({"kernel": _height, "superpose": True}, "no option 'superpose'"),
+        ({"kernel": mdio.RMSF, "superpose": True}, r"call it: kernel=RMSF"),
+    ):
+        with pytest.raises(PlanError, match=says):
+            mdio.analyze(**files, **wrong)
+
+
 def test_names_that_do_not_fit_are_noted(adk):
     result = mdio.analyze(adk["xtc"], kernel=_Named())
     assert any("3 columns" in note and "there are 1" in note for note in result.notes)
