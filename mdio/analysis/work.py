@@ -112,8 +112,9 @@ READ_NBYTES = 4 << 20
 for the kernel, many enough to make the overhead of calls negligible."""
 
 ASK_FOR_FIELDS = (
-    "velocities and forces are None unless they are asked for: --set fields=velocities, in Python "
-    'UserKernel(function, fields="velocities")'
+    "velocities and forces are None unless they are asked for: by a class with the attribute "
+    'fields = ("velocities",), for a function with --set fields=velocities (in Python '
+    'fields="velocities")'
 )
 DENSE_STEP = 2
 """Up to this step (or the frames of a chunk, if more), frames in between are read and dropped."""

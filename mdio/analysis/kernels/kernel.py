@@ -39,6 +39,17 @@ BlockFunction = Callable[[FrameBlock], NDArray[Any]]
 USUAL_ADDRESS = "mykernels:end_to_end"
 
 
+def field_names(fields: Any) -> tuple[str, ...]:
+    """Return names of per-atom arrays as a tuple; a text may have several, with commas.
+
+    Raises PlanError: there is none, or one that blocks do not have.
+    """
+    names = fields.split(",") if isinstance(fields, str) else fields
+    if not isinstance(names, Collection) or not names or not {*names} <= {*FIELDS}:
+        raise PlanError(f"the fields are {fields!r}; choose from {', '.join(FIELDS)}")
+    return tuple(names)
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A kernel prepared for its system, as it is sent to the workers.
@@ -56,7 +67,7 @@ class Prepared:
     """Indices into the layout's atoms, the only ones that are read; None = all."""
     reducer: Reducer = field(default_factory=Stack)
     fields: tuple[str, ...] = ("positions",)
-    """Per-atom arrays that it reads."""
+    """Per-atom arrays that it reads, besides those that its kernel's `fields` names."""
     labels: Sequence[str] = ()
     """Names of the columns of its rows, where they have any."""
     quantity: str = ""
@@ -77,6 +88,7 @@ class Prepared:
     """Whether the notes of a `SeriesKernel` are left out, since they would be wrong."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "fields", field_names(self.fields))
         if self.atoms is not None:  # a list is as good
             atoms = plain_atoms(self.atoms)
             if atoms.size and atoms.dtype.kind not in "iu":
@@ -99,7 +111,7 @@ class Kernel(ABC):
     """
 
     fields: tuple[str, ...] = ("positions",)
-    """Per-atom arrays that it reads."""
+    """Per-atom arrays that it reads, such as ``("velocities",)``; positions are always there."""
     needs_whole: ClassVar[bool] = False
     """Whether molecules that the box cuts make its values wrong."""
 
@@ -153,7 +165,7 @@ class UserKernel(Kernel):
         default.
     fields
         Which per-atom arrays the block has, where the trajectory has them: ``"velocities"``, or
-        several. The others are None.
+        several. Velocities and forces are None otherwise; positions are always there.
 
     Examples
     --------
@@ -169,10 +181,7 @@ class UserKernel(Kernel):
     fields: tuple[str, ...] = ("positions",)
 
     def __post_init__(self) -> None:
-        names = (self.fields,) if isinstance(self.fields, str) else tuple(self.fields)
-        if not names or not {*names} <= {*FIELDS}:
-            raise PlanError(f"the fields are {names}; choose from {', '.join(FIELDS)}")
-        object.__setattr__(self, "fields", names)
+        object.__setattr__(self, "fields", field_names(self.fields))
 
     def prepare(self, system: System) -> Prepared:
         """Find the atoms."""
@@ -403,8 +412,6 @@ def make_kernel(kernel: Kernel | BlockFunction | str, select: Any = None, **opti
                 f"out {list_text([f'{name}=' for name in options])}"
             )
         return kernel
-    if select is not None:
-        options["select"] = select
     if isinstance(kernel, type):
         raise PlanError(
             f"the kernel is the class {kernel.__name__}; call it: kernel={kernel.__name__}(...)"

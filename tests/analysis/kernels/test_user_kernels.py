@@ -3,10 +3,11 @@
 import os
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
-from MDAnalysisTests.datafiles import PSF
+from MDAnalysisTests.datafiles import PSF, TRR
 
 import mdio
 from mdio.analysis.kernels.kernel import Kernel, Prepared, UserKernel
@@ -100,6 +101,10 @@ def test_an_import_that_fails(adk, folder):
     assert "Traceback" not in done.stderr
 
 
+def first_places(block):
+    return block.positions[:, 0]
+
+
 class _Unprepared(Kernel):
     def prepare(self, system):
         raise KeyError("no such ligand")
@@ -152,14 +157,13 @@ def test_what_a_kernel_or_reducer_raises_names_file_and_cause(adk, workers):
         assert all(word in str(caught.value) for word in words), caught.value
 
 
-def first_places(block):
-    return block.positions[:, 0]
-
-
-def test_fields_are_names_of_a_blocks_arrays():
-    assert UserKernel(first_places, fields="positions").fields == ("positions",)
-    with pytest.raises(PlanError, match="choose from positions, velocities, forces"):
-        UserKernel(first_places, fields=("masses",))
+@pytest.mark.parametrize("of", [partial(UserKernel, first_places), partial(Prepared, first_places)])
+def test_fields_are_names_of_a_blocks_arrays(of):
+    assert of(fields="positions").fields == ("positions",)
+    assert of(fields="velocities,forces").fields == ("velocities", "forces")
+    for wrong in (("masses",), "velocites", None, (), 5):
+        with pytest.raises(PlanError, match="choose from positions, velocities, forces"):
+            of(fields=wrong)
 
 
 def speeds(block):
@@ -172,6 +176,36 @@ def test_a_function_is_told_how_to_get_velocities(adk):
     with pytest.raises(BlockError, match="NoneType") as caught:  # they were; it has none
         mdio.analyze(adk["xtc"], kernel=UserKernel(speeds, fields="velocities"))
     assert "asked for" not in str(caught.value)
+
+
+def energies(block):
+    return np.zeros(block.n_frames) if block.velocities is None else speeds(block)
+
+
+class OfClass(Kernel):
+    """States what it reads in its class."""
+
+    fields = ("velocities",)
+
+    def prepare(self, system):
+        return Prepared(energies)
+
+
+class OfPrepared(Kernel):
+    """States it once it is prepared."""
+
+    def prepare(self, system):
+        return Prepared(energies, fields=("velocities",))
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 2}])
+def test_velocities_are_asked_for_in_the_same_way_everywhere(options):
+    with mdio.open(TRR) as layout:
+        want = speeds(layout.read(0, layout.info.n_frames))
+    for kernel in (OfClass(), OfPrepared(), UserKernel(energies, fields="velocities")):
+        assert np.array_equal(mdio.analyze(TRR, kernel=kernel, **options).values, want)
+    got = mdio.analyze(TRR, kernel=energies, fields="velocities", **options)
+    assert np.array_equal(got.values, want)
 
 
 def test_options_of_a_kernel_that_is_given_by_name(adk):
