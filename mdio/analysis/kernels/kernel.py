@@ -347,7 +347,8 @@ def find_kernel(name: str) -> Callable[..., Kernel]:
         )
     if name in KERNELS:
         return KERNELS[name]
-    names = ", ".join([*KERNELS, *KERNELS.others])
+    all_names = [*KERNELS, *KERNELS.others]
+    names = ", ".join(all_names)
     if Path(name).suffix == ".py" and Path(name).exists():
         raise PlanError(f"{name}: which function in it? write {Path(name).stem}:FUNCTION")
     if Path(name).exists():
@@ -356,8 +357,8 @@ def find_kernel(name: str) -> Callable[..., Kernel]:
             "module:function"
         )
     raise PlanError(
-        f"there is no kernel {name!r}{did_you_mean(name, KERNELS)}; choose one of {names}, or name "
-        f"your own as module:function; {_way_to_mdanalysis(name)}"
+        f"there is no kernel {name!r}{did_you_mean(name, all_names)}; choose one of {names}, or "
+        f"name your own as module:function; {_way_to_mdanalysis(name)}"
     )
 
 

@@ -91,6 +91,8 @@ def test_a_name_of_another_package(installed, capsys):
     assert "spread_angstrom" in capsys.readouterr().out
     with pytest.raises(PlanError, match="vacf, reference-distances, spread, or name your own"):
         mdio.analyze(DCD, top=PSF, kernel="nothing")
+    with pytest.raises(PlanError, match="did you mean 'spread'"):
+        mdio.analyze(DCD, top=PSF, kernel="spred")
 
 
 def test_those_that_cannot_be_used_are_left_out(installed):
