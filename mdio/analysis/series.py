@@ -169,6 +169,11 @@ def _analyze(
                 f"lags of up to {number_text(asked_ps)} ps were asked for, but the frames span "
                 f"{number_text(span_ps)} ps: that is the longest lag",
             )
+        elif asked_ps is not None and len(time) == 1:
+            notes += (
+                f"lags of up to {number_text(asked_ps)} ps were asked for, but frames lie "
+                f"{number_text(span_ps / (n_frames - 1))} ps apart: lag 0 alone is left",
+            )
         plan.count(timings[0])
     else:  # a rank that gets no results
         frame, values = np.empty(0, np.int64), np.empty(0)
