@@ -21,7 +21,7 @@ from mdio.analysis.kernels.kernel import (
     make_kernel,
 )
 from mdio.analysis.plan import Plan, Request, Trajectory
-from mdio.analysis.reducers import Reducer, Stack, result_of
+from mdio.analysis.reducers import Reducer, Stack, check_reducer, result_of
 from mdio.analysis.results import AnalysisResult, side_by_side
 from mdio.analysis.work import (
     BlockResult,
@@ -142,10 +142,8 @@ def analyze(
     chosen = make_kernel(kernel, select, **of_kernel)
     if not hasattr(blocks_per_worker, "__index__") or blocks_per_worker < 1:
         raise PlanError(f"{blocks_per_worker!r} blocks per worker; give a whole number from 1 on")
-    if not isinstance(reducer, Reducer | None):
-        raise PlanError(
-            f"the reducer is {reducer!r}; give one of mdio.analysis.reducers, such as Mean()"
-        )
+    if reducer is not None:
+        check_reducer(reducer)
     if gather not in GATHERS:
         raise PlanError(f"the gather is {gather!r}; give one of {', '.join(GATHERS)}")
     chosen_executor = choose_executor(executor, workers)

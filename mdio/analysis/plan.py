@@ -68,7 +68,9 @@ def missing_values(result: AnalysisResult) -> tuple[str, ...]:
         note += f", in {plural(len(frames), 'frame')}: {names}"
     else:
         note += "; a frame may make all of them so: mdio analyze rgyr of these atoms names it"
-    return (f"{note}; positions or velocities that a frame lacks are NaN",)
+    return (
+        f"{note}; frames that lack positions or velocities make them, or the kernel does (0/0)",
+    )
 
 
 @dataclass(slots=True)

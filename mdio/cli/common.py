@@ -132,12 +132,16 @@ def add_settings(parser: Any, text: str) -> None:
     add(parser, "--set NAME=VALUE", text, dest="settings", action="append", default=[])
 
 
+NOT_FINITE = ("inf", "-inf", "nan")
+
+
 def with_settings(
     factory: Callable[..., Any], name: str, settings: Sequence[str], **arguments: Any
 ) -> Any:
     """Call `factory` with `arguments` and those of ``--set``; raises PlanError if it refuses them.
 
-    Values are Python's literals, ``true``, ``false`` and ``none`` in any case; others are text.
+    Values are Python's literals, ``true``, ``false`` and ``none`` in any case, and `NOT_FINITE`
+    numbers; others are text.
     """
     from ast import literal_eval  # most commands do not need it
 
@@ -145,11 +149,13 @@ def with_settings(
         key, equals, value = setting.partition("=")
         if not equals:
             raise PlanError(f"--set {setting}: write it as NAME=VALUE")
+        if key in arguments:
+            raise PlanError(f"--set {setting}: {key} is given twice; give it once")
         try:
             words = ("True", "False", "None")
             arguments[key] = literal_eval(value.title() if value.title() in words else value)
         except (ValueError, SyntaxError):
-            arguments[key] = value
+            arguments[key] = float(value) if value in NOT_FINITE else value
     return call_with(factory, name, arguments)
 
 

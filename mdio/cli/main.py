@@ -495,6 +495,9 @@ def _run(words: list[str]) -> int:
         text = " ".join(str(error).split())
         if isinstance(error.__cause__, MemoryError):
             text = f"{text.partition(': MemoryError')[0]}: {out_of_memory(error.__cause__)}"
+        elif " failed: " in text and {"kernel", "program"} & vars(args).keys():
+            is_told = error.__cause__ is not None or _notes(error)  # else a worker was killed
+            text += "; --debug shows the line" if is_told else ""
         print(f"mdio {args.command}: {text}", file=sys.stderr)
         return 2 if isinstance(error, PlanError) else 1
     except KeyboardInterrupt as end:

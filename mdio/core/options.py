@@ -235,6 +235,6 @@ def call_with(factory: Callable[..., R], name: str, arguments: Mapping[str, Any]
     except (TypeError, ValueError) as error:
         problem = re.sub(r"^[\w.<>]+\(\) ", "it ", str(error))  # the name of the class is internal
         way = "arguments are given with --set (in Python: by name)"
-        if problem.endswith("keyword argument 'select'"):
-            way = "--select (select=) is given to it as this argument"
+        if arguments.keys() == {"select"} or problem.endswith("argument 'select'"):
+            way = "--select (select= in Python) becomes this argument of the class, which lacks it"
         raise PlanError(f"{name}: {problem}; {way}") from error

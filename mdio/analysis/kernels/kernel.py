@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.reducers import Reducer, Stack
+from mdio.analysis.reducers import Reducer, Stack, check_reducer
 from mdio.analysis.system import System
 from mdio.core.blocks import block_name
 from mdio.core.errors import BlockError, PlanError, error_text
@@ -88,6 +88,7 @@ class Prepared:
     """Whether the notes of a `SeriesKernel` are left out, since they would be wrong."""
 
     def __post_init__(self) -> None:
+        check_reducer(self.reducer)
         object.__setattr__(self, "fields", field_names(self.fields))
         if self.atoms is not None:  # a list is as good
             atoms = plain_atoms(self.atoms)
@@ -206,13 +207,14 @@ def import_callable(address: str) -> Callable[..., Any]:
         sys.path.append(folder)
     try:
         module = import_module(module_name)
-    except ImportError as error:
+    except Exception as error:  # importing runs the user's own code
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is None or not f"{module_name}.".startswith(f"{missing}."):
+            raise PlanError(f"{address}: importing it failed: {error_text(error)}") from error
         raise PlanError(
             f"{address}: cannot import {module_name!r} ({error}); put {module_name}.py into "
             "this folder or on PYTHONPATH"
         ) from error
-    except Exception as error:  # importing runs the user's own code
-        raise PlanError(f"{address}: importing it failed: {error_text(error)}") from error
     named = getattr(module, name, None)
     if named is None:
         raise PlanError(f"{address}: {_missing_function(module, name)}")
@@ -264,7 +266,14 @@ def check_rows(
             f"{label or block_name(run)}: {kernel_name(function)} returned an array with masked "
             "values, whose mask would be lost; return rows.filled(np.nan)"
         )
-    array = np.asarray(rows)
+    try:
+        array = np.asarray(rows)
+    except ValueError as error:  # lists of different lengths
+        raise BlockError(
+            f"{label or block_name(run)}: {kernel_name(function)} returned a "
+            f"{type(rows).__name__} that makes no array ({str(error).partition('.')[0]}); expected "
+            "rows of one length"
+        ) from None
     if array.ndim < 1 or len(array) != len(run) or array.dtype == object:
         description = f"an array of shape {array.shape}"
         if array.dtype == object:
@@ -334,8 +343,13 @@ def find_kernel(name: str) -> Callable[..., Kernel]:
     """
     if ":" in name:
         loaded: Any = import_callable(name)
-        if isinstance(loaded, type) and issubclass(loaded, Kernel):
-            return loaded
+        if isinstance(loaded, type):
+            if issubclass(loaded, Kernel):
+                return loaded
+            way = "derive it from mdio.Kernel, or name a function"
+            if hasattr(loaded, "reduce"):
+                way = f"programs with map and reduce run by mdio mapreduce {name}"
+            raise PlanError(f"{name}: the class {loaded.__name__} is no kernel; {way}")
         return partial(UserKernel, loaded)
     if name in FORMER_NAMES:
         former, name = name, FORMER_NAMES[name]

@@ -12,6 +12,7 @@ from MDAnalysisTests.datafiles import PSF, TRR
 import mdio
 from mdio.analysis.kernels.kernel import Kernel, Prepared, UserKernel
 from mdio.analysis.reducers import Reducer
+from mdio.cli.main import main
 from mdio.core.errors import BlockError, PlanError
 
 KERNEL = "def heights(block):\n    return block.positions[:, :, 2].max(axis=1)\n"
@@ -81,6 +82,65 @@ def test_arguments_of_a_class(adk, folder):
     assert done.returncode == 2 and "depth" in done.stderr and "--set" in done.stderr
 
 
+MISTAKES = """import mdio, numpy as np
+from mdio.analysis.reducers import Mean
+def boom(block): raise IndexError("no such atom")
+def ragged(block): return [[1] * (n % 3) for n in range(block.n_frames)]
+class Plain: pass
+class Program:
+    def map(self, block): pass
+    def reduce(self, key, frame, time, values): pass
+class Frames(Program):
+    per_frame = True
+class Bare(mdio.Kernel):
+    def prepare(self, system): return mdio.Prepared(boom, reducer=Mean)
+class Limited(Bare):
+    def __init__(self, limit): self.limit = limit
+    def prepare(self, system): raise mdio.MdioError(f"the limit is {self.limit!r}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["analyze", "boom"], "IndexError: no such atom; --debug shows the line"),
+        (["analyze", "boom", "-w", "2"], "IndexError: no such atom; --debug shows the line"),
+        (["analyze", "ragged"], "ragged returned a list that makes no array (setting an array"),
+        (["analyze", "Plain"], "the class Plain is no kernel; derive it from mdio.Kernel"),
+        (
+            ["analyze", "Program"],
+            "is no kernel; programs with map and reduce run by mdio mapreduce",
+        ),
+        (["mapreduce", "Program"], "map returned None; expected (keys, rows, values)"),
+        (["mapreduce", "Frames"], "map returned None; expected (key, value)"),
+        (["analyze", "Bare"], "the reducer is <class 'mdio.analysis.reducers.Mean'>; give one of"),
+        (["analyze", "Bare", "--select", "all"], "--select (select= in Python) becomes this"),
+        (["analyze", "Limited", "--set", "limit=1", "--select", "all"], "becomes this argument"),
+        (["analyze", "Limited"], "required positional argument: 'limit'; arguments are given"),
+        (["analyze", "Limited", "--set", "limit=-inf"], "the limit is -inf"),
+        (["analyze", "Limited", "--set", "limit=nan"], "the limit is nan"),
+        (["analyze", "Limited", *["--set", "limit=1"] * 2], "limit is given twice; give it once"),
+    ],
+)
+def test_mistakes_are_told(adk, tmp_path, monkeypatch, capsys, words, says):
+    (tmp_path / "mistaken_kernels.py").write_text(MISTAKES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    command, name, *more = words
+    address = f"mistaken_kernels:{name}"
+    assert main([command, address, str(adk["dcd"]), "--stop", "9", "-q", *more]) in (1, 2)
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert says in told and "velocities" not in told
+
+
+def test_an_import_that_a_module_lacks_is_not_the_module(adk, folder):
+    (folder / "lacking.py").write_text("import no_such_package\n")
+    told = analyze(folder, "lacking:one", adk["xtc"]).stderr
+    assert "importing it failed: ModuleNotFoundError: No module named 'no_such_package'" in told
+    told = analyze(folder, "absent:one", adk["xtc"]).stderr
+    assert "cannot import 'absent' (No module named 'absent'); put absent.py into" in told
+
+
 @pytest.mark.parametrize("quiet", [["-q"], []])
 def test_notes_on_values_are_told_without_a_summary(adk, folder, quiet):
     (folder / "mykernels.py").write_text(
@@ -89,7 +149,7 @@ def test_notes_on_values_are_told_without_a_summary(adk, folder, quiet):
     )
     done = analyze(folder, "mykernels:gap", adk["xtc"], "-o", "o.npz", *quiet)
     assert done.returncode == 0
-    assert "not numbers (NaN)" in done.stderr
+    assert "not numbers (NaN)" in done.stderr and "or the kernel does" in done.stderr
     assert bool(done.stdout) == (not quiet)
 
 
