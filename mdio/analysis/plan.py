@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.kernels.kernel import Kernel, Prepared, SeriesKernel, field_names
+from mdio.analysis.kernels.kernel import Kernel, Prepared, SeriesKernel, prepared_for
 from mdio.analysis.reducers import Mean, Reducer, Stack
 from mdio.analysis.results import AnalysisResult
 from mdio.analysis.system import System
 from mdio.core.blocks import aligned_blocks
 from mdio.core.errors import AtomCountError, MdioError, OptionError, PlanError, error_text
 from mdio.core.files.reading import reads
-from mdio.core.frames import FIELDS, AtomIndices, notes_on_times
+from mdio.core.frames import AtomIndices, notes_on_times
 from mdio.core.timing import BlockTiming, Stopwatch, WorkerTiming
 from mdio.core.words import MAX_RUNS, plural, runs_text
 from mdio.layouts.base import Layout
@@ -282,11 +282,7 @@ class Request:
     def _prepared(self, system: System) -> Prepared:
         """Return the kernel, prepared for the system; raises PlanError if it fails."""
         try:
-            prepared = self.kernel.prepare(system)
-            if not isinstance(prepared, Prepared):
-                raise TypeError(f"it returned {prepared!r}, which is no Prepared")
-            fields = {*prepared.fields, *field_names(self.kernel.fields)}
-            prepared = replace(prepared, fields=tuple(name for name in FIELDS if name in fields))
+            prepared = prepared_for(system, self.kernel)
             if prepared.atoms is not None:
                 system.layout._atom_indices(prepared.atoms, system.layout.info.n_atoms)
             return prepared

@@ -7,7 +7,7 @@ import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib import import_module
 from inspect import signature
@@ -125,6 +125,15 @@ class Kernel(ABC):
         PlanError, SourceError
             A selection or topology that does not fit.
         """
+
+
+def prepared_for(system: System, kernel: Kernel) -> Prepared:
+    """Return a kernel prepared for its system, with the fields that either of them names."""
+    prepared = kernel.prepare(system)
+    if not isinstance(prepared, Prepared):
+        raise TypeError(f"it returned {prepared!r}, which is no Prepared")
+    fields = {*prepared.fields, *field_names(kernel.fields)}
+    return replace(prepared, fields=tuple(name for name in FIELDS if name in fields))
 
 
 class SeriesKernel(Kernel):
