@@ -42,6 +42,7 @@ class RecordsLayout(FoundFrames):
     def sizes(file: BinaryIO) -> Iterable[int]:
         """Yield the size in bytes of each record of a file; records follow without gaps.
 
+        Any exception that it raises is reported as damage to the file.
         If the last one is cut, so that it cannot be decoded, the file is read up to the one before.
         """
 
@@ -68,7 +69,15 @@ class RecordsLayout(FoundFrames):
 
     def _scan(self, path: Path) -> FrameIndex:
         with open(open_regular(path), "rb") as file:
-            edges = np.array([*itertools.accumulate(self.sizes(file), initial=0)], np.int64)
+            try:
+                edges = np.array([*itertools.accumulate(self.sizes(file), initial=0)], np.int64)
+            except MdioError:
+                raise
+            except Exception as error:  # plug-ins raise anything on bad input
+                raise SourceError(
+                    f"{path}: its frames cannot be found ({error_text(error)[:200]}); it is "
+                    "damaged, or no file of this format: copy it again"
+                ) from error
         size = self._file.nbytes
         if len(edges) > 2 and edges[-1] > size:  # the last record says that it is longer
             edges = edges[:-1]

@@ -8,6 +8,7 @@ and its writer. They are searched when no layout of mdio fits.
 from __future__ import annotations
 
 import stat
+import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +19,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
-from mdio.core.errors import PlanError, SourceError, UnknownLayoutError, named_read_error
+from mdio.core.errors import (
+    MdioError,
+    PlanError,
+    SourceError,
+    UnknownLayoutError,
+    error_text,
+    named_read_error,
+)
 from mdio.core.files.store import need_disk, store_at, to_path
 from mdio.core.plug_ins import find_plug_ins
 from mdio.core.words import did_you_mean
@@ -195,6 +203,18 @@ def _candidates(path: Path) -> Iterator[type[Layout]]:
         yield layout_class(name)
 
 
+def _recognises(cls: type[Layout], path: Path) -> bool:
+    """Return whether a layout reads `path`; with a warning, not if it fails to tell."""
+    try:
+        return cls.sniff(path)
+    except (OSError, MdioError):
+        raise
+    except Exception as error:  # plug-ins raise anything; other layouts can still be tried
+        text = f"the layout {cls.name!r} is not tried, since its sniff failed: {error_text(error)}"
+        warnings.warn(f"{path}: {text}", stacklevel=2)
+        return False
+
+
 def _instantiate(cls: type[Layout], path: Path, options: dict[str, Any]) -> Layout:
     """Return a layout; ``salvage`` is left out unless it searches for frames behind damage."""
     if not cls.facts.reads_remote:
@@ -256,9 +276,9 @@ def open_layout(
         if layout != FALLBACK and not store_at(where).opening_waits:
             actual = None
             with suppress(OSError):  # opening it raises a better error
-                if where.is_file() and not layout_class(layout).sniff(where):
+                if where.is_file() and not _recognises(layout_class(layout), where):
                     actual = next(
-                        (cls.name for cls in _candidates(where) if cls.sniff(where)), None
+                        (cls.name for cls in _candidates(where) if _recognises(cls, where)), None
                     )
             if actual not in (None, FALLBACK):
                 raise SourceError(
@@ -282,7 +302,7 @@ def open_layout(
     if stat.S_ISREG(status.st_mode) and status.st_size == 0:
         raise SourceError(f"{where}: the file is empty (0 bytes), so it holds no trajectory")
     try:
-        reader = next((cls for cls in _candidates(where) if cls.sniff(where)), None)
+        reader = next((cls for cls in _candidates(where) if _recognises(cls, where)), None)
     except OSError as error:
         if (better := named_read_error(where, error)) is not None:
             raise better from error

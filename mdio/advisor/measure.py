@@ -50,7 +50,14 @@ from mdio.advisor.probes import (
 )
 from mdio.advisor.profile import BEHAVES_LIKE
 from mdio.analysis.driver import analyze
-from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, SeriesKernel, make_kernel
+from mdio.analysis.kernels.kernel import (
+    BlockFunction,
+    Kernel,
+    Prepared,
+    SeriesKernel,
+    make_kernel,
+    prepared_for,
+)
 from mdio.analysis.reducers import Stack
 from mdio.analysis.system import System
 from mdio.converters.convert import convert
@@ -571,7 +578,7 @@ def measure(
         if info.n_frames < 1:
             raise PlanError(f"{paths[0]}: it has no frames; there is nothing to advise on")
         system = System(layout, None if top is None else str(top))
-        prepared = kernel.prepare(system)
+        prepared = prepared_for(system, kernel)
         if getattr(kernel, "select", None) is None:  # as `analyze`
             system.read_topology()
         watch = Stopwatch()  # the second time: the topology is parsed once

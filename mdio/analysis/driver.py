@@ -13,9 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.kernels.kernel import BlockFunction, Kernel, SeriesKernel, make_kernel
+from mdio.analysis.kernels.kernel import (
+    BlockFunction,
+    Kernel,
+    SeriesKernel,
+    kernel_options,
+    make_kernel,
+)
 from mdio.analysis.plan import Plan, Request, Trajectory
-from mdio.analysis.reducers import Reducer, Stack, result_of
+from mdio.analysis.reducers import Reducer, Stack, check_reducer, result_of
 from mdio.analysis.results import AnalysisResult, side_by_side
 from mdio.analysis.work import (
     BlockResult,
@@ -27,7 +33,7 @@ from mdio.analysis.work import (
 )
 from mdio.core.errors import BlockError, PlanError
 from mdio.core.files.store import path_list
-from mdio.core.options import build_parts, takes_options
+from mdio.core.options import build_parts, declared_fields, takes_options
 from mdio.core.timing import Stopwatch
 from mdio.layouts.base import Layout
 from mdio.layouts.views.opening import ensemble_members
@@ -42,7 +48,7 @@ if TYPE_CHECKING:
     from mdio.parallel.pool import SharedRows
 
 
-@takes_options(FrameChoice, CachedReading)
+@takes_options(FrameChoice, CachedReading, others=kernel_options)
 def analyze(
     trajectory: Trajectory,
     *,
@@ -67,10 +73,11 @@ def analyze(
         an ensemble are analysed one after the other, or, if there are enough, each by one worker;
         each row of the result has its `label`.
     kernel
-        `RMSD`, `Dihedrals`, ..., or the name that the command line has for one; or any function
-        that takes a `FrameBlock` and returns an array with one row a frame. It gets positions, box,
-        time and step (`mdio.UserKernel` also gives it velocities and forces), in arrays that are
-        used again for later frames: it copies what it keeps.
+        `RMSD`, `Dihedrals`, ..., or the name that the command line has for one, whose options
+        (``superpose=True`` of ``"rmsf"``) are then given here, too; or any function that takes a
+        `FrameBlock` and returns an array with one row a frame. It gets positions, box, time and
+        step (with ``fields="velocities"`` these, too), in arrays that are used again for later
+        frames: it copies what it keeps.
     top
         Topology for selections and masses: a file or a Universe. It is read only if needed.
     select
@@ -130,13 +137,13 @@ def analyze(
     """
     if not isinstance(trajectory, str | PathLike | Layout):
         trajectory = path_list(trajectory)  # an iterator can be consumed only once
-    chosen = make_kernel(kernel, select)
+    declared = declared_fields(FrameChoice, CachedReading)
+    of_kernel = {name: value for name, value in options.items() if name not in declared}
+    chosen = make_kernel(kernel, select, **of_kernel)
     if not hasattr(blocks_per_worker, "__index__") or blocks_per_worker < 1:
         raise PlanError(f"{blocks_per_worker!r} blocks per worker; give a whole number from 1 on")
-    if not isinstance(reducer, Reducer | None):
-        raise PlanError(
-            f"the reducer is {reducer!r}; give one of mdio.analysis.reducers, such as Mean()"
-        )
+    if reducer is not None:
+        check_reducer(reducer)
     if gather not in GATHERS:
         raise PlanError(f"the gather is {gather!r}; give one of {', '.join(GATHERS)}")
     chosen_executor = choose_executor(executor, workers)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.kernels.kernel import Kernel, Prepared, SeriesKernel
+from mdio.analysis.kernels.kernel import Kernel, Prepared, SeriesKernel, prepared_for
 from mdio.analysis.reducers import Mean, Reducer, Stack
 from mdio.analysis.results import AnalysisResult
 from mdio.analysis.system import System
@@ -68,7 +68,9 @@ def missing_values(result: AnalysisResult) -> tuple[str, ...]:
         note += f", in {plural(len(frames), 'frame')}: {names}"
     else:
         note += "; a frame may make all of them so: mdio analyze rgyr of these atoms names it"
-    return (f"{note}; positions or velocities that a frame lacks are NaN",)
+    return (
+        f"{note}; frames that lack positions or velocities make them, or the kernel does (0/0)",
+    )
 
 
 @dataclass(slots=True)
@@ -280,9 +282,7 @@ class Request:
     def _prepared(self, system: System) -> Prepared:
         """Return the kernel, prepared for the system; raises PlanError if it fails."""
         try:
-            prepared = self.kernel.prepare(system)
-            if not isinstance(prepared, Prepared):
-                raise TypeError(f"it returned {prepared!r}, which is no Prepared")
+            prepared = prepared_for(system, self.kernel)
             if prepared.atoms is not None:
                 system.layout._atom_indices(prepared.atoms, system.layout.info.n_atoms)
             return prepared

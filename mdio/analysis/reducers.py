@@ -50,6 +50,14 @@ class Reducer(ABC):
         """Return the result."""
 
 
+def check_reducer(reducer: Any) -> None:
+    """Raise PlanError if it is no reducer."""
+    if not isinstance(reducer, Reducer):
+        raise PlanError(
+            f"the reducer is {reducer!r}; give one of mdio.analysis.reducers, such as Mean()"
+        )
+
+
 class Stack(Reducer):
     """All rows in order: (F, ...)."""
 

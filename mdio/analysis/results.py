@@ -32,8 +32,16 @@ Row = tuple[Any, ...]
 def result_table(
     result: AnalysisResult, *, labelled: bool = True
 ) -> tuple[list[str], Iterator[Row]]:
-    """Return names of columns and the rows: label; frame or lag, time in ps, or a name; values."""
+    """Return names of columns and the rows: label; frame or lag, time in ps, or a name; values.
+
+    Raises PlanError: rows are structured.
+    """
     columns = result.columns
+    if columns.dtype.names is not None:
+        raise PlanError(
+            f"rows have the fields {', '.join(columns.dtype.names)}, which are no columns of a "
+            "table; save them as .npz, or return an array of numbers"
+        )
     index_columns: dict[str, Iterable[Any]] = {}
     if labelled and result.label is not None:
         index_columns["label"] = result.label.tolist()

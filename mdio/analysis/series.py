@@ -90,6 +90,7 @@ class SeriesWork:
         timing.nbytes_read = block.nbytes
         timing.nbytes_source = reads.nbytes_source - before[0]
         timing.nbytes_cache = reads.nbytes_cache - before[1]
+        time = block.time[: None if number == 0 else 0].copy()  # a kernel may change them
         try:
             sums = self.kernel.sums(block)
         except PlanError as error:
@@ -98,7 +99,7 @@ class SeriesWork:
         timing.notes = (*cache_notes(self.layout), *notes)
         timing.t_comp_s = watch.lap()
         timing.t_all_frame_s, timing.t_block_s = loop.lap(), whole.lap()
-        return BatchResult(sums, block.time[: None if number == 0 else 0], timing)
+        return BatchResult(sums, time, timing)
 
     def _read(self, atoms: AtomIndices, info: TrajectoryInfo) -> FrameBlock:
         fields = self.kernel.fields
@@ -167,6 +168,11 @@ def _analyze(
             notes += (
                 f"lags of up to {number_text(asked_ps)} ps were asked for, but the frames span "
                 f"{number_text(span_ps)} ps: that is the longest lag",
+            )
+        elif asked_ps is not None and len(time) == 1:
+            notes += (
+                f"lags of up to {number_text(asked_ps)} ps were asked for, but frames lie "
+                f"{number_text(span_ps / (n_frames - 1))} ps apart: lag 0 alone is left",
             )
         plan.count(timings[0])
     else:  # a rank that gets no results

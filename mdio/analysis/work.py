@@ -112,8 +112,9 @@ READ_NBYTES = 4 << 20
 for the kernel, many enough to make the overhead of calls negligible."""
 
 ASK_FOR_FIELDS = (
-    "velocities and forces are None unless they are asked for: --set fields=velocities, in Python "
-    'UserKernel(function, fields="velocities")'
+    "velocities and forces are None unless they are asked for: by a class with the attribute "
+    'fields = ("velocities",), for a function with --set fields=velocities (in Python '
+    'fields="velocities")'
 )
 DENSE_STEP = 2
 """Up to this step (or the frames of a chunk, if more), frames in between are read and dropped."""
@@ -239,12 +240,12 @@ class BlockWork:
                 timing.slowest_read_s, slowest = read_s, run
             timing.nbytes_source += reads.nbytes_source - source
             timing.nbytes_cache += reads.nbytes_cache - cached
+            times[n_done : n_done + len(run)] = frames.time  # before a kernel may change them
             self._compute(item, frames, run, collector)
             if self.prepared.doubts is not None:
                 found = self.prepared.doubts.frames(frames)
                 timing.doubtful_frames += [run[row] for row in found]
             timing.t_comp_s += watch.lap()
-            times[n_done : n_done + len(run)] = frames.time
             n_done += len(run)
             timing.nbytes_read += frames.nbytes
             if self._on_read is not None:

@@ -16,7 +16,8 @@ from inspect import signature
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from mdio.core.errors import MdioError, PlanError
+from mdio.core.errors import PlanError
+from mdio.core.options import call_with
 from mdio.core.words import nbytes_from, without_passwords
 from mdio.layouts.views.options import OLD_PBC_NAMES
 
@@ -131,12 +132,16 @@ def add_settings(parser: Any, text: str) -> None:
     add(parser, "--set NAME=VALUE", text, dest="settings", action="append", default=[])
 
 
+NOT_FINITE = ("inf", "-inf", "nan")
+
+
 def with_settings(
     factory: Callable[..., Any], name: str, settings: Sequence[str], **arguments: Any
 ) -> Any:
     """Call `factory` with `arguments` and those of ``--set``; raises PlanError if it refuses them.
 
-    Values are Python's literals, ``true``, ``false`` and ``none`` in any case; others are text.
+    Values are Python's literals, ``true``, ``false`` and ``none`` in any case, and `NOT_FINITE`
+    numbers; others are text.
     """
     from ast import literal_eval  # most commands do not need it
 
@@ -144,18 +149,14 @@ def with_settings(
         key, equals, value = setting.partition("=")
         if not equals:
             raise PlanError(f"--set {setting}: write it as NAME=VALUE")
+        if key in arguments:
+            raise PlanError(f"--set {setting}: {key} is given twice; give it once")
         try:
             words = ("True", "False", "None")
             arguments[key] = literal_eval(value.title() if value.title() in words else value)
         except (ValueError, SyntaxError):
-            arguments[key] = value
-    try:
-        return factory(**arguments)
-    except MdioError:
-        raise
-    except (TypeError, ValueError) as error:
-        problem = re.sub(r"^[\w.<>]+\(\) ", "it ", str(error))  # the name of the class is internal
-        raise PlanError(f"{name}: {problem}; arguments are given with --set") from error
+            arguments[key] = float(value) if value in NOT_FINITE else value
+    return call_with(factory, name, arguments)
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:

@@ -23,6 +23,7 @@ import os
 import select
 import sys
 import time
+import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -406,6 +407,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argcomplete.autocomplete(_parser(ALL_COMMANDS, show_all=True))
     if argv is not None:
         return _run(list(argv))
+    warnings.formatwarning = _format_warning  # type: ignore[assignment]
     if not _has_user_code(sys.argv):  # it may leave files open, which Python flushes at exit
         atexit.register(gc.freeze)  # otherwise, no last garbage collection is needed
     try:
@@ -426,6 +428,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(code, file=sys.stderr)
         code = 1
     raise SystemExit(end_mpi(code or 0))
+
+
+def _format_warning(
+    message: Warning | str, category: type[Warning], *place: Any, form: Any = warnings.formatwarning
+) -> str:
+    """Return a warning to users as a line of mdio's, others with their place in the code."""
+    return f"mdio: {message}\n" if category is UserWarning else str(form(message, category, *place))
 
 
 def _run(words: list[str]) -> int:
@@ -486,6 +495,9 @@ def _run(words: list[str]) -> int:
         text = " ".join(str(error).split())
         if isinstance(error.__cause__, MemoryError):
             text = f"{text.partition(': MemoryError')[0]}: {out_of_memory(error.__cause__)}"
+        elif " failed: " in text and {"kernel", "program"} & vars(args).keys():
+            is_told = error.__cause__ is not None or _notes(error)  # else a worker was killed
+            text += "; --debug shows the line" if is_told else ""
         print(f"mdio {args.command}: {text}", file=sys.stderr)
         return 2 if isinstance(error, PlanError) else 1
     except KeyboardInterrupt as end:

@@ -6,15 +6,16 @@ Command lines, signatures, docstrings, checks and recipes come from the fields.
 from __future__ import annotations
 
 import inspect
+import re
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Collection, Iterator, Mapping, Sized
 from dataclasses import MISSING, Field, field, fields, replace
 from functools import wraps
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
-from mdio.core.errors import OptionError
+from mdio.core.errors import MdioError, OptionError, PlanError
 from mdio.core.words import did_you_mean, nbytes_from
 
 P = ParamSpec("P")
@@ -107,14 +108,17 @@ def _expected(kinds: list[str], value: Any) -> str | None:
 
 
 def takes_options(
-    *parts: type, apart: Mapping[str, type] = MappingProxyType({})
+    *parts: type,
+    apart: Mapping[str, type] = MappingProxyType({}),
+    others: Callable[[Mapping[str, Any]], Collection[str]] = lambda _: (),
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Document the ``**options`` of a function, which are fields of `parts`, and check their names.
 
     Its signature shows the options that are used most (``named``); in its docstring, a list of all
     replaces ``<options>``. Any other name is an OptionError. `apart`: parts that the function takes
     as objects, by the names of these arguments. Their fields that should not be given by their own
-    names are put into the object, with a DeprecationWarning.
+    names are put into the object, with a DeprecationWarning. `others`: returns further names that
+    may be given beside these arguments.
     """
     declared = declared_fields(*parts)
 
@@ -126,8 +130,10 @@ def takes_options(
 
         @wraps(function)
         def checked(*args: P.args, **keywords: P.kwargs) -> R:
-            for name in keywords.keys() - names:
-                hint = did_you_mean(name, names) or f"; it has {', '.join(sorted(names))}"
+            unknown = keywords.keys() - names
+            allowed = {*names, *others(keywords)} if unknown else names
+            for name in unknown - allowed:
+                hint = did_you_mean(name, allowed) or f"; it has {', '.join(sorted(allowed))}"
                 for option in declared.values():
                     if name in option.metadata.get("keys", ()):
                         hint = f"; it describes the source: {option.name}={{{name!r}: ...}}"
@@ -218,3 +224,17 @@ def build_parts(parts: tuple[type, ...], options: Mapping[str, Any]) -> tuple[An
         built.append(part(**values))
         check_kinds(built[-1])
     return tuple(built)
+
+
+def call_with(factory: Callable[..., R], name: str, arguments: Mapping[str, Any]) -> R:
+    """Return what a class of others makes of `arguments`; raises PlanError if it refuses them."""
+    try:
+        return factory(**arguments)
+    except MdioError:
+        raise
+    except (TypeError, ValueError) as error:
+        problem = re.sub(r"^[\w.<>]+\(\) ", "it ", str(error))  # the name of the class is internal
+        way = "arguments are given with --set (in Python: by name)"
+        if arguments.keys() == {"select"} or problem.endswith("argument 'select'"):
+            way = "--select (select= in Python) becomes this argument of the class, which lacks it"
+        raise PlanError(f"{name}: {problem}; {way}") from error

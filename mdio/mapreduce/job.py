@@ -141,8 +141,9 @@ class _SpoolingMap:
     def _map_block(self, block: FrameBlock) -> tuple[NDArray[Any], NDArray[Any], dict[str, Any]]:
         returned = self._function(block)
         if not isinstance(returned, tuple) or len(returned) != 3:
+            what = "None" if returned is None else f"a {type(returned).__name__}"
             raise ValueError(
-                f"{kernel_name(self._function)} returned a {type(returned).__name__}; expected "
+                f"{kernel_name(self._function)} returned {what}; expected "
                 "(keys, rows, values), or per_frame=True for a generator of (key, value)"
             )
         keys, rows = convert_keys(returned[0]), np.asarray(returned[1])
@@ -156,7 +157,11 @@ class _SpoolingMap:
     def _map_frames(self, block: FrameBlock) -> tuple[NDArray[Any], NDArray[Any], dict[str, Any]]:
         keys, rows, values = [], [], []
         for row in range(block.n_frames):
-            for key, value in self._function(block.frames(slice(row, row + 1))):
+            pairs = self._function(block.frames(slice(row, row + 1)))
+            if pairs is None:
+                name = kernel_name(self._function)
+                raise ValueError(f"{name} returned None; expected (key, value) of each pair")
+            for key, value in pairs:
                 keys.append(key)
                 rows.append(row)
                 named = value if isinstance(value, dict) else {"value": value}

@@ -144,10 +144,9 @@ class Program:
         owner = map if isinstance(map, Kernel) else getattr(map, "__self__", None)
         if isinstance(map, Kernel):
             kernel: Kernel = map
-            if select is not None:
-                raise PlanError(
-                    f"give the selection to the program: {type(map).__name__} has its own"
-                )
+            if select is not None or fields is not None:
+                what = "fields" if select is None else "selection"
+                raise PlanError(f"give the {what} to the program: {type(map).__name__} has its own")
         elif callable(map) and not isinstance(map, type):
             selection = select if select is not None else getattr(owner, "select", None)
             default: tuple[str, ...] = getattr(owner, "fields", ("positions",))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -117,6 +118,11 @@ class DaskExecutor(Executor):
         _distributed()
         if client is not None and n_workers is not None:
             raise PlanError("give DaskExecutor a client or a number of workers, not both")
+        if not (client is None or hasattr(client, "asynchronous")):
+            raise PlanError(
+                f"the client is {client!r}; give a distributed.Client, or connect to a scheduler "
+                "with DaskExecutor.at(ADDRESS)"
+            )
         if client is not None and client.asynchronous:
             raise PlanError("DaskExecutor needs a client made with asynchronous=False")
         self._client = client
@@ -265,11 +271,39 @@ def _distributed(module: str = "distributed") -> Any:
 
 
 def _pickle(func: Callable[[Any], Any]) -> bytes:
-    """Pickle as dask does: functions of a notebook or script travel by value."""
+    """Pickle as dask does: functions of a notebook or script travel by value.
+
+    So do those of modules in the working folder, which workers need not find.
+    """
     try:
-        return bytes(_distributed("distributed.protocol.pickle").dumps(func))
+        pickled = bytes(_distributed("distributed.protocol.pickle").dumps(func))
     except Exception as error:  # pickling raises nearly anything
         raise PlanError(f"{func!r} cannot be sent to dask workers ({error})") from error
+    modules = list(filter(_lies_here, list(sys.modules.values())))
+    if not any(module.__name__.encode() in pickled for module in modules):
+        return pickled
+    cloudpickle = _distributed("cloudpickle")
+    sent = {module.__name__: module for module in modules}
+    for name in cloudpickle.list_registry_pickle_by_value():
+        sent.pop(name, None)
+    for module in sent.values():
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return bytes(cloudpickle.dumps(func))
+    except Exception:  # they hold an open file, say: workers import them where they can
+        return pickled
+    finally:
+        for module in sent.values():
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _lies_here(module: Any) -> bool:
+    """Return whether a module is a file of the working folder, and no script."""
+    facts = getattr(module, "__dict__", {})
+    name, path = facts.get("__name__", "__main__"), facts.get("__file__")
+    if not path or "__path__" in facts or name == "__main__" or sys.modules.get(name) is not module:
+        return False
+    return Path(path).parent == Path.cwd()
 
 
 def _result(future: Any, label: str) -> Any:
@@ -286,4 +320,10 @@ def _result(future: Any, label: str) -> Any:
             f"{label} failed: its dask workers were killed, {cause.allowed_failures + 1} of them; "
             "did they run out of memory? see the workers' logs"
         ) from cause
-    raise item_error(label, cause)
+    error = item_error(label, cause)
+    if isinstance(cause, ModuleNotFoundError):
+        raise BlockError(
+            f"{error}; dask workers have to find it: install it there, start them with its folder "
+            f"on PYTHONPATH, or send it with client.upload_file('{cause.name}.py')"
+        ) from cause
+    raise error

@@ -54,6 +54,11 @@ def speeds(block):
     return block.velocities[:, :, 0]
 
 
+def in_nanoseconds(block):
+    block.time /= 1000
+    return block.time
+
+
 def no_rows(block):
     return 1.0
 
@@ -133,6 +138,15 @@ def test_processes_equal_serial(path, workers, per_worker):
 def test_views_of_the_buffer_are_copied(path, positions):
     got = analyze(MemoryLayout(path, chunk_frames=4), kernel=first_x, executor=Serial())
     assert np.array_equal(got.values, positions[:, 0, 0])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_times_that_a_kernel_changes_are_its_own(path, workers, monkeypatch):
+    monkeypatch.setattr(work, "READ_NBYTES", 10 * 12 * N_ATOMS)
+    want = analyze(MemoryLayout(path), kernel=first_x).time
+    got = analyze(MemoryLayout(path), kernel=in_nanoseconds, workers=workers)
+    assert np.array_equal(got.time, want)
+    assert np.array_equal(got.values, want / 1000)
 
 
 def test_reducer_of_the_callers_choice(path, positions):

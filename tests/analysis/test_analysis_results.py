@@ -148,3 +148,16 @@ def test_dates_keep_their_unit_and_text_stays_one_word(path, tmp_path):
     assert (tmp_path / "a.dat").read_text().splitlines()[1].endswith('"two words"')
     with pytest.raises(PlanError, match="cannot be drawn"):
         result.plot()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "dat", "xvg"])
+def test_structured_rows_are_no_table(path, tmp_path, suffix):
+    def pairs(block):
+        return np.zeros(block.n_frames, [("a", float), ("b", int)])
+
+    result = analyze(MemoryLayout(path), kernel=pairs)
+    with pytest.raises(PlanError, match=r"fields a, b, which are no columns .* as \.npz"):
+        result.save(tmp_path / f"a.{suffix}")
+    assert not list(tmp_path.iterdir())
+    result.save(tmp_path / "a.npz")
+    assert np.load(tmp_path / "a.npz")["values"].dtype.names == ("a", "b")

@@ -223,6 +223,36 @@ def test_a_file_that_is_cut_in_its_last_line(lines, source, tmp_path, n_lost):
     assert mdio.convert(out, tmp_path / "a.zarr", salvage=True).n_frames == 4
 
 
+def test_records_that_cannot_be_found_are_damage_to_the_file(lines, source, tmp_path, monkeypatch):
+    out = tmp_path / "a.lines"
+    mdio.convert(source, out)
+    monkeypatch.setattr(lines.LinesLayout, "sizes", staticmethod(lambda file: map(int, file)))
+    for salvage in (False, True):
+        with pytest.raises(SourceError, match=r"a\.lines: its frames .* \(ValueError: invalid lit"):
+            mdio.convert(out, tmp_path / "a.zarr", salvage=salvage)
+
+
+def test_a_sniff_that_fails_leaves_the_file_to_other_layouts(lines, adk, tmp_path, monkeypatch):
+    monkeypatch.setattr(lines.LinesLayout, "sniff", lambda path: 1 / 0)
+    frame = tmp_path / "a.xyz"
+    frame.write_text("1\n\nC 1.0 2.0 3.0\n")
+    told = r"a\.xyz: the layout 'lines' is not tried, since its sniff failed: ZeroDivisionError"
+    with pytest.warns(UserWarning, match=told):
+        assert mdio.open(frame).info.n_frames == 1
+    with pytest.warns(UserWarning, match=told), pytest.raises(SourceError):
+        _ = mdio.open(frame, format="lines").info
+
+
+def test_a_warning_of_the_command_is_a_line(tmp_path):
+    folder = install(tmp_path / "site", "lines = mdio_lines:Nothing")
+    (tmp_path / "a.odd").write_text("odd")
+    command = [sys.executable, "-m", "mdio", "info", "a.odd"]
+    env = os.environ | {"PYTHONPATH": str(folder)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    first, _ = done.stderr.splitlines()
+    assert first.startswith("mdio: the layout 'lines' (mdio_lines:Nothing) is left out: ")
+
+
 @pytest.mark.parametrize("data", [b"", b"\n" * 3])
 def test_a_file_without_frames(lines, tmp_path, data):
     (tmp_path / "a.lines").write_bytes(data)

@@ -11,6 +11,7 @@ from mapreduce import programs
 import mdio
 from mdio.core.errors import BlockError, OutputError, PlanError, WorkerDiedError
 from mdio.mapreduce.pairs import convert_keys
+from mdio.mapreduce.programs.residence import WaterResidence
 
 
 def run(adk, map, reduce=programs.total, **more):
@@ -162,6 +163,8 @@ def test_a_worker_that_dies(adk, tmp_path, program):
         ({"map": 3}, "the map is 3; give .* values$"),
         ({"map": SimpleNamespace(map=len)}, "such as its method: map=program.map"),
         ({"select": "name CA"}, "needs a topology"),
+        ({"fields": "velocites"}, "choose from positions, velocities"),
+        ({"map": WaterResidence(), "fields": "forces"}, "give the fields to the program"),
     ],
 )
 def test_arguments_that_do_not_fit(adk, more, message):

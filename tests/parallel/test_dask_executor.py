@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from parallel.on_dask import dask_client
 
+import mdio
+from mdio.cli.main import main
 from mdio.core.errors import BlockError, MissingExtraError, PlanError, SourceError
 from mdio.parallel.dask_executor import DaskExecutor, _result
 
@@ -70,6 +72,56 @@ def test_map_keeps_order(client):
 
 def test_lambda_travels(client):
     assert DaskExecutor(client).map(lambda x: x + 1, [1, 2]) == [2, 3]
+
+
+MODULE = """import mdio
+import {name}_helps
+
+def highest(block):
+    return {name}_helps.heights(block).max(axis=1)
+
+class Highest(mdio.Kernel):
+    def prepare(self, system):
+        return mdio.Prepared(self.rows, reducer=Last())
+    def rows(self, block):
+        return highest(block)
+
+class Last(mdio.analysis.reducers.Reducer):
+    def lift(self, rows): return (rows[-1:],)
+    def merge(self, earlier, later): return later
+    def finish(self, state): return state[0]
+
+class Counted:
+    def map(self, block):
+        import numpy
+        rows = numpy.arange(block.n_frames)
+        return 0 * rows, rows, {{"height": highest(block)}}
+    def reduce(self, key, frame, time, values):
+        return {{"height": values["height"].max()}}
+"""
+
+
+def test_a_module_of_the_working_folder_travels(client, adk, tmp_path, monkeypatch, capsys):
+    """Workers run elsewhere, without that folder on their path."""
+    name = "travelling_kernels"
+    (tmp_path / f"{name}.py").write_text(MODULE.format(name=name))
+    text = "def heights(block):\n    return block.positions[:, :, 2]\n"
+    (tmp_path / f"{name}_helps.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    words = [adk["xtc"], "--scheduler", client.scheduler.address, "-q", "-o"]
+    assert main(list(map(str, ["analyze", f"{name}:highest", *words, "a.npz"]))) == 0
+    assert main(list(map(str, ["analyze", f"{name}:Highest", *words, "b.npz"]))) == 0
+    assert main(list(map(str, ["mapreduce", f"{name}:Counted", *words, "c.npz"]))) == 0
+    with mdio.open(adk["xtc"]) as layout:
+        want = layout.read(0, layout.info.n_frames).positions[:, :, 2].max(axis=1)
+    assert np.array_equal(np.load("a.npz")["values"], want)
+    assert np.array_equal(np.load("b.npz")["values"], want[-1:])
+    assert np.load("c.npz")["height"] == [want.max()]
+    monkeypatch.chdir("/")
+    assert main(list(map(str, ["analyze", f"{name}:highest", *words, "d.npz"]))) == 1
+    assert "No module named 'travelling_kernels'" in (told := capsys.readouterr().err)
+    assert "client.upload_file('travelling_kernels.py')" in told
 
 
 def test_each_thread_keeps_one_copy(client):
@@ -152,6 +204,8 @@ def test_arguments(client, monkeypatch):
         DaskExecutor(n_workers=0)
     with pytest.raises(PlanError, match="'2' dask workers"):
         DaskExecutor(n_workers="2")
+    with pytest.raises(PlanError, match=r"the client is 'tcp://one:1'; .*DaskExecutor.at"):
+        DaskExecutor("tcp://one:1")
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(MissingExtraError, match="pip install"):
         DaskExecutor()

@@ -6,10 +6,11 @@ import itertools
 import sys
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -17,13 +18,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.reducers import Reducer, Stack
+from mdio.analysis.reducers import Reducer, Stack, check_reducer
 from mdio.analysis.system import System
 from mdio.core.blocks import block_name
 from mdio.core.errors import BlockError, PlanError, error_text
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, is_masked
+from mdio.core.options import call_with
 from mdio.core.plug_ins import find_plug_ins
-from mdio.core.words import did_you_mean
+from mdio.core.words import did_you_mean, list_text
 from mdio.layouts.base import plain_atoms
 from mdio.layouts.registry import load_class
 
@@ -35,6 +37,17 @@ BlockFunction = Callable[[FrameBlock], NDArray[Any]]
 """From the frames of a block to an array with one row a frame."""
 
 USUAL_ADDRESS = "mykernels:end_to_end"
+
+
+def field_names(fields: Any) -> tuple[str, ...]:
+    """Return names of per-atom arrays as a tuple; a text may have several, with commas.
+
+    Raises PlanError: there is none, or one that blocks do not have.
+    """
+    names = fields.split(",") if isinstance(fields, str) else fields
+    if not isinstance(names, Collection) or not names or not {*names} <= {*FIELDS}:
+        raise PlanError(f"the fields are {fields!r}; choose from {', '.join(FIELDS)}")
+    return tuple(names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +67,7 @@ class Prepared:
     """Indices into the layout's atoms, the only ones that are read; None = all."""
     reducer: Reducer = field(default_factory=Stack)
     fields: tuple[str, ...] = ("positions",)
-    """Per-atom arrays that it reads."""
+    """Per-atom arrays that it reads, besides those that its kernel's `fields` names."""
     labels: Sequence[str] = ()
     """Names of the columns of its rows, where they have any."""
     quantity: str = ""
@@ -75,6 +88,8 @@ class Prepared:
     """Whether the notes of a `SeriesKernel` are left out, since they would be wrong."""
 
     def __post_init__(self) -> None:
+        check_reducer(self.reducer)
+        object.__setattr__(self, "fields", field_names(self.fields))
         if self.atoms is not None:  # a list is as good
             atoms = plain_atoms(self.atoms)
             if atoms.size and atoms.dtype.kind not in "iu":
@@ -97,7 +112,7 @@ class Kernel(ABC):
     """
 
     fields: tuple[str, ...] = ("positions",)
-    """Per-atom arrays that it reads."""
+    """Per-atom arrays that it reads, such as ``("velocities",)``; positions are always there."""
     needs_whole: ClassVar[bool] = False
     """Whether molecules that the box cuts make its values wrong."""
 
@@ -110,6 +125,15 @@ class Kernel(ABC):
         PlanError, SourceError
             A selection or topology that does not fit.
         """
+
+
+def prepared_for(system: System, kernel: Kernel) -> Prepared:
+    """Return a kernel prepared for its system, with the fields that either of them names."""
+    prepared = kernel.prepare(system)
+    if not isinstance(prepared, Prepared):
+        raise TypeError(f"it returned {prepared!r}, which is no Prepared")
+    fields = {*prepared.fields, *field_names(kernel.fields)}
+    return replace(prepared, fields=tuple(name for name in FIELDS if name in fields))
 
 
 class SeriesKernel(Kernel):
@@ -151,7 +175,7 @@ class UserKernel(Kernel):
         default.
     fields
         Which per-atom arrays the block has, where the trajectory has them: ``"velocities"``, or
-        several. The others are None.
+        several. Velocities and forces are None otherwise; positions are always there.
 
     Examples
     --------
@@ -167,10 +191,7 @@ class UserKernel(Kernel):
     fields: tuple[str, ...] = ("positions",)
 
     def __post_init__(self) -> None:
-        names = (self.fields,) if isinstance(self.fields, str) else tuple(self.fields)
-        if not names or not {*names} <= {*FIELDS}:
-            raise PlanError(f"the fields are {names}; choose from {', '.join(FIELDS)}")
-        object.__setattr__(self, "fields", names)
+        object.__setattr__(self, "fields", field_names(self.fields))
 
     def prepare(self, system: System) -> Prepared:
         """Find the atoms."""
@@ -195,13 +216,14 @@ def import_callable(address: str) -> Callable[..., Any]:
         sys.path.append(folder)
     try:
         module = import_module(module_name)
-    except ImportError as error:
+    except Exception as error:  # importing runs the user's own code
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is None or not f"{module_name}.".startswith(f"{missing}."):
+            raise PlanError(f"{address}: importing it failed: {error_text(error)}") from error
         raise PlanError(
             f"{address}: cannot import {module_name!r} ({error}); put {module_name}.py into "
             "this folder or on PYTHONPATH"
         ) from error
-    except Exception as error:  # importing runs the user's own code
-        raise PlanError(f"{address}: importing it failed: {error_text(error)}") from error
     named = getattr(module, name, None)
     if named is None:
         raise PlanError(f"{address}: {_missing_function(module, name)}")
@@ -253,7 +275,14 @@ def check_rows(
             f"{label or block_name(run)}: {kernel_name(function)} returned an array with masked "
             "values, whose mask would be lost; return rows.filled(np.nan)"
         )
-    array = np.asarray(rows)
+    try:
+        array = np.asarray(rows)
+    except ValueError as error:  # lists of different lengths
+        raise BlockError(
+            f"{label or block_name(run)}: {kernel_name(function)} returned a "
+            f"{type(rows).__name__} that makes no array ({str(error).partition('.')[0]}); expected "
+            "rows of one length"
+        ) from None
     if array.ndim < 1 or len(array) != len(run) or array.dtype == object:
         description = f"an array of shape {array.shape}"
         if array.dtype == object:
@@ -323,8 +352,13 @@ def find_kernel(name: str) -> Callable[..., Kernel]:
     """
     if ":" in name:
         loaded: Any = import_callable(name)
-        if isinstance(loaded, type) and issubclass(loaded, Kernel):
-            return loaded
+        if isinstance(loaded, type):
+            if issubclass(loaded, Kernel):
+                return loaded
+            way = "derive it from mdio.Kernel, or name a function"
+            if hasattr(loaded, "reduce"):
+                way = f"programs with map and reduce run by mdio mapreduce {name}"
+            raise PlanError(f"{name}: the class {loaded.__name__} is no kernel; {way}")
         return partial(UserKernel, loaded)
     if name in FORMER_NAMES:
         former, name = name, FORMER_NAMES[name]
@@ -336,7 +370,8 @@ def find_kernel(name: str) -> Callable[..., Kernel]:
         )
     if name in KERNELS:
         return KERNELS[name]
-    names = ", ".join([*KERNELS, *KERNELS.others])
+    all_names = [*KERNELS, *KERNELS.others]
+    names = ", ".join(all_names)
     if Path(name).suffix == ".py" and Path(name).exists():
         raise PlanError(f"{name}: which function in it? write {Path(name).stem}:FUNCTION")
     if Path(name).exists():
@@ -345,8 +380,8 @@ def find_kernel(name: str) -> Callable[..., Kernel]:
             "module:function"
         )
     raise PlanError(
-        f"there is no kernel {name!r}{did_you_mean(name, KERNELS)}; choose one of {names}, or name "
-        f"your own as module:function; {_way_to_mdanalysis(name)}"
+        f"there is no kernel {name!r}{did_you_mean(name, all_names)}; choose one of {names}, or "
+        f"name your own as module:function; {_way_to_mdanalysis(name)}"
     )
 
 
@@ -373,19 +408,32 @@ def _way_to_mdanalysis(name: str) -> str:
     return f"{which} on mda.Universe(TOP, FILE, format='MDIO') (docs/howto.md)"
 
 
-def make_kernel(kernel: Kernel | BlockFunction | str, select: Any = None) -> Kernel:
-    """Return `kernel`, or make one of a name or a function and a selection of atoms.
+def kernel_options(arguments: Mapping[str, Any]) -> Collection[str]:
+    """Return the names of the options that a kernel, ``arguments["kernel"]``, is made with."""
+    kernel = arguments.get("kernel")
+    if isinstance(kernel, str):
+        return signature(find_kernel(kernel)).parameters
+    if isinstance(kernel, Kernel | type):
+        return signature(kernel if isinstance(kernel, type) else type(kernel)).parameters
+    return ("fields",)
+
+
+def make_kernel(kernel: Kernel | BlockFunction | str, select: Any = None, **options: Any) -> Kernel:
+    """Return `kernel`, or make one of a name or a function, a selection of atoms and `options`.
 
     A name is one of `KERNELS`, or ``module:function`` or ``module:Class``.
-    Raises PlanError: `kernel` is neither, or `select` is given besides a kernel, which has its own.
+    Raises PlanError: `kernel` is neither, or options are given besides a kernel, which has its own.
     """
+    if select is not None:
+        options["select"] = select
     if isinstance(kernel, str):
-        return find_kernel(kernel)(**({} if select is None else {"select": select}))
+        return call_with(find_kernel(kernel), kernel, options)
     if isinstance(kernel, Kernel):
-        if select is not None:
+        if options:
+            text = ", ".join(f"{name}={value!r}" for name, value in options.items())
             raise PlanError(
-                f"a kernel brings its own selection; write {type(kernel).__name__}(select="
-                f"{select!r}) and leave out select="
+                f"a kernel brings its own options; write {type(kernel).__name__}({text}) and leave "
+                f"out {list_text([f'{name}=' for name in options])}"
             )
         return kernel
     if isinstance(kernel, type):
@@ -397,4 +445,4 @@ def make_kernel(kernel: Kernel | BlockFunction | str, select: Any = None) -> Ker
             f"the kernel is {kernel!r}; give a kernel of mdio or its name, or a function that "
             "takes a FrameBlock and returns an array with one row per frame"
         )
-    return UserKernel(kernel, select)
+    return UserKernel(kernel, **options)

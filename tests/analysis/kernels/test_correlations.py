@@ -146,6 +146,13 @@ def test_a_lag_beyond_the_run_is_told(folder):
         assert all("the frames span 97 ps" in note for note in notes)
 
 
+def test_a_lag_below_the_step_is_told(folder):
+    result = mdio.analyze(folder / "adk.zarr", kernel="msd", max_lag_ps=0.5)
+    assert len(result.values) == 1
+    assert any("of up to 0.5 ps were asked for, but frames lie 1 ps" in n for n in result.notes)
+    assert not any("asked for" in n for n in mdio.analyze(folder / "adk.zarr", kernel="msd").notes)
+
+
 def jumps_noted(path, **options):
     notes = mdio.analyze(path, kernel="msd", **options).notes
     return any("--pbc nojump" in note for note in notes)

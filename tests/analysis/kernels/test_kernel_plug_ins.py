@@ -1,11 +1,14 @@
 """Kernels of others: a class at an address, or of a package with an entry point."""
 
+import tomllib
 from importlib import metadata
 from pathlib import Path
 
+import MDAnalysis as mda
 import numpy as np
 import pytest
-from MDAnalysisTests.datafiles import DCD, PSF
+from docs.pages import ROOT, blocks_of
+from MDAnalysisTests.datafiles import DCD, GRO, PSF, TRR
 from numpy.testing import assert_allclose
 from suites.plug_ins import install_plug_ins
 
@@ -82,8 +85,6 @@ def test_a_name_of_another_package(installed, capsys):
     result = mdio.analyze(DCD, top=PSF, kernel="spread", select="name CA")
     with mdio.open(DCD) as layout:
         ca = np.flatnonzero(result.frame >= 0)[:1]  # the first frame is enough to compare with
-        import MDAnalysis as mda
-
         atoms = mda.Universe(PSF, DCD).select_atoms("name CA").indices
         positions = layout.read(0, 1, atoms=atoms).positions
     assert_allclose(result.values[ca], positions.std(axis=(1, 2)), rtol=1e-6)
@@ -91,6 +92,8 @@ def test_a_name_of_another_package(installed, capsys):
     assert "spread_angstrom" in capsys.readouterr().out
     with pytest.raises(PlanError, match="vacf, reference-distances, spread, or name your own"):
         mdio.analyze(DCD, top=PSF, kernel="nothing")
+    with pytest.raises(PlanError, match="did you mean 'spread'"):
+        mdio.analyze(DCD, top=PSF, kernel="spred")
 
 
 def test_those_that_cannot_be_used_are_left_out(installed):
@@ -119,3 +122,26 @@ def test_a_function_of_another_package_is_a_kernel(installed):
     assert np.array_equal(
         values, mdio.analyze(DCD, top=PSF, kernel=spread_of, select="name CA").values
     )
+
+
+def test_the_package_of_the_tutorial(monkeypatch, tmp_path):
+    blocks = blocks_of(ROOT / "docs/tutorials/kernel.md")
+    project = next(tomllib.loads(block.text) for block in blocks if block.kind == "toml")
+    (module,) = project["tool"]["setuptools"]["py-modules"]
+    source = next(block.text for block in blocks if block.file == f"{module}.py")
+    info = tmp_path / f"{module}-0.1.dist-info"
+    info.mkdir()
+    points = project["project"]["entry-points"]["mdio.kernels"]
+    lines = (f"{name} = {value}" for name, value in points.items())
+    (info / "entry_points.txt").write_text("\n".join(["[mdio.kernels]", *lines]))
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 0.1\n")
+    (tmp_path / f"{module}.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    vars(KERNELS).pop("others", None)
+    try:
+        got = mdio.analyze(TRR, kernel="speed", select=None, mean=True, top=GRO, stop=2)
+    finally:
+        vars(KERNELS).pop("others", None)
+    ca = mda.Universe(GRO).select_atoms("name CA").indices
+    velocities = mdio.open(TRR).read(0, 2, atoms=ca).velocities
+    assert_allclose(got.values, np.linalg.norm(velocities, axis=2).mean(axis=1), rtol=1e-6)

@@ -3,14 +3,16 @@
 import os
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
-from MDAnalysisTests.datafiles import PSF
+from MDAnalysisTests.datafiles import PSF, TRR
 
 import mdio
 from mdio.analysis.kernels.kernel import Kernel, Prepared, UserKernel
 from mdio.analysis.reducers import Reducer
+from mdio.cli.main import main
 from mdio.core.errors import BlockError, PlanError
 
 KERNEL = "def heights(block):\n    return block.positions[:, :, 2].max(axis=1)\n"
@@ -80,6 +82,65 @@ def test_arguments_of_a_class(adk, folder):
     assert done.returncode == 2 and "depth" in done.stderr and "--set" in done.stderr
 
 
+MISTAKES = """import mdio, numpy as np
+from mdio.analysis.reducers import Mean
+def boom(block): raise IndexError("no such atom")
+def ragged(block): return [[1] * (n % 3) for n in range(block.n_frames)]
+class Plain: pass
+class Program:
+    def map(self, block): pass
+    def reduce(self, key, frame, time, values): pass
+class Frames(Program):
+    per_frame = True
+class Bare(mdio.Kernel):
+    def prepare(self, system): return mdio.Prepared(boom, reducer=Mean)
+class Limited(Bare):
+    def __init__(self, limit): self.limit = limit
+    def prepare(self, system): raise mdio.MdioError(f"the limit is {self.limit!r}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["analyze", "boom"], "IndexError: no such atom; --debug shows the line"),
+        (["analyze", "boom", "-w", "2"], "IndexError: no such atom; --debug shows the line"),
+        (["analyze", "ragged"], "ragged returned a list that makes no array (setting an array"),
+        (["analyze", "Plain"], "the class Plain is no kernel; derive it from mdio.Kernel"),
+        (
+            ["analyze", "Program"],
+            "is no kernel; programs with map and reduce run by mdio mapreduce",
+        ),
+        (["mapreduce", "Program"], "map returned None; expected (keys, rows, values)"),
+        (["mapreduce", "Frames"], "map returned None; expected (key, value)"),
+        (["analyze", "Bare"], "the reducer is <class 'mdio.analysis.reducers.Mean'>; give one of"),
+        (["analyze", "Bare", "--select", "all"], "--select (select= in Python) becomes this"),
+        (["analyze", "Limited", "--set", "limit=1", "--select", "all"], "becomes this argument"),
+        (["analyze", "Limited"], "required positional argument: 'limit'; arguments are given"),
+        (["analyze", "Limited", "--set", "limit=-inf"], "the limit is -inf"),
+        (["analyze", "Limited", "--set", "limit=nan"], "the limit is nan"),
+        (["analyze", "Limited", *["--set", "limit=1"] * 2], "limit is given twice; give it once"),
+    ],
+)
+def test_mistakes_are_told(adk, tmp_path, monkeypatch, capsys, words, says):
+    (tmp_path / "mistaken_kernels.py").write_text(MISTAKES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    command, name, *more = words
+    address = f"mistaken_kernels:{name}"
+    assert main([command, address, str(adk["dcd"]), "--stop", "9", "-q", *more]) in (1, 2)
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert says in told and "velocities" not in told
+
+
+def test_an_import_that_a_module_lacks_is_not_the_module(adk, folder):
+    (folder / "lacking.py").write_text("import no_such_package\n")
+    told = analyze(folder, "lacking:one", adk["xtc"]).stderr
+    assert "importing it failed: ModuleNotFoundError: No module named 'no_such_package'" in told
+    told = analyze(folder, "absent:one", adk["xtc"]).stderr
+    assert "cannot import 'absent' (No module named 'absent'); put absent.py into" in told
+
+
 @pytest.mark.parametrize("quiet", [["-q"], []])
 def test_notes_on_values_are_told_without_a_summary(adk, folder, quiet):
     (folder / "mykernels.py").write_text(
@@ -88,7 +149,7 @@ def test_notes_on_values_are_told_without_a_summary(adk, folder, quiet):
     )
     done = analyze(folder, "mykernels:gap", adk["xtc"], "-o", "o.npz", *quiet)
     assert done.returncode == 0
-    assert "not numbers (NaN)" in done.stderr
+    assert "not numbers (NaN)" in done.stderr and "or the kernel does" in done.stderr
     assert bool(done.stdout) == (not quiet)
 
 
@@ -98,6 +159,10 @@ def test_an_import_that_fails(adk, folder):
     assert done.returncode == 2
     assert "broken:half" in done.stderr and "ZeroDivisionError" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def first_places(block):
+    return block.positions[:, 0]
 
 
 class _Unprepared(Kernel):
@@ -152,14 +217,13 @@ def test_what_a_kernel_or_reducer_raises_names_file_and_cause(adk, workers):
         assert all(word in str(caught.value) for word in words), caught.value
 
 
-def first_places(block):
-    return block.positions[:, 0]
-
-
-def test_fields_are_names_of_a_blocks_arrays():
-    assert UserKernel(first_places, fields="positions").fields == ("positions",)
-    with pytest.raises(PlanError, match="choose from positions, velocities, forces"):
-        UserKernel(first_places, fields=("masses",))
+@pytest.mark.parametrize("of", [partial(UserKernel, first_places), partial(Prepared, first_places)])
+def test_fields_are_names_of_a_blocks_arrays(of):
+    assert of(fields="positions").fields == ("positions",)
+    assert of(fields="velocities,forces").fields == ("velocities", "forces")
+    for wrong in (("masses",), "velocites", None, (), 5):
+        with pytest.raises(PlanError, match="choose from positions, velocities, forces"):
+            of(fields=wrong)
 
 
 def speeds(block):
@@ -172,6 +236,56 @@ def test_a_function_is_told_how_to_get_velocities(adk):
     with pytest.raises(BlockError, match="NoneType") as caught:  # they were; it has none
         mdio.analyze(adk["xtc"], kernel=UserKernel(speeds, fields="velocities"))
     assert "asked for" not in str(caught.value)
+
+
+def energies(block):
+    return np.zeros(block.n_frames) if block.velocities is None else speeds(block)
+
+
+class OfClass(Kernel):
+    """States what it reads in its class."""
+
+    fields = ("velocities",)
+
+    def prepare(self, system):
+        return Prepared(energies)
+
+
+class OfPrepared(Kernel):
+    """States it once it is prepared."""
+
+    def prepare(self, system):
+        return Prepared(energies, fields=("velocities",))
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 2}])
+def test_velocities_are_asked_for_in_the_same_way_everywhere(options):
+    with mdio.open(TRR) as layout:
+        want = speeds(layout.read(0, layout.info.n_frames))
+    for kernel in (OfClass(), OfPrepared(), UserKernel(energies, fields="velocities")):
+        assert np.array_equal(mdio.analyze(TRR, kernel=kernel, **options).values, want)
+    got = mdio.analyze(TRR, kernel=energies, fields="velocities", **options)
+    assert np.array_equal(got.values, want)
+
+
+def test_options_of_a_kernel_that_is_given_by_name(adk):
+    files = {"trajectory": adk["dcd"], "top": PSF}
+    for name, options, kernel in (
+        ("rmsf", {"superpose": True}, mdio.RMSF("name CA", superpose=True)),
+        ("rmsd", {"reference": 5, "weights": "mass"}, mdio.RMSD("name CA", 5, "mass")),
+        ("msd", {"max_lag_ps": 20, "dims": "xy"}, mdio.MSD("name CA", max_lag_ps=20, dims="xy")),
+    ):
+        got = mdio.analyze(**files, kernel=name, select="name CA", step=2, **options)
+        assert np.array_equal(got.values, mdio.analyze(**files, kernel=kernel, step=2).values)
+    for wrong, says in (
+        ({"kernel": "rmsf", "superpos": True}, "did you mean 'superpose'"),
+        ({"kernel": "rmsf", "dims": "x"}, "no option 'dims'; it has .*superpose"),
+        ({"kernel": mdio.RMSF(), "superpose": True}, r"write RMSF\(superpose=True\) and leave out"),
+        ({"kernel": _height, "superpose": True}, "no option 'superpose'"),
+        ({"kernel": mdio.RMSF, "superpose": True}, r"call it: kernel=RMSF"),
+    ):
+        with pytest.raises(PlanError, match=says):
+            mdio.analyze(**files, **wrong)
 
 
 def test_names_that_do_not_fit_are_noted(adk):
