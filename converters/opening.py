@@ -125,6 +125,8 @@ def source_view(layout: Layout, source: Layout, top: str | PathLike[str] | None)
         atoms = None if manifest["atoms"] is None else indices_from_runs(manifest["atoms"])
         transformed = transform(source)
         matched = (manifest["source"].get("joined") or {}).get("matched")
+        if matched is None and source.info.n_frames > manifest["source"]["n_frames"]:
+            matched = _key_of_grown(layout, source)
         if matched is not None:
             n_source = source.info.n_frames
             intact = np.setdiff1d(np.arange(n_source), indices_from_runs(unreadable or []))
@@ -196,6 +198,19 @@ def notes_on_lacking(layout: Layout, source: Layout, further: Sequence[Layout]) 
                 f"({times_text(len(lacking), times[0], times[-1], np.nan)}) that {layout.path} "
                 f"lacks; mdio append {file.path} {layout.path} adds what is missing"
             )
+
+
+def _key_of_grown(layout: Layout, source: Layout) -> str | None:
+    """Return by what all frames of a source are found in one that has more: ``ps`` or ``steps``.
+
+    None if frames were chosen by their numbers, or have neither times nor steps of their own.
+    """
+    if n_left_out(layout):
+        return None
+    try:
+        return match_keys(read_frame_table(layout), read_frame_table(source))[2]
+    except SourceError:
+        return None
 
 
 def by_program(layout: Layout) -> NDArray[np.int64]:

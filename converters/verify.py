@@ -57,14 +57,15 @@ def compare_blocks(
     tables: bool,
     rounded: Sequence[str],
     rounded_source: bool = False,
+    rounded_box: bool = False,
 ) -> tuple[float, list[Problem]]:
     """Return the largest difference of a coordinate (angstrom), and a list of problems.
 
     `block`, `source_block`: the same frames and atoms, of the output and of its source. `allowed`:
     by how much each field may differ besides rounding; 0 for those that it lacks. `tables`: whether
     the output keeps box, time and step of each frame. `rounded`: of which arrays its format rounds
-    float32. `rounded_source`: whether the source is another file than the output was made of, and
-    of a format that rounds to units of its own: then positions and boxes may differ by that.
+    float32. `rounded_source`, `rounded_box`: whether arrays, and boxes, may differ by the rounding
+    of float32, since the source is another file than the output was made of.
     """
     largest = 0.0
     problems: list[Problem] = []
@@ -85,7 +86,7 @@ def compare_blocks(
             problems.append((differing, f"{name} differ{difference if tolerance or unit else ''}"))
     for name in ("box", "time", "step") if tables else ():
         array_of_output, other = getattr(block, name), getattr(source_block, name)
-        may_round = rounded_source and name == "box"
+        may_round = rounded_box and name == "box"
         differing = _difference(array_of_output, other, 0.0, rounded=may_round)[1]
         if differing.any():
             worst = np.abs(array_of_output.astype(np.float64) - other).max(initial=0.0)
@@ -357,16 +358,23 @@ class Checks:
                 self.progress(0, 0)
 
     @cached_property
-    def _source_rounds(self) -> bool:
-        """Whether the source is of other files than the output's, in a format that rounds."""
+    def _rounding(self) -> dict[str, bool]:
+        """By the names of `compare_blocks`, what rounds in the source, if it has other files.
+
+        Boxes go through vectors and back in each file. Atoms are moved by them, and some formats
+        have units of their own.
+        """
         layout, view = self.layouts[0], self.source_alone
         source = (layout.manifest or {}).get("source", {})
         recorded = source.get("files") or [source]
         files = [] if view is None else list(view.source.files())
-        if not any(file.facts.rounds for file in files) or "crc32c_tail" not in recorded[0]:
-            return False
-        found = [fingerprint(file.path) for file in files]
-        return [*map(contents_of, recorded)] != [*map(contents_of, found)]
+        is_other = "crc32c_tail" in recorded[0] and bool(files)
+        if is_other:
+            found = [fingerprint(file.path) for file in files]
+            is_other = [*map(contents_of, recorded)] != [*map(contents_of, found)]
+        is_moved = source.get("transformed") is not None
+        rounds = is_moved or any(file.facts.rounds for file in files)
+        return {"rounded_source": is_other and rounds, "rounded_box": is_other}
 
     def _even_times(self, start: int, stop: int) -> tuple[NDArray[np.float64] | None, float]:
         """Return the times of frames in a file that counts them, and how far they may be off.
@@ -417,7 +425,7 @@ class Checks:
                 allowed,
                 tables=tables,
                 rounded=native.rounds,
-                rounded_source=self._source_rounds,
+                **self._rounding,
             )
             result.max_abs_diff_angstrom = max(result.max_abs_diff_angstrom, worst)
             if native.is_copied and not tables:

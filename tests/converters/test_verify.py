@@ -203,6 +203,19 @@ def test_frames_that_only_the_source_has_are_told(adk, tmp_path, suffix):
     assert not lacking(live, gap, whole)
 
 
+@pytest.mark.parametrize("pbc", [None, "nojump"])
+def test_frames_that_lack_amid_others_are_told_alone(adk, tmp_path, pbc):
+    whole, out = adk["xtc"], tmp_path / "a.zarr"
+    ends = [tmp_path / "begin.xtc", tmp_path / "end.xtc"]
+    mdio.convert(whole, ends[0], stop=40)
+    mdio.convert(whole, ends[1], start=50)
+    holes = tmp_path / "holes.xtc"
+    holes.write_bytes(b"".join(path.read_bytes() for path in ends))
+    mdio.convert(holes, out, selection=mdio.Selection(pbc=pbc), precision="none")
+    (problem,) = mdio.verify(out, whole).bad
+    assert problem.startswith(f"{whole}: has 10 frames (85 to 103 ps) that {out} lacks")
+
+
 def test_frames_that_were_left_out_are_no_problem(adk, tmp_path, capsys):
     live, out = tmp_path / "live.xtc", tmp_path / "a.zarr"
     mdio.convert(adk["xtc"], live, stop=60)
