@@ -196,7 +196,8 @@ def notes_on_lacking(layout: Layout, source: Layout, further: Sequence[Layout]) 
             yield (
                 f"{file.path}: has {plural(len(lacking), 'frame')} "
                 f"({times_text(len(lacking), times[0], times[-1], np.nan)}) that {layout.path} "
-                f"lacks; mdio append {file.path} {layout.path} adds what is missing"
+                f"lacks; add them (mdio append {file.path} {layout.path}), or convert all files "
+                "together"
             )
 
 

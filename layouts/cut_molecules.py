@@ -126,12 +126,14 @@ class CutMolecules:
         )
 
     def notes_on_reference(self, name: str, frame: FrameBlock) -> tuple[str, ...]:
-        """Return a note if the box cuts molecules in the reference: a frame, or a file's."""
+        """Return a note if the box cuts molecules in the reference: ``frame 5``, or a file's."""
         if not len(self.frames(frame)):
             return ()
+        is_frame = name.removeprefix("frame ").isdecimal()
+        way_out = self.way_out if is_frame else f"make molecules whole in {name}"
         return (
             f"the reference, {name}, has molecules that the box cuts, so that all values "
-            f"are wrong; {self.way_out}, or choose another reference (--ref-frame, in Python: "
+            f"are wrong; {way_out}, or choose another reference (--ref-frame, in Python: "
             "reference=)",
         )
 

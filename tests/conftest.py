@@ -9,6 +9,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+# There are more ranks than cores: MPICH's give way to each other while they wait.
+os.environ.setdefault("MPIR_CVAR_POLLS_BEFORE_YIELD", "1")
 
 # A machine with much else to do is no failure. The same examples each time: what fails was changed.
 # `make explore` draws others.

@@ -185,6 +185,12 @@ def _with_level(
     plain = (*plain, *MEANT)
     if name in plain:
         raise PlanError(f"--compression {option}: {name} has no levels; leave out :{text}")
+    if name in WITHOUT_LEVEL:
+        raise PlanError(
+            f"--compression {option}: stores integers, and these are floats, as of a source "
+            "without a precision, or after --pbc, --center or --fit; give --precision 0.01, or "
+            "take another"
+        )
     if name not in levels:
         raise PlanError(
             f"--compression {option}: unknown{did_you_mean(name, (*plain, *levels))}; "

@@ -413,8 +413,9 @@ def _integers(info: TrajectoryInfo, options: WriteOptions) -> dict[str, Any]:
         precision, source = info.precision, "xtc"
     elif not options.field_precisions:
         raise PlanError(
-            f"--compression {name} stores integers, and {info.path} holds none of one step; give "
-            "--precision STEP, or take --compression gzip"
+            f"--compression {name} stores integers, and these are floats, as of a source without a "
+            "precision, or after --pbc, --center or --fit; give --precision STEP, or take "
+            "--compression gzip"
         )
     if get_flavour(options.flavour).to_file and precision is not None:
         source = "asked"  # in other units the last bits are not those of the XTC

@@ -217,6 +217,9 @@ def draw(result: Any, ax: Axes) -> None:
         return
     x: NDArray[Any] = result.time if result.per_frame else result.row_numbers
     ax.set_xlabel({"frame": "time (ps)", "lag": "lag (ps)"}.get(result.over, "row"))
+    if result.per_frame and len(x) > 1 and np.ptp(x) == 0:  # a file without times
+        x = result.frame
+        ax.set_xlabel("frame")
     by_residue = len(result.row_residues) == len(rows)
     if by_residue:
         x = np.array(result.row_residues)

@@ -135,7 +135,7 @@ def number_text(value: float) -> str:
 
 def are_even(n_frames: int, first: float, last: float, dt: float) -> bool:
     """Return whether the last time is where even steps lead to; files joined may have others."""
-    return abs(first + (n_frames - 1) * dt - last) <= 0.5 * abs(dt)
+    return abs(first + (n_frames - 1) * dt - last) <= 0.25 * abs(dt)
 
 
 def times_text(n_frames: int, first: float, last: float, dt: float) -> str:

@@ -105,6 +105,15 @@ def test_a_reference_that_is_cut_makes_all_values_wrong(sometimes_cut, workers):
     assert not of_reference(result.notes) and named(result.notes) == 1
 
 
+def test_of_a_reference_in_a_file_that_file_is_named(sometimes_cut, tmp_path):
+    path, frames = sometimes_cut
+    file = tmp_path / "cut.pdb"
+    mdio.convert(path, file, top=PSF, start=frames[0], stop=frames[0] + 1)
+    kernel = mdio.RMSD("protein", reference=file)
+    (note,) = of_reference(mdio.analyze(path, top=PSF, kernel=kernel, pbc="whole").notes)
+    assert f"all values are wrong; make molecules whole in {file}, or" in note
+
+
 def test_of_all_atoms_the_reference_is_looked_at_by_the_topology(sometimes_cut):
     path, frames = sometimes_cut
     result = mdio.analyze(path, top=PSF, kernel=mdio.RMSD(reference=frames[-1]))

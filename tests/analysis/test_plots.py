@@ -28,6 +28,14 @@ def test_a_curve_over_time():
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("time (ps)", "rmsd (Å)")
 
 
+def test_frames_without_times_lie_side_by_side(tmp_path):
+    with mdio.Writer(tmp_path / "a.zarr") as writer:
+        writer.write_block(np.random.default_rng(0).random((5, 4, 3)), time=np.zeros(5))
+    axes = drawn(mdio.analyze(tmp_path / "a.zarr", kernel="rgyr", weights=None))
+    assert axes.lines[0].get_xdata().tolist() == [0, 1, 2, 3, 4]
+    assert axes.get_xlabel() == "frame"
+
+
 def test_a_single_frame_is_a_point():
     (line,) = drawn(mdio.analyze(DCD, top=PSF, kernel="rmsd", select=CA, stop=1)).lines
     assert line.get_marker() == "."

@@ -55,6 +55,7 @@ def test_a_run_begins_with_its_first_number(frames, said):
 def test_times_of_frames():
     assert words.times_text(99, 0.0, 98.0, 1.0) == "0 to 98 ps, every 1 ps"
     assert words.times_text(2, 35.02, 35.04, 0.0200005) == "35.02 to 35.04 ps, every 0.02 ps"
+    assert words.times_text(148, 0.0, 73.25, 0.5) == "0 to 73.25 ps"  # one lies nearer
     assert words.times_text(30, 0.0, 0.0, 0.0) == "0 ps, all frames"
     assert words.times_text(3, 2e6, 2000001.0, 0.5) == "2000000 to 2000001 ps, every 0.5 ps"
 

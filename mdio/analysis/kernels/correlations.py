@@ -219,7 +219,13 @@ class MSD(Lagged):
             raise PlanError(
                 f"the dimensions are {self.dims!r}; give some of x, y and z, such as xy"
             )
-        return replace(super().prepare(system), quiet="nojump" in system.treatments("pbc"))
+        if system.is_superposed:
+            system.notes.append(
+                "frames were laid on a reference by a fit, so that displacements are not those of "
+                "the simulation; give the trajectory from before the fit"
+            )
+        quiet = system.is_superposed or "nojump" in system.treatments("pbc")
+        return replace(super().prepare(system), quiet=quiet)
 
     def sums(self, block: FrameBlock) -> Floats:
         """Return squares of positions and their spectrum."""

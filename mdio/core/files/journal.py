@@ -256,6 +256,10 @@ class Unfinished:
         return f"{self._what} ({human_nbytes(self.nbytes)}) are kept in {self.temporary}"
 
     @property
+    def _is_append(self) -> bool:
+        return self.values.get(N_TAKEN) is not None
+
+    @property
     def _what(self) -> str:
         members = self.values.get(MEMBERS)
         if members is None:
@@ -275,7 +279,9 @@ class Unfinished:
         """
         least = "at least " if MEMBERS in self.values else ""
         resume, over, joined = "--resume", "--force", "or"
-        if replaces:
+        if replaces and self._is_append:
+            resume, over, joined = "mdio append with --resume", "--force", "of mdio.append, or"
+        elif replaces:
             resume, over, joined = "--force --resume", "--force alone", "and"
         return (
             f"{least}{self.text}: use {resume} to continue, {over} to start over (resume=True "
@@ -288,9 +294,12 @@ class Unfinished:
         change = changed(former if isinstance(former, dict) else {}, identity)
         if change is not None:
             difference, way = change
+            what = "a different conversion"
+            if self._is_append:
+                what, way = "an append", "give mdio append the same source with --resume"
             raise OutputError(
-                f"{goal}: a different conversion was left unfinished, which this one cannot "
-                f"continue ({difference}); {way}, or --force to start again"
+                f"{goal}: {what} was left unfinished, which this one cannot continue "
+                f"({difference}); {way}, or --force to start again"
             )
 
 

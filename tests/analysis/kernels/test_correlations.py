@@ -132,6 +132,14 @@ def test_msd_after_nojump(tmp_path, solvated_like):
     np.testing.assert_allclose(here, result.values, rtol=1e-4, atol=1e-6)
 
 
+def test_displacements_of_fitted_frames_are_told(adk, tmp_path):
+    out = tmp_path / "fitted.zarr"
+    mdio.convert(adk["xtc"], out, top=adk["psf"], selection=mdio.Selection(fit="rot+trans"))
+    notes = mdio.analyze(out, kernel="msd", select="name CA").notes
+    assert any("laid on a reference by a fit" in note for note in notes)
+    assert not any("--pbc nojump" in note for note in notes)
+
+
 def test_the_longest_lag_may_be_infinite(folder):
     result = mdio.analyze(folder / "adk.zarr", kernel=mdio.MSD(max_lag_ps=np.inf), select=None)
     assert len(result.values) == 98

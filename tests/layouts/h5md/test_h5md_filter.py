@@ -286,7 +286,7 @@ def test_gromacs_flavour_is_no_larger_than_the_xtc(plugin, tmp_path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"compression": "rigid"}, "holds none of one step; give --precision STEP"),
+        ({"compression": "rigid"}, "these are floats.*give --precision STEP"),
         ({"compression": "bitpack", "precision": "none"}, "give --precision STEP"),
         ({"compression": "rigid", "precision": -1.0}, "give a positive step"),
         ({"compression": "rigid", "precision": 0.01, "contiguous": True}, "needs chunks"),

@@ -230,6 +230,10 @@ def test_what_adds_to_an_output_is_continued_without_force(adk, tmp_path, monkey
             mdio.append(adk["dcd"], out)
     with pytest.raises(OutputError, match=rf"; {kept} \("):
         mdio.append(adk["dcd"], out)
+    with pytest.raises(OutputError, match="use mdio append with --resume to continue, --force to"):
+        mdio.convert(adk["dcd"], out, resume=True)
+    with pytest.raises(OutputError, match=r"an append was left unfinished.*give mdio append the"):
+        mdio.convert(adk["dcd"], out, resume=True, force=True)
     result = mdio.convert(adk["dcd"], out, append=True, resume=True)
     assert f"{kept} taken from an earlier run" in result.plan.notes
     assert mdio.verify(out, adk["dcd"]).ok and mdio.open(out).info.n_frames == 98
