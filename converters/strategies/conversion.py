@@ -236,7 +236,7 @@ class Conversion:
     def _check(self, temporary: Path) -> None:
         """Check what was written before it gets its name."""
         nbytes = read_back(temporary, self.plan, self.repairs.compare if self.repairs else None)
-        if not self._replaces_source:
+        if nbytes is not None and not self._replaces_source:
             self._nbytes_out = nbytes
 
     def _identity(self, meta: OutputMeta) -> dict[str, Any]:
@@ -385,18 +385,22 @@ READ_BACK_CHUNKS = 4
 """Chunks or segments of which a frame is read, the first and the last among them."""
 
 
-def read_back(path: Path, plan: LayoutPlan, check: CheckManifest | None = None) -> int:
-    """Check an output before it gets its name: open it, and read some of it; return its bytes.
+def read_back(path: Path, plan: LayoutPlan, check: CheckManifest | None = None) -> int | None:
+    """Check an output before it gets its name: open it, and read some of it.
 
     Opening checks the manifest and the tables; reading, the checksums of what is read. `verify`
     reads all, but would take as long as any other pass over the trajectory. `check` is called with
     the manifest, and may raise.
 
+    Returns its bytes, None if they are not known: references tell those of what they refer to.
     Raises OutputError: it is not as planned, or cannot be read.
     """
     try:
         with layout_class(plan.layout)(path) as layout:
-            shape, nbytes = (layout.info.n_frames, layout.info.n_atoms), layout.info.nbytes
+            shape = (layout.info.n_frames, layout.info.n_atoms)
+            nbytes = layout.info.nbytes if layout.facts.is_folder else None
+            if nbytes is None and store_at(path).has_folders:
+                nbytes = path.stat().st_size
             edges = layout.boundaries()
             if shape == (plan.n_frames, plan.n_atoms):
                 firsts = edges[np.linspace(0, len(edges) - 2, READ_BACK_CHUNKS).round().astype(int)]

@@ -277,7 +277,7 @@ def test_arguments(path):
         ({"kernel": RMSD(reference=103)}, "reference frame 103"),
         ({"kernel": RMSD(repeat=0)}, "repeat"),
         ({"kernel": RMSD(reference=np.zeros((3, 3)))}, "17 atoms"),
-        ({"kernel": RMSD(reference="a.gro")}, "the reference is .a.gro.; give coordinates"),
+        ({"kernel": RMSD(reference=[["a"] * 3])}, "the reference is .*; give coordinates"),
         ({"kernel": RMSD(weights=[1.0])}, "weights"),
         ({"kernel": RMSD(weights="charge")}, "mass"),
         ({"kernel": RMSD(weights=-np.ones(17))}, "negative"),
