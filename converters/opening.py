@@ -22,16 +22,13 @@ from mdio.layouts.views import KEEP_ALL
 from mdio.layouts.views.chain import chain_parts
 from mdio.layouts.views.joining import (
     ROUNDING,
-    RUN_FRAMES,
     FrameKeys,
     Joining,
     match_frames,
     match_keys,
     parts_of,
 )
-from mdio.layouts.views.view import ViewLayout
-
-Numbers = NDArray[np.int64]
+from mdio.layouts.views.view import ViewLayout, read_columns
 
 
 def source_open_options(layout: Layout) -> dict[str, Any]:
@@ -287,13 +284,11 @@ def _chosen(source: Layout, frames: NDArray[np.int64]) -> Layout:
 
 def read_frame_table(layout: Layout) -> FrameKeys:
     """Return times and steps of all frames; coordinates are not read."""
-    n_frames = layout.info.n_frames
-    runs = [(start, min(start + RUN_FRAMES, n_frames)) for start in range(0, n_frames, RUN_FRAMES)]
-    blocks = [layout.read(begin, end, atoms=[]) for begin, end in runs]
+    columns = read_columns(layout)
     return FrameKeys(
         path=str(layout.path),
-        time=np.concatenate([np.empty(0), *(block.time for block in blocks)]),
-        step=np.concatenate([np.empty(0, np.int64), *(block.step for block in blocks)]),
+        time=columns.time,
+        step=columns.step,
         has_times=layout.timing.has_times,
         has_steps=layout.timing.has_steps,
     )

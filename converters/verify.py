@@ -284,9 +284,10 @@ class Checks:
                 self.source_alone = source_view(layout, source, top)
                 further = [file for file in given if file not in files]
                 with ExitStack() as stack:
-                    opened = [open_with_topology(file, top, **options) for file in further]
-                    for one in opened:
-                        stack.enter_context(one)
+                    opened = [
+                        stack.enter_context(open_with_topology(file, top, **options))
+                        for file in further
+                    ]
                     for problem in notes_on_lacking(layout, source, opened):
                         result.add(problem)
                 result.frames_left_out = n_left_out(layout)

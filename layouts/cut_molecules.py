@@ -125,12 +125,14 @@ class CutMolecules:
             f"neighbouring atoms lie on two sides of it, so that {which}{more}; {self.way_out}"
         )
 
-    def notes_on_reference(self, name: str, frame: FrameBlock) -> tuple[str, ...]:
-        """Return a note if the box cuts molecules in the reference: ``frame 5``, or a file's."""
+    def notes_on_reference(self, name: str, frame: FrameBlock, in_file: bool) -> tuple[str, ...]:
+        """Return a note if the box cuts molecules in the reference.
+
+        `name`: ``frame 5``, or a file. `in_file`: whether it is a file's.
+        """
         if not len(self.frames(frame)):
             return ()
-        is_frame = name.removeprefix("frame ").isdecimal()
-        way_out = self.way_out if is_frame else f"make molecules whole in {name}"
+        way_out = f"make molecules whole in {name}" if in_file else self.way_out
         return (
             f"the reference, {name}, has molecules that the box cuts, so that all values "
             f"are wrong; {way_out}, or choose another reference (--ref-frame, in Python: "

@@ -61,8 +61,8 @@ class System:
         self._group = group
         self.notes: list[str] = []
         """Notes for the user: on guessed properties of atoms, on boxes and fits."""
-        self.reference: tuple[str, FrameBlock] | None = None
-        """Number of the reference frame, and the frame, where a kernel has read one."""
+        self.reference: tuple[str, FrameBlock, bool] | None = None
+        """Name of the reference that a kernel has read, the frame, and whether it is a file's."""
         self._universe: Any = None
         self._group_atoms: AtomIndices | None = None
 
@@ -266,7 +266,7 @@ class System:
     def read_reference(self, number: int, atoms: AtomIndices | None) -> FrameBlock:
         """Return a frame as `frame` does, and keep it as the `reference`."""
         frame = self.frame(number, atoms)
-        self.reference = f"frame {number % self.layout.info.n_frames}", frame
+        self.reference = f"frame {number % self.layout.info.n_frames}", frame, False
         return frame
 
     def read_reference_in(
@@ -302,7 +302,7 @@ class System:
                 names = names if chosen is None else names.take(chosen)
                 self.notes += note_on_reference_names(own, names, file, "compared")
             frame = layout.read(0, 1, atoms=chosen)
-        self.reference = str(file), frame
+        self.reference = str(file), frame, True
         return frame
 
     @property
