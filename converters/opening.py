@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from typing import Any
@@ -105,22 +105,12 @@ def source_view(layout: Layout, source: Layout, top: str | PathLike[str] | None)
     atoms = None
     unreadable = None
     transformed: Layout = source
-
-    def transform(source: Layout) -> Layout:
-        """Return a source with its frames transformed as by the conversion."""
-        options = (manifest or {"source": {}})["source"].get("transformed")
-        if options is None:
-            return source
-        layout = TransformedLayout(source.path, source=source, top=top, **options)
-        layout.prepare_steps(atoms)
-        return layout
-
     if manifest is not None:
         unreadable = manifest["source"].get("unreadable_frames")
         runs = manifest["frames"]
         frames = range(*runs[0]) if len(runs) == 1 else indices_from_runs(runs)
-        atoms = None if manifest["atoms"] is None else indices_from_runs(manifest["atoms"])
-        transformed = transform(source)
+        atoms = _atoms_of(manifest)
+        transformed = _transformed(manifest, source, top)
         matched = (manifest["source"].get("joined") or {}).get("matched")
         if matched is None and source.info.n_frames > manifest["source"]["n_frames"]:
             matched = _key_of_grown(layout, source)
@@ -130,7 +120,7 @@ def source_view(layout: Layout, source: Layout, top: str | PathLike[str] | None)
             view = ViewLayout(source.path, source=transformed, frames=intact, atoms=atoms)
             frames = intact[_matching(layout, view, matched)]
             source = _chosen(source, frames)  # whose bytes can be copied, as they were
-            transformed, frames = transform(source), None
+            transformed, frames = _transformed(manifest, source, top), None
     info = source.info
     last = -1 if frames is None or not len(frames) else int(max(frames[0], frames[-1]))
     if last >= info.n_frames or (atoms is not None and atoms.max(initial=-1) >= info.n_atoms):
@@ -154,13 +144,20 @@ def n_left_out(layout: Layout) -> int:
     return int(source["n_frames"] - sum(len(indices_from_runs(one)) for one in runs))
 
 
-def notes_on_lacking(layout: Layout, source: Layout, further: Sequence[Layout]) -> Iterator[str]:
-    """Yield a message for each file of a source with frames that `layout` lacks and should have.
+Found = tuple[str | None, tuple[ViewLayout, ViewLayout] | None]
+"""What is wrong with a file of a source; frames of an output, and those that the file has there."""
 
-    What it lacks of files that are as they were when it was made was left out by choice; as many
-    frames as then are compared one by one. Of others, which have grown or are `further` ones, those
-    count whose times, or steps, it lacks; behind its last one, if its frames were chosen; none, if
-    the choice ended there.
+
+def find_in_output(
+    layout: Layout, source: Layout, further: Sequence[Layout], top: str | PathLike[str] | None
+) -> Iterator[Found]:
+    """Look for the frames of files that are not as they were when `layout` was made.
+
+    Yields for each file a message if `layout` lacks some of its frames and should have them, and
+    for `further` ones the frames to compare; those of `source` are compared one by one.
+    What the output lacks of files that are as they were was left out by choice. Of others, those
+    frames count whose times, or steps, it lacks; behind its last one, if its frames were chosen;
+    none, if the choice ended there.
     """
     manifest = layout.manifest
     if manifest is None:
@@ -169,33 +166,83 @@ def notes_on_lacking(layout: Layout, source: Layout, further: Sequence[Layout]) 
     n_recorded, numbers = recorded["n_frames"], indices_from_runs(manifest["frames"])
     is_chosen = n_left_out(layout) > 0
     spacing = int(np.diff(numbers[-2:]).max(initial=1))
-    if is_chosen and 0 <= numbers.max(initial=-1) < n_recorded - spacing:
-        return
+    goes_on = not is_chosen or not 0 <= numbers.max(initial=-1) < n_recorded - spacing
     contents = [contents_of(state) for state in recorded.get("files", [recorded])]
+    transformed = recorded.get("transformed") or {}
+    fits_frame = "fit" in transformed and not isinstance(transformed["fit_reference"], str)
+    takes_all = transformed.get("pbc") == "nojump" or fits_frame
     own = None
     members = source.member_runs if source.info.n_frames > n_recorded else ()
     for file in (*dict.fromkeys(member for member, *_ in members), *further):
         if contents_of(fingerprint(file.path)) in contents:
             continue
+        if file.info.n_atoms != source.info.n_atoms:
+            message = (
+                f"{file.path}: has {file.info.n_atoms} atoms, but {layout.path} was made from "
+                f"{source.info.n_atoms}; give the files that it was made from"
+            )
+            yield message, None
+            continue
         own = own or read_frame_table(layout)
         table = read_frame_table(file)
         frames = np.arange(file.info.n_frames)
+        is_further = file in further
+        problem = compared = None
         try:
             keys, file_keys, unit = match_keys(own, table)
-        except SourceError:  # there are no times or steps
+        except SourceError:  # there are no times or steps, or they do not ascend
             lacking = frames[n_recorded:]
+            if is_further:
+                lacking = frames[:0]
+                problem = (
+                    f"{file.path}: its {plural(len(frames), 'frame')} cannot be found in "
+                    f"{layout.path}, since the times of both would have to ascend; give the files "
+                    "that it was made from, or convert all together"
+                )
         else:
-            lacking = np.setdiff1d(frames, match_frames(keys, file_keys, unit)[1])
+            matched, file_matched = match_frames(keys, file_keys, unit)
+            lacking = np.setdiff1d(frames, file_matched)
             if is_chosen:
                 lacking = lacking[file_keys[lacking] > keys.max(initial=-np.inf)]
-        if len(lacking):
+            if is_further and len(matched) and takes_all:
+                problem = (
+                    f"{file.path}: has {plural(len(matched), 'frame')} at times that {layout.path} "
+                    "has, which cannot be compared: with --pbc nojump, or fitted to a frame, they "
+                    "depend on the whole source; give the files that it was made from"
+                )
+            elif is_further and len(matched):
+                there = _transformed(manifest, file, top)
+                compared = (
+                    ViewLayout(layout.path, source=open_layout(layout.path), frames=matched),
+                    ViewLayout(
+                        file.path, source=there, frames=file_matched, atoms=_atoms_of(manifest)
+                    ),
+                )
+        if len(lacking) and goes_on:
             times = table.time[lacking]
-            yield (
+            problem = (
                 f"{file.path}: has {plural(len(lacking), 'frame')} "
                 f"({times_text(len(lacking), times[0], times[-1], np.nan)}) that {layout.path} "
                 f"lacks; add them (mdio append {file.path} {layout.path}), or convert all files "
                 "together"
             )
+        yield problem, compared
+
+
+def _atoms_of(manifest: Mapping[str, Any]) -> NDArray[np.int64] | None:
+    return None if manifest["atoms"] is None else indices_from_runs(manifest["atoms"])
+
+
+def _transformed(
+    manifest: Mapping[str, Any], source: Layout, top: str | PathLike[str] | None
+) -> Layout:
+    """Return a source with its frames transformed as by the conversion."""
+    options = manifest["source"].get("transformed")
+    if options is None:
+        return source
+    layout = TransformedLayout(source.path, source=source, top=top, **options)
+    layout.prepare_steps(_atoms_of(manifest))
+    return layout
 
 
 def _key_of_grown(layout: Layout, source: Layout) -> str | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from mdio.converters.opening import (
     by_contents,
+    find_in_output,
     in_recorded_order,
     n_left_out,
-    notes_on_lacking,
     open_damaged,
     recorded_files,
     source_open_options,
@@ -250,7 +250,10 @@ class Checks:
         """The part of it that the files of `against` have."""
         self.own_frames = np.empty(0, np.int64)
         """Frames that only the output itself has: they are compared with none."""
-        self.block_frames = self.n_blocks = 0
+        self.block_frames = 0
+        self.compared = list[tuple[Layout, ViewLayout]]()
+        """Frames of the output and those of the source; then those of further files."""
+        self.further = list[Layout]()
         layout = open_damaged(out)
         result.has_checksums = layout.manifest is not None
         self.layouts = [layout]
@@ -282,18 +285,19 @@ class Checks:
                 options = source_open_options(layout)
                 source = open_with_topology(files, top, **options)
                 self.source_alone = source_view(layout, source, top)
-                further = [file for file in given if file not in files]
-                with ExitStack() as stack:
-                    opened = [
-                        stack.enter_context(open_with_topology(file, top, **options))
-                        for file in further
-                    ]
-                    for problem in notes_on_lacking(layout, source, opened):
-                        result.add(problem)
+                for file in given:
+                    if file not in files:
+                        self.further.append(open_with_topology(file, top, **options))
                 result.frames_left_out = n_left_out(layout)
                 self.source = with_own_frames(layout, self.source_alone)
             if self.source is not None:
                 self._compare_shapes(layout, self.source)
+            if view is None and against is not None:
+                for problem, compared in find_in_output(layout, source, self.further, top):
+                    if problem is not None:
+                        result.add(problem)
+                    if compared is not None and self.compared:
+                        self.compared.append(compared)
         except BaseException:
             self.close()
             raise
@@ -312,7 +316,7 @@ class Checks:
         is_exact = info.precision is None or has_source_integers(layout.manifest or {}) or same_step
         result.allowed_diff_angstrom = 0.0 if is_exact else (info.precision or 0.0) / 2
         self.block_frames = max(1, BLOCK_NBYTES // max(1, info.frame_nbytes))
-        self.n_blocks = math.ceil(info.n_frames / self.block_frames)
+        self.compared = [(layout, source)]
         if source is not self.source_alone:
             runs = source.member_runs
             is_own = [member.path == layout.path for member, *_ in runs]
@@ -323,7 +327,9 @@ class Checks:
 
     def items(self, n_pieces: int) -> Iterator[Item]:
         """Yield the work, for each layout and the comparison cut into `n_pieces` at most."""
-        for number, n_units in (*enumerate(self.n_units), (-1, self.n_blocks)):
+        n_blocks = [math.ceil(own.info.n_frames / self.block_frames) for own, _ in self.compared]
+        numbers = (*enumerate(self.n_units), *((-1 - n, count) for n, count in enumerate(n_blocks)))
+        for number, n_units in numbers:
             n_cuts = min(n_pieces, n_units)
             cuts = [n_units * k // n_cuts for k in range(n_cuts + 1)] if n_cuts else []
             yield from ((number, first, last) for first, last in pairwise(cuts))
@@ -333,7 +339,7 @@ class Checks:
         number, first, last = item
         result = VerifyResult()
         if number < 0:
-            self._compare(range(first, last), result)
+            self._compare(-1 - number, range(first, last), result)
         else:
             try:
                 self._check(number, range(first, last), result)
@@ -397,37 +403,43 @@ class Checks:
         """Return how many of these frames are compared."""
         return stop - start - int(np.diff(np.searchsorted(self.own_frames, [start, stop]))[0])
 
-    def _compare(self, blocks: range, result: VerifyResult) -> None:
-        layout, source = self.layouts[0], self.source
-        assert source is not None
-        n_frames = layout.info.n_frames
+    def _compare(self, number: int, blocks: range, result: VerifyResult) -> None:
+        """Compare blocks with the source (`number` 0), or those that a further file has, too."""
+        layout, (own, source) = self.layouts[0], self.compared[number]
+        n_frames = own.info.n_frames
+        is_further = number > 0
         container = container_format(layout)
         native = (layout if container is None else layout_class(container)).facts
         starts = [
             start
             for start in (block * self.block_frames for block in blocks if self.wanted(block))
-            if self._n_others(start, min(start + self.block_frames, n_frames))
+            if is_further or self._n_others(start, min(start + self.block_frames, n_frames))
         ]
-        for opened in (layout, source):
+        for opened in (own, source):
             opened.prefetch((block, min(block + self.block_frames, n_frames)) for block in starts)
         for start in starts:
             stop = min(start + self.block_frames, n_frames)
             try:
-                own_block, source_block = layout.read(start, stop), source.read(start, stop)
+                own_block, source_block = own.read(start, stop), source.read(start, stop)
             except OSError as error:
                 result.add(f"{frames_text(start, stop)}: {error}")
                 continue
             allowed = {name: step / 2 for name, step in layout.info.field_precisions.items()}
             allowed["positions"] = self.of_opening.allowed_diff_angstrom or 0.0
-            tables = layout.facts.keeps_columns
+            # Steps, and where boxes are rounded, depend on the format of a further file.
+            tables = layout.facts.keeps_columns and not is_further
+            rounding = dict.fromkeys(self._rounding, True) if is_further else self._rounding
             worst, problems = compare_blocks(
-                own_block,
-                source_block,
-                allowed,
-                tables=tables,
-                rounded=native.rounds,
-                **self._rounding,
+                own_block, source_block, allowed, tables=tables, rounded=native.rounds, **rounding
             )
+            if is_further:
+                for differing, problem in problems:
+                    frames = _frames_text(source.frames[start + np.flatnonzero(differing)])
+                    result.add(
+                        f"{source.path}: {frames} are not those that {layout.path} has at these "
+                        f"times: {problem}; give the files that it was made from"
+                    )
+                continue
             result.max_abs_diff_angstrom = max(result.max_abs_diff_angstrom, worst)
             if native.is_copied and not tables:
                 clock: tuple[NDArray[np.float64] | None, float] = source_block.time, 0.0
@@ -446,7 +458,9 @@ class Checks:
 
     def close(self) -> None:
         """Close all layouts."""
-        for opened in (*self.layouts, *([] if self.source is None else [self.source])):
+        compared = (layout for pair in self.compared[1:] for layout in pair)
+        source = [] if self.source is None else [self.source]
+        for opened in (*self.layouts, *source, *compared, *self.further):
             opened.close()
 
 
