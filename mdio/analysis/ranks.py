@@ -149,7 +149,7 @@ def analyze_on_ranks(
         fields |= _combine(plan, done, [part.rows for part in gathered], ranks)
         fields["seconds"] = plan.opened_s + time.perf_counter() - begun
     result = plan.result(executor, gather=gather, **fields)
-    return cast(AnalysisResult, comm.bcast(result)) if executor.to_all else result
+    return cast(AnalysisResult, bcast(comm, result)) if executor.to_all else result
 
 
 def _scale_progress(progress: Progress, plan: Plan, n_ranks: int) -> Progress:

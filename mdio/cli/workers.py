@@ -87,8 +87,10 @@ def _meet(words: Sequence[str]) -> None:
 
 def check_same_words(comm: Any, words: Sequence[str]) -> None:
     """Check that all ranks were started with the same words (collective); raises PlanError."""
-    first = comm.bcast(words)
-    for rank, others in enumerate(comm.allgather(None if words == first else words)):
+    from mdio.parallel.sleeping import allgather, bcast
+
+    first = bcast(comm, words)
+    for rank, others in enumerate(allgather(comm, None if words == first else words)):
         if others is not None:
             raise PlanError(
                 without_passwords(

@@ -309,6 +309,7 @@ def _map_reduce_on_ranks(
 ) -> MapReduceResult:
     """Run a map-reduce on all ranks (collective)."""
     from mdio.parallel.ranks import Agreement
+    from mdio.parallel.sleeping import allgather, bcast
 
     comm, plans = executor.comm, list(job.plans.values())
     agreement = Agreement(comm, lambda: ((), ""))
@@ -332,13 +333,13 @@ def _map_reduce_on_ranks(
     blocks, own = blocks_on_ranks(plans, comm)
     for _, mapped in executor.imap(map_block, job.tasks(blocks), describe=describe_block, own=own):
         job.add(mapped)
-    job.frames.time[:] = comm.bcast(job.frames.time)
+    job.frames.time[:] = bcast(comm, job.frames.time)
     map_s = watch.lap()
-    by_rank = comm.allgather([replace(run, pairs=None) for run in own_runs])
+    by_rank = allgather(comm, [replace(run, pairs=None) for run in own_runs])
     runs = list(itertools.chain.from_iterable(by_rank))
     reduced = _reduce_on_ranks(job, runs, own_runs, comm, agreement) if runs else Table.empty()
     result = job.result(reduced, executor, runs, map_s, watch.lap())
-    return comm.bcast(result) if executor.to_all else result
+    return bcast(comm, result) if executor.to_all else result
 
 
 def _reduce_on_ranks(

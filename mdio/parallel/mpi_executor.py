@@ -26,7 +26,7 @@ from mdio.core.signals import FORWARD_S, raise_received_signal
 from mdio.parallel.executors import Executor, item_error, with_prefetch
 from mdio.parallel.pool import picklable
 from mdio.parallel.ranks import SMALL_NBYTES, RankRun, WorkQueue, abort
-from mdio.parallel.sleeping import Nap, bcast
+from mdio.parallel.sleeping import Nap, allgather, bcast, duplicate
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -73,7 +73,7 @@ class MPIExecutor(Executor):
     def __init__(
         self, comm: Any, *, to_all: bool = True, contiguous: bool = False, grace_s: float = 5.0
     ) -> None:
-        self._comm, self._exit_comm = comm.Dup(), comm.Dup()
+        self._comm, self._exit_comm = duplicate(comm), duplicate(comm)
         self.to_all = to_all
         """Whether all ranks get all results."""
         self._contiguous = contiguous
@@ -118,7 +118,7 @@ class MPIExecutor(Executor):
         own, sums = np.array([zlib.crc32(call.encode())]), np.empty(self._comm.size, np.int64)
         Nap().until(self._comm.Iallgather(own, sums).Test)
         if (sums != sums[0]).any():
-            calls = self._comm.allgather(call)
+            calls = allgather(self._comm, call)
             other = next(rank for rank, call in enumerate(calls) if call != calls[0])
             raise PlanError(
                 f"rank 0 calls {calls[0]}, and rank {other} {calls[other]}: all ranks of an "
@@ -176,7 +176,6 @@ class MPIExecutor(Executor):
 
     def _share(
         self,
-        run: RankRun,
         func: Callable[[Item], Result],
         items: Iterable[Item],
         at_own_pace: bool,
@@ -186,7 +185,7 @@ class MPIExecutor(Executor):
             if self._queue is None:
                 self._queue = WorkQueue(self._comm)
             if self._queue.counts:
-                return self._queue.items(items, run.wait_until)
+                return self._queue.items(items)
         numbered = enumerate(items)
         rank, size = self._comm.rank, self._comm.size
         if size > 1 and not owner_works:
@@ -217,7 +216,7 @@ class MPIExecutor(Executor):
             if own:
                 share = ((cast(Any, item)[0], item) for item in items)
             else:
-                share = self._share(run, func, items, at_own_pace, owner_works)
+                share = self._share(func, items, at_own_pace, owner_works)
             for number, result in self._results(run, func, share, describe):
                 if to_all:
                     results.append((number, result))
@@ -238,7 +237,7 @@ class MPIExecutor(Executor):
         if any(sent_stop for _, _, sent_stop in outcomes):
             raise BlockError("rank 0 stopped before the work was done; its message says why")
         if to_all:
-            all_results = self._comm.bcast(results if self._comm.rank == 0 else None)
+            all_results = bcast(self._comm, results if self._comm.rank == 0 else None)
             if self._comm.rank != 0:
                 yield from all_results
 

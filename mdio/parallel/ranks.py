@@ -23,7 +23,7 @@ from mdio.core.errors import BlockError, MdioError, error_text
 from mdio.core.signals import FORWARD_S
 from mdio.parallel.gather import RowType
 from mdio.parallel.pool import picklable
-from mdio.parallel.sleeping import Nap, any_of
+from mdio.parallel.sleeping import Nap, allgather, any_of, duplicate
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -151,7 +151,7 @@ class RankRun:
         if not any_of(self.comm, self.error is not None or self.sent_stop, self.wait_until):
             return []
         outcome = (self.number, picklable(self.error), self.sent_stop)
-        outcomes: list[tuple[int, BaseException | None, bool]] = self.comm.allgather(outcome)
+        outcomes: list[tuple[int, BaseException | None, bool]] = allgather(self.comm, outcome)
         for rank, (_, _, sent_stop) in enumerate(outcomes):
             if sent_stop and rank != self.comm.rank:
                 self.comm.recv(source=rank, tag=STOP)
@@ -202,7 +202,7 @@ class Agreement:
         unfinished: Callable[[], tuple[Sequence[Path], str]],
         grace_s: float = 5.0,
     ) -> None:
-        self._comm = comm.Dup()
+        self._comm = duplicate(comm)
         self._unfinished = unfinished
         self._grace_s = grace_s
 
@@ -227,7 +227,7 @@ class Agreement:
 
         if not any_of(self._comm, error is not None, wait):
             return
-        outcomes = self._comm.allgather((number, picklable(error), broken))
+        outcomes = allgather(self._comm, (number, picklable(error), broken))
         first_number, first, _ = min(
             (outcome for outcome in outcomes if outcome[1] is not None), key=lambda one: one[0]
         )
@@ -267,82 +267,95 @@ COUNTER_NBYTES = 8
 class WorkQueue:
     """A counter that the ranks of a node share, from which each takes its next item (collective).
 
-    Attributes: `counts`: whether it works; not if ranks have different temporary folders, or files
-    there cannot be locked: then each rank takes every n-th item.
+    Attributes: `counts`: whether it works on all nodes; not if ranks of one have different
+    temporary folders, or files there cannot be locked: then each rank takes every n-th item.
 
     `comm`: an mpi4py intracommunicator.
     """
 
     def __init__(self, comm: Any) -> None:
-        from mpi4py import MPI
-
         self._rank, self._size = comm.rank, comm.size
-        self._node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        self._ranks: list[int] = sorted(self._node.allgather(comm.rank))
-        self._descriptor = self._open() if self._node.size > 1 else -1
-        self.counts = all(self._node.allgather(self._descriptor >= 0))
-
-    def _open(self) -> int:
-        """Return the descriptor of the counter's unlinked file; -1 if it cannot be shared."""
-        descriptor, name = -1, ""
-        if self._node.rank == 0:
-            try:
-                descriptor, name = tempfile.mkstemp(prefix="mdio-ranks-")
-            except OSError:
-                name = ""
-        name = self._node.bcast(name)
-        try:
-            if name and self._node.rank != 0:
-                # Opened anew: a lock belongs to an open file, not to a process.
-                descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC)
-            if name:
-                fcntl.flock(descriptor, fcntl.LOCK_SH)
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
-        except OSError:
-            if descriptor >= 0:
-                os.close(descriptor)
-            descriptor = -1
-        self._node.Barrier()
-        if name and self._node.rank == 0:
+        nodes = allgather(comm, _running_kernel())
+        self._ranks = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
+        self._descriptor, name = self._make() if comm.rank == self._ranks[0] else (-1, "")
+        name = allgather(comm, name)[self._ranks[0]]
+        if name and self._descriptor < 0:
+            self._descriptor = self._open(name)
+        self.counts = all(allgather(comm, self._descriptor >= 0))
+        if name and comm.rank == self._ranks[0]:
             Path(name).unlink()
+        self._n_calls = 0
+
+    def _make(self) -> tuple[int, str]:
+        """Return the descriptor of the counter's file, and its name; -1 and "" without one."""
+        try:
+            descriptor, name = tempfile.mkstemp(prefix="mdio-ranks-")
+        except OSError:
+            return -1, ""
+        return self._lockable(descriptor), name
+
+    def _open(self, name: str) -> int:
+        """Return a descriptor of the other rank's file, or -1.
+
+        It is opened anew: a lock belongs to an open file, not to a process.
+        """
+        try:
+            return self._lockable(os.open(name, os.O_RDWR | os.O_CLOEXEC))
+        except OSError:
+            return -1
+
+    def _lockable(self, descriptor: int) -> int:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        except OSError:
+            os.close(descriptor)
+            return -1
         return descriptor
 
-    def items(
-        self, items: Iterable[Item], wait_until: Callable[[Callable[[], bool]], None]
-    ) -> Iterator[tuple[int, Item]]:
+    def items(self, items: Iterable[Item]) -> Iterator[tuple[int, Item]]:
         """Return this rank's items with their numbers; only if the queue `counts`.
 
-        `items`: the same on all ranks; may be endless. `wait_until`: waits until a function returns
-        True.
+        `items`: the same on all ranks; may be endless. Each call counts in a place of its own,
+        which is 0 at first, so that no rank has to wait for another.
         """
-        if self._node.rank == 0:
-            os.pwrite(self._descriptor, len(self._ranks).to_bytes(COUNTER_NBYTES, "little"), 0)
-        wait_until(self._node.Ibarrier().Test)
+        self._n_calls += 1
         return self._items_of_rank(
-            pair for pair in enumerate(items) if pair[0] % self._size in self._ranks
+            (pair for pair in enumerate(items) if pair[0] % self._size in self._ranks),
+            COUNTER_NBYTES * self._n_calls,
         )
 
-    def _items_of_rank(self, share: Iterator[tuple[int, Item]]) -> Iterator[tuple[int, Item]]:
+    def _items_of_rank(
+        self, share: Iterator[tuple[int, Item]], place: int
+    ) -> Iterator[tuple[int, Item]]:
         index, n_seen = self._ranks.index(self._rank), 0
         while (pair := next(islice(share, index - n_seen, None), None)) is not None:
             yield pair
-            n_seen, index = index + 1, self._next_index()
+            n_seen, index = index + 1, len(self._ranks) + self._count(place)
 
-    def _next_index(self) -> int:
-        """Return the counter, and increment it."""
+    def _count(self, place: int) -> int:
+        """Return the counter at a byte of the file, and increment it."""
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         try:
-            index = int.from_bytes(os.pread(self._descriptor, COUNTER_NBYTES, 0), "little")
-            os.pwrite(self._descriptor, (index + 1).to_bytes(COUNTER_NBYTES, "little"), 0)
+            count = int.from_bytes(os.pread(self._descriptor, COUNTER_NBYTES, place), "little")
+            os.pwrite(self._descriptor, (count + 1).to_bytes(COUNTER_NBYTES, "little"), place)
         finally:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-        return index
+        return count
 
     def close(self) -> None:
         """Close the counter."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
-        self._node.Free()
+
+
+def _running_kernel() -> tuple[str, str]:
+    """Return what tells this machine from others: processes of one can lock a file together."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:  # not Linux
+        boot = ""
+    return os.uname().nodename, boot
 
 
 PIECE_NBYTES = 1 << 30
@@ -357,16 +370,17 @@ def exchange_rows(rows: NDArray[Any], counts: Sequence[int], comm: MPI.Intracomm
     Returns (m, ...) array: in order of rank, and of sending.
     """
     row = RowType(rows.shape[1:], rows.dtype)
-    incoming = comm.alltoall(list(counts))
-    out = row.empty(sum(incoming))
+    incoming = np.empty(comm.size, np.int64)
+    Nap().until(comm.Ialltoall(np.array(counts, np.int64), incoming).Test)
+    out = row.empty(int(incoming.sum()))
     max_rows = max(1, PIECE_NBYTES // max(1, row.nbytes))
-    n_pieces = max(comm.allgather(math.ceil(max(counts) / max_rows)))
+    n_pieces = max(allgather(comm, math.ceil(max(counts) / max_rows)))
     for piece in range(n_pieces if row.nbytes else 0):
         outgoing, received = (
             [*row.message(array)[:1], *_piece(numbers, piece * max_rows, max_rows), row.datatype]
-            for array, numbers in ((rows, counts), (out, incoming))
+            for array, numbers in ((rows, counts), (out, incoming.tolist()))
         )
-        comm.Alltoallv(outgoing, received)
+        Nap().until(comm.Ialltoallv(outgoing, received).Test)
     row.free()
     return out
 

@@ -48,6 +48,13 @@ class Nap:
             self.take()
 
 
+def duplicate(comm: Any) -> Any:
+    """Return a communicator of the same ranks, whose messages are its own."""
+    own, request = comm.Idup()
+    Nap().until(request.Test)
+    return own
+
+
 def bcast(comm: Any, value: Any) -> Any:
     """Return on all ranks the object that rank 0 gives; on rank 0 the same object, not a copy."""
     from mpi4py import MPI
