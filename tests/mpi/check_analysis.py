@@ -18,6 +18,7 @@ from mdio.core.errors import BlockError, PlanError, SourceError
 from mdio.core.timing import timing_record
 from mdio.layouts.segments.layout import SegmentsLayout
 from mdio.parallel import GATHERS
+from mdio.parallel.sleeping import allgather, bcast
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -39,7 +40,7 @@ def universe():
 def serial(trajectory=DCD, **arguments):
     """Return the serial result, computed on rank 0, on all ranks."""
     result = mdio.analyze(trajectory, **arguments) if RANK == 0 else None
-    return COMM.bcast((result.frame, result.time, result.values) if RANK == 0 else None)
+    return bcast(COMM, (result.frame, result.time, result.values) if RANK == 0 else None)
 
 
 def same(result, want, exact=True):
@@ -202,7 +203,7 @@ def check_failures_are_everybodys():
             try:
                 mdio.analyze(DCD, kernel=kernel, top=top, executor=executor)
             except (BlockError, PlanError, SourceError) as error:
-                messages = COMM.allgather(str(error))
+                messages = allgather(COMM, str(error))
                 assert len(set(messages)) == 1, messages
                 assert kind is SourceError or (isinstance(error, kind) and says in str(error))
             else:
@@ -230,7 +231,7 @@ def run_on(comm):
         assert len(checks) == len(FEW)
     for check in checks:
         check()
-        COMM.Barrier()
+        allgather(COMM, None)
     return len(checks)
 
 

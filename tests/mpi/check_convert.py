@@ -15,6 +15,7 @@ from mdio.converters.options import ConversionOptions
 from mdio.core.errors import OutputError, SourceError
 from mdio.parallel.executors import Serial
 from mdio.parallel.mpi_executor import MPIExecutor
+from mdio.parallel.sleeping import allgather, bcast
 
 COMM = MPI.COMM_WORLD
 OUTPUTS = {
@@ -103,14 +104,14 @@ def check_errors_reach_all_ranks(source, bad, folder):
             assert out in str(error) or "bad.xtc" in str(error)
         else:
             raise AssertionError(f"no error for {out}")
-    COMM.Barrier()
+    allgather(COMM, None)
     assert not (folder / "bad.zarr").exists()
     assert not [p for p in folder.iterdir() if p.name.endswith(".tmp")]
 
 
 def main():
     source, bad = map(Path, sys.argv[1:3])
-    folder = COMM.bcast(Path(tempfile.mkdtemp(dir=sys.argv[3])) if COMM.rank == 0 else None)
+    folder = bcast(COMM, Path(tempfile.mkdtemp(dir=sys.argv[3])) if COMM.rank == 0 else None)
     check_equal_to_serial(source, folder)
     check_written_by_rank_0(source, folder)
     check_errors_reach_all_ranks(source, bad, folder)

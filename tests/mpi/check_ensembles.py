@@ -10,6 +10,7 @@ from mpi4py import MPI
 import mdio
 from mdio.converters.ensemble import convert_members
 from mdio.core.errors import SourceError
+from mdio.parallel.sleeping import allgather
 
 COMM = MPI.COMM_WORLD
 FOLDER = Path(sys.argv[1])
@@ -17,7 +18,7 @@ SOURCES = {path.stem: path for path in sorted(FOLDER.glob("r*.xtc"))}
 
 
 def check(out, labels):
-    COMM.Barrier()
+    allgather(COMM, None)
     for label in labels:
         with mdio.open(SOURCES[label]) as source, mdio.open(out, group=label) as layout:
             want, found = (one.read(0, source.info.n_frames) for one in (source, layout))
@@ -44,7 +45,7 @@ for suffix in ("zarr", "h5md"):
         with mdio.MPIExecutor(COMM) as executor:
             pattern = str(FOLDER / f"{n_members}-{{label}}-{suffix}.xtc")
             convert_members(out, pattern, executor=executor)
-        COMM.Barrier()
+        allgather(COMM, None)
         with mdio.open(pattern.replace("{label}", "r0")) as first:
             assert first.info.n_frames == 4
 
@@ -60,7 +61,7 @@ for others in (1, len(SOURCES)):  # the last one is of other atoms: all ranks sa
         assert "atoms" in str(error), error
     else:
         raise AssertionError("another system was taken into the ensemble")
-COMM.Barrier()
+allgather(COMM, None)
 assert not list(FOLDER.glob("*mixed*")), "something was left behind"
 if COMM.rank == 0:
     print(f"ensembles: checks passed on {COMM.size} ranks")

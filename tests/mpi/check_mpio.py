@@ -13,6 +13,7 @@ from mdio.converters.convert import prepare
 from mdio.converters.options import ConversionOptions
 from mdio.parallel.executors import Serial
 from mdio.parallel.mpi_executor import MPIExecutor
+from mdio.parallel.sleeping import allgather, bcast
 
 COMM = MPI.COMM_WORLD
 CA = np.arange(7, 3000, 15)
@@ -92,7 +93,7 @@ def check_equal_to_serial(source, folder):
                 verified = mdio.verify(out)
                 assert verified.ok, verified.bad
                 check_stock_reader(out, serial)
-            COMM.Barrier()
+            allgather(COMM, None)
             check_stock_reader(out, serial, driver="mpio", comm=COMM)
 
 
@@ -109,7 +110,7 @@ def check_stock_reader(one, other, **how):
 
 def main():
     source = Path(sys.argv[1])
-    folder = COMM.bcast(Path(tempfile.mkdtemp(dir=sys.argv[2])) if COMM.rank == 0 else None)
+    folder = bcast(COMM, Path(tempfile.mkdtemp(dir=sys.argv[2])) if COMM.rank == 0 else None)
     check_equal_to_serial(source, folder)
     if COMM.rank == 0:
         print(f"parallel HDF5 equals serial on {COMM.size} ranks")

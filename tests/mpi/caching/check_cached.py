@@ -12,6 +12,7 @@ from parallel.all_checks import run_all
 
 import mdio
 from mdio.parallel import assignment
+from mdio.parallel.sleeping import allgather
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -73,19 +74,19 @@ def passes(executor, path):
     map_reduced(executor, path)
     assert units_by_node() == has, "some were read by another node"
     if len(NODES) > 1:
-        COMM.Barrier()
+        allgather(COMM, None)
         if RANK == 0:
             shutil.rmtree(CACHE / "node-b")
-        COMM.Barrier()
+        allgather(COMM, None)
         _, from_source, from_cache = analysed(executor, path)
         assert from_source > 0
         assert from_cache > 0
         assert units_by_node()["a"] == has["a"]
         assert analysed(executor, path)[1] == 0
-    COMM.Barrier()
+    allgather(COMM, None)
     if RANK == 0:
         shutil.rmtree(CACHE)
-    COMM.Barrier()
+    allgather(COMM, None)
 
 
 def check_very_many_units():
@@ -98,9 +99,9 @@ def check_very_many_units():
             bits = np.packbits(held, bitorder="little")
             mine = assignment.share_together(bits.copy(), n_units, f"n{RANK}", 1, COMM)
             assert mine.shape == bits.shape
-            every = np.unpackbits(np.stack(COMM.allgather(mine)), axis=1, bitorder="little")
+            every = np.unpackbits(np.stack(allgather(COMM, mine)), axis=1, bitorder="little")
             assert (every.sum(axis=0) == (np.arange(every.shape[1]) < n_units)).all()
-            there = np.array(COMM.allgather(held))
+            there = np.array(allgather(COMM, held))
             reads = every[:, :n_units].astype(bool)
             assert ((reads & there).any(axis=0) == there.any(axis=0)).all()
     finally:
