@@ -187,7 +187,7 @@ class UserKernel(Kernel):
     """
 
     function: BlockFunction
-    select: Any = None
+    select: str | None = None
     fields: tuple[str, ...] = ("positions",)
 
     def __post_init__(self) -> None:
