@@ -388,12 +388,21 @@ def check_output(path: str | PathLike[str], suffixes: Sequence[str] = ()) -> Pat
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 40
 MAX_COLUMNS = 6
+TURNS = {"_degrees": 360.0, "_radians": 2 * np.pi}
+"""A full turn of the angles in a column, by the end of its name or of the quantity."""
 
 
-def sparkline(values: NDArray[np.float64]) -> str:
-    """Return `values` (F,) as a line of bars, each the mean of a part; NaN is blank."""
+def mean_of(values: NDArray[Any], turn: float | None = None) -> float:
+    """Return the mean; of angles with a full `turn`, that of their directions."""
+    if turn is None:
+        return float(values.mean())
+    return float(np.angle(np.exp(2j * np.pi / turn * values).mean()) * turn / (2 * np.pi))
+
+
+def sparkline(values: NDArray[np.float64], turn: float | None = None) -> str:
+    """Return `values` (F,) as a line of bars, each `mean_of` a part; NaN is blank."""
     parts = [part[np.isfinite(part)] for part in np.array_split(values, min(WIDTH, len(values)))]
-    means = [float(part.mean()) if part.size else None for part in parts]
+    means = [mean_of(part, turn) if part.size else None for part in parts]
     numbers = [mean for mean in means if mean is not None]
     if not numbers or not (sys.stdout.encoding or "").lower().startswith("utf"):
         return ""
@@ -409,13 +418,17 @@ def _columns(result: AnalysisResult) -> list[tuple[str, str, str]]:
     names, rows = result.column_names, []
     for name, column in zip(names[:MAX_COLUMNS], result.columns.T, strict=False):
         finite = column[np.isfinite(column)]
+        measured = result.quantity or name
+        turn = next((TURNS[end] for end in TURNS if measured.endswith(end)), None)
         numbers = "no finite value"
         if finite.size:
-            numbers = f"mean {finite.mean():.4g}, {finite.min():.4g} to {finite.max():.4g}"
+            kind = "mean" if turn is None else "circular mean"
+            mean = mean_of(finite, turn)
+            numbers = f"{kind} {mean:.4g}, {finite.min():.4g} to {finite.max():.4g}"
             if finite.size < column.size:
                 n_others = column.size - finite.size
                 numbers += f" (without {n_others:,} of {column.size:,}, NaN or infinite)"
-        sparkline_text = sparkline(column.astype(np.float64)) if len(column) > 1 else ""
+        sparkline_text = sparkline(column.astype(np.float64), turn) if len(column) > 1 else ""
         rows.append((name, numbers, sparkline_text))
     if len(names) > MAX_COLUMNS:
         rows.append((f"and {len(names) - MAX_COLUMNS:,} more columns", "", ""))

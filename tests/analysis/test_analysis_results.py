@@ -6,11 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from MDAnalysisTests.datafiles import DCD, PSF
 from memory_layout import MemoryLayout, save_memory
 
 import mdio
 from mdio.analysis.driver import analyze
+from mdio.analysis.kernels.dihedrals import Dihedrals
 from mdio.analysis.kernels.geometry import RMSF
+from mdio.analysis.reducers import Mean
+from mdio.analysis.results import summary_lines
 from mdio.core.errors import BlockError, MissingExtraError, OutputError, PlanError
 from mdio.parallel.executors import Processes
 
@@ -88,6 +92,29 @@ def test_notebooks_show_columns(path):
     shown = result._repr_html_()
     least, greatest = result.values.min(), result.values.max()
     assert f"<td>mean {result.values.mean():.4g}, {least:.4g} to {greatest:.4g}</td>" in shown
+
+
+def test_the_mean_of_angles_is_circular(path):
+    from scipy.stats import circmean
+
+    shown = analyze(DCD, top=PSF, kernel=Dihedrals("resid 1:4", degrees=True), stop=20)
+    shown.values[:, 0] = np.where(np.arange(20) % 4, 179.5, -176.0)
+    mean = circmean(shown.values[:, 0], high=180, low=-180)
+    assert f"circular mean {mean:.4g}, -176 to 179.5" in summary_lines(shown)[0]
+    assert f"circular mean {mean:.4g}, -176 to 179.5" in shown._repr_html_()
+    turned = replace(analyze(MemoryLayout(path), kernel=first_x), labels=["tilt_radians"])
+    turned.values[:] = np.pi - 0.1
+    turned.values[::2] = 0.1 - np.pi
+    assert "circular mean" in summary_lines(turned)[0]
+    assert "circular" not in summary_lines(replace(turned, labels=["x_angstrom"]))[0]
+
+
+def test_a_mean_of_angles_over_frames_is_told():
+    kernel = Dihedrals("resid 1:4", degrees=True)
+    result = analyze(DCD, top=PSF, kernel=kernel, reducer=Mean(), stop=4)
+    assert "average their cos and sin instead" in " ".join(result.notes)
+    result = analyze(DCD, top=PSF, kernel=Dihedrals("resid 1:4"), reducer=Mean(), stop=4)
+    assert "average" not in " ".join(result.notes)
 
 
 def ragged(block):

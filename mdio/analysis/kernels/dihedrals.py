@@ -101,6 +101,7 @@ class Dihedrals(Kernel):
         of_block = degrees_of_block if self.degrees else dihedrals_of_block
         function = partial(of_block, quads=quadruples, periodic=periodic)
         more: dict[str, Any] = {"fills": not self.degrees, "is_direct": not periodic}
+        more["quantity"] = "angle_degrees" if self.degrees else ""
         more["doubts"] = WithoutCell() if periodic else None
         return Prepared(function, atoms, labels=labels, **more)
 

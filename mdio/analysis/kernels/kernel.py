@@ -72,7 +72,8 @@ class Prepared:
     """Names of the columns of its rows, where they have any."""
     quantity: str = ""
     """What all columns are, with the unit as in labels (``distance_angstrom``), if they do not say
-    so."""
+    so. Summaries give a circular mean where it, or the label, ends in ``_degrees`` or
+    ``_radians``."""
     row_labels: Sequence[str] = ()
     """Names of the rows of the result, where these are not frames."""
     row_residues: Sequence[int] = ()
