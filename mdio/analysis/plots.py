@@ -211,6 +211,9 @@ def draw(result: Any, ax: Axes) -> None:
     if rows.dtype.kind not in "biuf":
         way_out = ": plot values.real, or their absolute values" if rows.dtype.kind == "c" else ""
         raise PlanError(f"values of type {rows.dtype} cannot be drawn{way_out}")
+    if not rows.size:
+        ax.text(0.5, 0.5, "no values", transform=ax.transAxes, ha="center")
+        return
     angles = _dihedral_columns(result.labels, rows)
     if angles:
         _draw_angles(angles, ax)

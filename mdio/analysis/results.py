@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,7 +50,7 @@ def result_table(
         index_columns |= {result.over: result.frame.tolist(), "time_ps": result.time.tolist()}
     else:
         index_columns["row"] = result.row_numbers.tolist()
-        if len(result.row_labels) == len(columns):
+        if 0 < len(result.row_labels) == len(columns):
             index_columns["name"] = result.row_labels
     rows = zip(*index_columns.values(), columns, strict=True)
     # Dates and spans of time would be numbers without their unit.
@@ -210,7 +211,7 @@ class AnalysisResult:
     def columns(self) -> NDArray[Any]:
         """The values as rows and columns, (rows, columns)."""
         rows = np.atleast_1d(self.values)
-        return rows.reshape(len(rows), -1)
+        return rows.reshape(len(rows), math.prod(rows.shape[1:]))
 
     @property
     def column_names(self) -> list[str]:
@@ -227,12 +228,13 @@ class AnalysisResult:
         if self.label is None:
             return [slice(0, n_rows)]
         edges = [0, *(np.flatnonzero(self.label[1:] != self.label[:-1]) + 1).tolist(), n_rows]
-        return [slice(a, b) for a, b in pairwise(edges)]
+        return [slice(a, b) for a, b in pairwise(edges) if a < b]
 
     @property
     def row_numbers(self) -> NDArray[np.int64]:
         """Number of each row within its trajectory."""
-        return np.concatenate([np.arange(run.stop - run.start) for run in self.runs])
+        numbers = [np.arange(run.stop - run.start) for run in self.runs]
+        return np.concatenate([np.arange(0), *numbers])
 
     def to_json(self) -> dict[str, Any]:
         """Return the numbers of the run: frames, seconds, `mdio.core.timing.summary`."""

@@ -13,7 +13,8 @@ import mdio
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.dihedrals import Dihedrals
 from mdio.analysis.kernels.geometry import RMSF
-from mdio.analysis.reducers import Mean
+from mdio.analysis.reducers import Mean, Reducer
+from mdio.analysis.report import save_report
 from mdio.analysis.results import summary_lines
 from mdio.core.errors import BlockError, MissingExtraError, OutputError, PlanError
 from mdio.parallel.executors import Processes
@@ -115,6 +116,42 @@ def test_a_mean_of_angles_over_frames_is_told():
     assert "average their cos and sin instead" in " ".join(result.notes)
     result = analyze(DCD, top=PSF, kernel=Dihedrals("resid 1:4"), reducer=Mean(), stop=4)
     assert "average" not in " ".join(result.notes)
+
+
+class Nothing(Reducer):
+    """A reducer that finds none of what it looks for."""
+
+    def lift(self, rows):
+        return ()
+
+    def merge(self, earlier, later):
+        return ()
+
+    def finish(self, state):
+        return np.zeros(0)
+
+
+@pytest.mark.parametrize("source", ["one", "ensemble"])
+def test_a_result_without_rows_is_a_table_without_rows(replicas, tmp_path, source):
+    trajectory = replicas if source == "ensemble" else DCD
+    result = mdio.analyze(trajectory, kernel=first_x, reducer=Nothing())
+    head = ["label", "row", "value0"] if source == "ensemble" else ["row", "value0"]
+    assert result.columns.shape == (0, 1) and not result.row_numbers.size
+    assert result.to_dataframe().reset_index().columns.tolist() == head
+    for suffix, first in ((".csv", ",".join(head)), (".dat", "#" + " ".join(head)), (".xvg", "@")):
+        result.save(tmp_path / f"none{suffix}")
+        lines = (tmp_path / f"none{suffix}").read_text().splitlines()
+        assert lines[0].startswith(first) and not [line for line in lines[1:] if line[0] != "@"]
+    result.save(tmp_path / "none.npz")
+    assert np.load(tmp_path / "none.npz")["values"].shape == (0,)
+    assert [text.get_text() for text in result.plot().texts] == ["no values"]
+    assert "0 float64" in result._repr_html_()
+
+
+def test_a_report_of_rows_without_columns(path, tmp_path):
+    result = analyze(MemoryLayout(path), kernel=lambda block: block.positions[:, :0, 0])
+    save_report(result, tmp_path / "none.html", "none")
+    assert "Blocks over time" in (tmp_path / "none.html").read_text()
 
 
 def ragged(block):
