@@ -88,6 +88,8 @@ class TestRMSD:
             analyze(layout, top=PSF, kernel=RMSD("protein", file))
         with pytest.raises(PlanError, match=r"b\.pdb: has the 214 atoms .* in another order"):
             analyze(layout, top=PSF, kernel=RMSD(CA, file))
+        with pytest.raises(PlanError, match=r"cannot be looked up .* give select= as text"):
+            analyze(layout, top=PSF, kernel=RMSD(np.arange(62), file))
 
     def test_without_superposition(self, adk, layout):
         got = analyze(layout, top=PSF, kernel=RMSD(CA, superpose=False)).values
