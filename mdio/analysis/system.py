@@ -311,6 +311,9 @@ class System:
                 names = names if chosen is None else names.take(chosen)
                 self.notes += note_on_reference_names(own, names, file, "compared")
             frame = layout.read(0, 1, atoms=chosen)
+        if not frame.box.any() and self.layout.info.n_frames:
+            # A box of the trajectory shows molecules that were cut before they were saved.
+            frame.box[...] = self.layout.read(0, 1, atoms=()).box
         self.reference = str(file), frame, True
         return frame
 
