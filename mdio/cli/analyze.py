@@ -185,8 +185,6 @@ def _kernel(args: argparse.Namespace) -> Kernel:
     arguments = _kernel_arguments(args) | ({} if args.select is None else {"select": args.select})
     if args.weights == "none":
         arguments["weights"] = None
-    if "angles" in arguments:
-        arguments["angles"] = tuple(args.angles.split(","))
     return cast(
         Kernel, with_settings(find_kernel(args.kernel), args.kernel, args.settings, **arguments)
     )
