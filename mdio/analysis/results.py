@@ -298,7 +298,7 @@ class AnalysisResult:
         return ax
 
     def __repr__(self) -> str:
-        shape = "x".join(map(str, self.values.shape))
+        shape = "x".join(map(str, self.values.shape)) or "scalar"
         parts = [plural(self.n_frames, "frame"), f"{shape} {self.values.dtype}"]
         if self.over != "row" and len(self.time):
             lags = "lags of " if self.over == "lag" else ""
@@ -440,9 +440,12 @@ def _columns(result: AnalysisResult) -> list[tuple[str, str, str]]:
 def summary_lines(result: AnalysisResult) -> list[str]:
     """Return a summary: a line for each of the first columns."""
     columns = _columns(result)
+    if not columns:
+        rows, values = plural(len(result.columns), result.over), result.columns.shape[1]
+        columns = [(f"{rows} of {plural(values, 'value')}, {result.values.dtype}", "", "")]
     width = max((len(name) for name, numbers, _ in columns if numbers), default=0)
     lines = [
         f"  {name:<{width}}  {numbers}  {sparkline_text}".rstrip()
         for name, numbers, sparkline_text in columns
     ]
-    return [*lines, "  -o FILE saves all of it (.npz, .csv, .dat, .xvg)"] if lines else []
+    return [*lines, "  -o FILE saves all of it (.npz, .csv, .dat, .xvg)"]

@@ -148,6 +148,23 @@ def test_a_result_without_rows_is_a_table_without_rows(replicas, tmp_path, sourc
     assert "0 float64" in result._repr_html_()
 
 
+@pytest.mark.parametrize(
+    ("kernel", "says"),
+    [
+        (lambda block: np.full(block.n_frames, "sheet"), "103 frames of 1 value, <U5"),
+        (lambda block: block.positions[:, 0] * 1j, "103 frames of 3 values, complex64"),
+        (lambda block: block.positions[:, :0, 0], "103 frames of 0 values, float32"),
+    ],
+)
+def test_a_summary_of_what_has_no_mean_names_its_kind(path, kernel, says):
+    assert summary_lines(analyze(MemoryLayout(path), kernel=kernel))[0].strip() == says
+
+
+def test_a_prompt_names_a_scalar(path):
+    total = analyze(MemoryLayout(path), kernel=first_x, reducer=Mean())
+    assert repr(total).startswith("<AnalysisResult: 103 frames, scalar float64, ")
+
+
 def test_a_report_of_rows_without_columns(path, tmp_path):
     result = analyze(MemoryLayout(path), kernel=lambda block: block.positions[:, :0, 0])
     save_report(result, tmp_path / "none.html", "none")
