@@ -50,6 +50,8 @@ def result_table(
         index_columns |= {result.over: result.frame.tolist(), "time_ps": result.time.tolist()}
     else:
         index_columns["row"] = result.row_numbers.tolist()
+        if result.has_residues:
+            index_columns["residue"] = np.array(result.row_residues).tolist()
         if 0 < len(result.row_labels) == len(columns):
             index_columns["name"] = result.row_labels
     rows = zip(*index_columns.values(), columns, strict=True)
@@ -109,14 +111,18 @@ def _word(value: Any) -> str:
 
 
 def _xvg(result: AnalysisResult, file: BinaryIO) -> None:
-    """Write the format of Grace and GROMACS' tools: time in ps (or the row), then values.
+    """Write the format of Grace and GROMACS' tools: time in ps (or residue, or row), then values.
 
     Each trajectory of an ensemble is a data set.
     """
     names, rows = result_table(result, labelled=False)
     first = 1 if result.per_frame else 0
+    if result.has_residues and all(
+        len({*result.row_residues[run]}) == run.stop - run.start for run in result.runs
+    ):
+        first = names.index("residue")
     begin = len(names) - result.columns.shape[1]
-    over = {"frame": "Time (ps)", "lag": "Lag (ps)"}.get(result.over, "Row")
+    over = {"frame": "Time (ps)", "lag": "Lag (ps)"}.get(result.over, names[first].title())
     lines = [f'@    xaxis  label "{over}"', "@TYPE xy"]
     if quantity := result.quantity or (names[begin] if len(names) == begin + 1 else ""):
         lines.insert(1, f'@    yaxis  label "{quantity}"')
@@ -229,6 +235,11 @@ class AnalysisResult:
             return [slice(0, n_rows)]
         edges = [0, *(np.flatnonzero(self.label[1:] != self.label[:-1]) + 1).tolist(), n_rows]
         return [slice(a, b) for a, b in pairwise(edges) if a < b]
+
+    @property
+    def has_residues(self) -> bool:
+        """Whether each row has the number of a residue."""
+        return 0 < len(self.row_residues) == len(np.atleast_1d(self.values))
 
     @property
     def row_numbers(self) -> NDArray[np.int64]:

@@ -187,8 +187,20 @@ def test_rows_of_trajectories_begin_anew(replicas, tmp_path):
     assert list(result.to_dataframe().index) == [(label, row) for label in "abcd" for row in (0, 1)]
     result.save(tmp_path / "rows.xvg")
     lines = (tmp_path / "rows.xvg").read_text().splitlines()
-    assert [line.split()[0] for line in lines if line[0].isdigit()] == ["0", "1"] * 4
+    assert [line.split()[0] for line in lines if line[0].isdigit()] == ["1", "2"] * 4
+    assert lines[0].split() == ["@", "xaxis", "label", '"Residue"']
     assert lines[1].split() == ["@", "yaxis", "label", '"rmsf_angstrom"']
+
+
+def test_rows_of_atoms_have_numbers_of_residues(tmp_path):
+    result = mdio.analyze(DCD, top=PSF, kernel=mdio.RMSF("resid 4:5 and name CA C"), stop=4)
+    result.save(tmp_path / "rows.csv")
+    rows = [line.split(",")[:2] for line in (tmp_path / "rows.csv").read_text().splitlines()]
+    assert rows == [["row", "residue"], ["0", "4"], ["1", "4"], ["2", "5"], ["3", "5"]]
+    result.save(tmp_path / "rows.xvg")  # two atoms of one residue cannot have one x
+    lines = (tmp_path / "rows.xvg").read_text().splitlines()
+    assert lines[0].endswith('"Row"')
+    assert [line.split()[0] for line in lines if line[0].isdigit()] == ["0", "1", "2", "3"]
 
 
 def test_the_last_block_of_a_trajectory_that_a_worker_has_alone_is_sent(replicas):
