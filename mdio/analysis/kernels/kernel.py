@@ -327,7 +327,8 @@ class _Kernels(Mapping[str, Callable[..., Kernel]]):
     def others(self) -> Mapping[str, Callable[..., Kernel]]:
         """Kernels of other distributions; searched when a name is none of mdio."""
         to_kernel = partial(partial, UserKernel)
-        return find_plug_ins("mdio.kernels", Kernel, self._homes, to_kernel)  # type: ignore[type-abstract]
+        self.left_out: dict[str, str] = {}
+        return find_plug_ins("mdio.kernels", Kernel, self._homes, to_kernel, self.left_out)  # type: ignore[type-abstract]
 
     def __contains__(self, name: object) -> bool:
         return name in self._homes or name in self.others
@@ -371,6 +372,8 @@ def find_kernel(name: str) -> Callable[..., Kernel]:
         )
     if name in KERNELS:
         return KERNELS[name]
+    if name in KERNELS.left_out:
+        raise PlanError(f"there is no kernel {name!r}: {KERNELS.left_out[name]}")
     all_names = [*KERNELS, *KERNELS.others]
     names = ", ".join(all_names)
     if Path(name).suffix == ".py" and Path(name).exists():
