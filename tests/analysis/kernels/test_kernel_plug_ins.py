@@ -109,6 +109,21 @@ def test_those_that_cannot_be_used_are_left_out(installed):
     assert mdio.analyze(DCD, top=PSF, kernel="rmsd").labels == ("rmsd_angstrom",)
 
 
+class Lag(Spread):
+    """A kernel with an option that analyze has, too."""
+
+    def __init__(self, select=None, step=1):
+        super().__init__(select)
+        self.step = step
+
+
+def test_an_option_of_a_kernel_that_analyze_has_is_refused(installed):
+    installed(lag=Lag)
+    with pytest.raises(PlanError, match="step is an option of analyze and of the kernel 'lag'"):
+        mdio.analyze(DCD, top=PSF, kernel="lag", step=50)
+    assert mdio.analyze(DCD, top=PSF, kernel=Lag(step=50), step=49).n_frames == 2
+
+
 def test_ours_are_found_without_looking_for_others(monkeypatch):
     def fail(**words):
         raise AssertionError("looked for")
