@@ -225,7 +225,7 @@ def needless_option_error(path: Path, option: str) -> OptionError:
     flag, what = ASSUMED_OPTIONS[option]
     return OptionError(
         f"{path}: it has {what} of its own, so that there is nothing to assume; leave out {flag} "
-        f"(in Python: {option}=)"
+        f"(in Python: {option}=), or give it to the conversion of a file that lacks them"
     )
 
 

@@ -139,6 +139,13 @@ def analyze(
         trajectory = path_list(trajectory)  # an iterator can be consumed only once
     declared = declared_fields(FrameChoice, CachedReading)
     of_kernel = {name: value for name, value in options.items() if name not in declared}
+    of_analyze = options.keys() - of_kernel.keys()
+    if isinstance(kernel, str) and of_analyze:
+        for name in of_analyze & {*kernel_options({"kernel": kernel})}:
+            raise PlanError(
+                f"{name} is an option of analyze and of the kernel {kernel!r}: give an object of "
+                f"its class, kernel=CLASS({name}=...), so that {name}= beside it is of analyze"
+            )
     chosen = make_kernel(kernel, select, **of_kernel)
     if not hasattr(blocks_per_worker, "__index__") or blocks_per_worker < 1:
         raise PlanError(f"{blocks_per_worker!r} blocks per worker; give a whole number from 1 on")

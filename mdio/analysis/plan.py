@@ -251,6 +251,11 @@ class Request:
                 keeps_columns = isinstance(self.reducer, Mean | Stack)
                 labels = prepared.labels if keeps_columns else ()
                 quantity = prepared.quantity if keeps_columns else ""
+                if isinstance(self.reducer, Mean) and quantity.endswith(("_degrees", "_radians")):
+                    notes += (
+                        "the mean of angles is that of their numbers, so that 179 and -179 degrees "
+                        "give 0; average their cos and sin instead (dihedrals: degrees=False)",
+                    )
                 prepared = replace(prepared, reducer=self.reducer, labels=labels, quantity=quantity)
             units = None
             if cache is not None and (atoms is None or len(atoms)):

@@ -211,6 +211,9 @@ def draw(result: Any, ax: Axes) -> None:
     if rows.dtype.kind not in "biuf":
         way_out = ": plot values.real, or their absolute values" if rows.dtype.kind == "c" else ""
         raise PlanError(f"values of type {rows.dtype} cannot be drawn{way_out}")
+    if not rows.size:
+        ax.text(0.5, 0.5, "no values", transform=ax.transAxes, ha="center")
+        return
     angles = _dihedral_columns(result.labels, rows)
     if angles:
         _draw_angles(angles, ax)
@@ -220,14 +223,13 @@ def draw(result: Any, ax: Axes) -> None:
     if result.per_frame and len(x) > 1 and np.ptp(x) == 0:  # a file without times
         x = result.frame
         ax.set_xlabel("frame")
-    by_residue = len(result.row_residues) == len(rows)
-    if by_residue:
+    if result.has_residues:
         x = np.array(result.row_residues)
         ax.set_xlabel("residue")
     are_many = bool(result.quantity) and rows.shape[1] > MAX_LINES_NAMED
     for part in result.runs:
         for chain in _split_at_falls(x[part], part.start):
-            if by_residue and result.label is None and (np.diff(x[chain]) == 0).any():
+            if result.has_residues and result.label is None and (np.diff(x[chain]) == 0).any():
                 _draw_atoms(x[chain], rows[chain], ax)
             elif are_many and result.label is None:
                 _draw_spread(x[chain], rows[chain], ax)

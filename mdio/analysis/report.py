@@ -241,7 +241,7 @@ def save_report(result: AnalysisResult, path: str | PathLike[str], title: str) -
     check_report(path)
     times = timing_record(result)
     parts = [_summary(times), _stragglers(times), _ranks(times), _blocks(times)]
-    if result.per_frame and result.n_frames:
+    if result.per_frame and result.values.size:
         name = result.labels[0] if len(result.labels) else "values"
         curve = series(result.time, result.values, times["timings"], name, result.over)
         parts.insert(1, section("Result", picture(curve)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,7 +50,9 @@ def result_table(
         index_columns |= {result.over: result.frame.tolist(), "time_ps": result.time.tolist()}
     else:
         index_columns["row"] = result.row_numbers.tolist()
-        if len(result.row_labels) == len(columns):
+        if result.has_residues:
+            index_columns["residue"] = np.array(result.row_residues).tolist()
+        if 0 < len(result.row_labels) == len(columns):
             index_columns["name"] = result.row_labels
     rows = zip(*index_columns.values(), columns, strict=True)
     # Dates and spans of time would be numbers without their unit.
@@ -108,14 +111,18 @@ def _word(value: Any) -> str:
 
 
 def _xvg(result: AnalysisResult, file: BinaryIO) -> None:
-    """Write the format of Grace and GROMACS' tools: time in ps (or the row), then values.
+    """Write the format of Grace and GROMACS' tools: time in ps (or residue, or row), then values.
 
     Each trajectory of an ensemble is a data set.
     """
     names, rows = result_table(result, labelled=False)
     first = 1 if result.per_frame else 0
+    if result.has_residues and all(
+        len({*result.row_residues[run]}) == run.stop - run.start for run in result.runs
+    ):
+        first = names.index("residue")
     begin = len(names) - result.columns.shape[1]
-    over = {"frame": "Time (ps)", "lag": "Lag (ps)"}.get(result.over, "Row")
+    over = {"frame": "Time (ps)", "lag": "Lag (ps)"}.get(result.over, names[first].title())
     lines = [f'@    xaxis  label "{over}"', "@TYPE xy"]
     if quantity := result.quantity or (names[begin] if len(names) == begin + 1 else ""):
         lines.insert(1, f'@    yaxis  label "{quantity}"')
@@ -210,7 +217,7 @@ class AnalysisResult:
     def columns(self) -> NDArray[Any]:
         """The values as rows and columns, (rows, columns)."""
         rows = np.atleast_1d(self.values)
-        return rows.reshape(len(rows), -1)
+        return rows.reshape(len(rows), math.prod(rows.shape[1:]))
 
     @property
     def column_names(self) -> list[str]:
@@ -227,12 +234,18 @@ class AnalysisResult:
         if self.label is None:
             return [slice(0, n_rows)]
         edges = [0, *(np.flatnonzero(self.label[1:] != self.label[:-1]) + 1).tolist(), n_rows]
-        return [slice(a, b) for a, b in pairwise(edges)]
+        return [slice(a, b) for a, b in pairwise(edges) if a < b]
+
+    @property
+    def has_residues(self) -> bool:
+        """Whether each row has the number of a residue."""
+        return 0 < len(self.row_residues) == len(np.atleast_1d(self.values))
 
     @property
     def row_numbers(self) -> NDArray[np.int64]:
         """Number of each row within its trajectory."""
-        return np.concatenate([np.arange(run.stop - run.start) for run in self.runs])
+        numbers = [np.arange(run.stop - run.start) for run in self.runs]
+        return np.concatenate([np.arange(0), *numbers])
 
     def to_json(self) -> dict[str, Any]:
         """Return the numbers of the run: frames, seconds, `mdio.core.timing.summary`."""
@@ -296,7 +309,7 @@ class AnalysisResult:
         return ax
 
     def __repr__(self) -> str:
-        shape = "x".join(map(str, self.values.shape))
+        shape = "x".join(map(str, self.values.shape)) or "scalar"
         parts = [plural(self.n_frames, "frame"), f"{shape} {self.values.dtype}"]
         if self.over != "row" and len(self.time):
             lags = "lags of " if self.over == "lag" else ""
@@ -388,12 +401,21 @@ def check_output(path: str | PathLike[str], suffixes: Sequence[str] = ()) -> Pat
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 40
 MAX_COLUMNS = 6
+TURNS = {"_degrees": 360.0, "_radians": 2 * np.pi}
+"""A full turn of the angles in a column, by the end of its name or of the quantity."""
 
 
-def sparkline(values: NDArray[np.float64]) -> str:
-    """Return `values` (F,) as a line of bars, each the mean of a part; NaN is blank."""
+def mean_of(values: NDArray[Any], turn: float | None = None) -> float:
+    """Return the mean; of angles with a full `turn`, that of their directions."""
+    if turn is None:
+        return float(values.mean())
+    return float(np.angle(np.exp(2j * np.pi / turn * values).mean()) * turn / (2 * np.pi))
+
+
+def sparkline(values: NDArray[np.float64], turn: float | None = None) -> str:
+    """Return `values` (F,) as a line of bars, each `mean_of` a part; NaN is blank."""
     parts = [part[np.isfinite(part)] for part in np.array_split(values, min(WIDTH, len(values)))]
-    means = [float(part.mean()) if part.size else None for part in parts]
+    means = [mean_of(part, turn) if part.size else None for part in parts]
     numbers = [mean for mean in means if mean is not None]
     if not numbers or not (sys.stdout.encoding or "").lower().startswith("utf"):
         return ""
@@ -409,13 +431,17 @@ def _columns(result: AnalysisResult) -> list[tuple[str, str, str]]:
     names, rows = result.column_names, []
     for name, column in zip(names[:MAX_COLUMNS], result.columns.T, strict=False):
         finite = column[np.isfinite(column)]
+        measured = result.quantity or name
+        turn = next((TURNS[end] for end in TURNS if measured.endswith(end)), None)
         numbers = "no finite value"
         if finite.size:
-            numbers = f"mean {finite.mean():.4g}, {finite.min():.4g} to {finite.max():.4g}"
+            kind = "mean" if turn is None else "circular mean"
+            mean = mean_of(finite, turn)
+            numbers = f"{kind} {mean:.4g}, {finite.min():.4g} to {finite.max():.4g}"
             if finite.size < column.size:
                 n_others = column.size - finite.size
                 numbers += f" (without {n_others:,} of {column.size:,}, NaN or infinite)"
-        sparkline_text = sparkline(column.astype(np.float64)) if len(column) > 1 else ""
+        sparkline_text = sparkline(column.astype(np.float64), turn) if len(column) > 1 else ""
         rows.append((name, numbers, sparkline_text))
     if len(names) > MAX_COLUMNS:
         rows.append((f"and {len(names) - MAX_COLUMNS:,} more columns", "", ""))
@@ -425,9 +451,12 @@ def _columns(result: AnalysisResult) -> list[tuple[str, str, str]]:
 def summary_lines(result: AnalysisResult) -> list[str]:
     """Return a summary: a line for each of the first columns."""
     columns = _columns(result)
+    if not columns:
+        rows, values = plural(len(result.columns), result.over), result.columns.shape[1]
+        columns = [(f"{rows} of {plural(values, 'value')}, {result.values.dtype}", "", "")]
     width = max((len(name) for name, numbers, _ in columns if numbers), default=0)
     lines = [
         f"  {name:<{width}}  {numbers}  {sparkline_text}".rstrip()
         for name, numbers, sparkline_text in columns
     ]
-    return [*lines, "  -o FILE saves all of it (.npz, .csv, .dat, .xvg)"] if lines else []
+    return [*lines, "  -o FILE saves all of it (.npz, .csv, .dat, .xvg)"]

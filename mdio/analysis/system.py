@@ -291,10 +291,19 @@ class System:
                     chosen = select_by_mdanalysis(everything, selection, notes=self.notes)
             n_found = layout.info.n_atoms if chosen is None else len(chosen)
             if n_found != n_atoms:
+                way_out = (
+                    "select atoms that both have (--select, in Python: select=), such as 'protein "
+                    "and name CA'"
+                )
+                if not isinstance(selection, str | None):
+                    way_out = (
+                        "an AtomGroup or indices cannot be looked up in the file: give select= as "
+                        "text, such as 'protein and name CA', or reference= as coordinates, "
+                        f"({n_atoms}, 3)"
+                    )
                 raise PlanError(
                     f"{file}: the reference has {plural(n_found, 'atom')}, but {n_atoms:,} of the "
-                    "trajectory are selected; select atoms that both have (--select, in Python: "
-                    "select=), such as 'protein and name CA'"
+                    f"trajectory are selected; {way_out}"
                 )
             if names is not None and (self._top is not None or self.topology is not None):
                 own = self.topology or topology_of(self.universe)
@@ -302,6 +311,9 @@ class System:
                 names = names if chosen is None else names.take(chosen)
                 self.notes += note_on_reference_names(own, names, file, "compared")
             frame = layout.read(0, 1, atoms=chosen)
+        if not frame.box.any() and self.layout.info.n_frames:
+            # A box of the trajectory shows molecules that were cut before they were saved.
+            frame.box[...] = self.layout.read(0, 1, atoms=()).box
         self.reference = str(file), frame, True
         return frame
 

@@ -117,9 +117,9 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(
         parser,
         "kernel KERNEL",
-        f"{', '.join(KERNELS)}, one of an installed package, or module:function for a function of "
-        "yours that takes a block of frames and returns an array with one row per frame "
-        "(module:Class for a Kernel)",
+        f"{', '.join(KERNELS)}, one of an installed package (any other name lists all), or "
+        "module:function for a function of yours that takes a block of frames and returns an array "
+        "with one row per frame (module:Class for a Kernel)",
         offered=KERNELS,
     )
     add_trajectory(parser)
@@ -185,8 +185,6 @@ def _kernel(args: argparse.Namespace) -> Kernel:
     arguments = _kernel_arguments(args) | ({} if args.select is None else {"select": args.select})
     if args.weights == "none":
         arguments["weights"] = None
-    if "angles" in arguments:
-        arguments["angles"] = tuple(args.angles.split(","))
     return cast(
         Kernel, with_settings(find_kernel(args.kernel), args.kernel, args.settings, **arguments)
     )

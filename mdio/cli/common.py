@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from mdio.core.errors import PlanError
-from mdio.core.options import call_with
+from mdio.core.options import call_with, kinds_of
 from mdio.core.words import nbytes_from, without_passwords
 from mdio.layouts.views.options import OLD_PBC_NAMES
 
@@ -141,7 +141,7 @@ def with_settings(
     """Call `factory` with `arguments` and those of ``--set``; raises PlanError if it refuses them.
 
     Values are Python's literals, ``true``, ``false`` and ``none`` in any case, and `NOT_FINITE`
-    numbers; others are text.
+    numbers; others are text, and so is all for an argument that takes text.
     """
     from ast import literal_eval  # most commands do not need it
 
@@ -151,11 +151,16 @@ def with_settings(
             raise PlanError(f"--set {setting}: write it as NAME=VALUE")
         if key in arguments:
             raise PlanError(f"--set {setting}: {key} is given twice; give it once")
+        read: Any
         try:
             words = ("True", "False", "None")
-            arguments[key] = literal_eval(value.title() if value.title() in words else value)
+            read = literal_eval(value.title() if value.title() in words else value)
         except (ValueError, SyntaxError):
-            arguments[key] = float(value) if value in NOT_FINITE else value
+            read = float(value) if value in NOT_FINITE else value
+        kinds = kinds_of(factory, key)
+        takes_text = "str" in kinds and kinds <= {"str", "None"}
+        is_fit = isinstance(read, str) or (read is None and "None" in kinds)
+        arguments[key] = value if takes_text and not is_fit else read
     return call_with(factory, name, arguments)
 
 

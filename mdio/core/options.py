@@ -226,8 +226,32 @@ def build_parts(parts: tuple[type, ...], options: Mapping[str, Any]) -> tuple[An
     return tuple(built)
 
 
+def kinds_of(factory: Callable[..., Any], argument: str) -> set[str]:
+    """Return the names of the types of an argument: those annotated, else that of its default."""
+    try:
+        parameter = inspect.signature(factory).parameters[argument]
+    except (KeyError, TypeError, ValueError):  # there is none, or no signature
+        return set()
+    annotation, default = parameter.annotation, parameter.default
+    if annotation in (parameter.empty, Any, "Any"):
+        return {type(default).__name__}
+    is_text = isinstance(annotation, str)
+    return {*(annotation if is_text else inspect.formatannotation(annotation)).split(" | ")}
+
+
 def call_with(factory: Callable[..., R], name: str, arguments: Mapping[str, Any]) -> R:
-    """Return what a class of others makes of `arguments`; raises PlanError if it refuses them."""
+    """Return what a class of others makes of `arguments`; raises PlanError if it refuses them.
+
+    Text in place of True, False or a number is refused for it.
+    """
+    for key, value in arguments.items():
+        kinds, is_text, expected = kinds_of(factory, key), isinstance(value, str), ""
+        if kinds == {"bool"} and (is_text or value is None or isinstance(value, int | float)):
+            expected = "" if value in (True, False) else "True or False"
+        elif is_text and kinds & {"int", "float"} and kinds <= {"int", "float", "None"}:
+            expected = "a number"
+        if expected:
+            raise PlanError(f"{name}: {key} is {value!r}; give {expected}")
     try:
         return factory(**arguments)
     except MdioError:

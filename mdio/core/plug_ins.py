@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, MutableMapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -14,12 +14,13 @@ def find_plug_ins(
     base: type[T],
     reserved: Collection[str],
     from_function: Callable[[Any], Any] | None = None,
+    left_out: MutableMapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return classes by the names of their entry points.
 
     `group`: of entry points, such as ``mdio.layouts``. `base`: their base class. `reserved`: names
     that mdio uses itself. `from_function`: makes one of a function, where that may be given. What
-    cannot be used is left out, with a warning.
+    cannot be used is left out, with a warning, and its reason is added to `left_out`.
     """
     from importlib.metadata import entry_points  # takes as long to import as all of mdio
 
@@ -37,5 +38,8 @@ def find_plug_ins(
         except Exception as error:  # the other classes can still be used
             kind = group.removeprefix("mdio.").removesuffix("s")
             where = f"the {kind} {point.name!r} ({point.value})"
-            warnings.warn(f"{where} is left out: {error}", stacklevel=2)
+            reason = f"{where} is left out: {error}"
+            warnings.warn(reason, stacklevel=2)
+            if left_out is not None:
+                left_out[point.name] = reason
     return classes

@@ -12,7 +12,13 @@ PASSWORD = re.compile(
     r"""(:/+)[^\s@:/'"]*:[^\s@'"]+@|(?<![^\s'"(=])[^\s@:/'"][^\s@:'"]*:(?!/)[^\s@'"]+@"""
 )
 """``user:password@`` behind ``://``, or a mistyped one, or at the beginning of a word."""
-AXIS_UNITS = {"_angstrom2_per_ps2": "Å²/ps²", "_angstrom2": "Å²", "_angstrom": "Å"}
+AXIS_UNITS = {
+    "_angstrom2_per_ps2": "Å²/ps²",
+    "_angstrom2": "Å²",
+    "_angstrom": "Å",
+    "_degrees": "°",
+    "_radians": "rad",
+}
 """Units of columns of results, by the end of their names."""
 
 

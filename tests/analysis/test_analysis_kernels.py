@@ -88,6 +88,8 @@ class TestRMSD:
             analyze(layout, top=PSF, kernel=RMSD("protein", file))
         with pytest.raises(PlanError, match=r"b\.pdb: has the 214 atoms .* in another order"):
             analyze(layout, top=PSF, kernel=RMSD(CA, file))
+        with pytest.raises(PlanError, match=r"cannot be looked up .* give select= as text"):
+            analyze(layout, top=PSF, kernel=RMSD(np.arange(62), file))
 
     def test_without_superposition(self, adk, layout):
         got = analyze(layout, top=PSF, kernel=RMSD(CA, superpose=False)).values
@@ -168,7 +170,7 @@ class TestDihedrals:
         np.testing.assert_allclose(got[:, 1::2], np.sin(angles), atol=1e-5)
 
     def test_all_three(self, layout):
-        three = analyze(layout, top=PSF, kernel=Dihedrals(angles=("phi", "psi", "chi1")))
+        three = analyze(layout, top=PSF, kernel=Dihedrals(angles="phi,psi,chi1"))
         two = analyze(layout, top=PSF, kernel=Dihedrals())
         columns = [i for i, label in enumerate(three.labels) if "chi1" not in label]
         assert np.array_equal(three.values[:, columns], two.values)

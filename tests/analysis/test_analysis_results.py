@@ -6,11 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from MDAnalysisTests.datafiles import DCD, PSF
 from memory_layout import MemoryLayout, save_memory
 
 import mdio
 from mdio.analysis.driver import analyze
+from mdio.analysis.kernels.dihedrals import Dihedrals
 from mdio.analysis.kernels.geometry import RMSF
+from mdio.analysis.reducers import Mean, Reducer
+from mdio.analysis.report import save_report
+from mdio.analysis.results import summary_lines
 from mdio.core.errors import BlockError, MissingExtraError, OutputError, PlanError
 from mdio.parallel.executors import Processes
 
@@ -90,6 +95,82 @@ def test_notebooks_show_columns(path):
     assert f"<td>mean {result.values.mean():.4g}, {least:.4g} to {greatest:.4g}</td>" in shown
 
 
+def test_the_mean_of_angles_is_circular(path):
+    from scipy.stats import circmean
+
+    shown = analyze(DCD, top=PSF, kernel=Dihedrals("resid 1:4", degrees=True), stop=20)
+    shown.values[:, 0] = np.where(np.arange(20) % 4, 179.5, -176.0)
+    mean = circmean(shown.values[:, 0], high=180, low=-180)
+    assert f"circular mean {mean:.4g}, -176 to 179.5" in summary_lines(shown)[0]
+    assert f"circular mean {mean:.4g}, -176 to 179.5" in shown._repr_html_()
+    turned = replace(analyze(MemoryLayout(path), kernel=first_x), labels=["tilt_radians"])
+    turned.values[:] = np.pi - 0.1
+    turned.values[::2] = 0.1 - np.pi
+    assert "circular mean" in summary_lines(turned)[0]
+    assert "circular" not in summary_lines(replace(turned, labels=["x_angstrom"]))[0]
+
+
+def test_a_mean_of_angles_over_frames_is_told():
+    kernel = Dihedrals("resid 1:4", degrees=True)
+    result = analyze(DCD, top=PSF, kernel=kernel, reducer=Mean(), stop=4)
+    assert "average their cos and sin instead" in " ".join(result.notes)
+    result = analyze(DCD, top=PSF, kernel=Dihedrals("resid 1:4"), reducer=Mean(), stop=4)
+    assert "average" not in " ".join(result.notes)
+
+
+class Nothing(Reducer):
+    """A reducer that finds none of what it looks for."""
+
+    def lift(self, rows):
+        return ()
+
+    def merge(self, earlier, later):
+        return ()
+
+    def finish(self, state):
+        return np.zeros(0)
+
+
+@pytest.mark.parametrize("source", ["one", "ensemble"])
+def test_a_result_without_rows_is_a_table_without_rows(replicas, tmp_path, source):
+    trajectory = replicas if source == "ensemble" else DCD
+    result = mdio.analyze(trajectory, kernel=first_x, reducer=Nothing())
+    head = ["label", "row", "value0"] if source == "ensemble" else ["row", "value0"]
+    assert result.columns.shape == (0, 1) and not result.row_numbers.size
+    assert result.to_dataframe().reset_index().columns.tolist() == head
+    for suffix, first in ((".csv", ",".join(head)), (".dat", "#" + " ".join(head)), (".xvg", "@")):
+        result.save(tmp_path / f"none{suffix}")
+        lines = (tmp_path / f"none{suffix}").read_text().splitlines()
+        assert lines[0].startswith(first) and not [line for line in lines[1:] if line[0] != "@"]
+    result.save(tmp_path / "none.npz")
+    assert np.load(tmp_path / "none.npz")["values"].shape == (0,)
+    assert [text.get_text() for text in result.plot().texts] == ["no values"]
+    assert "0 float64" in result._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "says"),
+    [
+        (lambda block: np.full(block.n_frames, "sheet"), "103 frames of 1 value, <U5"),
+        (lambda block: block.positions[:, 0] * 1j, "103 frames of 3 values, complex64"),
+        (lambda block: block.positions[:, :0, 0], "103 frames of 0 values, float32"),
+    ],
+)
+def test_a_summary_of_what_has_no_mean_names_its_kind(path, kernel, says):
+    assert summary_lines(analyze(MemoryLayout(path), kernel=kernel))[0].strip() == says
+
+
+def test_a_prompt_names_a_scalar(path):
+    total = analyze(MemoryLayout(path), kernel=first_x, reducer=Mean())
+    assert repr(total).startswith("<AnalysisResult: 103 frames, scalar float64, ")
+
+
+def test_a_report_of_rows_without_columns(path, tmp_path):
+    result = analyze(MemoryLayout(path), kernel=lambda block: block.positions[:, :0, 0])
+    save_report(result, tmp_path / "none.html", "none")
+    assert "Blocks over time" in (tmp_path / "none.html").read_text()
+
+
 def ragged(block):
     return np.zeros((block.n_frames, 1 + int(block.time[0] > 100)))
 
@@ -106,8 +187,20 @@ def test_rows_of_trajectories_begin_anew(replicas, tmp_path):
     assert list(result.to_dataframe().index) == [(label, row) for label in "abcd" for row in (0, 1)]
     result.save(tmp_path / "rows.xvg")
     lines = (tmp_path / "rows.xvg").read_text().splitlines()
-    assert [line.split()[0] for line in lines if line[0].isdigit()] == ["0", "1"] * 4
+    assert [line.split()[0] for line in lines if line[0].isdigit()] == ["1", "2"] * 4
+    assert lines[0].split() == ["@", "xaxis", "label", '"Residue"']
     assert lines[1].split() == ["@", "yaxis", "label", '"rmsf_angstrom"']
+
+
+def test_rows_of_atoms_have_numbers_of_residues(tmp_path):
+    result = mdio.analyze(DCD, top=PSF, kernel=mdio.RMSF("resid 4:5 and name CA C"), stop=4)
+    result.save(tmp_path / "rows.csv")
+    rows = [line.split(",")[:2] for line in (tmp_path / "rows.csv").read_text().splitlines()]
+    assert rows == [["row", "residue"], ["0", "4"], ["1", "4"], ["2", "5"], ["3", "5"]]
+    result.save(tmp_path / "rows.xvg")  # two atoms of one residue cannot have one x
+    lines = (tmp_path / "rows.xvg").read_text().splitlines()
+    assert lines[0].endswith('"Row"')
+    assert [line.split()[0] for line in lines if line[0].isdigit()] == ["0", "1", "2", "3"]
 
 
 def test_the_last_block_of_a_trajectory_that_a_worker_has_alone_is_sent(replicas):

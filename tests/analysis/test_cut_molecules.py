@@ -105,10 +105,16 @@ def test_a_reference_that_is_cut_makes_all_values_wrong(sometimes_cut, workers):
     assert not of_reference(result.notes) and named(result.notes) == 1
 
 
-def test_of_a_reference_in_a_file_that_file_is_named(sometimes_cut, tmp_path):
+@pytest.mark.parametrize("has_box", [True, False])
+def test_of_a_reference_in_a_file_that_file_is_named(sometimes_cut, tmp_path, has_box):
     path, frames = sometimes_cut
     file = tmp_path / "cut.pdb"
     mdio.convert(path, file, top=PSF, start=frames[0], stop=frames[0] + 1)
+    if not has_box:
+        lines = file.read_text().splitlines(keepends=True)
+        file.write_text("".join(line for line in lines if "CRYST1" not in line))
+    with mdio.open(file) as reference:
+        assert reference.info.has_box == has_box
     kernel = mdio.RMSD("protein", reference=file)
     (note,) = of_reference(mdio.analyze(path, top=PSF, kernel=kernel, pbc="whole").notes)
     assert f"all values are wrong; make molecules whole in {file}, or" in note

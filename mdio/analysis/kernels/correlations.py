@@ -113,7 +113,7 @@ def _unevenness(time: NDArray[np.float64]) -> str:
         return (
             f"all {len(time):,} frames lie at {number_text(before)} ps, so that lags are not "
             "known; of a NetCDF file, --timestep (in Python: mdio.open(PATH, dt=)) sets the ps "
-            "from frame to frame"
+            "from frame to frame; what was converted from one is to be converted again with it"
         )
     if steps[frame] <= 0:
         return (

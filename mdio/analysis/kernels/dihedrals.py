@@ -44,7 +44,7 @@ class Dihedrals(Kernel):
     select
         Whose residues, in MDAnalysis' selection language, or atoms of them (an AtomGroup, indices).
     angles
-        Of ``phi``, ``psi``, ``chi1``.
+        Of ``phi``, ``psi``, ``chi1``; a text may have several, with commas.
     degrees
         Whether to give the angles themselves, from -180 to 180 degrees.
 
@@ -60,15 +60,16 @@ class Dihedrals(Kernel):
     """
 
     select: Any = "protein"
-    angles: Sequence[str] = BACKBONE
+    angles: Sequence[str] | str = BACKBONE
     degrees: bool = False
 
     def prepare(self, system: System) -> Prepared:
         """Find the four atoms of each angle."""
         check_switch("degrees", self.degrees)
-        unknown = [name for name in self.angles if name not in ANGLES]
-        if unknown or not self.angles:
-            raise PlanError(f"the angles are {list(self.angles)}; choose from {', '.join(ANGLES)}")
+        given = self.angles.split(",") if isinstance(self.angles, str) else self.angles
+        unknown = [name for name in given if name not in ANGLES]
+        if unknown or not given:
+            raise PlanError(f"the angles are {list(given)}; choose from {', '.join(ANGLES)}")
         atoms = system.universe.atoms
         if isinstance(self.select, str):
             chosen = select_by_mdanalysis(atoms, self.select, notes=system.notes)
@@ -82,7 +83,7 @@ class Dihedrals(Kernel):
         angles: dict[str, list[Any]] = {
             name: residues.chi1_selections() if name == "chi1" else getattr(chains, name)()
             for name in ANGLES
-            if name in self.angles
+            if name in given
         }
         quads, labels = [], []
         for row, residue in enumerate(chains.labels):
@@ -94,13 +95,14 @@ class Dihedrals(Kernel):
                     label = f"{name}:{residue}"
                     labels += [label] if self.degrees else [f"cos({label})", f"sin({label})"]
         if not quads:
-            raise PlanError(f"no residue of {self.select!r} has the angles {list(self.angles)}")
+            raise PlanError(f"no residue of {self.select!r} has the angles {list(given)}")
         indices = system.to_layout_indices(np.array(quads, dtype=np.int64).ravel(), self.select)
         atoms, local = np.unique(indices, return_inverse=True)
         quadruples = local.reshape(-1, 4)
         of_block = degrees_of_block if self.degrees else dihedrals_of_block
         function = partial(of_block, quads=quadruples, periodic=periodic)
         more: dict[str, Any] = {"fills": not self.degrees, "is_direct": not periodic}
+        more["quantity"] = "angle_degrees" if self.degrees else ""
         more["doubts"] = WithoutCell() if periodic else None
         return Prepared(function, atoms, labels=labels, **more)
 

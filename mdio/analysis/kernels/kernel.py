@@ -72,7 +72,8 @@ class Prepared:
     """Names of the columns of its rows, where they have any."""
     quantity: str = ""
     """What all columns are, with the unit as in labels (``distance_angstrom``), if they do not say
-    so."""
+    so. Summaries give a circular mean where it, or the label, ends in ``_degrees`` or
+    ``_radians``."""
     row_labels: Sequence[str] = ()
     """Names of the rows of the result, where these are not frames."""
     row_residues: Sequence[int] = ()
@@ -187,7 +188,7 @@ class UserKernel(Kernel):
     """
 
     function: BlockFunction
-    select: Any = None
+    select: str | None = None
     fields: tuple[str, ...] = ("positions",)
 
     def __post_init__(self) -> None:
@@ -326,7 +327,8 @@ class _Kernels(Mapping[str, Callable[..., Kernel]]):
     def others(self) -> Mapping[str, Callable[..., Kernel]]:
         """Kernels of other distributions; searched when a name is none of mdio."""
         to_kernel = partial(partial, UserKernel)
-        return find_plug_ins("mdio.kernels", Kernel, self._homes, to_kernel)  # type: ignore[type-abstract]
+        self.left_out: dict[str, str] = {}
+        return find_plug_ins("mdio.kernels", Kernel, self._homes, to_kernel, self.left_out)  # type: ignore[type-abstract]
 
     def __contains__(self, name: object) -> bool:
         return name in self._homes or name in self.others
@@ -370,6 +372,8 @@ def find_kernel(name: str) -> Callable[..., Kernel]:
         )
     if name in KERNELS:
         return KERNELS[name]
+    if name in KERNELS.left_out:
+        raise PlanError(f"there is no kernel {name!r}: {KERNELS.left_out[name]}")
     all_names = [*KERNELS, *KERNELS.others]
     names = ", ".join(all_names)
     if Path(name).suffix == ".py" and Path(name).exists():

@@ -98,13 +98,30 @@ def test_a_name_of_another_package(installed, capsys):
 
 def test_those_that_cannot_be_used_are_left_out(installed):
     installed(rmsd=Spread, none=NoKernel)
-    with pytest.warns(UserWarning) as told, pytest.raises(PlanError, match="no kernel 'none'"):
+    with pytest.warns(UserWarning) as told, pytest.raises(PlanError) as error:
         mdio.analyze(DCD, top=PSF, kernel="none")
+    assert "there is no kernel 'none': " in str(error.value)
+    assert "is left out: " in str(error.value) and "not a subclass of" in str(error.value)
     texts = [str(one.message) for one in told]
     assert any("kernel 'rmsd'" in text and "the name is taken" in text for text in texts)
     assert any("kernel 'none'" in text and "not a subclass of" in text for text in texts)
     assert all(Path(one.filename).name == "kernel.py" for one in told)  # it asked for them
     assert mdio.analyze(DCD, top=PSF, kernel="rmsd").labels == ("rmsd_angstrom",)
+
+
+class Lag(Spread):
+    """A kernel with an option that analyze has, too."""
+
+    def __init__(self, select=None, step=1):
+        super().__init__(select)
+        self.step = step
+
+
+def test_an_option_of_a_kernel_that_analyze_has_is_refused(installed):
+    installed(lag=Lag)
+    with pytest.raises(PlanError, match="step is an option of analyze and of the kernel 'lag'"):
+        mdio.analyze(DCD, top=PSF, kernel="lag", step=50)
+    assert mdio.analyze(DCD, top=PSF, kernel=Lag(step=50), step=49).n_frames == 2
 
 
 def test_ours_are_found_without_looking_for_others(monkeypatch):

@@ -391,3 +391,52 @@ def test_workers_of_a_pool_have_none_of_their_own(adk):
     refused = pytest.raises(PlanError, match="cannot start workers of its own")
     with multiprocessing.get_context("fork").Pool(1) as pool, refused:
         pool.apply(analyze_in_a_worker, (adk["dcd"],))
+
+
+TAKES = """import mdio
+class Takes(mdio.Kernel):
+    def __init__(self, mean=False, every=1, name="x", other: str | None = "y", select="all"):
+        self.given = mean, every, name, other, select
+    def prepare(self, system): raise mdio.MdioError(f"given {self.given}")
+class Maps:
+    def __init__(self, name="x", mean=False): raise ValueError(f"given {name!r}, {mean!r}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "settings", "says"),
+    [
+        ("analyze", ["mean=no"], "mean is 'no'; give True or False"),
+        ("analyze", ["mean=2"], "mean is 2; give True or False"),
+        ("analyze", ["every=maybe"], "every is 'maybe'; give a number"),
+        ("analyze", ["mean=TRUE", "every=2.5"], "given (True, 2.5, 'x', 'y', 'all')"),
+        ("analyze", ["name=3", "select=none"], "given (False, 1, '3', 'y', 'none')"),
+        ("analyze", ["name='3'", "other=none"], "given (False, 1, '3', None, 'all')"),
+        ("analyze", ["other=true"], "given (False, 1, 'x', 'true', 'all')"),
+        ("mapreduce", ["name=3"], "given '3', False"),
+        ("mapreduce", ["mean=off"], "mean is 'off'; give True or False"),
+    ],
+)
+def test_a_setting_is_read_by_the_default_of_its_argument(
+    adk, tmp_path, monkeypatch, capsys, command, settings, says
+):
+    (tmp_path / "taking_kernels.py").write_text(TAKES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    program = "taking_kernels:" + ("Takes" if command == "analyze" else "Maps")
+    words = [word for setting in settings for word in ("--set", setting)]
+    assert main([command, program, str(adk["xtc"]), *words])
+    assert says in capsys.readouterr().err
+
+
+def test_a_switch_in_python_is_no_text(adk, tmp_path, monkeypatch):
+    (tmp_path / "switching_kernels.py").write_text(TAKES)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(PlanError, match="mean is 'no'; give True or False"):
+        mdio.analyze(adk["xtc"], kernel="switching_kernels:Takes", mean="no")
+
+
+def test_a_selection_that_looks_like_a_number_is_text(adk, capsys):
+    words = ["analyze", "rmsf", str(adk["xtc"]), "-s", str(adk["psf"])]
+    assert main([*words, "--set", "select=3"]) == 2
+    assert "cannot select '3'" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from MDAnalysisTests import datafiles
 from suites.native_files import ALL, DIMENSIONS, values_of, write_ncdf
 
 import mdio
-from mdio.core.errors import PlanError
+from mdio.core.errors import OptionError, PlanError
 from mdio.layouts.native.netcdf.layout import NCDFLayout
 from mdio.testing.reading import LayoutReadingTests, Oracle, ReadingCase, oracle_from_mdanalysis
 
@@ -149,6 +149,11 @@ def test_times_that_are_all_equal_may_be_replaced(tmp_path):
     assert mdio.open(tmp_path / "a.ncdf").read(0, 5).time.tolist() == [7.0] * 5
     with pytest.raises(PlanError, match=r"all 5 frames lie at 7 ps.*--timestep"):
         mdio.analyze(tmp_path / "a.ncdf", kernel="msd")
+    mdio.convert(tmp_path / "a.ncdf", tmp_path / "equal.zarr")
+    with pytest.raises(PlanError, match="is to be converted again with it"):
+        mdio.analyze(tmp_path / "equal.zarr", kernel="msd")
+    with pytest.raises(OptionError, match="or give it to the conversion of a file that lacks"):
+        mdio.open(tmp_path / "equal.zarr", dt=2)
     layout = mdio.open(tmp_path / "a.ncdf", dt=2)
     assert layout.read(0, 5).time.tolist() == [0, 2, 4, 6, 8]
     assert "whose times are all equal" in layout.notes[0]
