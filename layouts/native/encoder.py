@@ -196,14 +196,18 @@ def encoder_of(container: str, plan: LayoutPlan) -> Encoder:
 XTC_PRECISION = 0.01
 """Step in angstrom where neither the source nor the user has one: 1/1000 nm, as everywhere."""
 _ROUNDED = (
-    f"xtc rounds positions to {XTC_PRECISION:g} angstrom, so off by at most {XTC_PRECISION / 2:g}; "
-    "--precision STEP takes another step"
+    f"xtc rounds positions to {XTC_PRECISION:g} angstrom: those from an XTC with this step "
+    f"stay as they are, others are off by at most {XTC_PRECISION / 2:g}; --precision STEP takes "
+    "another step"
 )
 
 
-def native_plan(container: str, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
+def native_plan(
+    container: str, info: TrajectoryInfo, options: WriteOptions, what: str | None = None
+) -> LayoutPlan:
     """Plan one file of a native format.
 
+    `what`: the name of the output in messages; files of that format by default.
     `container`: xtc, trr, dcd or ncdf. `info`: the frames and atoms that will be written (after
     selection). `options`: what was asked; `precision` is for XTC only.
     Returns LayoutPlan: with pieces of about 8 MiB decoded; `notes` names fields that the format
