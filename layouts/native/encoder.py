@@ -219,17 +219,17 @@ def native_plan(
         raise PlanError(
             f"{info.path}: {info.n_frames} frames of {info.n_atoms} atoms: nothing to write"
         )
-    native = NATIVE_FORMATS[container]
+    native, what = NATIVE_FORMATS[container], what or f"{container} files"
     if info.n_atoms > native.max_atoms:
         raise PlanError(
             f"{info.path}: {info.n_atoms} atoms, but {container} counts {native.max_atoms} at "
             "most; write h5md or zarr"
         )
     if options.groups:
-        raise PlanError(f"{container} files hold no --group; write h5md or zarr")
+        raise PlanError(f"{what} hold no --group; write h5md or zarr")
     if options.compression is not None:
-        raise PlanError(f"{container} files know no --compression; write h5md or zarr")
-    options.refuse_rounding(f"{container} files")
+        raise PlanError(f"{what} know no --compression; write h5md or zarr")
+    options.refuse_rounding(what)
     present = ["positions"]
     present += ["velocities"] * info.has_velocities + ["forces"] * info.has_forces
     fields = tuple(name for name in present if name in native.fields)
@@ -242,9 +242,7 @@ def native_plan(
         if "precision_source" not in changes and info.n_atoms > UNCOMPRESSED_ATOMS:
             notes.append(_ROUNDED)
     elif options.precision not in (None, "auto", "none"):
-        raise PlanError(
-            f"{container} files hold floats in full, so --precision does not fit; use xtc"
-        )
+        raise PlanError(f"{what} hold floats in full, so --precision does not fit; use xtc")
     plan = LayoutPlan(
         layout=container,
         n_frames=info.n_frames,
