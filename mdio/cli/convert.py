@@ -46,7 +46,7 @@ from mdio.core.words import human_nbytes, notes_by_label, plural
 from mdio.layouts.native import NATIVE_FORMATS
 from mdio.layouts.plan import COMPRESSION_NOTE, LayoutPlan
 from mdio.layouts.registry import layout_name_for_output
-from mdio.layouts.views.opening import paths_by_label
+from mdio.layouts.views.opening import check_unlabelled, paths_by_label
 from mdio.parallel.executors import Executor
 
 UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -217,6 +217,8 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
     with salvage_offered(args.salvage):
         if args.ensemble:
             return _run_ensemble(args, executor)
+        way_out = "add --ensemble to keep trajectories apart by label, or leave out the label"
+        check_unlabelled(args.source, way_out)
         if args.follow or is_stream(args.source[0]):
             return run_follow(_options(args), args, executor)
         return run_conversion(_options(args), args, executor)
