@@ -170,7 +170,7 @@ def test_the_continuation_wins_unless_asked(tmp_path):
             out = tmp_path / f"{overlap}.{name}"
             mdio.convert(first, out)
             result = mdio.append(other, out, overlap=overlap)
-            note = f"added {30 - kept} frames to {kept} of the 20 already there"
+            note = f"new: {30 - kept} frames; of the 20 already there, {kept} stay"
             assert note in result.plan.notes[-2]
             told = "left out" if overlap == "keep-first" else "replaced by those of"
             assert told in result.plan.notes[-1]
@@ -207,7 +207,7 @@ def test_what_is_there_already_is_left_out(tmp_path, whole, capsys):
     report = json.loads(capsys.readouterr().out)
     notes = "\n".join(report["notes"])
     assert report["n_frames"] == 31
-    assert "added 10 frames to 21 of the 21 already there" in notes
+    assert "new: 10 frames; of the 21 already there, 21 stay" in notes
     assert f"{parts[0]}: left out: {out} has all of its frames already" in notes
     assert f"{parts[2]}: {out} has 1 of its 11 frames already" in notes
     assert mdio.verify(out, against=parts[:3]).ok
@@ -276,7 +276,7 @@ def test_the_summary_is_of_what_was_written(tmp_path, whole, capsys):
     assert main(["append", str(whole), str(out)]) == 0
     summary, added, *_ = capsys.readouterr().out.splitlines()
     assert "40 frames of 30 atoms as zarr, 24 of them written, " in summary
-    assert "->" not in summary and "added 20 frames to 20 of the 20" in added
+    assert "->" not in summary and "new: 20 frames; of the 20 already there, 20 stay" in added
 
 
 def test_gaps_are_told(tmp_path, capsys):
