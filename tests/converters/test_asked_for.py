@@ -63,6 +63,8 @@ def test_the_topology_of_a_selection_from_an_output(adk, tmp_path, stored, name)
     assert abs(beside.atoms.positions - first).max() < 2e-3
     assert main([*words[:2], str(tmp_path / "other.xtc"), *words[3:], "--no-topology", "-q"]) == 0
     assert not (tmp_path / "other.top.pdb").exists()
+    assert main([*words[:2], str(tmp_path / "inside.zarr"), *words[3:], "-q"]) == 0
+    assert not (tmp_path / "inside.top.pdb").exists()  # it holds the topology itself
 
 
 @pytest.mark.parametrize(
