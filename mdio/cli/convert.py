@@ -334,7 +334,7 @@ def _print_summary(result: ConvertResult, n_kept: int | None = None) -> None:
     sizes = f"{human_nbytes(result.nbytes_in)} -> {size}"
     if n_kept is not None:
         sizes = f"{n_written:,} of them written, {size}"
-    rate = n_written / max(result.seconds, 1e-9)
+    rate = (n_written - result.resumed_frames) / max(result.seconds, 1e-9)
     print(
         f"{result.out}: {plural(result.n_frames, 'frame')} of {plural(result.n_atoms, 'atom')} "
         f"as {result.layout}, {sizes} "
