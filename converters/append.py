@@ -36,6 +36,7 @@ from mdio.core.files.publish import link_target, settle
 from mdio.core.files.store import AnyPath, to_path
 from mdio.core.files.turns import State, state_at
 from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.signals import terminations_raised
 from mdio.core.words import number_text, plural
 from mdio.layouts.base import Layout
 from mdio.layouts.continuation import open_continuation
@@ -467,7 +468,15 @@ class _Plan:
                 and not options.running.compare_all
             )
             nbytes = COMPARED_NBYTES if is_known else None
-            timeline.add(source, Comparison(old, source), nbytes, options.sources.overlap)
+            try:
+                with terminations_raised():
+                    timeline.add(source, Comparison(old, source), nbytes, options.sources.overlap)
+            except (KeyboardInterrupt, SystemExit) as end:
+                end.add_note(
+                    f"it was comparing the frames that {old.path} and {path} both have; nothing "
+                    "was written: run it again"
+                )
+                raise
             if timeline.n_equal == source.info.n_frames:
                 self.notes.append(f"{path}: left out: {old.path} has all of its frames already")
             elif timeline.n_equal:

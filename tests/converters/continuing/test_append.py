@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from suites.outputs import as_options
 
 import mdio
 from mdio.cli.main import main
+from mdio.converters.append import Comparison
 from mdio.converters.convert import prepare
 from mdio.converters.options import ConversionOptions
 from mdio.core.errors import CorruptLayoutError, MdioError, OutputError, PlanError, SourceError
@@ -285,6 +289,20 @@ def test_gaps_are_told(tmp_path, capsys):
     args = [str(write(tmp_path / "2.xtc", range(9, 12))), str(out)]
     assert main(["convert", *args, "--append"]) == 0
     assert "no frames between 8 ps" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("ending_signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ended_while_frames_are_compared(tmp_path, whole, capsys, monkeypatch, number):
+    out = tmp_path / "out.zarr"
+    mdio.convert(whole, out, stop=20)
+    before = files(out)
+    monkeypatch.setattr(Comparison, "same", lambda *_: os.kill(os.getpid(), number))
+    with suppress(SystemExit):
+        assert main(["append", str(whole), str(out)]) == 130
+    told = capsys.readouterr().err
+    assert f"comparing the frames that {out} and {whole} both have; nothing was written" in told
+    assert files(out) == before
 
 
 def test_refused(tmp_path, whole):
