@@ -139,12 +139,12 @@ COMMON = (
 """Options that ``--help`` shows; ``--help-all`` shows all."""
 
 NOT_FOR_ENSEMBLES = {
-    "dry_run": "--dry-run",
-    "append": "--append",
-    "follow": "--follow",
-    "compared": "--verify",
+    "dry_run": ("--dry-run", "plan one of them, without --ensemble: each is planned by itself"),
+    "append": ("--append", "leave it out"),
+    "follow": ("--follow", "leave it out"),
+    "compared": ("--verify", "leave it out"),
 }
-"""Options that conversions of ensembles do not have."""
+"""Options that conversions of ensembles do not have, and what to do instead."""
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -226,9 +226,9 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
 
 def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
     """Convert several trajectories into one output, or those of an ensemble back into files."""
-    for name, option in NOT_FOR_ENSEMBLES.items():
+    for name, (option, way_out) in NOT_FOR_ENSEMBLES.items():
         if getattr(args, name):
-            raise PlanError(f"{option} is not for --ensemble; leave it out")
+            raise PlanError(f"{option} is not for --ensemble; {way_out}")
     arguments: dict[str, Any] = {"executor": executor, "force": args.force, "resume": args.resume}
     arguments |= _options(args).keywords()
     with progress_bar(0, "convert", args, executor) as progress:

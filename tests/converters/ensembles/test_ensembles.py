@@ -204,7 +204,7 @@ def test_on_the_command_line(folder, out):
     last = "out.zarr/last" if out == "out.zarr" else "out.h5md.parts/last.h5md"
     assert run("info", last, cwd=folder).stdout.startswith(f"{last}\n")
     refused = run("convert", *sources, "again.zarr", "--ensemble", "--dry-run", cwd=folder)
-    assert "--dry-run is not for --ensemble" in refused.stderr
+    assert "--dry-run is not for --ensemble; plan one of them" in refused.stderr
     checked = run("verify", out, cwd=folder)
     assert checked.returncode == 0
     done = run("convert", out, f"back-{{label}}-{out}.dcd", "--ensemble", "-w", 2, cwd=folder)
