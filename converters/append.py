@@ -36,7 +36,8 @@ from mdio.core.files.publish import link_target, settle
 from mdio.core.files.store import AnyPath, to_path
 from mdio.core.files.turns import State, state_at
 from mdio.core.frames import FrameBlock, TrajectoryInfo
-from mdio.core.words import number_text
+from mdio.core.signals import terminations_raised
+from mdio.core.words import number_text, plural
 from mdio.layouts.base import Layout
 from mdio.layouts.continuation import open_continuation
 from mdio.layouts.manifest import has_source_integers, indices_from_runs, runs_from_indices
@@ -418,8 +419,8 @@ class _Plan:
         plan = continuation.plan(info)
         n_old = sum(end - begin for layout, begin, end in chain.member_runs if layout is old)
         summary = (
-            f"added {info.n_frames - n_old:,} frames to {n_old:,} of the {old.info.n_frames:,} "
-            "already there"
+            f"new: {plural(info.n_frames - n_old, 'frame')}; of the {old.info.n_frames:,} already "
+            f"there, {n_old:,} stay"
         )
         if n_old == info.n_frames == old.info.n_frames:
             summary = f"nothing to add: {old.path} already has all of these frames"
@@ -467,7 +468,15 @@ class _Plan:
                 and not options.running.compare_all
             )
             nbytes = COMPARED_NBYTES if is_known else None
-            timeline.add(source, Comparison(old, source), nbytes, options.sources.overlap)
+            try:
+                with terminations_raised():
+                    timeline.add(source, Comparison(old, source), nbytes, options.sources.overlap)
+            except (KeyboardInterrupt, SystemExit) as end:
+                end.add_note(
+                    f"it was comparing the frames that {old.path} and {path} both have; nothing "
+                    "was written: run it again"
+                )
+                raise
             if timeline.n_equal == source.info.n_frames:
                 self.notes.append(f"{path}: left out: {old.path} has all of its frames already")
             elif timeline.n_equal:

@@ -42,6 +42,7 @@ from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job, Repairs
 from mdio.converters.strategies.structure import (
     PLANNED_AS,
+    STEPS,
     StructureConversion,
     check_structure,
     is_structure,
@@ -85,7 +86,9 @@ def prepare(
     structure = is_structure(target, options.storage.to)
     if structure:
         check_structure(target, options)
-    layout_name = PLANNED_AS if structure else layout_name_for_output(target, options.storage.to)
+    layout_name = PLANNED_AS
+    if not structure:
+        layout_name = layout_name_for_output(target, options.storage.to, besides=STEPS)
     check_options(options, layout_name, target)
     if options.storage.flavour is not None:
         check_flavour(options, layout_name)

@@ -361,6 +361,8 @@ class ConvertResult:
     """Whether frames were copied as bytes, without decoding them."""
     topologies: tuple[str, ...] = ()
     """Topology files written beside the output."""
+    resumed_frames: int = 0
+    """Frames that were taken from an earlier run."""
     found_complete: bool = False
     """Whether the same conversion had made the output before: nothing was written."""
 

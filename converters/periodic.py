@@ -286,9 +286,9 @@ class TransformedLayout(Layout):
     then put into the box as with ``mol``, around those atoms. `fit`: one of
     `mdio.layouts.views.options.FITS`, or None. `fit_select`: which atoms are superposed on the
     reference; all by default. `fit_reference`: number of a frame of the source, as it is before the
-    fit; or path of a file whose first frame has the source's atoms, those that are kept, or those
-    that are fitted; frame 0 by default. `steps`: as `prepare_steps` returned them, so that workers
-    need not prepare them.
+    fit; or path of a file whose first frame has the source's atoms, those that are kept, those that
+    are fitted, or others among which the selection finds as many; frame 0 by default.
+    `steps`: as `prepare_steps` returned them, so that workers need not prepare them.
     """
 
     name = "transformed"
@@ -485,26 +485,34 @@ class TransformedLayout(Layout):
     ) -> FrameBlock:
         """Return the fitted atoms, `picked`, in the first frame of a file.
 
-        The file has all atoms of the trajectory, those that are `kept`, or the fitted ones.
+        The file has all atoms of the trajectory, those that are `kept`, or the fitted ones; in any
+        other they are found by the selection.
 
-        Raises PlanError: it has another number, or names that are in another order. SourceError: it
+        Raises PlanError: it selects another number there, or goes by number. SourceError: the file
         cannot be read.
         """
         n_atoms = self.source.info.n_atoms
         with open_layout(file) as layout:
-            n_reference = layout.info.n_atoms
-            atoms = picked if n_reference == n_atoms else None
-            if atoms is None and n_reference != len(picked):
-                if kept is None or n_reference != len(kept) or not np.isin(picked, kept).all():
-                    among = "" if kept is None else f"{len(kept)} are kept and "
-                    raise PlanError(
-                        f"{file}: has {n_reference} atoms, but the trajectory has {n_atoms}, of "
-                        f"which {among}{len(picked)} are fitted; give a reference with one of "
-                        "these numbers"
-                    )
+            names, n_reference = layout.topology(), layout.info.n_atoms
+            if n_reference == n_atoms:
+                atoms = picked
+            elif n_reference == len(picked):
+                atoms = None
+            elif kept is not None and n_reference == len(kept) and np.isin(picked, kept).all():
                 order = np.argsort(kept)
                 atoms = order[np.searchsorted(kept, picked, sorter=order)]
-            if (names := layout.topology()) is not None:
+            else:
+                atoms = self._selected_in(file, layout, names, notes)
+                if atoms is None or len(atoms) != len(picked):
+                    among = "" if kept is None else f"{len(kept):,} are kept and "
+                    found = "" if atoms is None else f" ({len(atoms):,} of them selected)"
+                    raise PlanError(
+                        f"{file}: has {plural(n_reference, 'atom')}{found}, but the trajectory "
+                        f"has {n_atoms:,}, of which {among}{len(picked):,} are fitted; give a "
+                        "reference with one of these numbers, or fit atoms that both have "
+                        "(--fit-select, by names, such as 'protein and name CA')"
+                    )
+            if names is not None:
                 from mdio.layouts.foreign.universe import note_on_reference_names, topology_of
 
                 names = names if atoms is None else names.take(atoms)
@@ -514,6 +522,22 @@ class TransformedLayout(Layout):
                 if own is not None:
                     notes += note_on_reference_names(own, names, file, "fitted")
             return layout.read(0, 1, atoms=atoms)
+
+    def _selected_in(
+        self, file: str, layout: Layout, names: Topology | None, notes: list[str]
+    ) -> AtomIndices | None:
+        """Return the atoms that the selection of the fit has in the file of the reference.
+
+        None where nothing is selected by what atoms are: numbers are those of the trajectory.
+        """
+        from mdio.converters.selection import stored_universe
+
+        selection, n_atoms = self.options["fit_select"], layout.info.n_atoms
+        by_number = selection is None or select_stored(Topology(n_atoms, {}), selection) is not None
+        if names is None or by_number:
+            return None
+        universe = partial(stored_universe, names, layout)
+        return _selected(universe, n_atoms, selection, f"{file}: --fit-select", notes)
 
     def atoms_before(self, frame: int, steps: Steps, atoms: AtomIndices) -> FrameBlock:
         """Return some of the atoms that are read, of a frame with just these steps."""

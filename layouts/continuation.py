@@ -132,8 +132,8 @@ def open_continuation(old: Layout, stop: int) -> Continuation:
     address = old.facts.continuation
     if old.manifest is None or address is None:
         raise PlanError(
-            f"{old.path}: cannot append to {old.name}, only to mdio's zarr, segments and h5md; "
-            "convert all sources together"
+            f"{old.path}: cannot append to {old.name}, only to mdio's zarr, segments and h5md, "
+            "which come last (mdio append SRC OUT); convert all sources together"
         )
     return cast(Continuation, load_class(address)(old, stop))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import stat
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -168,8 +168,14 @@ def members_at(cls: type[Layout], path: Path) -> dict[str, Path]:
     return cast(dict[str, Path], load_class(cls.facts.members)(path))
 
 
-def layout_name_for_output(path: str | PathLike[str], to: str | None = None) -> str:
-    """Return the layout to write: `to`, or that of the suffix of `path`."""
+def layout_name_for_output(
+    path: str | PathLike[str], to: str | None = None, besides: Iterable[str] = ()
+) -> str:
+    """Return the layout to write: `to`, or that of the suffix of `path`.
+
+    `besides`: suffixes of files of one frame, which are written too, for the message.
+    Raises PlanError: no layout has the suffix. UnknownLayoutError: `to` is none.
+    """
     if to is not None:
         writer_class(to)
         return to
@@ -179,9 +185,11 @@ def layout_name_for_output(path: str | PathLike[str], to: str | None = None) -> 
             return name
     suffixes = output_suffixes()
     if suffix not in suffixes:
+        frames = "".join(f", {one} (one frame)" for one in besides)
+        hint = did_you_mean(suffix, (*suffixes, *besides))
         raise PlanError(
-            f"{path}: the suffix {suffix!r} names no layout{did_you_mean(suffix, suffixes)}; "
-            f"use one of {', '.join(suffixes)}, or set --to"
+            f"{path}: the suffix {suffix!r} names no layout{hint}; "
+            f"use one of {', '.join(suffixes)}{frames}, or set --to"
         )
     return suffixes[suffix]
 

@@ -117,9 +117,10 @@ class Conversion:
         stack = ExitStack()
         start_s = 0.0
         records: list[PieceRecord] = []
+        n_resumed = 0
 
         def begin() -> Any:
-            nonlocal start_s
+            nonlocal start_s, n_resumed
             meta = self.job.meta()
             identity = self._identity(meta)
             if self.appended is not None:
@@ -142,13 +143,13 @@ class Conversion:
                 writer.create()
             if self.appended is not None:
                 self.appended.continuation.take_over(writer)
-            n_frames = sum(record.stop - record.start for record in records)
-            if n_frames:
+            n_resumed = sum(record.stop - record.start for record in records)
+            if n_resumed:
                 n_taken = None if self.appended is None else self.n_taken
-                frames_text = counted(n_frames, self.plan.n_frames, n_taken)
+                frames_text = counted(n_resumed, self.plan.n_frames, n_taken)
                 writer.notes.append(f"{frames_text} taken from an earlier run")
                 if progress is not None:
-                    progress(n_frames, 0)
+                    progress(n_resumed, 0)
             worker = self._worker(writer)
             worker.done = frozenset(record.start for record in records)
             return worker
@@ -171,6 +172,7 @@ class Conversion:
                 seconds=time.perf_counter() - start_s,
                 workers=executor.n_workers,
                 copied=self.copies,
+                resumed_frames=n_resumed,
                 topologies=tuple(str(path) for path in self.job.beside),
             )
 

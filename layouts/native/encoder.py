@@ -196,14 +196,18 @@ def encoder_of(container: str, plan: LayoutPlan) -> Encoder:
 XTC_PRECISION = 0.01
 """Step in angstrom where neither the source nor the user has one: 1/1000 nm, as everywhere."""
 _ROUNDED = (
-    f"xtc rounds positions to {XTC_PRECISION:g} angstrom, so off by at most {XTC_PRECISION / 2:g}; "
-    "--precision STEP takes another step"
+    f"xtc rounds positions to {XTC_PRECISION:g} angstrom: those from an XTC with this step "
+    f"stay as they are, others are off by at most {XTC_PRECISION / 2:g}; --precision STEP takes "
+    "another step"
 )
 
 
-def native_plan(container: str, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
+def native_plan(
+    container: str, info: TrajectoryInfo, options: WriteOptions, what: str | None = None
+) -> LayoutPlan:
     """Plan one file of a native format.
 
+    `what`: the name of the output in messages; files of that format by default.
     `container`: xtc, trr, dcd or ncdf. `info`: the frames and atoms that will be written (after
     selection). `options`: what was asked; `precision` is for XTC only.
     Returns LayoutPlan: with pieces of about 8 MiB decoded; `notes` names fields that the format
@@ -215,17 +219,17 @@ def native_plan(container: str, info: TrajectoryInfo, options: WriteOptions) -> 
         raise PlanError(
             f"{info.path}: {info.n_frames} frames of {info.n_atoms} atoms: nothing to write"
         )
-    native = NATIVE_FORMATS[container]
+    native, what = NATIVE_FORMATS[container], what or f"{container} files"
     if info.n_atoms > native.max_atoms:
         raise PlanError(
             f"{info.path}: {info.n_atoms} atoms, but {container} counts {native.max_atoms} at "
             "most; write h5md or zarr"
         )
     if options.groups:
-        raise PlanError(f"{container} files hold no --group; write h5md or zarr")
+        raise PlanError(f"{what} hold no --group; write h5md or zarr")
     if options.compression is not None:
-        raise PlanError(f"{container} files know no --compression; write h5md or zarr")
-    options.refuse_rounding(f"{container} files")
+        raise PlanError(f"{what} know no --compression; write h5md or zarr")
+    options.refuse_rounding(what)
     present = ["positions"]
     present += ["velocities"] * info.has_velocities + ["forces"] * info.has_forces
     fields = tuple(name for name in present if name in native.fields)
@@ -238,9 +242,7 @@ def native_plan(container: str, info: TrajectoryInfo, options: WriteOptions) -> 
         if "precision_source" not in changes and info.n_atoms > UNCOMPRESSED_ATOMS:
             notes.append(_ROUNDED)
     elif options.precision not in (None, "auto", "none"):
-        raise PlanError(
-            f"{container} files hold floats in full, so --precision does not fit; use xtc"
-        )
+        raise PlanError(f"{what} hold floats in full, so --precision does not fit; use xtc")
     plan = LayoutPlan(
         layout=container,
         n_frames=info.n_frames,

@@ -338,7 +338,7 @@ def plan_segments(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
         container = source_format if source_format in NATIVE_FORMATS else "ncdf"
     if container not in NATIVE_FORMATS:
         raise PlanError(f"--container is {container!r}; it may be {', '.join(NATIVE_FORMATS)}")
-    plan = native_plan(container, info, options)
+    plan = native_plan(container, info, options, f"segments of {container}")
     n_segments = options.segments
     if n_segments is None:
         n_by_size = math.ceil(info.n_frames * info.frame_nbytes / SEGMENT_NBYTES)

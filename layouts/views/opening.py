@@ -170,6 +170,14 @@ def check_labels(labels: Sequence[str]) -> None:
             )
 
 
+def check_unlabelled(texts: Sequence[str], way_out: str) -> None:
+    """Raise PlanError if one is ``LABEL=FILE`` where there are no labels; `way_out`: what to do."""
+    for text in texts:
+        _, equals, path = text.partition("=")
+        if equals and Path(path).exists() and not Path(text).exists():
+            raise PlanError(f"{text}: no such file, but {path} is one; {way_out}")
+
+
 def paths_by_label(texts: list[str]) -> dict[str, str]:
     """Return paths by label, from ``LABEL=FILE`` or ``FILE``.
 

@@ -65,7 +65,7 @@ class FrameChoice:
     )
     fit_reference: int | str | PathLike[str] | None = option(
         "number of a frame (default: 0), or a file whose first frame has the same atoms, those of "
-        "--select, or just those of --fit-select",
+        "--select or --fit-select, or others among which --fit-select finds as many",
         "--fit-reference FILE|FRAME",
         kind="reference",
     )

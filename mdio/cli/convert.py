@@ -46,7 +46,7 @@ from mdio.core.words import human_nbytes, notes_by_label, plural
 from mdio.layouts.native import NATIVE_FORMATS
 from mdio.layouts.plan import COMPRESSION_NOTE, LayoutPlan
 from mdio.layouts.registry import layout_name_for_output
-from mdio.layouts.views.opening import paths_by_label
+from mdio.layouts.views.opening import check_unlabelled, paths_by_label
 from mdio.parallel.executors import Executor
 
 UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -139,12 +139,12 @@ COMMON = (
 """Options that ``--help`` shows; ``--help-all`` shows all."""
 
 NOT_FOR_ENSEMBLES = {
-    "dry_run": "--dry-run",
-    "append": "--append",
-    "follow": "--follow",
-    "compared": "--verify",
+    "dry_run": ("--dry-run", "plan one of them, without --ensemble: each is planned by itself"),
+    "append": ("--append", "leave it out"),
+    "follow": ("--follow", "leave it out"),
+    "compared": ("--verify", "leave it out"),
 }
-"""Options that conversions of ensembles do not have."""
+"""Options that conversions of ensembles do not have, and what to do instead."""
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -217,6 +217,8 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
     with salvage_offered(args.salvage):
         if args.ensemble:
             return _run_ensemble(args, executor)
+        way_out = "add --ensemble to keep trajectories apart by label, or leave out the label"
+        check_unlabelled(args.source, way_out)
         if args.follow or is_stream(args.source[0]):
             return run_follow(_options(args), args, executor)
         return run_conversion(_options(args), args, executor)
@@ -224,9 +226,9 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
 
 def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
     """Convert several trajectories into one output, or those of an ensemble back into files."""
-    for name, option in NOT_FOR_ENSEMBLES.items():
+    for name, (option, way_out) in NOT_FOR_ENSEMBLES.items():
         if getattr(args, name):
-            raise PlanError(f"{option} is not for --ensemble; leave it out")
+            raise PlanError(f"{option} is not for --ensemble; {way_out}")
     arguments: dict[str, Any] = {"executor": executor, "force": args.force, "resume": args.resume}
     arguments |= _options(args).keywords()
     with progress_bar(0, "convert", args, executor) as progress:
@@ -332,7 +334,7 @@ def _print_summary(result: ConvertResult, n_kept: int | None = None) -> None:
     sizes = f"{human_nbytes(result.nbytes_in)} -> {size}"
     if n_kept is not None:
         sizes = f"{n_written:,} of them written, {size}"
-    rate = n_written / max(result.seconds, 1e-9)
+    rate = (n_written - result.resumed_frames) / max(result.seconds, 1e-9)
     print(
         f"{result.out}: {plural(result.n_frames, 'frame')} of {plural(result.n_atoms, 'atom')} "
         f"as {result.layout}, {sizes} "

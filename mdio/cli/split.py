@@ -45,7 +45,8 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
 
 
 def _print_summary(result: ConvertResult) -> None:
-    rate = result.nbytes_out / max(result.seconds, 1e-9) / 1e6
+    nbytes = result.nbytes_out * (1 - result.resumed_frames / result.n_frames)
+    rate = nbytes / max(result.seconds, 1e-9) / 1e6
     n_segments = len(result.plan.segment_frames)
     print(
         f"{result.out}: {plural(result.n_frames, 'frame')} in {plural(n_segments, 'segment')}, "

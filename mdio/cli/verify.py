@@ -12,7 +12,7 @@ from mdio.cli.workers import add_workers
 from mdio.converters.opening import open_damaged
 from mdio.converters.verify import VerifyResult, every_nth, everything, sample, verify
 from mdio.core.words import plural
-from mdio.layouts.views.opening import ensemble_members
+from mdio.layouts.views.opening import check_unlabelled, ensemble_members
 from mdio.parallel.executors import Executor
 
 
@@ -62,6 +62,7 @@ def _n_frames(args: argparse.Namespace) -> int:
 
 def run(args: argparse.Namespace, executor: Executor) -> int:
     """Check, print the result, and return 1 if anything is bad."""
+    check_unlabelled(args.against or (), "leave out the label, which is not needed here")
     n_frames = partial(_n_frames, args) if args.against else 0
     with progress_bar(n_frames, "verify", args, executor) as progress:
         arguments = arguments_for(verify, args) | {"workers": None, "executor": executor}

@@ -4,6 +4,7 @@ import json
 import re
 
 import MDAnalysis as mda
+import numpy as np
 import pytest
 from suites.outputs import as_options
 
@@ -62,6 +63,8 @@ def test_the_topology_of_a_selection_from_an_output(adk, tmp_path, stored, name)
     assert abs(beside.atoms.positions - first).max() < 2e-3
     assert main([*words[:2], str(tmp_path / "other.xtc"), *words[3:], "--no-topology", "-q"]) == 0
     assert not (tmp_path / "other.top.pdb").exists()
+    assert main([*words[:2], str(tmp_path / "inside.zarr"), *words[3:], "-q"]) == 0
+    assert not (tmp_path / "inside.top.pdb").exists()  # it holds the topology itself
 
 
 @pytest.mark.parametrize(
@@ -92,3 +95,12 @@ def test_what_is_no_path_is_told_so(adk, tmp_path):
             mdio.analyze(source, kernel="rmsd")
     result = mdio.convert((path for path in [adk["dcd"]]), tmp_path / "a.zarr", stop=3)
     assert result.n_frames == 3
+
+
+def test_floats_of_an_xtc_make_the_same_xtc_again(adk, tmp_path):
+    mdio.convert(adk["xtc"], tmp_path / "a.h5md", stop=3)
+    result = mdio.convert(tmp_path / "a.h5md", tmp_path / "back.xtc")
+    (note,) = [note for note in result.plan.notes if "rounds positions" in note]
+    assert "from an XTC with this step stay as they are" in note
+    back = mdio.open(tmp_path / "back.xtc").read(0, 3).positions
+    assert np.array_equal(back, mdio.open(adk["xtc"]).read(0, 3).positions)

@@ -82,6 +82,7 @@ def test_molecules_made_whole(tmp_path):
     ("name", "options", "match"),
     [
         ("x.gro", {"top": PSF}, r"x\.gro: a structure file holds one frame, and 98 are chosen"),
+        ("x.xyz", {"stop": 1}, r"x\.xyz: .*\.gro \(one frame\), \.pdb \(one frame\)"),
         ("x.pdb", {"stop": 1}, r"x\.pdb: .* give a topology with -s/--top"),
         ("x.gro", {"top": PSF, "stop": 1, "precision": 0.1}, "--precision is not for"),
         ("x.gro", {"top": PSF, "stop": 1, "groups": {"ca": "name CA"}}, "--group is not for"),

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from resumed import told
 from suites.under_mpi import MPI, needs_mpi
 
 import mdio
+from mdio.cli.convert import _print_summary
 from mdio.converters import convert, storage
 from mdio.core.errors import OutputError
 from mdio.core.files.journal import Journal, find_unfinished
@@ -109,7 +111,7 @@ def test_conversions_that_were_ended_are_gone_on_with():
 
 
 def test_pieces_of_an_owner_that_alone_writes_are_gone_on_with_by_others(
-    adk, tmp_path, monkeypatch
+    adk, tmp_path, monkeypatch, capsys
 ):
     """On some file systems rank 0 alone writes, in smaller pieces than there would be."""
     out, add, said = tmp_path / "a.h5md", Journal.add, []
@@ -130,4 +132,6 @@ def test_pieces_of_an_owner_that_alone_writes_are_gone_on_with_by_others(
     result = mdio.convert(adk["dcd"], out, storage=mdio.Storage(chunk_frames=4), resume=True)
     assert said == [12] * 8 + [2]
     assert "36 of 98 frames taken from an earlier run" in result.plan.notes
+    _print_summary(replace(result, seconds=1.0))
+    assert "98 frames of" in (printed := capsys.readouterr().out) and "(62 frames/s" in printed
     assert mdio.verify(out, adk["dcd"]).ok

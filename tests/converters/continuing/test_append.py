@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from suites.outputs import as_options
 
 import mdio
 from mdio.cli.main import main
+from mdio.converters.append import Comparison
 from mdio.converters.convert import prepare
 from mdio.converters.options import ConversionOptions
 from mdio.core.errors import CorruptLayoutError, MdioError, OutputError, PlanError, SourceError
@@ -170,7 +174,7 @@ def test_the_continuation_wins_unless_asked(tmp_path):
             out = tmp_path / f"{overlap}.{name}"
             mdio.convert(first, out)
             result = mdio.append(other, out, overlap=overlap)
-            note = f"added {30 - kept} frames to {kept} of the 20 already there"
+            note = f"new: {30 - kept} frames; of the 20 already there, {kept} stay"
             assert note in result.plan.notes[-2]
             told = "left out" if overlap == "keep-first" else "replaced by those of"
             assert told in result.plan.notes[-1]
@@ -207,7 +211,7 @@ def test_what_is_there_already_is_left_out(tmp_path, whole, capsys):
     report = json.loads(capsys.readouterr().out)
     notes = "\n".join(report["notes"])
     assert report["n_frames"] == 31
-    assert "added 10 frames to 21 of the 21 already there" in notes
+    assert "new: 10 frames; of the 21 already there, 21 stay" in notes
     assert f"{parts[0]}: left out: {out} has all of its frames already" in notes
     assert f"{parts[2]}: {out} has 1 of its 11 frames already" in notes
     assert mdio.verify(out, against=parts[:3]).ok
@@ -276,7 +280,7 @@ def test_the_summary_is_of_what_was_written(tmp_path, whole, capsys):
     assert main(["append", str(whole), str(out)]) == 0
     summary, added, *_ = capsys.readouterr().out.splitlines()
     assert "40 frames of 30 atoms as zarr, 24 of them written, " in summary
-    assert "->" not in summary and "added 20 frames to 20 of the 20" in added
+    assert "->" not in summary and "new: 20 frames; of the 20 already there, 20 stay" in added
 
 
 def test_gaps_are_told(tmp_path, capsys):
@@ -285,6 +289,20 @@ def test_gaps_are_told(tmp_path, capsys):
     args = [str(write(tmp_path / "2.xtc", range(9, 12))), str(out)]
     assert main(["convert", *args, "--append"]) == 0
     assert "no frames between 8 ps" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("ending_signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ended_while_frames_are_compared(tmp_path, whole, capsys, monkeypatch, number):
+    out = tmp_path / "out.zarr"
+    mdio.convert(whole, out, stop=20)
+    before = files(out)
+    monkeypatch.setattr(Comparison, "same", lambda *_: os.kill(os.getpid(), number))
+    with suppress(SystemExit):
+        assert main(["append", str(whole), str(out)]) == 130
+    told = capsys.readouterr().err
+    assert f"comparing the frames that {out} and {whole} both have; nothing was written" in told
+    assert files(out) == before
 
 
 def test_refused(tmp_path, whole):
@@ -296,7 +314,9 @@ def test_refused(tmp_path, whole):
         mdio.append(whole, out, precision=0.1)
     with pytest.raises(PlanError, match="leave out --no-topology"):
         mdio.append(whole, out, storage=mdio.Storage(topology=False))
-    with pytest.raises(PlanError, match="cannot append to xtc, only to"):
+    with pytest.raises(
+        PlanError, match=r"cannot append to xtc, only to .* come last \(mdio append SRC OUT\)"
+    ):
         mdio.append(whole, late)
     for path in (tmp_path / "not-there.zarr", late / "X"):
         with pytest.raises(SourceError, match="no such file"):

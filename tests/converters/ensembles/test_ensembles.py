@@ -17,6 +17,7 @@ from MDAnalysis.analysis import rms
 from MDAnalysisTests.datafiles import DCD, PSF, XTC
 
 import mdio
+from mdio.cli.main import main
 from mdio.converters.ensemble import convert_members
 from mdio.core.errors import CorruptLayoutError, OutputError, PlanError, SourceError
 from mdio.layouts.views.opening import ensemble_members
@@ -203,12 +204,27 @@ def test_on_the_command_line(folder, out):
     last = "out.zarr/last" if out == "out.zarr" else "out.h5md.parts/last.h5md"
     assert run("info", last, cwd=folder).stdout.startswith(f"{last}\n")
     refused = run("convert", *sources, "again.zarr", "--ensemble", "--dry-run", cwd=folder)
-    assert "--dry-run is not for --ensemble" in refused.stderr
+    assert "--dry-run is not for --ensemble; plan one of them" in refused.stderr
     checked = run("verify", out, cwd=folder)
     assert checked.returncode == 0
     done = run("convert", out, f"back-{{label}}-{out}.dcd", "--ensemble", "-w", 2, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert len(list(folder.glob(f"back-*-{out}.dcd"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "way_out"),
+    [
+        (["convert", "a=md.xtc", "b=md.xtc", "o.zarr"], "--ensemble"),
+        (["verify", "md.xtc", "--against", "a=md.xtc"], "leave out the label"),
+    ],
+)
+def test_labels_where_there_are_none(adk, tmp_path, monkeypatch, capsys, words, way_out):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "md.xtc").symlink_to(adk["xtc"])
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert "a=md.xtc: no such file, but md.xtc is one" in told and way_out in told
 
 
 def test_damage_is_found_in_any(folder, tmp_path):

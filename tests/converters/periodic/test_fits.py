@@ -85,6 +85,19 @@ def test_onto_a_file_of_the_atoms_that_are_kept(adk, universe, tmp_path):
     assert_allclose(mdio.open(out).read(0, 98).positions, expected, rtol=0, atol=1.5e-5)
 
 
+def test_onto_a_file_of_other_atoms(adk, universe, tmp_path):
+    """The selection finds them there by what they are, as --ref-frame does."""
+    universe.trajectory[17]
+    heavy = universe.select_atoms("not name H*")
+    structure = tmp_path / "heavy.pdb"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        heavy.write(str(structure))
+        expected = aligned(universe, select=CA, reference=mda.Universe(str(structure)))
+    block = converted(adk, tmp_path / "a.zarr", **FIT, fit_reference=structure)
+    assert_allclose(block.positions, expected, rtol=0, atol=1.5e-5)
+
+
 def test_the_number_of_a_frame_may_be_one_of_numpy(adk, tmp_path):
     manifests = []
     for number in (2, np.int64(2)):
@@ -277,7 +290,9 @@ def test_what_does_not_fit(adk, tmp_path):
         ({"fit": "rot+trans", "fit_select": "resid 1 and name CA"}, "needs 3 atoms or more"),
         ({"fit": "rot+trans", "fit_select": "name XX"}, "--fit-select: 'name XX' selects no"),
         ({"fit": "rot+trans", "fit_reference": 98}, "it has frames 0 to 97"),
-        ({"fit": "rot+trans", "fit_reference": GRO}, "has 47681 atoms, but the trajectory has"),
+        ({"fit": "rot+trans", "fit_reference": GRO}, "has 47,681 atoms, but the trajectory has"),
+        ({**FIT, "fit_select": "name CA HN", "fit_reference": GRO}, "of them selected.*by names"),
+        ({**FIT, "fit_select": "index 0:9", "fit_reference": GRO}, "47,681 atoms, but the tr.*10 "),
         ({"fit": "rot+trans", "select": np.arange(2)}, "needs 3 atoms or more"),
         ({"fit": "rot+trans", "fit_select": [0.5]}, "fit-select: .0.5., but atom indices"),
     ]

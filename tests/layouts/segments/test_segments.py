@@ -208,8 +208,8 @@ def test_plans():
         ({"segments": 0}, "0 segments"),
         ({"container": "pdb"}, "--container is 'pdb'"),
         ({"container": "dcd", "precision": 0.1}, "--precision"),
-        ({"groups": {"ca": 3}}, "--group"),
-        ({"compression": "zstd"}, "--compression"),
+        ({"groups": {"ca": 3}}, "^segments of ncdf hold no --group"),
+        ({"compression": "zstd"}, "^segments of ncdf know no --compression"),
     ],
 )
 def test_plans_that_do_not_fit(options, message):
