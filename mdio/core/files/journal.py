@@ -249,11 +249,14 @@ class Unfinished:
     """Bytes of what is stored, without space that is only reserved."""
     n_whole: int = 0
     """Trajectories of an ensemble that are whole."""
+    parts: Path | None = None
+    """The folder that holds the trajectories, where it is not the temporary."""
 
     @property
     def text(self) -> str:
         """How many frames and bytes are kept, and where, for messages."""
-        return f"{self._what} ({human_nbytes(self.nbytes)}) are kept in {self.temporary}"
+        place = self.parts or self.temporary
+        return f"{self._what} ({human_nbytes(self.nbytes)}) are kept in {place}"
 
     @property
     def _is_append(self) -> bool:
@@ -342,14 +345,15 @@ def _unfinished_ensemble(temporary: Path, values: Mapping[str, Any]) -> Unfinish
     """
     match = TEMPORARY.fullmatch(temporary.name)
     assert match is not None
-    folder = temporary
+    parts_at = None
     if values.get(IN_PARTS):
-        folder = temporary_for(parts_folder(temporary.with_name(match[1])), temporary)
+        parts_at = temporary_for(parts_folder(temporary.with_name(match[1])), temporary)
+    folder = parts_at or temporary
     whole = [folder / name for name in values[MEMBERS] if os.path.lexists(folder / name)]
     parts = list(filter(None, map(find_unfinished, folder.glob(".*.tmp"))))
     n_frames = sum(part.n_frames for part in parts)
     nbytes = sum(map(allocated_nbytes, whole)) + sum(part.nbytes for part in parts)
-    found = Unfinished(temporary, values, n_frames, nbytes, len(whole))
+    found = Unfinished(temporary, values, n_frames, nbytes, len(whole), parts_at)
     return found if n_frames or whole else None
 
 
