@@ -16,7 +16,7 @@ install: .venv/installed mpi-where-possible web-where-possible store-where-possi
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -e ".[dask,advise,report,docs,test]"
 # An editable install is not compiled, and where PYTHONDONTWRITEBYTECODE is set each start would do it.
-	$(BIN)/python -m compileall -q mdio layouts converters readers
+	$(BIN)/python -m compileall -q mdio layouts converters readers tests bench
 	touch $@
 
 # A second environment with MPICH and parallel HDF5, which PyPI's wheels lack.

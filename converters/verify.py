@@ -434,7 +434,9 @@ class Checks:
             )
             if is_further:
                 for differing, problem in problems:
-                    frames = _frames_text(source.frames[start + np.flatnonzero(differing)])
+                    frames = _frames_text(
+                        np.asarray(source.frames)[start + np.flatnonzero(differing)]
+                    )
                     result.add(
                         f"{source.path}: {frames} are not those that {layout.path} has at these "
                         f"times: {problem}; give the files that it was made from"
