@@ -35,6 +35,32 @@ def _own_cache_folder(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("MDIO_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "index-cache"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _test_files_are_parsed_once():
+    """Keep the topologies of MDAnalysis' test files: a seventh of all time went to parsing them."""
+    from MDAnalysis.topology.PSFParser import PSFParser
+    from MDAnalysis.topology.TPRParser import TPRParser
+    from MDAnalysisTests.datafiles import PSF
+
+    parsed: dict = {}
+
+    def once(parse):
+        def parse_once(parser, **options):
+            if Path(parser.filename).parent != Path(PSF).parent:
+                return parse(parser, **options)
+            key = str(parser.filename), *options.items()
+            if key not in parsed:
+                parsed[key] = parse(parser, **options)
+            return parsed[key].copy()
+
+        return parse_once
+
+    with pytest.MonkeyPatch.context() as patch:
+        for parser in (PSFParser, TPRParser):
+            patch.setattr(parser, "parse", once(parser.parse))
+        yield
+
+
 @pytest.fixture
 def ending_signals():
     """Have signals end programs: a shell may have started the tests with some of them ignored."""
