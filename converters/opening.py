@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from os import PathLike
 from typing import Any
 
@@ -279,17 +279,21 @@ def _matching(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]
     """Return for each frame of `layout` from files its number there, put one after the other.
 
     `key`: by what they are matched: ``ps`` or ``steps``. Where several files have a frame
-    of the same time, it is the one with the contents that come next to those of the output.
+    of the same time, it is the one with the contents that come next to those of the output, or,
+    where these cannot be read, that of the last.
     Raises SourceError: there is none.
     """
-    keys, source_keys = (
-        table.time if key == "ps" else table.step.astype(float)
-        for table in map(read_frame_table, (layout, source))
-    )
-    numbers = np.setdiff1d(np.arange(len(keys)), by_program(layout))
-    keys = keys[numbers]
+    source_keys = read_frame_table(source).of(key)
     order = np.argsort(source_keys, kind="stable")
     source_keys = source_keys[order]
+    numbers = np.setdiff1d(np.arange(layout.info.n_frames), by_program(layout))
+    try:
+        keys = read_frame_table(layout).of(key)[numbers]
+    except CorruptLayoutError:  # a damaged segment; most likely the last of equal ones was taken
+        frames = order[np.diff(source_keys, append=np.inf) > 0]
+        if len(frames) != len(numbers):
+            raise
+        return frames
     slack = np.zeros(len(keys))
     if key == "ps":
         spacing = np.diff(keys).min(initial=np.inf)
@@ -306,16 +310,25 @@ def _matching(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]
             "was made from"
         )
     frames = order[begin]
-    for number in np.flatnonzero(end - begin > 1).tolist():
-        frame = int(numbers[number])
-        own = layout.read(frame, frame + 1)
-        choices = [int(frame) for frame in order[begin[number] : end[number]]]
-        blocks = [source.read(n, n + 1) for n in choices]
-        off = [
-            [np.abs(getattr(one, name) - getattr(own, name)).max() for name in ("positions", "box")]
-            for one in blocks
-        ]
-        frames[number] = choices[off.index(min(off))]
+    several = np.flatnonzero(end - begin > 1).tolist()
+    with open_layout(layout.path) if several else nullcontext(layout) as verified:
+        for number in several:
+            frame = int(numbers[number])
+            choices = [int(frame) for frame in order[begin[number] : end[number]]]
+            try:
+                own = verified.read(frame, frame + 1)
+            except (CorruptLayoutError, SourceError):  # most likely that of the last file
+                frames[number] = choices[-1]
+                continue
+            blocks = [source.read(n, n + 1) for n in choices]
+            off = [
+                [
+                    np.abs(getattr(one, name) - getattr(own, name)).max()
+                    for name in ("positions", "box")
+                ]
+                for one in blocks
+            ]
+            frames[number] = choices[off.index(min(off))]
     return np.asarray(frames, np.int64)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from mdio.converters.convert import plan_conversion
 from mdio.converters.opening import in_recorded_order, source_open_options, source_view
 from mdio.converters.options import ConversionOptions, Progress
+from mdio.converters.periodic import TransformedLayout
 from mdio.converters.selection import open_with_topology
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import SUMS, Repairs
@@ -245,11 +246,13 @@ def _prepare(
             raise SourceError(
                 f"{source.path}: holds floats, but {out} the integers of an XTC; give that XTC"
             )
+        # Of files that overlap it has each frame once.
+        chosen = view.source.source if isinstance(view.source, TransformedLayout) else view.source
         meta = _meta(manifest, source, view, names)
         with suppress(CorruptLayoutError):
             meta = replace(meta, topology=damaged.topology(), frame_data=damaged.frame_data())
         return plan_conversion(
-            source,
+            chosen,
             paths,
             out,
             manifest["layout"],
@@ -276,6 +279,8 @@ def _options(
         precision = None  # segments take it from their source
     if manifest.get("precision_source", "unknown") is None:
         precision = None  # nobody asked for it: bytes were copied, or the format has no other
+    if precision is None and manifest["layout"] == "zarr" and not has_source_integers(manifest):
+        precision = "none"  # by default, it has the integers of an XTC
     return ConversionOptions.of(
         top=top,
         select=view.atoms,

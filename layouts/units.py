@@ -125,12 +125,20 @@ def add_unit_name(name: str, problem: str) -> str:
     return problem if name in problem else f"{name}: {problem}"
 
 
+MAX_NAMED = 4
+"""Files of a source that a message names one by one."""
+
+
 def add_repair_hint(
     path: Path, manifest: Mapping[str, Any] | None, error: CorruptLayoutError
 ) -> CorruptLayoutError | None:
     """Return `error` with the command that repairs an opened output; None if it needs none."""
     if manifest is None or not CONVERT_AGAIN.search(str(error)):
         return None
-    source = str(manifest["source"].get("path", "SRC"))
-    hint = f"`mdio repair {quote(str(path))} --against {quote(source)}` writes it again"
+    source = manifest["source"]
+    files = dict.fromkeys(str(one.get("path", "SRC")) for one in source.get("files") or [source])
+    names = [quote(file) for file in files]
+    if len(names) > MAX_NAMED:
+        names = [names[0], f"... (all {len(names)})"]
+    hint = f"`mdio repair {quote(str(path))} --against {' '.join(names)}` writes it again"
     return CorruptLayoutError(CONVERT_AGAIN.sub(lambda _: hint, str(error)))

@@ -336,6 +336,10 @@ class FrameKeys:
     has_times: bool
     has_steps: bool
 
+    def of(self, unit: str) -> NDArray[np.float64]:
+        """Return the times (``ps``), or the steps as floats (``steps``)."""
+        return self.time if unit == "ps" else self.step.astype(float)
+
 
 @dataclass(frozen=True)
 class Merged:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import h5py
+import MDAnalysis as mda
 import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import GRO, PSF, XTC
@@ -26,6 +27,11 @@ CASES = {
     "zarr, zstd": ("a.zarr", {"compression": "zstd:3", "chunk_frames": 9, "step": 3}),
     "zarr, centred": ("a.zarr", {"source": XTC, "top": GRO, "center": "protein", "stop": 4}),
     "zarr, auto": ("a.zarr", {"source": XTC, "precision": "auto", "chunk_frames": 3}),
+    "zarr, floats of an xtc": ("a.zarr", {"source": XTC, "precision": "none", "chunk_frames": 3}),
+    "zarr, floats of some atoms": (
+        "a.zarr",
+        {"source": XTC, "precision": "none", "compression": "lz4", "select": np.arange(3000)},
+    ),
     "h5md": ("a.h5md", {"chunk_frames": 7, "step": 2}),
     "h5md, gzip": ("a.h5md", {"chunk_frames": 7, "compression": "gzip:1"}),
     "h5md, rigid": ("a.h5md", {"source": XTC, "compression": "rigid", "chunk_frames": 3}),
@@ -121,6 +127,36 @@ def test_files_that_are_missing(mine):
             (out.parent / name).unlink()
     assert mdio.repair(out, source, workers=2).repaired
     assert mdio.verify(out, source).ok
+
+
+@pytest.mark.parametrize("name", ["a.zarr", "a.h5md", "a.segments", "dcd.segments"])
+def test_parts_that_overlap_and_were_appended(adk, tmp_path, name):
+    """As after a restart from a checkpoint; the frames that overlap are damaged, too."""
+    parts, out = [tmp_path / "1.xtc", tmp_path / "2.xtc"], tmp_path / "good" / name
+    mdio.convert(adk["xtc"], parts[0], stop=60)
+    universe = mda.Universe(str(adk["psf"]), str(adk["xtc"]))
+    with mda.Writer(str(parts[1]), 3341) as writer:
+        for ts in universe.trajectory[50:]:
+            ts.positions[:, 0] += 0.5 * (ts.frame >= 53)
+            writer.write(universe)
+    out.parent.mkdir()
+    how = {"container": "dcd"} if name == "dcd.segments" else {}
+    mdio.convert(parts[0], out, storage=mdio.Storage(**how))
+    mdio.append(parts[1], out)
+    victims = sorted(victims_of(files_of(out)))
+    assert len(victims) > 1 or name == "a.h5md"
+    for damage in (flip, lambda path: path.write_bytes(path.read_bytes() + b"more")):
+        for victim in victims:
+            mine = tmp_path / "mine" / name
+            shutil.copytree(out.parent, mine.parent)
+            damage(mine.parent / victim)
+            bad = mdio.verify(mine).bad
+            assert bad
+            if damage == flip:
+                assert f"--against {parts[0]} {parts[1]}`" in bad[0]
+            mdio.repair(mine, parts[::-1])
+            assert mdio.verify(mine, parts).ok, victim
+            shutil.rmtree(mine.parent)
 
 
 def test_what_is_whole_is_linked(adk, tmp_path):
