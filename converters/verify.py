@@ -175,6 +175,8 @@ UNRECORDED_CHOICE = (
     "or the like, convert the source so again, and compare it with that"
 )
 OUT_OF_DAMAGE = "take the file from its source again, or convert it with --salvage"
+EVEN = 1e-2
+"""How much of what a counted time may be off is its rounding."""
 BLOCK_NBYTES = 16 << 20
 """Decoded bytes compared at a time."""
 Item = tuple[int, int, int]
@@ -192,6 +194,8 @@ class VerifyResult:
     """Frames that a program wrote: the source lacks them, so that only checksums are checked."""
     frames_left_out: int = 0
     """Frames of the source that the output was made without, by choice."""
+    times_off_ps: float = 0.0
+    """How far times of a file that counts them are off, if the source's are not even."""
     units: int = 0
     """How many units there are; with a part or a sample fewer are checked."""
     max_abs_diff_angstrom: float = 0.0
@@ -208,7 +212,7 @@ class VerifyResult:
         """Return plain values, without `has_checksums`; numbers of special frames if any are."""
         values = asdict(self)
         del values["has_checksums"]
-        for name in ("frames_by_program", "frames_left_out"):
+        for name in ("frames_by_program", "frames_left_out", "times_off_ps"):
             if not values[name]:
                 del values[name]
         return values
@@ -225,6 +229,7 @@ class VerifyResult:
         self.chunks_checked += other.chunks_checked
         self.frames_compared += other.frames_compared
         self.max_abs_diff_angstrom = max(self.max_abs_diff_angstrom, other.max_abs_diff_angstrom)
+        self.times_off_ps = max(self.times_off_ps, other.times_off_ps)
         self.bad += other.bad
 
 
@@ -447,6 +452,10 @@ class Checks:
                 clock: tuple[NDArray[np.float64] | None, float] = source_block.time, 0.0
                 if layout.timing.step_ps is not None:
                     clock = self._even_times(start, stop)
+                    if clock[0] is not None:
+                        off_ps = float(np.abs(clock[0] - source_block.time).max(initial=0.0))
+                        if off_ps > EVEN * clock[1]:
+                            result.times_off_ps = max(result.times_off_ps, off_ps)
                 problems += compare_native_columns(
                     own_block, source_block, *clock, has_steps=not native.counts_steps
                 )

@@ -87,6 +87,11 @@ def _print_result(args: argparse.Namespace, result: VerifyResult) -> None:
                 f"{result.max_abs_diff_angstrom:g} angstrom, "
                 f"{allowed:g} allowed{' besides the rounding of its format' if rounded else ''}"
             )
+        if result.times_off_ps:
+            compared += (
+                f"; its times are off by up to {result.times_off_ps:.6g} ps, as it can only count "
+                "them (.zarr and .h5md keep them)"
+            )
         if result.frames_by_program:
             n_frames = plural(result.frames_by_program, "frame")
             compared += f"; {n_frames} written by a program, in no source"

@@ -267,3 +267,18 @@ def test_frames_that_were_left_out_are_no_problem(adk, tmp_path, capsys):
         )
     assert main(["verify", str(out), "--against", str(live)]) == 0
     assert "; 30 frames of the source left out when it was made" in capsys.readouterr().out
+
+
+def test_times_that_a_dcd_cannot_hold_are_told(adk, tmp_path, capsys):
+    parts = [tmp_path / "1.xtc", tmp_path / "2.xtc"]
+    mdio.convert(adk["xtc"], parts[0], stop=20)
+    mdio.convert(adk["xtc"], parts[1], start=60)
+    mdio.convert(parts, tmp_path / "gap.dcd")
+    found = mdio.verify(tmp_path / "gap.dcd", parts)
+    times = np.r_[5 + 2.0 * np.arange(20), 5 + 2.0 * np.arange(60, 98)]
+    off_ps = np.abs(np.linspace(times[0], times[-1], 58) - times).max()
+    assert found.ok and found.times_off_ps == pytest.approx(off_ps, abs=1e-3)
+    assert main(["verify", str(tmp_path / "gap.dcd"), "--against", *map(str, parts)]) == 0
+    assert "its times are off by up to " in capsys.readouterr().out
+    mdio.convert(parts[0], tmp_path / "even.dcd")
+    assert "times_off_ps" not in mdio.verify(tmp_path / "even.dcd", parts[0]).to_json()
