@@ -111,6 +111,12 @@ def convert_ensemble(
         if list(existing) == list(sources):  # each is complete, or refused: its name is taken
             members = [(label, paths, existing[label]) for label, paths in sources.items()]
             return _convert_each(members, storage | {"resume": True}, chosen, progress)
+        if existing:
+            raise PlanError(
+                f"{out}: holds the trajectories {', '.join(existing)}, but {', '.join(sources)} "
+                "are given; give those (trajectories are not added to an ensemble), choose another "
+                "name, or use --force"
+            )
     stack = ExitStack()
     n_atoms: dict[str, int] = {}
     ensemble: Ensemble

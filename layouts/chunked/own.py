@@ -348,5 +348,6 @@ def check_members(
         if not required.exists():
             raise CorruptLayoutError(
                 f"{path}: the trajectory {label!r} of the ensemble is missing ({member}); put it "
-                "back, or convert it again"
+                "back, or there what its source is converted to (mdio convert, then mv), or "
+                "convert all again with --force"
             )

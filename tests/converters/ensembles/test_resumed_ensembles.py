@@ -1,6 +1,7 @@
 """Ensembles that were interrupted: what was whole is kept, the rest is made."""
 
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 from MDAnalysisTests.datafiles import PSF
 
 import mdio
-from mdio.core.errors import OutputError
+from mdio.core.errors import CorruptLayoutError, OutputError, PlanError
 
 STOPS = {"a": 20, "b": 30, "c": 40}
 ENDED = """
@@ -158,3 +159,24 @@ def test_back_into_files(folder):
     mdio.convert("all.zarr/a", "back-a.zarr")
     done = convert_members("all.zarr", "back-{label}.zarr", resume=True)
     assert done["a"].found_complete and not done["b"].found_complete
+
+
+@pytest.mark.parametrize("out", ["all.zarr", "all.h5md"])
+def test_other_trajectories_than_a_whole_ensemble_holds_are_told(folder, out):
+    two = {label: SOURCES[label] for label in ("a", "b")}
+    mdio.convert_ensemble(two, out)
+    with pytest.raises(
+        PlanError, match=f"{out}: holds the trajectories a, b, but a, b, c are given"
+    ):
+        mdio.convert_ensemble(SOURCES, out, resume=True)
+    assert list(mdio.convert_ensemble(two, out, resume=True)) == ["a", "b"]
+
+
+def test_a_trajectory_that_is_lost_is_put_back_as_the_message_says(folder):
+    mdio.convert_ensemble(SOURCES, "all.zarr")
+    shutil.rmtree("all.zarr/b")
+    with pytest.raises(CorruptLayoutError, match=r"'b' .*all.zarr/b.*mv"):
+        mdio.verify("all.zarr")
+    mdio.convert("b.xtc", "b.zarr")
+    shutil.move("b.zarr", "all.zarr/b")
+    check("all.zarr")
