@@ -41,7 +41,7 @@ from mdio.layouts.writer import NotFinite, OutputMeta
 from mdio.parallel.executors import Executor, pool_or_serial
 
 ADVICE = re.compile(f"[;:,] ((put it back|read the segments [^;]*), or )?{CONVERT_AGAIN.pattern}")
-"""Advice in messages on damage, with what precedes it."""
+"""Advice in messages on damage, with what precedes it: `repair` follows it, or says it once."""
 
 
 @dataclass
@@ -151,7 +151,6 @@ def repair(
                 "convert its sources again, or put the damaged segment back"
             ) from error
     result.repaired = True
-    result.bad = [ADVICE.sub("", problem) for problem in result.bad]  # which was followed
     return result
 
 
@@ -175,7 +174,7 @@ def _check(out: AnyPath) -> tuple[RepairResult, list[str]]:
             result.units += 1
             if problem is not None:
                 problems.append((name, problem))
-    result.bad += [add_unit_name(name, problem) for name, problem in problems]
+    result.bad += [ADVICE.sub("", add_unit_name(name, problem)) for name, problem in problems]
     return result, [name for name, _ in problems]
 
 
