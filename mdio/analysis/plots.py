@@ -298,8 +298,8 @@ def _draw_power(
     lags: NDArray[Any], rows: NDArray[Any], label: NDArray[Any] | None, ax: Axes
 ) -> None:
     """Draw displacements in log-log, and the power of the lag that they follow."""
-    ax.set_xscale("log")
-    ax.set_yscale("log")
+    ax.set_xscale("log", nonpositive="mask")  # the lag 0 is left out, not drawn at the edge
+    ax.set_yscale("log", nonpositive="mask")
     if label is not None:
         return
     low, high = (int(share * len(lags)) for share in FITTED_LAGS)

@@ -159,6 +159,8 @@ def test_displacements_follow_a_power(tmp_path):
         writer.write_block(walk.astype("f4"))
     axes = drawn(mdio.analyze(tmp_path / "walk.zarr", kernel="msd"))
     assert axes.get_xscale() == axes.get_yscale() == "log"
+    drawn_at = axes.lines[0].get_transform().transform(axes.lines[0].get_xydata())
+    assert np.isfinite(drawn_at).all(axis=1).tolist() == [False] + [True] * 399  # the lag 0
     (note,) = axes.texts
     assert 0.9 < float(note.get_text().split("{")[1].split("}")[0]) < 1.1
 
