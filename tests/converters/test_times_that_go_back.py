@@ -82,6 +82,17 @@ def test_analyses(files):
     assert "frame 5" in note
 
 
+def test_runs_that_begin_at_the_same_time_are_not_joined_by_it(files, tmp_path):
+    both = [files / "a.xtc", files / "a.xtc"]
+    mdio.convert(both, tmp_path / "a.zarr", overlap="keep-all")
+    for notes in (
+        mdio.convert(tmp_path / "a.zarr", tmp_path / "b.dcd").plan.notes,
+        mdio.analyze(tmp_path / "a.zarr", kernel="rmsd").notes,
+    ):
+        (note,) = notes_of(notes)
+        assert "frame 5" in note and "one by one" not in note and "mdio.Writer" in note
+
+
 def test_frames_without_times_are_not_told_of(tmp_path):
     with mdio.Writer(tmp_path / "a.zarr") as writer:
         writer.write_block(np.zeros((4, 2, 3)), time=np.zeros(4))
