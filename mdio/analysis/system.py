@@ -80,7 +80,8 @@ class System:
         if self._universe is None:
             if self._top is None:
                 raise PlanError(
-                    f"{self.layout.path}: this analysis needs a topology; name one with -s/--top"
+                    f"{self.layout.path}: this analysis needs a topology; name one with -s/--top "
+                    "FILE (in Python: top=)"
                 )
             self._universe = self._load(self._top)
             self._group_atoms = self._find_group_atoms(len(self._universe.atoms))
