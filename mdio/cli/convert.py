@@ -33,7 +33,7 @@ from mdio.converters.convert import prepare
 from mdio.converters.ensemble import convert_ensemble, convert_members
 from mdio.converters.follow import follow
 from mdio.converters.opening import salvage_offered
-from mdio.converters.options import OPTIONS, ConversionOptions, ConvertResult, read_recipe
+from mdio.converters.options import OPTIONS, ConversionOptions, ConvertResult, Storage, read_recipe
 from mdio.converters.periodic import with_measured_cost
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.structure import is_structure
@@ -205,8 +205,14 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
         return options
     requested = {declaration.name: value for declaration, value in options.given()}
     recipe = read_recipe(args.recipe)
-    layout = layout_name_for_output(args.out, args.to)
-    if "groups" in recipe and "groups" not in requested and layout in NATIVE_FORMATS:
+    if structure := is_structure(Path(args.out), args.to):
+        layout = Path(args.out).suffix[1:]
+        for name in declared_fields(Storage).keys() & recipe.keys():
+            del recipe[name]  # it is stored in one way
+    else:
+        layout = layout_name_for_output(args.out, args.to)
+    holds_groups = not structure and layout not in NATIVE_FORMATS
+    if "groups" in recipe and "groups" not in requested and not holds_groups:
         del recipe["groups"]
         print_notes("convert", [f"the groups of the recipe are left out, as {layout} holds none"])
     return ConversionOptions.of(**recipe | requested)
