@@ -180,8 +180,8 @@ def notes_on_times(
     )
     if (time[behind] == time[0]).any():
         advice = (
-            f"; runs that all begin at {number_text(time[0])} ps are not told apart by times: write "
-            "their frames with mdio.Writer, which gives them new ones (docs/continuing.md)"
+            f"; runs that all begin at {number_text(time[0])} ps are not told apart by times: "
+            "write their frames with mdio.Writer, which gives them new ones (docs/continuing.md)"
         )
     return (
         f"times do not ascend: frame {number} lies at {number_text(time[first])} ps, behind one at "
