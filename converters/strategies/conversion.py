@@ -44,6 +44,7 @@ from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class, parts_at
 from mdio.layouts.striping.file_systems import no_stripes_note
+from mdio.layouts.views import KEEP_ALL
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import LayoutWriter, OutputMeta, PieceRecord, add_not_finite
 from mdio.parallel.executors import Executor
@@ -196,11 +197,14 @@ class Conversion:
     def _notes_on_times(self) -> tuple[str, ...]:
         """Return a note where the times that were stored repeat or go back."""
         pieces = sorted(self._times.items())
+        if self.n_taken and self.job.options.sources.overlap == KEEP_ALL:  # else joined by times
+            last = self.n_taken - 1
+            pieces.insert(0, (last, self.view.read(last, last + 1, atoms=()).time))
         numbers = [start + np.arange(len(times)) for start, times in pieces]
         return notes_on_times(
             np.concatenate([np.empty(0), *(times for _, times in pieces)]),
             np.concatenate([np.empty(0, np.int64), *numbers]),
-            n_files=len(self.job.files),
+            n_files=len(self.job.files) if self.appended is None else 2,
         )
 
     def expected(self) -> ViewLayout:

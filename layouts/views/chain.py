@@ -139,16 +139,17 @@ class ChainLayout(Layout):
         for (number, start, stop), (following, first, end) in pairwise(joining.parts):
             if timings[number].counts_steps == timings[following].counts_steps:
                 continue
-            before = self._read_times(number, max(start, stop - 2), stop).step
-            after = self._read_times(following, first, min(first + 2, end)).step
-            intervals = np.diff(np.concatenate([before, after]))
+            before = self._read_times(number, max(start, stop - 2), stop)
+            after = self._read_times(following, first, min(first + 2, end))
+            intervals = np.diff(np.concatenate([before.step, after.step]))
             if len(intervals) > 1 and (intervals == intervals[0]).all():
                 continue
             ends = sorted((number, following), key=lambda n: not timings[n].counts_steps)
             counted, numbered = (self.members[n].path for n in ends)
+            advice = "; go by the times" if after.time[0] > before.time[-1] else ""
             return (
                 f"steps do not go on from file to file: {counted} holds none, so its frames are "
-                f"numbered, while {numbered} has integration steps, or others; go by the times",
+                f"numbered, while {numbered} has integration steps, or others{advice}",
             )
         return ()
 

@@ -159,7 +159,7 @@ def as_dataset(layout: Layout) -> Dataset:
 
 
 def as_html(layout: Layout) -> str:
-    """Return a table of facts about the trajectory."""
+    """Return a table of facts about the trajectory, and the notes on it."""
     info = layout.info
     fields = [name for name in ("velocities", "forces", "box") if getattr(info, f"has_{name}")]
     boxes = layout.read(0, 1, atoms=np.empty(0, np.int64)).box if info.n_frames else None
@@ -173,4 +173,5 @@ def as_html(layout: Layout) -> str:
         "groups": ", ".join(info.groups),
         "size": human_nbytes(info.nbytes),
     }
-    return html_table(str(layout.path), [row for row in rows.items() if row[1]])
+    facts = [row for row in rows.items() if row[1]]
+    return html_table(str(layout.path), [*facts, *(("note", note) for note in layout.notes)])

@@ -35,6 +35,8 @@ PERCENTILES = (5, 95)
 """Percentiles between which most of many columns lie."""
 FITTED_LAGS = (0.1, 0.5)
 """Part of the lags to which the exponent of a displacement is fitted."""
+GAP = 5
+"""A curve over time breaks where no frames are for so many times the usual interval."""
 
 
 COLOURS = ("#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
@@ -229,13 +231,16 @@ def draw(result: Any, ax: Axes) -> None:
     are_many = bool(result.quantity) and rows.shape[1] > MAX_LINES_NAMED
     for part in result.runs:
         for chain in _split_at_falls(x[part], part.start):
-            if result.has_residues and result.label is None and (np.diff(x[chain]) == 0).any():
-                _draw_atoms(x[chain], rows[chain], ax)
+            over, of_chain = x[chain], rows[chain]
+            if result.per_frame:
+                over, of_chain = _broken_at_gaps(over, of_chain)
+            if result.has_residues and result.label is None and (np.diff(over) == 0).any():
+                _draw_atoms(over, of_chain, ax)
             elif are_many and result.label is None:
-                _draw_spread(x[chain], rows[chain], ax)
+                _draw_spread(over, of_chain, ax)
             else:
-                alone = "." if len(x[chain]) == 1 else None  # a line has no width there
-                ax.plot(x[chain], rows[chain], linewidth=1, marker=alone)
+                alone = "." if len(over) == 1 else None  # a line has no width there
+                ax.plot(over, of_chain, linewidth=1, marker=alone)
     names = list(result.labels) if len(result.labels) == rows.shape[1] else []
     if result.label is not None:
         labels = [str(result.label[part.start]) for part in result.runs]
@@ -294,12 +299,23 @@ def _split_at_falls(over: NDArray[Any], first: int) -> list[slice]:
     return [slice(first + a, first + b) for a, b in pairwise(edges)]
 
 
+def _broken_at_gaps(over: NDArray[Any], rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return a curve with NaN in each gap between two runs of several rows, where it breaks."""
+    if len(over) < 4:
+        return over, rows
+    steps = np.diff(over)
+    is_gap = np.pad(steps > GAP * np.median(steps), 1, constant_values=True)
+    gaps = np.flatnonzero(is_gap[1:-1] & ~is_gap[:-2] & ~is_gap[2:]) + 1
+    broken = [np.insert(values.astype(float), gaps, np.nan, axis=0) for values in (over, rows)]
+    return broken[0], broken[1]
+
+
 def _draw_power(
     lags: NDArray[Any], rows: NDArray[Any], label: NDArray[Any] | None, ax: Axes
 ) -> None:
     """Draw displacements in log-log, and the power of the lag that they follow."""
-    ax.set_xscale("log")
-    ax.set_yscale("log")
+    ax.set_xscale("log", nonpositive="mask")  # the lag 0 is left out, not drawn at the edge
+    ax.set_yscale("log", nonpositive="mask")
     if label is not None:
         return
     low, high = (int(share * len(lags)) for share in FITTED_LAGS)

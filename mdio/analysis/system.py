@@ -80,7 +80,8 @@ class System:
         if self._universe is None:
             if self._top is None:
                 raise PlanError(
-                    f"{self.layout.path}: this analysis needs a topology; name one with -s/--top"
+                    f"{self.layout.path}: this analysis needs a topology; name one with -s/--top "
+                    "FILE (in Python: top=)"
                 )
             self._universe = self._load(self._top)
             self._group_atoms = self._find_group_atoms(len(self._universe.atoms))
@@ -290,11 +291,17 @@ class System:
                     everything = stored_universe(names, layout).atoms
                     chosen = select_by_mdanalysis(everything, selection, notes=self.notes)
             n_found = layout.info.n_atoms if chosen is None else len(chosen)
+            own = None
+            if names is not None and (self._top is not None or self.topology is not None):
+                own = self.topology or topology_of(self.universe)
+                own = own if atoms is None else own.take(atoms)
+                names = names if chosen is None else names.take(chosen)
             if n_found != n_atoms:
-                way_out = (
-                    "select atoms that both have (--select, in Python: select=), such as 'protein "
-                    "and name CA'"
-                )
+                where, way_out = "", "select atoms that both have (--select, in Python: select=)"
+                if own is not None and names is not None:
+                    where = f" ({_where_they_part(own, names)})"
+                else:
+                    way_out += ", such as 'protein and name CA'"
                 if not isinstance(selection, str | None):
                     way_out = (
                         "an AtomGroup or indices cannot be looked up in the file: give select= as "
@@ -303,12 +310,9 @@ class System:
                     )
                 raise PlanError(
                     f"{file}: the reference has {plural(n_found, 'atom')}, but {n_atoms:,} of the "
-                    f"trajectory are selected; {way_out}"
+                    f"trajectory are selected{where}; {way_out}"
                 )
-            if names is not None and (self._top is not None or self.topology is not None):
-                own = self.topology or topology_of(self.universe)
-                own = own if atoms is None else own.take(atoms)
-                names = names if chosen is None else names.take(chosen)
+            if own is not None and names is not None:
                 self.notes += note_on_reference_names(own, names, file, "compared")
             frame = layout.read(0, 1, atoms=chosen)
         if not frame.box.any() and self.layout.info.n_frames:
@@ -445,3 +449,16 @@ class System:
                 f"{n_atoms}; give the topology that belongs to the trajectory"
             )
         return None
+
+
+def _where_they_part(own: Topology, reference: Topology) -> str:
+    """Tell the first atom of the longer of two lists that the other does not have in its place."""
+    common = np.arange(min(own.n_atoms, reference.n_atoms))
+    differ, _ = own.take(common).atoms_named_otherwise(reference.take(common))
+    first = int(differ[0]) if len(differ) else len(common)
+    whose, longer = "trajectory", own
+    if reference.n_atoms > own.n_atoms:
+        whose, longer = "reference", reference
+    numbers = longer.per_atom("resids")
+    residue = f" of residue {numbers[first]}" if isinstance(numbers, np.ndarray) else ""
+    return f"they differ from {longer.name_of(first)}{residue} of the {whose} on"

@@ -33,19 +33,19 @@ from mdio.converters.convert import prepare
 from mdio.converters.ensemble import convert_ensemble, convert_members
 from mdio.converters.follow import follow
 from mdio.converters.opening import salvage_offered
-from mdio.converters.options import OPTIONS, ConversionOptions, ConvertResult, read_recipe
+from mdio.converters.options import OPTIONS, ConversionOptions, ConvertResult, Storage, read_recipe
 from mdio.converters.periodic import with_measured_cost
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.structure import is_structure
 from mdio.converters.verify import VerifyResult, verify
-from mdio.core.errors import CorruptLayoutError, PlanError
+from mdio.core.errors import CorruptLayoutError, OutputError, PlanError
 from mdio.core.files.store import is_stream
 from mdio.core.options import declared_fields
 from mdio.core.signals import ending_signals_noted
 from mdio.core.words import human_nbytes, notes_by_label, plural
 from mdio.layouts.native import NATIVE_FORMATS
 from mdio.layouts.plan import COMPRESSION_NOTE, LayoutPlan
-from mdio.layouts.registry import layout_name_for_output
+from mdio.layouts.registry import layout_name_for_output, output_suffixes
 from mdio.layouts.views.opening import check_unlabelled, paths_by_label
 from mdio.parallel.executors import Executor
 
@@ -205,8 +205,14 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
         return options
     requested = {declaration.name: value for declaration, value in options.given()}
     recipe = read_recipe(args.recipe)
-    layout = layout_name_for_output(args.out, args.to)
-    if "groups" in recipe and "groups" not in requested and layout in NATIVE_FORMATS:
+    if structure := is_structure(Path(args.out), args.to):
+        layout = Path(args.out).suffix[1:]
+        for name in declared_fields(Storage).keys() & recipe.keys():
+            del recipe[name]  # it is stored in one way
+    else:
+        layout = layout_name_for_output(args.out, args.to)
+    holds_groups = not structure and layout not in NATIVE_FORMATS
+    if "groups" in recipe and "groups" not in requested and not holds_groups:
         del recipe["groups"]
         print_notes("convert", [f"the groups of the recipe are left out, as {layout} holds none"])
     return ConversionOptions.of(**recipe | requested)
@@ -219,9 +225,28 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
             return _run_ensemble(args, executor)
         way_out = "add --ensemble to keep trajectories apart by label, or leave out the label"
         check_unlabelled(args.source, way_out)
+        _check_last_name(args)
         if args.follow or is_stream(args.source[0]):
             return run_follow(_options(args), args, executor)
         return run_conversion(_options(args), args, executor)
+
+
+def _check_last_name(args: argparse.Namespace) -> None:
+    """Refuse to replace a native file by several of its format, which may be the last of them.
+
+    Nothing tells what mdio wrote from a part of the simulation, which would be lost.
+    """
+    out = Path(args.out)
+    if len(args.source) < 2 or args.dry_run:
+        return
+    is_native = output_suffixes().get(out.suffix.lower()) in NATIVE_FORMATS
+    is_like_source = any(Path(source).suffix == out.suffix for source in args.source)
+    if is_native and is_like_source and out.exists():
+        raise OutputError(
+            f"{out}: it exists already, and the last name is taken for the output, which would "
+            "replace it; if it is a source, name the output behind it, and if it is an earlier "
+            "output, remove it first"
+        )
 
 
 def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:

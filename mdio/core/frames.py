@@ -178,6 +178,11 @@ def notes_on_times(
         "; if its source is several runs put into one file, give their files one by one, which are "
         "joined by their times, each frame once"
     )
+    if (time[behind] == time[0]).any():
+        advice = (
+            f"; runs that all begin at {number_text(time[0])} ps are not told apart by times: "
+            "write their frames with mdio.Writer, which gives them new ones (docs/continuing.md)"
+        )
     return (
         f"times do not ascend: frame {number} lies at {number_text(time[first])} ps, behind one at "
         f"{number_text(time[first - 1])} ps{more}{advice if n_files == 1 else ''}",

@@ -86,6 +86,14 @@ class TestRMSD:
             mda.Universe(PSF, DCD).select_atoms(CA)[::-1].write(file)
         with pytest.raises(PlanError, match=r"b\.pdb: the reference has 214 atoms, but 3,341"):
             analyze(layout, top=PSF, kernel=RMSD("protein", file))
+        few = tmp_path / "few.pdb"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            mda.Universe(PSF, DCD).select_atoms(f"{CA} and not resid 40").write(few)
+        with pytest.raises(
+            PlanError, match=r"has 213 atoms, .* differ from LYS:CA of residue 40 of"
+        ):
+            analyze(layout, top=PSF, kernel=RMSD(CA, few))
         with pytest.raises(PlanError, match=r"b\.pdb: has the 214 atoms .* in another order"):
             analyze(layout, top=PSF, kernel=RMSD(CA, file))
         with pytest.raises(PlanError, match=r"cannot be looked up .* give select= as text"):

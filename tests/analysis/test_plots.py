@@ -36,6 +36,17 @@ def test_frames_without_times_lie_side_by_side(tmp_path):
     assert axes.get_xlabel() == "frame"
 
 
+def test_a_curve_breaks_where_frames_are_missing(tmp_path):
+    times = np.array([0, 2, 4, 6, 60, 62, 64, 90, 120, 122, 124.0])  # one frame is alone at 90
+    with mdio.Writer(tmp_path / "a.zarr") as writer:
+        writer.write_block(np.random.default_rng(0).random((11, 4, 3)), time=times)
+    result = mdio.analyze(tmp_path / "a.zarr", kernel="rgyr", weights=None)
+    (line,) = drawn(result).lines
+    x, y = line.get_data()
+    assert np.isnan(x).tolist() == np.isnan(y).tolist() == [n == 4 for n in range(12)]
+    assert np.array_equal(np.delete(y, 4), result.values)
+
+
 def test_a_single_frame_is_a_point():
     (line,) = drawn(mdio.analyze(DCD, top=PSF, kernel="rmsd", select=CA, stop=1)).lines
     assert line.get_marker() == "."
@@ -159,6 +170,8 @@ def test_displacements_follow_a_power(tmp_path):
         writer.write_block(walk.astype("f4"))
     axes = drawn(mdio.analyze(tmp_path / "walk.zarr", kernel="msd"))
     assert axes.get_xscale() == axes.get_yscale() == "log"
+    drawn_at = axes.lines[0].get_transform().transform(axes.lines[0].get_xydata())
+    assert np.isfinite(drawn_at).all(axis=1).tolist() == [False] + [True] * 399  # the lag 0
     (note,) = axes.texts
     assert 0.9 < float(note.get_text().split("{")[1].split("}")[0]) < 1.1
 

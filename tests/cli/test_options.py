@@ -86,6 +86,10 @@ def test_an_output_is_made_as_another_was(tmp_path, capsys):
     assert f"recipe: {json.dumps(read_recipe(first))}" in capsys.readouterr().out
     assert main(["convert", "--recipe", str(printed), DCD, str(third), "-q"]) == 0
     assert mdio.open(third).info.n_frames == 49
+    frame = tmp_path / "one.gro"
+    assert main(["convert", "--recipe", str(first), DCD, str(frame), "--stop", "1"]) == 0
+    assert "groups of the recipe are left out, as gro" in capsys.readouterr().err
+    assert mdio.open(frame).info.n_atoms == mdio.open(first).info.n_atoms
 
 
 def test_chosen_atoms_come_back(tmp_path):

@@ -1,6 +1,7 @@
 """What conversions publish: looked at first, with its topologies, over nothing of others."""
 
 import os
+import shutil
 from pathlib import Path
 
 import MDAnalysis as mda
@@ -10,6 +11,7 @@ from suites.h5md_parts_cases import make_parts
 from suites.outputs import as_options, contents
 
 import mdio
+from mdio.cli.main import main
 from mdio.converters.strategies import conversion
 from mdio.core.errors import OutputError
 from mdio.core.files.marks import is_output
@@ -245,3 +247,21 @@ def test_an_error_of_the_callers_function_keeps_what_was_converted(adk, tmp_path
         mdio.convert(adk["xtc"], out, storage=storage, progress=fail)
     result = mdio.convert(adk["xtc"], out, storage=storage, resume=True)
     assert any("taken from an earlier run" in note for note in result.plan.notes)
+
+
+def test_the_last_of_several_parts_is_not_replaced(adk, tmp_path, capsys):
+    parts = [tmp_path / f"part{number}.xtc" for number in range(3)]
+    for part in parts:
+        shutil.copy(adk["xtc"], part)
+    before = parts[-1].stat()
+    for words in ([], ["--force"], ["--overlap", "keep-all", "--force"]):
+        assert main(["convert", *map(str, parts), *words]) != 0
+        told = capsys.readouterr().err
+        assert "part2.xtc" in told and "last name" in told and "--force" not in told
+    assert parts[-1].stat() == before
+    assert main(["convert", *map(str, parts), "--overlap", "keep-all", "--dry-run"]) == 0
+    mdio.convert(parts[:2], parts[-1], overlap="keep-all", force=True)  # it is named by itself
+    for word, part in zip(("a", "b"), parts, strict=False):
+        mdio.convert(part, tmp_path / f"{word}.zarr")
+    assert main(["convert", str(tmp_path / "a.zarr"), str(tmp_path / "b.zarr")]) != 0
+    assert "last name" in capsys.readouterr().err

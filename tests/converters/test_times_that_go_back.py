@@ -59,10 +59,38 @@ def test_who_gave_them_one_by_one_is_not_told_to(files, tmp_path):
     assert "frame 6" in note and "one by one" not in note
 
 
+@pytest.mark.parametrize("out", ["o.zarr", "o.h5md", "o.segments"])
+def test_times_that_go_back_where_frames_are_added(files, tmp_path, out):
+    mdio.convert(files / "b.xtc", tmp_path / out)
+    (note,) = notes_of(mdio.append(files / "a.xtc", tmp_path / out, overlap="keep-all").plan.notes)
+    assert "frame 6" in note and "one by one" not in note
+    mdio.convert(files / "a.xtc", tmp_path / out, force=True)
+    assert not notes_of(mdio.append(files / "b.xtc", tmp_path / out).plan.notes)
+
+
+def test_who_appends_all_is_not_told_to_go_by_times_that_go_back(files, tmp_path):
+    mdio.convert(files / "b.xtc", tmp_path / "o.zarr", precision="none")
+    mdio.convert(files / "a.xtc", tmp_path / "a.dcd")
+    notes = mdio.append(tmp_path / "a.dcd", tmp_path / "o.zarr", overlap="keep-all").plan.notes
+    (note,) = (note for note in notes if "steps do not go on" in note)
+    assert "go by the times" not in note and notes_of(notes)
+
+
 def test_analyses(files):
     result = mdio.analyze(files / "overlap.xtc", kernel="rmsd", start=2)
     (note,) = notes_of(result.notes)
     assert "frame 5" in note
+
+
+def test_runs_that_begin_at_the_same_time_are_not_joined_by_it(files, tmp_path):
+    both = [files / "a.xtc", files / "a.xtc"]
+    mdio.convert(both, tmp_path / "a.zarr", overlap="keep-all")
+    for notes in (
+        mdio.convert(tmp_path / "a.zarr", tmp_path / "b.dcd").plan.notes,
+        mdio.analyze(tmp_path / "a.zarr", kernel="rmsd").notes,
+    ):
+        (note,) = notes_of(notes)
+        assert "frame 5" in note and "one by one" not in note and "mdio.Writer" in note
 
 
 def test_frames_without_times_are_not_told_of(tmp_path):

@@ -152,7 +152,9 @@ def _check_target(target: Path, force: bool, sources: Sequence[Path]) -> None:
             way_out += " or use --force (force=True in Python)"
         for kept in (one for left in leftovers([target]) for one in unfinished_in(left)):
             way_out = f"of a run that was to replace it, {kept.advice(replaces=True)}"
-        raise OutputError(f"{target}: it exists already; {way_out}")
+        is_like_source = any(source.suffix == target.suffix for source in sources)
+        taken = ", and the last name is taken for the output" if is_like_source else ""
+        raise OutputError(f"{target}: it exists already{taken}; {way_out}")
     if target.is_symlink():
         return
     mode = target.stat().st_mode

@@ -136,7 +136,13 @@ def test_notebooks_show_what_is_in_it(tmp_path):
         and "<td>1 to 98 ps, every 1 ps<" in shown
     )
     shown = mdio.open(XTC)._repr_html_()
-    assert "<td>80.02 x 80.02 x 80.02 angstrom, angles 60, 60, 90</td>" in shown
+    assert (
+        "<td>80.02 x 80.02 x 80.02 angstrom, angles 60, 60, 90</td>" in shown
+        and "note" not in shown
+    )
+    (tmp_path / "cut.xtc").write_bytes(Path(XTC).read_bytes()[:-100])
+    assert "<th>note</th><td>" in (shown := mdio.open(tmp_path / "cut.xtc")._repr_html_())
+    assert "ends within frame 9" in shown
 
 
 def test_prompts_show_it_once_it_is_open():
