@@ -34,7 +34,7 @@ from mdio.layouts.manifest import (
     indices_from_runs,
     runs_from_indices,
 )
-from mdio.layouts.registry import open_layout
+from mdio.layouts.registry import open_layout, writer_class
 from mdio.layouts.units import CONVERT_AGAIN, add_unit_name, check_units
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import NotFinite, OutputMeta
@@ -278,8 +278,9 @@ def _options(
         precision = None  # segments take it from their source
     if manifest.get("precision_source", "unknown") is None:
         precision = None  # nobody asked for it: bytes were copied, or the format has no other
-    if precision is None and manifest["layout"] == "zarr" and not has_source_integers(manifest):
-        precision = "none"  # by default, it has the integers of an XTC
+    packs = writer_class(manifest["layout"]).facts.packs_integers
+    if precision is None and packs and not has_source_integers(manifest):
+        precision = "none"  # or it would get the integers of an XTC
     return ConversionOptions.of(
         top=top,
         select=view.atoms,
