@@ -75,9 +75,10 @@ def allowed_with(option: Field[Any], mode: str) -> bool:
 
 
 def check_kinds(options: Any) -> None:
-    """Raise OptionError if an option has a value of another kind: text, not a number, say.
+    """Raise OptionError if an option has a value of another kind, or none of its choices.
 
-    Numbers of NumPy become Python's, which JSON has.
+    Numbers of NumPy become Python's, which JSON has. Choices that are looked up, such as layouts,
+    are checked where that is done.
     """
     for option in fields(options):
         value = getattr(options, option.name)
@@ -87,6 +88,12 @@ def check_kinds(options: Any) -> None:
             object.__setattr__(options, option.name, value)
         if value is not None and (expected := _expected(str(option.type).split(" | "), value)):
             raise OptionError(f"{option.name} is {value!r}; give {expected}")
+        choices = option.metadata.get("choices") or option.metadata.get("values")
+        if choices is None or callable(choices) or value in (default := _default(option), *choices):
+            continue
+        names = [*dict.fromkeys(filter(None, (*choices, default)))]
+        hint = did_you_mean(str(value), names)
+        raise OptionError(f"{option.name} is {value!r}{hint}; give one of {', '.join(names)}")
 
 
 def _expected(kinds: list[str], value: Any) -> str | None:
