@@ -25,7 +25,7 @@ from mdio.analysis.kernels.kernel import BlockFunction, Kernel
 from mdio.analysis.placing import blocks_on_dask, blocks_on_ranks
 from mdio.analysis.plan import Request, Trajectory
 from mdio.analysis.work import Progress
-from mdio.core.errors import PlanError, WorkerDiedError
+from mdio.core.errors import BlockError, PlanError, WorkerDiedError
 from mdio.core.options import build_parts, takes_options
 from mdio.core.signals import raise_received_signal, terminations_raised
 from mdio.core.timing import Stopwatch
@@ -298,10 +298,15 @@ def _run_tasks(
                 raise_received_signal()
                 del unfinished[numbers[position]]
                 yield numbers[position], result
-            return
         except WorkerDiedError:
             if deaths > MAX_DEATHS:
                 raise
+            continue
+        if lost := ", ".join(map(describe, submit([]))):
+            raise BlockError(
+                f"{executor!r} returned no result of {lost}; its imap has to yield all"
+            )
+        return
 
 
 def _map_reduce_on_ranks(

@@ -156,6 +156,20 @@ def test_map_reduce(adk, executor):
         np.testing.assert_array_equal(found.columns[name], column)
 
 
+class Losing(mdio.Serial):
+    """Loses one result."""
+
+    def imap(self, func, items, *, describe=str):
+        for number, result in super().imap(func, items, describe=describe):
+            if number != 1:
+                yield number, result
+
+
+def test_a_lost_result_is_an_error(adk):
+    with pytest.raises(BlockError, match=r"Losing\(1\) returned no result of block 1"):
+        mdio.map_reduce(adk["xtc"], map=Counted().map, reduce=Counted().reduce, executor=Losing())
+
+
 def fails(block):
     raise ValueError("no such thing")
 
