@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.analysis.kernels.kernel import Prepared, check_rows, kernel_name
-from mdio.analysis.reducers import Reducer, Stack, State
+from mdio.analysis.reducers import Reducer, Stack, State, call_reducer
 from mdio.core.blocks import block_name, sub_blocks
 from mdio.core.errors import BlockError, MdioError, error_text
 from mdio.core.files.reading import reads
@@ -62,7 +62,8 @@ class RowCollector:
     def add(self, rows: NDArray[Any]) -> None:
         """Add the next rows.
 
-        Raises BlockError: they have another shape than those before.
+        Raises BlockError: they have another shape than those before. PlanError: the reducer returns
+        None.
         """
         shape = rows.shape[1:]
         if self.row_shape is None:
@@ -70,10 +71,11 @@ class RowCollector:
         elif shape != self.row_shape and self._reducer.of_one_shape:
             raise BlockError(f"rows of different shapes, {self.row_shape} and then {shape}")
         if not self._stacks:
-            lifted = self._reducer.lift(np.array(rows) if self._reducer.keeps_rows else rows)
-            self._state = (
-                lifted if self._state is None else self._reducer.merge(self._state, lifted)
-            )
+            own = np.array(rows) if self._reducer.keeps_rows else rows
+            state = call_reducer(self._reducer, "lift", own)
+            if self._state is not None:
+                state = call_reducer(self._reducer, "merge", self._state, state)
+            self._state = state
             return
         if self._rows is None:
             if self._shared is not None and not self._shared.accepts(shape, rows.dtype):

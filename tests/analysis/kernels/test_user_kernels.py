@@ -10,6 +10,7 @@ import pytest
 from MDAnalysisTests.datafiles import PSF, TRR
 
 import mdio
+from mdio.analysis import work
 from mdio.analysis.kernels.kernel import Kernel, Prepared, UserKernel
 from mdio.analysis.reducers import Reducer
 from mdio.cli.main import main
@@ -205,12 +206,39 @@ class _Unfinished(_Last):
         raise ZeroDivisionError("no frames weigh anything")
 
 
+class _InPlace(_Last):
+    """Its merge changes the earlier state, and returns nothing."""
+
+    def merge(self, earlier, later):
+        earlier[0][:1] += later[0][:1]
+
+
+class _Unlifted(_Last):
+    def lift(self, rows):
+        pass
+
+
+class _Unreturned(_Last):
+    def finish(self, state):
+        pass
+
+
+class _Masking(_Last):
+    def finish(self, state):
+        return np.ma.masked_less(state[0], 60)
+
+
 @pytest.mark.parametrize("workers", [None, 2])
-def test_what_a_kernel_or_reducer_raises_names_file_and_cause(adk, workers):
+def test_what_a_kernel_or_reducer_raises_names_file_and_cause(adk, workers, monkeypatch):
+    monkeypatch.setattr(work, "READ_NBYTES", 1 << 20)
     for kernel, reducer, error, words in (
         (_Unprepared(), None, PlanError, (str(adk["xtc"]), "_Unprepared", "no such ligand")),
         (_masked, None, BlockError, (str(adk["xtc"]), "mask", "filled")),
         (_height, _Unfinished(), BlockError, ("_Unfinished", "no frames weigh")),
+        (_height, _InPlace(), PlanError, ("_InPlace.merge() returned None; return the merged",)),
+        (_height, _Unlifted(), PlanError, ("_Unlifted.lift() returned None; return the state",)),
+        (_height, _Unreturned(), PlanError, ("_Unreturned.finish() returned None",)),
+        (_height, _Masking(), PlanError, ("_Masking.finish() returned", "mask", "filled")),
     ):
         with pytest.raises(error) as caught:
             mdio.analyze(adk["xtc"], kernel=kernel, reducer=reducer, workers=workers)
