@@ -32,6 +32,7 @@ from mdio.mapreduce.pairs import (
     concatenate_runs,
     convert_keys,
     convert_values,
+    refuse_mask,
 )
 from mdio.mapreduce.program import MappedFrames, Program, combine_pairs
 from mdio.mapreduce.results import MapReduceResult
@@ -146,7 +147,7 @@ class _SpoolingMap:
                 f"{kernel_name(self._function)} returned {what}; expected "
                 "(keys, rows, values), or per_frame=True for a generator of (key, value)"
             )
-        keys, rows = convert_keys(returned[0]), np.asarray(returned[1])
+        keys, rows = convert_keys(returned[0]), np.asarray(refuse_mask(returned[1], "rows"))
         if rows.shape != keys.shape or (rows.dtype.kind not in "iu" and len(rows)):
             raise ValueError(
                 f"there are {len(keys)} keys, but rows of shape {rows.shape} and {rows.dtype}; "
@@ -165,7 +166,12 @@ class _SpoolingMap:
                 keys.append(key)
                 rows.append(row)
                 named = value if isinstance(value, dict) else {"value": value}
-                values.append({name: np.array(number) for name, number in named.items()})
+                values.append(
+                    {
+                        name: np.array(refuse_mask(number, f"values {name!r}"))
+                        for name, number in named.items()
+                    }
+                )
         names = list(values[0]) if values else []
         for key, row_values in zip(keys, values, strict=True):
             if list(row_values) != names:
@@ -270,7 +276,10 @@ class ReduceWork:
         returned = self._reduce(key, number[index], time[index], pairs.values)
         if not isinstance(returned, dict):
             raise TypeError(f"it returned a {type(returned).__name__}; expected a dict")
-        row = {str(name): np.asarray(value) for name, value in returned.items()}
+        row = {
+            str(name): np.asarray(refuse_mask(value, f"values {name!r}"))
+            for name, value in returned.items()
+        }
         for name, value in row.items():
             if name in RESERVED_NAMES:
                 raise ValueError(f"a column cannot be called {name!r}, as files need the name")
