@@ -9,7 +9,7 @@ from numpy.testing import assert_array_equal
 from suites.plug_ins import install_plug_ins
 
 import mdio
-from mdio.core.errors import MdioError, PlanError
+from mdio.core.errors import CorruptLayoutError, MdioError, OutputError, PlanError
 from mdio.layouts.codecs import compressors
 from mdio.layouts.codecs.compressors import Compressor
 
@@ -28,6 +28,26 @@ class Lzma(Compressor):
             out[...] = np.frombuffer(lzma.decompress(data), np.uint8)
         except lzma.LZMAError as error:
             raise ValueError(str(error)) from error
+
+
+class Forgetful(Lzma):
+    """Loses the last byte."""
+
+    def decode(self, data, out):
+        super().decode(data, out)
+        out[-1] = 0
+
+
+class Lazy(Lzma):
+    """Decodes nothing."""
+
+    def decode(self, data, out):
+        pass
+
+
+class Failing(Lzma):
+    def decode(self, data, out):
+        raise KeyError("no decoder")
 
 
 class NoCodec:
@@ -58,6 +78,24 @@ def test_it_is_written_read_added_to_and_verified(installed, adk, tmp_path):
         mdio.convert(adk["dcd"], out, compression="lzma:10", force=True)
     with pytest.raises(PlanError, match=r"did you mean 'lzma'.*lzma\[:LEVEL\]"):
         mdio.convert(adk["dcd"], out, compression="lzmaa", force=True)
+
+
+@pytest.mark.parametrize(
+    ("codec", "problem"), [(Forgetful, "other bytes"), (Lazy, "other bytes"), (Failing, "decoder")]
+)
+def test_one_that_does_not_give_back_what_it_got(installed, adk, tmp_path, codec, problem):
+    installed(lzma=Lzma)
+    out = tmp_path / "a.zarr"
+    mdio.convert(adk["dcd"], out, compression="lzma", stop=5)
+    whole = mdio.open(out).read(0, 5).positions
+    installed(lzma=codec)
+    with pytest.raises(OutputError, match=rf"'example.lzma' does not give back .*{problem}"):
+        mdio.convert(adk["dcd"], out, compression="lzma", stop=5, force=True)
+    if codec is Forgetful:
+        with pytest.raises(CorruptLayoutError, match="not what was written there"):
+            mdio.open(out).read(0, 5)
+    installed(lzma=Lzma)
+    assert_array_equal(mdio.open(out).read(0, 5).positions, whole)
 
 
 def test_without_it_the_tree_names_what_is_missing(installed, adk, tmp_path):
