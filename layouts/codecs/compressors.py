@@ -164,7 +164,22 @@ COMPRESSORS: Mapping[str, type[Compressor]] = {"zstd": Zstd, "lz4": BloscLZ4, "g
 @cache
 def _plugins() -> Mapping[str, type[Compressor]]:
     """Return the compressors of other packages."""
-    return find_plug_ins("mdio.codecs", Compressor, COMPRESSORS)  # type: ignore[type-abstract]
+    return find_plug_ins("mdio.codecs", Compressor, COMPRESSORS, check=_check_attributes)  # type: ignore[type-abstract]
+
+
+def _check_attributes(cls: type[Compressor]) -> None:
+    """Raise TypeError if a class lacks something, or its levels are none."""
+    if missing := sorted(cls.__abstractmethods__):
+        raise TypeError(f"{cls.__name__} has no method {' and no '.join(missing)}")
+    if not isinstance(codec := getattr(cls, "codec", None), str):
+        raise TypeError(f"{cls.__name__}.codec is {codec!r}; give its name in zarr.json")
+    levels: Any = cls.levels
+    is_triple = isinstance(levels, tuple | list) and [type(one) for one in levels] == [int] * 3
+    if not is_triple or not levels[0] <= levels[2] <= levels[1]:
+        raise TypeError(
+            f"{cls.__name__}.levels is {levels!r}; give the lowest, the highest and the default "
+            "level: (0, 9, 6)"
+        )
 
 
 def is_plug_in(compressor: Compressor | None) -> bool:

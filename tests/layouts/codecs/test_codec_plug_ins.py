@@ -1,6 +1,7 @@
 """A codec of floats in a package of its own: one class, found by an entry point."""
 
 import lzma
+import re
 import warnings
 
 import numpy as np
@@ -48,6 +49,19 @@ class Lazy(Lzma):
 class Failing(Lzma):
     def decode(self, data, out):
         raise KeyError("no decoder")
+
+
+class Nameless(Lzma):
+    codec = None
+
+
+class Ranged(Lzma):
+    levels = range(10)
+
+
+class Half(Compressor):
+    codec = "example.half"
+    encode = Lzma.encode
 
 
 class NoCodec:
@@ -107,11 +121,15 @@ def test_without_it_the_tree_names_what_is_missing(installed, adk, tmp_path):
 
 
 def test_what_is_none_is_left_out_with_a_warning(installed, adk, tmp_path):
-    installed(zstd=Lzma, other=NoCodec, lzma=Lzma)
+    unfinished = {"nameless": Nameless, "ranged": Ranged, "half": Half}
+    installed(zstd=Lzma, other=NoCodec, lzma=Lzma, **unfinished)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         mdio.convert(adk["dcd"], tmp_path / "a.zarr", compression="lzma", stop=2)
     words = [str(one.message) for one in found if "left out" in str(one.message)]
-    assert len(words) == 2
+    assert len(words) == 5
     assert "'zstd'" in words[0] and "the name is taken" in words[0]
     assert "'other'" in words[1] and "not a subclass" in words[1]
+    reasons = ("codec is None; give its name", "levels is range.0, 10.; give", "no method decode")
+    for word, reason in zip(words[2:], reasons, strict=True):
+        assert re.search(f"left out: .*{reason}", word)
