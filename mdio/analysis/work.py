@@ -17,6 +17,7 @@ from mdio.core.files.reading import reads
 from mdio.core.frames import FIELDS, FrameBlock
 from mdio.core.timing import BlockTiming, Stopwatch, worker_name
 from mdio.layouts.base import Layout, cache_notes
+from mdio.parallel.executors import OneAtATime
 
 if TYPE_CHECKING:
     from mdio.parallel.pool import SharedRows
@@ -194,6 +195,7 @@ class BlockWork:
         self._on_read = on_read
         self._edges: NDArray[np.int64] | None = None
         self._buffer: FrameBlock | None = None
+        self._one_at_a_time = OneAtATime()  # the buffer is for one block
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the arguments that other processes need."""
@@ -208,6 +210,10 @@ class BlockWork:
 
         Raises BlockError: the kernel failed, or did not return one row for each frame.
         """
+        with self._one_at_a_time:
+            return self._block(item)
+
+    def _block(self, item: NumberedBlock) -> BlockResult:
         number, block = item
         timing = BlockTiming(number, block, rank=self.rank)
         if self.rank is not None:

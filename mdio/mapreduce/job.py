@@ -36,7 +36,7 @@ from mdio.mapreduce.pairs import (
 )
 from mdio.mapreduce.program import MappedFrames, Program, combine_pairs
 from mdio.mapreduce.results import MapReduceResult
-from mdio.parallel.executors import Executor
+from mdio.parallel.executors import Executor, OneAtATime
 
 
 class MapTask(NamedTuple):
@@ -98,6 +98,7 @@ class MapWork:
     ) -> None:
         self._name = kernel_name(plans[0].prepared.function)
         self._spool, self._reduce = spool, program.reduce
+        self._one_at_a_time = OneAtATime()  # the spool is for one block
         self._functions = [
             _SpoolingMap(plan.prepared.function, program.per_frame, spool) for plan in plans
         ]
@@ -111,11 +112,12 @@ class MapWork:
 
     def __call__(self, task: MapTask) -> MappedBlock:
         """Map a block; raises BlockError if that fails."""
-        self._spool.begin(describe_block(task))
-        self._functions[task.trajectory].next_index = task.first_index
-        result = self._block_works[task.trajectory]((task.number, task.frames))
-        n_pairs = Stack().finish(result.state)  # type: ignore[arg-type]
-        runs = self._spool.finish()
+        with self._one_at_a_time:
+            self._spool.begin(describe_block(task))
+            self._functions[task.trajectory].next_index = task.first_index
+            result = self._block_works[task.trajectory]((task.number, task.frames))
+            n_pairs = Stack().finish(result.state)  # type: ignore[arg-type]
+            runs = self._spool.finish()
         return MappedBlock(task.first_index, runs, n_pairs, result.time, result.timing)
 
 
