@@ -112,7 +112,8 @@ def map_reduce(
     top, select, group, progress
         As for `mdio.analyze`.
     fields
-        Which per-atom arrays blocks have, where the trajectory has them: by default positions.
+        Which per-atom arrays blocks have, where the trajectory has them, besides positions and
+        those that the attribute ``fields`` of the map's object names.
     workers
         Worker processes on this machine; by default, all is done in this one.
     executor

@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.kernels.kernel import BlockFunction, Kernel, UserKernel, kernel_name
+from mdio.analysis.kernels.kernel import (
+    BlockFunction,
+    Kernel,
+    UserKernel,
+    field_names,
+    kernel_name,
+)
 from mdio.core.errors import PlanError
 from mdio.core.words import number_text
 from mdio.layouts.base import Layout
@@ -149,8 +155,9 @@ class Program:
                 raise PlanError(f"give the {what} to the program: {type(map).__name__} has its own")
         elif callable(map) and not isinstance(map, type):
             selection = select if select is not None else getattr(owner, "select", None)
-            default: tuple[str, ...] = getattr(owner, "fields", ("positions",))
-            kernel = UserKernel(map, selection, fields or default)
+            own_fields = field_names(getattr(owner, "fields", ("positions",)))
+            asked_for = own_fields if fields is None else field_names(fields)
+            kernel = UserKernel(map, selection, tuple(dict.fromkeys((*own_fields, *asked_for))))
         elif isinstance(map, type):
             raise PlanError(
                 f"the map is the class {map.__name__}; make a program of it and give its map: "
