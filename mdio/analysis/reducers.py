@@ -200,7 +200,8 @@ class Histogram(Reducer):
     Parameters
     ----------
     edges
-        Ascending; as `numpy.histogram`, the last edge belongs to its bin.
+        Ascending; as `numpy.histogram`, the last edge belongs to its bin. Values beyond the edges,
+        and those that are not numbers (NaN), are not counted.
     """
 
     keeps_rows = False

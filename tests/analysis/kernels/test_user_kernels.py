@@ -173,7 +173,7 @@ class _Unprepared(Kernel):
 
 class _Named(Kernel):
     def prepare(self, system):
-        return Prepared(_height, labels=["a", "b", "c"])
+        return Prepared(_height, labels=["a", "b", "c"], row_residues=[1, 2])
 
 
 def _height(block):
@@ -319,6 +319,7 @@ def test_options_of_a_kernel_that_is_given_by_name(adk):
 def test_names_that_do_not_fit_are_noted(adk):
     result = mdio.analyze(adk["xtc"], kernel=_Named())
     assert any("3 columns" in note and "there are 1" in note for note in result.notes)
+    assert any("2 residues" in note and "there are 98" in note for note in result.notes)
 
 
 @pytest.mark.parametrize("workers", [None, 2])
