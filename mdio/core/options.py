@@ -118,6 +118,7 @@ def takes_options(
     *parts: type,
     apart: Mapping[str, type] = MappingProxyType({}),
     others: Callable[[Mapping[str, Any]], Collection[str]] = lambda _: (),
+    instead: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Document the ``**options`` of a function, which are fields of `parts`, and check their names.
 
@@ -125,7 +126,7 @@ def takes_options(
     replaces ``<options>``. Any other name is an OptionError. `apart`: parts that the function takes
     as objects, by the names of these arguments. Their fields that should not be given by their own
     names are put into the object, with a DeprecationWarning. `others`: returns further names that
-    may be given beside these arguments.
+    may be given beside these arguments. `instead`: what to give for names that it does not have.
     """
     declared = declared_fields(*parts)
 
@@ -141,6 +142,7 @@ def takes_options(
             allowed = {*names, *others(keywords)} if unknown else names
             for name in unknown - allowed:
                 hint = did_you_mean(name, allowed) or f"; it has {', '.join(sorted(allowed))}"
+                hint = f"; give {instead[name]}" if name in instead else hint
                 for option in declared.values():
                     if name in option.metadata.get("keys", ()):
                         hint = f"; it describes the source: {option.name}={{{name!r}: ...}}"

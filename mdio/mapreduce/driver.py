@@ -70,7 +70,14 @@ MAX_DEATHS = 3
 """Worker processes that may die before the work fails, as in Dask."""
 
 
-@takes_options(CachedReading, MapReduceOptions)
+INSTEAD = dict.fromkeys(("start", "stop", "step"), "frames=slice(START, STOP, STEP)")
+INSTEAD |= dict.fromkeys(
+    ("begin_ps", "end_ps", "dt_ps"), "frames=slice(BEGIN, END, DT), floats, ps"
+)
+"""How frames are chosen here, by the options of `mdio.analyze`."""
+
+
+@takes_options(CachedReading, MapReduceOptions, instead=INSTEAD)
 def map_reduce(
     trajectory: Trajectory | Mapping[str, Trajectory],
     *,

@@ -456,7 +456,7 @@ class MapReduceJob:
         n_pairs = np.zeros(len(self.frames.number), np.int64)
         for first, block in self.mapped.items():
             n_pairs[first : first + len(block.n_pairs)] = block.n_pairs
-        notes = [*(note for plan in plans for note in plan.notes)]
+        notes = [*self.program.notes, *(note for plan in plans for note in plan.notes)]
         notes += [note for timing in timings for note in timing.notes]
         return MapReduceResult(
             keys=reduced.keys,

@@ -131,6 +131,7 @@ class Program:
     combine: Callable[..., Any] | str | None = None
     per_frame: bool = False
     frames: FrameSelector | None = None
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -179,8 +180,13 @@ class Program:
         if combine is not None and not callable(combine) and combine not in COMBINERS:
             raise PlanError(f"combine is {combine!r}; give one of {', '.join(COMBINERS)}")
         per_frame = bool(getattr(owner, "per_frame", False)) if per_frame is None else per_frame
-        frames = frames if frames is not None else getattr(owner, "frames", None)
-        return cls(kernel, reduce, combine, per_frame, frames)
+        own_frames, notes = getattr(owner, "frames", None), tuple[str, ...]()
+        if frames is None:
+            frames = own_frames
+        elif own_frames is not None:
+            name = type(owner).__name__
+            notes = (f"the frames that {name} names are replaced by those asked for",)
+        return cls(kernel, reduce, combine, per_frame, frames, notes)
 
 
 def combine_pairs(combine: Callable[..., Any] | str, pairs: KeyValuePairs) -> KeyValuePairs:

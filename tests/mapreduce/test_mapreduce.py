@@ -200,6 +200,11 @@ def test_frames(adk, frames, numbers, n_workers):
     assert found.frame.tolist() == list(numbers)
     np.testing.assert_array_equal(found.time, time[list(numbers)])
     check(found, oracle(adk, program, numbers))
+    assert not any("frames" in note for note in found.notes)
+    program.frames = slice(2)
+    found = run(adk, program, frames=slice(3))
+    assert found.n_frames == 3 and "the frames that Windows names are replaced" in found.notes[0]
+    assert run(adk, program).n_frames == 2
 
 
 def test_replicas_are_reduced_apart(adk):

@@ -170,6 +170,8 @@ def test_a_worker_that_dies(adk, tmp_path, program):
         ({"map": 3}, "the map is 3; give .* values$"),
         ({"map": SimpleNamespace(map=len)}, "such as its method: map=program.map"),
         ({"select": "name CA"}, "needs a topology"),
+        ({"start": 5}, r"no option 'start'; give frames=slice\(START, STOP, STEP\)"),
+        ({"dt_ps": 2.0}, r"give frames=slice\(BEGIN, END, DT\), floats"),
         ({"fields": "velocites"}, "choose from positions, velocities"),
         ({"map": WaterResidence(), "fields": "forces"}, "give the fields to the program"),
     ],
