@@ -33,7 +33,7 @@ from mdio.layouts.cut_molecules import CutMolecules
 from mdio.layouts.manifest import runs_from_indices, treatment
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import open_layout
-from mdio.layouts.views.options import FITS, NEED_BONDS, OLD_PBC_NAMES, PBC
+from mdio.layouts.views.options import FITS, NEED_BONDS
 from mdio.layouts.views.view import FrameNumbers
 from mdio.parallel.executors import Executor
 
@@ -317,10 +317,6 @@ class TransformedLayout(Layout):
         own_options: dict[str, Any] = {"top": top, "pbc": pbc, "center": center, "steps": steps}
         own_options |= {"fit": fit, "fit_select": fit_select, "fit_reference": fit_reference}
         super().__init__(path, source=source, **own_options, **options)
-        if pbc is not None and pbc not in (*PBC, *OLD_PBC_NAMES):
-            raise PlanError(f"--pbc {pbc!r} is unknown; choose from {', '.join(PBC)}")
-        if fit is not None and fit not in FITS:
-            raise PlanError(f"--fit {fit!r} is unknown; choose from {', '.join(FITS)}")
         self.source, self.pbc, self.center, self.fit = source, pbc, center, fit
         self.needs_box = pbc is not None or center is not None
         self.load_universe: Callable[[], Any] | None = None

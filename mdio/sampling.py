@@ -2,8 +2,9 @@
 
 Reading a single frame takes reading its complete chunk. So runs of complete chunks are read, in
 random order over all trajectories, into a pool of frames in memory, from which batches are drawn at
-random: each frame comes once an epoch, and each byte is read once. The order depends only on seed
-and epoch: workers may read runs in another order, but they are added to the pool in this one.
+random: each frame comes once an epoch, and each byte is read once. The order depends only on seed,
+epoch, and sizes of batch and pool: workers may read runs in another order, but they are added to
+the pool in this one.
 """
 
 from __future__ import annotations
@@ -325,7 +326,8 @@ def sample(
     shuffle
         False: all frames in order.
     seed
-        0 or more. The same one gives the same sequence, with any number of workers.
+        0 or more. The same one gives the same sequence for the same `batch` and `pool_nbytes`, with
+        any number of workers.
     workers
         Processes that read ahead; by default, frames are read in this one.
     fields

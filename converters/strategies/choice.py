@@ -16,7 +16,7 @@ from mdio.converters.strategies.mpio import MPIOConversion
 from mdio.core.errors import PlanError
 from mdio.core.options import spell_option
 from mdio.layouts.base import Layout, container_format
-from mdio.layouts.plan import PATTERNS, LayoutPlan
+from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import load_class, writable_layouts, writer_class
 from mdio.layouts.tables import ChunkTable, FrameTable
 from mdio.layouts.views.view import clip_runs
@@ -213,8 +213,6 @@ def check_options(options: ConversionOptions, layout: str, out: Path) -> None:
             f"{out}: {spell_option(one, value)} belongs to the {place}, not to {layout}; leave it "
             "out, or choose another output"
         )
-    if options.storage.pattern is not None and options.storage.pattern not in PATTERNS:
-        raise PlanError(f"--for {options.storage.pattern}: give one of {', '.join(PATTERNS)}")
     if options.running.hints and options.running.mpio is None:
         raise PlanError(
             "--hint (hints= in Python) is for MPI-IO; add --mpio or --collective (mpio=)"

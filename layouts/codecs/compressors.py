@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import PlanError
+from mdio.core.errors import OutputError, PlanError, error_text
 from mdio.core.plug_ins import find_plug_ins
 from mdio.core.words import did_you_mean
 from mdio.layouts.codecs.quantised import RULES, WITHOUT_LEVEL, QuantisedFormat
@@ -164,7 +164,47 @@ COMPRESSORS: Mapping[str, type[Compressor]] = {"zstd": Zstd, "lz4": BloscLZ4, "g
 @cache
 def _plugins() -> Mapping[str, type[Compressor]]:
     """Return the compressors of other packages."""
-    return find_plug_ins("mdio.codecs", Compressor, COMPRESSORS)  # type: ignore[type-abstract]
+    return find_plug_ins("mdio.codecs", Compressor, COMPRESSORS, check=_check_attributes)  # type: ignore[type-abstract]
+
+
+def _check_attributes(cls: type[Compressor]) -> None:
+    """Raise TypeError if a class lacks something, or its levels are none."""
+    if missing := sorted(cls.__abstractmethods__):
+        raise TypeError(f"{cls.__name__} has no method {' and no '.join(missing)}")
+    if not isinstance(codec := getattr(cls, "codec", None), str):
+        raise TypeError(f"{cls.__name__}.codec is {codec!r}; give its name in zarr.json")
+    levels: Any = cls.levels
+    is_triple = isinstance(levels, tuple | list) and [type(one) for one in levels] == [int] * 3
+    if not is_triple or not levels[0] <= levels[2] <= levels[1]:
+        raise TypeError(
+            f"{cls.__name__}.levels is {levels!r}; give the lowest, the highest and the default "
+            "level: (0, 9, 6)"
+        )
+
+
+def is_plug_in(compressor: Compressor | None) -> bool:
+    """Return whether it is of another package, which mdio has not tested."""
+    return compressor is not None and type(compressor) not in COMPRESSORS.values()
+
+
+def compress(compressor: Compressor, data: Bytes) -> Bytes:
+    """Return `data` compressed; raises OutputError if the codec of a plug-in does not give it back.
+
+    What mdio's codecs give back is tested; that of others is decoded once.
+    """
+    encoded = np.frombuffer(compressor.encode(data), np.uint8)
+    if is_plug_in(compressor):
+        decoded, problem = ~data, "other bytes"  # no byte is right unless it is decoded
+        try:
+            compressor.decode(encoded.data, decoded)
+        except Exception as error:  # a user's codec raises anything
+            problem = error_text(error)
+        if not np.array_equal(decoded, data):
+            raise OutputError(
+                f"the codec {compressor.codec!r} does not give back what it was given "
+                f"({problem}): nothing was written; mend it, or take another --compression"
+            )
+    return encoded
 
 
 def _compressor_classes() -> Iterator[type[Compressor]]:

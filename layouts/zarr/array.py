@@ -43,6 +43,7 @@ from mdio.core.files.store import store_at
 from mdio.core.files.writing import Data, WrittenFile
 from mdio.core.frames import AtomIndices
 from mdio.layouts.chunked.array import ChunkedArray
+from mdio.layouts.codecs.compressors import is_plug_in
 from mdio.layouts.codecs.quantised import WITHOUT_LEVEL, decode_chunk
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.tree import (
@@ -404,16 +405,24 @@ class ShardedChunks(ChunkedArray):
         elif self.metadata.compressor is not None:
             self.metadata.compressor.decode(data.data, out.reshape(-1).view(np.uint8))
 
+    def _load(self, i: int, j: int, *, verify: bool) -> FloatArray:
+        chunk = super()._load(i, j, verify=verify)
+        if verify and is_plug_in(self.metadata.compressor):
+            self._compare_decoded(i, j, chunk)
+        return chunk
+
     def check(self, i: int, j: int) -> FloatArray:
         """Return a chunk after comparing all its checksums; raises CorruptLayoutError."""
         chunk = super().check(i, j)
-        file, *_ = self.locate(i, j)
-        if kernels.crc32c(chunk) != self.checksums.decoded(i, j):
-            raise self.corrupt(i, j, file, "not what was written there")
+        self._compare_decoded(i, j, chunk)
         if self.plain and self.checksums.has_pieces:
             n_rows = min(self.chunk_frames, self.n_frames - i * self.chunk_frames)
-            self._check_rows(i, j, 0, file, chunk[:n_rows])
+            self._check_rows(i, j, 0, self.locate(i, j)[0], chunk[:n_rows])
         return chunk
+
+    def _compare_decoded(self, i: int, j: int, chunk: FloatArray) -> None:
+        if kernels.crc32c(chunk) != self.checksums.decoded(i, j):
+            raise self.corrupt(i, j, self.locate(i, j)[0], "not what was written there")
 
     def encoded_chunk(self, start: int, stop: int) -> EncodedChunk:
         """Return the shard of frames ``start:stop``, after checking all its chunks."""

@@ -42,7 +42,7 @@ from mdio.core.files.store import is_network, store_at
 from mdio.core.files.writing import WrittenFile
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.chunked.own import Ensemble
-from mdio.layouts.codecs.compressors import MEANT, full_option, quantised_from_option
+from mdio.layouts.codecs.compressors import MEANT, compress, full_option, quantised_from_option
 from mdio.layouts.codecs.quantised import Scratch, decode_chunk, encode_chunk
 from mdio.layouts.manifest import FULL_SYSTEM, build_manifest, check_group_names
 from mdio.layouts.plan import (
@@ -346,7 +346,7 @@ def _encode_shard(
                 decode_chunk(encoded[-1].data, chunk.shape[:2], decoded)
                 decoded_crcs.append(kernels.crc32c(decoded))
             elif metadata.compressor is not None:
-                encoded.append(np.frombuffer(metadata.compressor.encode(flat), np.uint8))
+                encoded.append(compress(metadata.compressor, flat))
                 stored_crcs.append(kernels.crc32c(encoded[-1]))
                 decoded_crcs.append(kernels.crc32c(flat))
             else:

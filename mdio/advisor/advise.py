@@ -183,12 +183,13 @@ def advise(
     is_parallel = executor is not None and executor.n_workers > 1
     n_workers = executor.n_workers if executor is not None and is_parallel else available_cores()
     n_ranks = n_workers if ranks is None else ranks
-    if min(n_ranks, passes) < 1 or not (
-        hasattr(n_ranks, "__index__") and hasattr(passes, "__index__")
-    ):
+    if not all(hasattr(count, "__index__") and count >= 1 for count in (n_ranks, passes)):
         raise PlanError(f"{n_ranks} ranks, {passes} passes: give whole numbers of 1 or more")
-    if allow_lossy is not None and not allow_lossy > 0:
-        raise PlanError(f"allow_lossy is {allow_lossy}; give a positive step in angstrom")
+    is_number = hasattr(allow_lossy, "__float__") and not isinstance(allow_lossy, bool)
+    if allow_lossy is not None and not (is_number and allow_lossy > 0):
+        raise PlanError(f"allow_lossy is {allow_lossy!r}; give a positive step in angstrom")
+    if not isinstance(limits, Limits | None):
+        raise PlanError(f"limits is {limits!r}; give mdio.advisor.measure.Limits(seconds=...)")
 
     def decide() -> Advice:
         profile = (

@@ -48,13 +48,17 @@ def lost_names(result: AnalysisResult) -> tuple[str, ...]:
         for names, n, what in (
             (result.labels, n_columns, "columns (labels)"),
             (result.row_labels, n_rows, "rows (row_labels)"),
+            (result.row_residues, n_rows, "residues (row_residues)"),
         )
         if len(names) not in (0, n)
     )
 
 
 def missing_values(result: AnalysisResult) -> tuple[str, ...]:
-    """Return a note on values that are not numbers, such as those of frames without positions."""
+    """Return a note on values that are not there, or no numbers, as of frames without positions."""
+    shape = result.values.shape
+    if shape[:1] > (0,) and not result.values.size:
+        return (f"there are no values: the kernel's rows have the shape {shape[1:]}",)
     if result.values.dtype.kind not in "fc":
         return ()
     missing = np.isnan(result.values)
@@ -67,7 +71,8 @@ def missing_values(result: AnalysisResult) -> tuple[str, ...]:
         names = runs_text(runs_from_indices(frames), MAX_RUNS)
         note += f", in {plural(len(frames), 'frame')}: {names}"
     else:
-        note += "; a frame may make all of them so: mdio analyze rgyr of these atoms names it"
+        note += "; a frame may make all of them so: mdio analyze rgyr of these atoms names it, if "
+        return (f"{note}it lacks positions; else the kernel makes them (0/0)",)
     return (
         f"{note}; frames that lack positions or velocities make them, or the kernel does (0/0)",
     )

@@ -145,9 +145,13 @@ def analyze_on_ranks(
     ranks = comm.gather(worker)
     fields: dict[str, Any] = {"frame": np.empty(0, np.int64), "timings": [], "seconds": 0.0}
     fields |= {"time": np.empty(0), "values": np.empty(0)}
-    if comm.rank == 0:
-        fields |= _combine(plan, done, [part.rows for part in gathered], ranks)
+
+    def combine() -> None:
+        """Complete the fields on rank 0; all ranks learn if the reducer fails."""
+        fields.update(_combine(plan, done, [part.rows for part in gathered], ranks))
         fields["seconds"] = plan.opened_s + time.perf_counter() - begun
+
+    executor.from_owner(combine)
     result = plan.result(executor, gather=gather, **fields)
     return cast(AnalysisResult, bcast(comm, result)) if executor.to_all else result
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mdio.core.errors import BlockError, MdioError, PlanError, error_text
+from mdio.core.frames import is_masked
 
 Rows = NDArray[Any]
 State = tuple[Any, ...]
@@ -56,6 +57,26 @@ def check_reducer(reducer: Any) -> None:
         raise PlanError(
             f"the reducer is {reducer!r}; give one of mdio.analysis.reducers, such as Mean()"
         )
+
+
+RETURNS = {"lift": "the state of the rows", "merge": "the merged state", "finish": "the result"}
+"""What the methods of a reducer return."""
+
+
+def call_reducer(reducer: Reducer, method: str, *arguments: Any) -> Any:
+    """Return what a method of a reducer returns.
+
+    Raises PlanError: that is None, as without ``return``, or has masked values.
+    """
+    returned, name = getattr(reducer, method)(*arguments), f"{type(reducer).__name__}.{method}()"
+    if returned is None:
+        raise PlanError(f"{name} returned None; return {RETURNS[method]}")
+    if is_masked(returned):
+        raise PlanError(
+            f"{name} returned an array with masked values, whose mask would be lost; return "
+            "its .filled(np.nan)"
+        )
+    return returned
 
 
 class Stack(Reducer):
@@ -179,7 +200,8 @@ class Histogram(Reducer):
     Parameters
     ----------
     edges
-        Ascending; as `numpy.histogram`, the last edge belongs to its bin.
+        Ascending; as `numpy.histogram`, the last edge belongs to its bin. Values beyond the edges,
+        and those that are not numbers (NaN), are not counted.
     """
 
     keeps_rows = False
@@ -205,10 +227,12 @@ class Histogram(Reducer):
 def result_of(reducer: Reducer, states: Iterable[State]) -> Rows:
     """Return the result of all frames, from the states of blocks in their order.
 
-    Raises BlockError: the reducer failed, or the states do not fit together.
+    Raises BlockError: the reducer failed, or the states do not fit together. PlanError: it returns
+    None or masked values.
     """
     try:
-        result = np.asarray(reducer.finish(reduce(reducer.merge, states)))
+        state = reduce(partial(call_reducer, reducer, "merge"), states)
+        result = np.asarray(call_reducer(reducer, "finish", state))
         if result.dtype == object:
             raise TypeError("its finish() returns no array of numbers")
         return result

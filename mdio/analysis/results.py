@@ -76,6 +76,7 @@ def _npz(result: AnalysisResult, file: BinaryIO) -> None:
     for name, labels in (
         ("labels", result.labels),
         ("row_labels", result.row_labels),
+        ("row_residues", result.row_residues),
         ("label", result.label),
     ):
         if labels is not None and len(labels):
@@ -146,8 +147,8 @@ WRITERS: dict[str, Callable[[AnalysisResult, BinaryIO], None]] = {
 """Functions that write a result to an open file.
 
 Text has a line of names and one line a frame (or a row of values); its numbers read back exactly.
-The archive has the arrays ``frame``, ``time``, ``values``, and ``labels``, ``row_labels`` and
-``label`` (of the trajectory of each row) where there are any.
+The archive has the arrays ``frame``, ``time``, ``values``, and ``labels``, ``row_labels``,
+``row_residues`` and ``label`` (of the trajectory of each row) where there are any.
 """
 RESULT_SUFFIXES = tuple(WRITERS)
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")

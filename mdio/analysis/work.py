@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.analysis.kernels.kernel import Prepared, check_rows, kernel_name
-from mdio.analysis.reducers import Reducer, Stack, State
+from mdio.analysis.reducers import Reducer, Stack, State, call_reducer
 from mdio.core.blocks import block_name, sub_blocks
 from mdio.core.errors import BlockError, MdioError, error_text
 from mdio.core.files.reading import reads
 from mdio.core.frames import FIELDS, FrameBlock
 from mdio.core.timing import BlockTiming, Stopwatch, worker_name
 from mdio.layouts.base import Layout, cache_notes
+from mdio.parallel.executors import OneAtATime
 
 if TYPE_CHECKING:
     from mdio.parallel.pool import SharedRows
@@ -62,7 +63,8 @@ class RowCollector:
     def add(self, rows: NDArray[Any]) -> None:
         """Add the next rows.
 
-        Raises BlockError: they have another shape than those before.
+        Raises BlockError: they have another shape than those before. PlanError: the reducer returns
+        None.
         """
         shape = rows.shape[1:]
         if self.row_shape is None:
@@ -70,10 +72,11 @@ class RowCollector:
         elif shape != self.row_shape and self._reducer.of_one_shape:
             raise BlockError(f"rows of different shapes, {self.row_shape} and then {shape}")
         if not self._stacks:
-            lifted = self._reducer.lift(np.array(rows) if self._reducer.keeps_rows else rows)
-            self._state = (
-                lifted if self._state is None else self._reducer.merge(self._state, lifted)
-            )
+            own = np.array(rows) if self._reducer.keeps_rows else rows
+            state = call_reducer(self._reducer, "lift", own)
+            if self._state is not None:
+                state = call_reducer(self._reducer, "merge", self._state, state)
+            self._state = state
             return
         if self._rows is None:
             if self._shared is not None and not self._shared.accepts(shape, rows.dtype):
@@ -192,6 +195,7 @@ class BlockWork:
         self._on_read = on_read
         self._edges: NDArray[np.int64] | None = None
         self._buffer: FrameBlock | None = None
+        self._one_at_a_time = OneAtATime()  # the buffer is for one block
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the arguments that other processes need."""
@@ -206,6 +210,10 @@ class BlockWork:
 
         Raises BlockError: the kernel failed, or did not return one row for each frame.
         """
+        with self._one_at_a_time:
+            return self._block(item)
+
+    def _block(self, item: NumberedBlock) -> BlockResult:
         number, block = item
         timing = BlockTiming(number, block, rank=self.rank)
         if self.rank is not None:

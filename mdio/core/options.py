@@ -75,9 +75,10 @@ def allowed_with(option: Field[Any], mode: str) -> bool:
 
 
 def check_kinds(options: Any) -> None:
-    """Raise OptionError if an option has a value of another kind: text, not a number, say.
+    """Raise OptionError if an option has a value of another kind, or none of its choices.
 
-    Numbers of NumPy become Python's, which JSON has.
+    Numbers of NumPy become Python's, which JSON has. Choices that are looked up, such as layouts,
+    are checked where that is done.
     """
     for option in fields(options):
         value = getattr(options, option.name)
@@ -87,6 +88,12 @@ def check_kinds(options: Any) -> None:
             object.__setattr__(options, option.name, value)
         if value is not None and (expected := _expected(str(option.type).split(" | "), value)):
             raise OptionError(f"{option.name} is {value!r}; give {expected}")
+        choices = option.metadata.get("choices") or option.metadata.get("values")
+        if choices is None or callable(choices) or value in (default := _default(option), *choices):
+            continue
+        names = [*dict.fromkeys(filter(None, (*choices, default)))]
+        hint = did_you_mean(str(value), names)
+        raise OptionError(f"{option.name} is {value!r}{hint}; give one of {', '.join(names)}")
 
 
 def _expected(kinds: list[str], value: Any) -> str | None:
@@ -111,6 +118,7 @@ def takes_options(
     *parts: type,
     apart: Mapping[str, type] = MappingProxyType({}),
     others: Callable[[Mapping[str, Any]], Collection[str]] = lambda _: (),
+    instead: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Document the ``**options`` of a function, which are fields of `parts`, and check their names.
 
@@ -118,7 +126,7 @@ def takes_options(
     replaces ``<options>``. Any other name is an OptionError. `apart`: parts that the function takes
     as objects, by the names of these arguments. Their fields that should not be given by their own
     names are put into the object, with a DeprecationWarning. `others`: returns further names that
-    may be given beside these arguments.
+    may be given beside these arguments. `instead`: what to give for names that it does not have.
     """
     declared = declared_fields(*parts)
 
@@ -134,6 +142,7 @@ def takes_options(
             allowed = {*names, *others(keywords)} if unknown else names
             for name in unknown - allowed:
                 hint = did_you_mean(name, allowed) or f"; it has {', '.join(sorted(allowed))}"
+                hint = f"; give {instead[name]}" if name in instead else hint
                 for option in declared.values():
                     if name in option.metadata.get("keys", ()):
                         hint = f"; it describes the source: {option.name}={{{name!r}: ...}}"

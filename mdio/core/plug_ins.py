@@ -15,12 +15,14 @@ def find_plug_ins(
     reserved: Collection[str],
     from_function: Callable[[Any], Any] | None = None,
     left_out: MutableMapping[str, str] | None = None,
+    check: Callable[[Any], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Return classes by the names of their entry points.
 
     `group`: of entry points, such as ``mdio.layouts``. `base`: their base class. `reserved`: names
     that mdio uses itself. `from_function`: makes one of a function, where that may be given. What
-    cannot be used is left out, with a warning, and its reason is added to `left_out`.
+    cannot be used, or what `check` raises for, is left out, with a warning, and its reason is added
+    to `left_out`.
     """
     from importlib.metadata import entry_points  # takes as long to import as all of mdio
 
@@ -34,6 +36,7 @@ def find_plug_ins(
                 cls = from_function(cls)
             elif not (isinstance(cls, type) and issubclass(cls, base)):
                 raise TypeError(f"{cls!r} is not a subclass of {base.__module__}.{base.__name__}")
+            check(cls)
             classes[point.name] = cls
         except Exception as error:  # the other classes can still be used
             kind = group.removeprefix("mdio.").removesuffix("s")

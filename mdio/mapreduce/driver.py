@@ -25,7 +25,7 @@ from mdio.analysis.kernels.kernel import BlockFunction, Kernel
 from mdio.analysis.placing import blocks_on_dask, blocks_on_ranks
 from mdio.analysis.plan import Request, Trajectory
 from mdio.analysis.work import Progress
-from mdio.core.errors import PlanError, WorkerDiedError
+from mdio.core.errors import BlockError, PlanError, WorkerDiedError
 from mdio.core.options import build_parts, takes_options
 from mdio.core.signals import raise_received_signal, terminations_raised
 from mdio.core.timing import Stopwatch
@@ -70,7 +70,14 @@ MAX_DEATHS = 3
 """Worker processes that may die before the work fails, as in Dask."""
 
 
-@takes_options(CachedReading, MapReduceOptions)
+INSTEAD = dict.fromkeys(("start", "stop", "step"), "frames=slice(START, STOP, STEP)")
+INSTEAD |= dict.fromkeys(
+    ("begin_ps", "end_ps", "dt_ps"), "frames=slice(BEGIN, END, DT), floats, ps"
+)
+"""How frames are chosen here, by the options of `mdio.analyze`."""
+
+
+@takes_options(CachedReading, MapReduceOptions, instead=INSTEAD)
 def map_reduce(
     trajectory: Trajectory | Mapping[str, Trajectory],
     *,
@@ -112,7 +119,8 @@ def map_reduce(
     top, select, group, progress
         As for `mdio.analyze`.
     fields
-        Which per-atom arrays blocks have, where the trajectory has them: by default positions.
+        Which per-atom arrays blocks have, where the trajectory has them, besides positions and
+        those that the attribute ``fields`` of the map's object names.
     workers
         Worker processes on this machine; by default, all is done in this one.
     executor
@@ -298,10 +306,15 @@ def _run_tasks(
                 raise_received_signal()
                 del unfinished[numbers[position]]
                 yield numbers[position], result
-            return
         except WorkerDiedError:
             if deaths > MAX_DEATHS:
                 raise
+            continue
+        if lost := ", ".join(map(describe, submit([]))):
+            raise BlockError(
+                f"{executor!r} returned no result of {lost}; its imap has to yield all"
+            )
+        return
 
 
 def _map_reduce_on_ranks(

@@ -32,10 +32,11 @@ from mdio.mapreduce.pairs import (
     concatenate_runs,
     convert_keys,
     convert_values,
+    refuse_mask,
 )
 from mdio.mapreduce.program import MappedFrames, Program, combine_pairs
 from mdio.mapreduce.results import MapReduceResult
-from mdio.parallel.executors import Executor
+from mdio.parallel.executors import Executor, OneAtATime
 
 
 class MapTask(NamedTuple):
@@ -97,6 +98,7 @@ class MapWork:
     ) -> None:
         self._name = kernel_name(plans[0].prepared.function)
         self._spool, self._reduce = spool, program.reduce
+        self._one_at_a_time = OneAtATime()  # the spool is for one block
         self._functions = [
             _SpoolingMap(plan.prepared.function, program.per_frame, spool) for plan in plans
         ]
@@ -110,11 +112,12 @@ class MapWork:
 
     def __call__(self, task: MapTask) -> MappedBlock:
         """Map a block; raises BlockError if that fails."""
-        self._spool.begin(describe_block(task))
-        self._functions[task.trajectory].next_index = task.first_index
-        result = self._block_works[task.trajectory]((task.number, task.frames))
-        n_pairs = Stack().finish(result.state)  # type: ignore[arg-type]
-        runs = self._spool.finish()
+        with self._one_at_a_time:
+            self._spool.begin(describe_block(task))
+            self._functions[task.trajectory].next_index = task.first_index
+            result = self._block_works[task.trajectory]((task.number, task.frames))
+            n_pairs = Stack().finish(result.state)  # type: ignore[arg-type]
+            runs = self._spool.finish()
         return MappedBlock(task.first_index, runs, n_pairs, result.time, result.timing)
 
 
@@ -146,7 +149,7 @@ class _SpoolingMap:
                 f"{kernel_name(self._function)} returned {what}; expected "
                 "(keys, rows, values), or per_frame=True for a generator of (key, value)"
             )
-        keys, rows = convert_keys(returned[0]), np.asarray(returned[1])
+        keys, rows = convert_keys(returned[0]), np.asarray(refuse_mask(returned[1], "rows"))
         if rows.shape != keys.shape or (rows.dtype.kind not in "iu" and len(rows)):
             raise ValueError(
                 f"there are {len(keys)} keys, but rows of shape {rows.shape} and {rows.dtype}; "
@@ -165,7 +168,12 @@ class _SpoolingMap:
                 keys.append(key)
                 rows.append(row)
                 named = value if isinstance(value, dict) else {"value": value}
-                values.append({name: np.array(number) for name, number in named.items()})
+                values.append(
+                    {
+                        name: np.array(refuse_mask(number, f"values {name!r}"))
+                        for name, number in named.items()
+                    }
+                )
         names = list(values[0]) if values else []
         for key, row_values in zip(keys, values, strict=True):
             if list(row_values) != names:
@@ -270,7 +278,10 @@ class ReduceWork:
         returned = self._reduce(key, number[index], time[index], pairs.values)
         if not isinstance(returned, dict):
             raise TypeError(f"it returned a {type(returned).__name__}; expected a dict")
-        row = {str(name): np.asarray(value) for name, value in returned.items()}
+        row = {
+            str(name): np.asarray(refuse_mask(value, f"values {name!r}"))
+            for name, value in returned.items()
+        }
         for name, value in row.items():
             if name in RESERVED_NAMES:
                 raise ValueError(f"a column cannot be called {name!r}, as files need the name")
@@ -445,7 +456,7 @@ class MapReduceJob:
         n_pairs = np.zeros(len(self.frames.number), np.int64)
         for first, block in self.mapped.items():
             n_pairs[first : first + len(block.n_pairs)] = block.n_pairs
-        notes = [*(note for plan in plans for note in plan.notes)]
+        notes = [*self.program.notes, *(note for plan in plans for note in plan.notes)]
         notes += [note for timing in timings for note in timing.notes]
         return MapReduceResult(
             keys=reduced.keys,

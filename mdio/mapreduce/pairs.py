@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import BlockError, OutputError, SourceError
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.writing import WrittenFile
+from mdio.core.frames import is_masked
 from mdio.core.words import list_text
 
 KEY_TYPE_NAMES = {"i": "whole numbers", "f": "numbers with fractions", "U": "text", "S": "bytes"}
@@ -135,12 +136,22 @@ class KeyValuePairs:
         return np.concatenate(([0], changes, [len(self)]))
 
 
+def refuse_mask(array: Any, what: str) -> Any:
+    """Return `array`; raises ValueError if it has masked values. `what`: it is, in the plural."""
+    if is_masked(array):
+        raise ValueError(
+            f"{what} are masked, and the mask would be lost; leave masked ones out, or give "
+            ".filled(np.nan)"
+        )
+    return array
+
+
 def convert_keys(keys: Any) -> NDArray[Any]:
     """Return keys as an array of int64, float64, text or bytes.
 
     Raises ValueError: they are of several types, of another type, or not a number.
     """
-    if not isinstance(keys, np.ndarray) or keys.dtype == object:
+    if not isinstance(refuse_mask(keys, "keys"), np.ndarray) or keys.dtype == object:
         keys = list(keys)
         letters = {_letter(key) for key in keys}
         if len(letters) > 1:
@@ -180,7 +191,8 @@ def _letter(key: Any) -> str:
 def convert_values(columns: Any, n_pairs: int) -> dict[str, NDArray[Any]]:
     """Return values as arrays by name with one row for each pair.
 
-    Raises ValueError: `columns` is not a mapping of arrays, or an array has another length.
+    Raises ValueError: `columns` is not a mapping of arrays, or an array has another
+    length or a mask.
     """
     if not isinstance(columns, Mapping):
         raise ValueError(
@@ -188,7 +200,7 @@ def convert_values(columns: Any, n_pairs: int) -> dict[str, NDArray[Any]]:
         )
     values = {}
     for name, column in columns.items():
-        array = np.asarray(column)
+        array = np.asarray(refuse_mask(column, f"values {name!r}"))
         if array.dtype.kind not in "biufcUSmM":
             raise ValueError(f"the values {name!r} are {array.dtype}; give numbers or text")
         if array.ndim < 1 or len(array) != n_pairs:

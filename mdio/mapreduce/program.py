@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.kernels.kernel import BlockFunction, Kernel, UserKernel, kernel_name
+from mdio.analysis.kernels.kernel import (
+    BlockFunction,
+    Kernel,
+    UserKernel,
+    field_names,
+    kernel_name,
+)
 from mdio.core.errors import PlanError
 from mdio.core.words import number_text
 from mdio.layouts.base import Layout
@@ -125,6 +131,7 @@ class Program:
     combine: Callable[..., Any] | str | None = None
     per_frame: bool = False
     frames: FrameSelector | None = None
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -149,8 +156,9 @@ class Program:
                 raise PlanError(f"give the {what} to the program: {type(map).__name__} has its own")
         elif callable(map) and not isinstance(map, type):
             selection = select if select is not None else getattr(owner, "select", None)
-            default: tuple[str, ...] = getattr(owner, "fields", ("positions",))
-            kernel = UserKernel(map, selection, fields or default)
+            own_fields = field_names(getattr(owner, "fields", ("positions",)))
+            asked_for = own_fields if fields is None else field_names(fields)
+            kernel = UserKernel(map, selection, tuple(dict.fromkeys((*own_fields, *asked_for))))
         elif isinstance(map, type):
             raise PlanError(
                 f"the map is the class {map.__name__}; make a program of it and give its map: "
@@ -172,8 +180,13 @@ class Program:
         if combine is not None and not callable(combine) and combine not in COMBINERS:
             raise PlanError(f"combine is {combine!r}; give one of {', '.join(COMBINERS)}")
         per_frame = bool(getattr(owner, "per_frame", False)) if per_frame is None else per_frame
-        frames = frames if frames is not None else getattr(owner, "frames", None)
-        return cls(kernel, reduce, combine, per_frame, frames)
+        own_frames, notes = getattr(owner, "frames", None), tuple[str, ...]()
+        if frames is None:
+            frames = own_frames
+        elif own_frames is not None:
+            name = type(owner).__name__
+            notes = (f"the frames that {name} names are replaced by those asked for",)
+        return cls(kernel, reduce, combine, per_frame, frames, notes)
 
 
 def combine_pairs(combine: Callable[..., Any] | str, pairs: KeyValuePairs) -> KeyValuePairs:

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import tee
+from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from mdio.core.errors import BlockError, MdioError, PlanError, WorkerDiedError
@@ -59,6 +60,26 @@ def item_error(label: str, cause: BaseException) -> MdioError:
         error = type(cause)(f"{label}: {text}")
     error.__cause__ = cause
     return error
+
+
+class OneAtATime:
+    """A block of code that one thread is in at a time; else PlanError. A copy is another one."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+
+    def __reduce__(self) -> tuple[type[OneAtATime], tuple[()]]:
+        return OneAtATime, ()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise PlanError(
+                "an executor called its function from two threads at once; give each thread a copy "
+                "of its own, pickle.loads(pickle.dumps(func))"
+            )
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
 
 
 class Executor(Closing, ABC):

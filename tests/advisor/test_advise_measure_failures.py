@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from suites.quick_advice import quickly
 
+import mdio
 from mdio.advisor import measure, probes
 from mdio.advisor.measure import scratch
 from mdio.core.errors import BlockError, OutputError, PlanError, SourceError
@@ -39,6 +40,21 @@ def test_a_function_that_fails(adk, tmp_path, function, text):
     with pytest.raises(BlockError, match=text):
         quickly(adk, tmp_path, analysis=function)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("limits", 3, "give mdio.advisor.measure.Limits"),
+        ("allow_lossy", "yes", "'yes'; give a positive step"),
+        ("allow_lossy", True, "True; give a positive step"),
+        ("cache", "hot", "give one of cold, warm, auto"),
+        ("ranks", "two", "two ranks, 1 passes: give whole numbers"),
+    ],
+)
+def test_arguments_of_another_kind(adk, tmp_path, name, value, expected):
+    with pytest.raises(PlanError, match=expected):
+        mdio.advise(adk["xtc"], target=tmp_path, **{name: value})
 
 
 def test_no_room(adk, tmp_path, monkeypatch):

@@ -167,6 +167,7 @@ def test_a_prompt_names_a_scalar(path):
 
 def test_a_report_of_rows_without_columns(path, tmp_path):
     result = analyze(MemoryLayout(path), kernel=lambda block: block.positions[:, :0, 0])
+    assert any("rows have the shape (0,)" in note for note in result.notes)
     save_report(result, tmp_path / "none.html", "none")
     assert "Blocks over time" in (tmp_path / "none.html").read_text()
 
@@ -197,6 +198,8 @@ def test_rows_of_atoms_have_numbers_of_residues(tmp_path):
     result.save(tmp_path / "rows.csv")
     rows = [line.split(",")[:2] for line in (tmp_path / "rows.csv").read_text().splitlines()]
     assert rows == [["row", "residue"], ["0", "4"], ["1", "4"], ["2", "5"], ["3", "5"]]
+    result.save(tmp_path / "rows.npz")
+    assert np.load(tmp_path / "rows.npz")["row_residues"].tolist() == [4, 4, 5, 5]
     result.save(tmp_path / "rows.xvg")  # two atoms of one residue cannot have one x
     lines = (tmp_path / "rows.xvg").read_text().splitlines()
     assert lines[0].endswith('"Row"')

@@ -268,7 +268,7 @@ def test_what_cannot_be_made_whole_is_refused(cut, tmp_path):
     universe.atoms.write(str(tmp_path / "top.gro"))
     with pytest.raises(PlanError, match="needs bonds"):
         mdio.analyze(path, top=tmp_path / "top.gro", kernel="rmsd", select=CA, pbc="whole")
-    with pytest.raises(PlanError, match="--pbc 'hole' is unknown"):
+    with pytest.raises(PlanError, match=r"pbc is 'hole' \(did you mean 'whole'"):
         mdio.analyze(path, top=PSF, kernel="rmsd", select=CA, pbc="hole")
     with pytest.raises(PlanError, match="no unit cell"):
         mdio.analyze(DCD, top=PSF, kernel="rmsd", select=CA, pbc="whole")

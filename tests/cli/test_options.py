@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 
 import numpy as np
 import pytest
@@ -40,9 +41,13 @@ def test_an_option_is_wherever_it_belongs(name):
     assert f"``{name}``" in mdio.convert.__doc__
     if one.metadata["spelled"]:
         assert spell_option(one) in command_help("convert").replace(",", " ").split()
-    options = ConversionOptions.of(
-        **{name: SAMPLES.get(name, {"bool": True, "str": "7", "str | None": "7"}.get(one.type, 7))}
-    )
+    choices = one.metadata.get("choices") or one.metadata.get("values")
+    sample = {"bool": True, "str": "7", "str | None": "7"}.get(one.type, 7)
+    if choices and not callable(choices):
+        sample = next(iter(choices))
+        with pytest.raises(PlanError, match=f"{name} is '.*; give one of .*{re.escape(sample)}"):
+            ConversionOptions.of(**{name: sample[:-1]})
+    options = ConversionOptions.of(**{name: SAMPLES.get(name, sample)})
     assert (name in options.recipe()) is (name not in NOT_IN_RECIPES)
     assert ConversionOptions.of(**json.loads(json.dumps(options.recipe()))).recipe() == (
         options.recipe()

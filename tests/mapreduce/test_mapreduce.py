@@ -9,8 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mapreduce import programs
 from mapreduce.programs import Windows
+from MDAnalysisTests.datafiles import TRR_xvf
 
 import mdio
+from mdio.core.frames import FIELDS
 
 
 def oracle(adk, program, frames=None):
@@ -198,6 +200,11 @@ def test_frames(adk, frames, numbers, n_workers):
     assert found.frame.tolist() == list(numbers)
     np.testing.assert_array_equal(found.time, time[list(numbers)])
     check(found, oracle(adk, program, numbers))
+    assert not any("frames" in note for note in found.notes)
+    program.frames = slice(2)
+    found = run(adk, program, frames=slice(3))
+    assert found.n_frames == 3 and "the frames that Windows names are replaced" in found.notes[0]
+    assert run(adk, program).n_frames == 2
 
 
 def test_replicas_are_reduced_apart(adk):
@@ -228,6 +235,20 @@ def test_a_combiner_shrinks_what_travels(adk, combine):
     same(plain, small)
     assert plain.columns["n"].sum() == 98 * 3341
     assert small.nbytes_shuffled < plain.nbytes_shuffled / 100
+
+
+class _Speeds:
+    fields = ("velocities", "forces")
+
+    def map(self, block):
+        names = [name for name in FIELDS if getattr(block, name) is not None]
+        return names, [0] * len(names), {"n": np.ones(len(names))}
+
+
+@pytest.mark.parametrize("fields", [None, "velocities", ("forces",)])
+def test_fields_that_are_asked_for_are_more_than_those_of_the_class(fields):
+    found = mdio.map_reduce(TRR_xvf, map=_Speeds().map, reduce=programs.total, fields=fields)
+    assert {*found.keys.tolist()} == {*FIELDS}
 
 
 def test_nothing_at_all(adk):

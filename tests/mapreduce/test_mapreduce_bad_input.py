@@ -13,6 +13,8 @@ from mdio.core.errors import BlockError, OutputError, PlanError, WorkerDiedError
 from mdio.mapreduce.pairs import convert_keys
 from mdio.mapreduce.programs.residence import WaterResidence
 
+MASKED = np.ma.masked_greater(np.array([0, 1]), 0)
+
 
 def run(adk, map, reduce=programs.total, **more):
     return mdio.map_reduce(adk["dcd"], map=map, reduce=reduce, **more)
@@ -52,6 +54,9 @@ def per_frame(*pairs):
         (giving([1], values={"n": [object()]}), "the values 'n' are object"),
         (giving([1], values={"n": 3}), r"shape \(\)"),
         (giving([1], values=[1]), "the values are a list"),
+        (giving([1, 2], values={"n": MASKED}), "values 'n' are masked"),
+        (giving(MASKED), "keys are masked"),
+        (giving([1, 2], rows=MASKED), "rows are masked"),
         (lambda block: block.time, "map|returned a ndarray; expected"),
         (lambda block: 1 / 0, "ZeroDivisionError"),
     ],
@@ -73,6 +78,7 @@ def test_a_map_that_gives_something_else(adk, given, message, n_workers, monkeyp
         ([(1, {"n": 1}), (2, {"m": 1})], "values of the key 2 are .*m.*, earlier .*n"),
         ([(float("nan"), 1)], "not a number"),
         ([(1, {"n": 1}), (2, {"n": [1, 2]})], "inhomogeneous"),
+        ([(1, {"n": MASKED})], "values 'n' are masked"),
     ],
 )
 def test_a_generator_that_gives_something_else(adk, pairs, message):
@@ -109,6 +115,7 @@ def test_a_reduce_that_fails_for_a_key_names_it(adk, n_workers):
     [
         (lambda key: None, "returned a NoneType; expected a dict"),
         (lambda key: {"n": object()}, "'n' is object"),
+        (lambda key: {"n": np.ma.masked}, "values 'n' are masked"),
         (lambda key: {"keys": 1}, "a column cannot be called 'keys'"),
         (lambda key: {"n": np.zeros(abs(key))}, r"returned 'n' of shape .* pad to one"),
         (lambda key: {f"n{key}": 1}, "returned .* for other keys"),
@@ -163,6 +170,8 @@ def test_a_worker_that_dies(adk, tmp_path, program):
         ({"map": 3}, "the map is 3; give .* values$"),
         ({"map": SimpleNamespace(map=len)}, "such as its method: map=program.map"),
         ({"select": "name CA"}, "needs a topology"),
+        ({"start": 5}, r"no option 'start'; give frames=slice\(START, STOP, STEP\)"),
+        ({"dt_ps": 2.0}, r"give frames=slice\(BEGIN, END, DT\), floats"),
         ({"fields": "velocites"}, "choose from positions, velocities"),
         ({"map": WaterResidence(), "fields": "forces"}, "give the fields to the program"),
     ],

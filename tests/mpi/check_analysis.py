@@ -174,6 +174,11 @@ def check_ranks_open_what_they_read():
         SegmentsLayout._segment = original
 
 
+class Unfinished(Mean):
+    def finish(self, state):
+        raise ZeroDivisionError("no mean")
+
+
 def check_failures_are_everybodys():
     def fails(block):
         if block.time[-1] > 95:
@@ -197,11 +202,13 @@ def check_failures_are_everybodys():
             (uneven, BlockError, "different shapes") if SIZE > 1 else (no_rows, BlockError, "row"),
             (mdio.RMSD(select="name NONE"), PlanError, "no atom"),
             (Unprepared(), PlanError, "ZeroDivisionError: no reference"),
+            (mdio.RMSD(), BlockError, "Unfinished failed: ZeroDivisionError: no mean"),
             (mdio.RMSD(select="name CA"), SourceError, "4187"),
         ):
+            reducer = Unfinished() if "Unfinished" in says else None
             top = TOP if kind is not SourceError else FOLDER / "none.psf"
             try:
-                mdio.analyze(DCD, kernel=kernel, top=top, executor=executor)
+                mdio.analyze(DCD, kernel=kernel, top=top, executor=executor, reducer=reducer)
             except (BlockError, PlanError, SourceError) as error:
                 messages = allgather(COMM, str(error))
                 assert len(set(messages)) == 1, messages

@@ -3,7 +3,13 @@
 import pickle
 import threading
 import uuid
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    as_completed,
+    wait,
+)
 from itertools import islice
 
 import numpy as np
@@ -154,6 +160,44 @@ def test_map_reduce(adk, executor):
     np.testing.assert_array_equal(found.keys, expected.keys)
     for name, column in expected.columns.items():
         np.testing.assert_array_equal(found.columns[name], column)
+
+
+class Sharing(PoolExecutor):
+    """Threads that have one function in common."""
+
+    kind = ThreadPoolExecutor
+
+    def imap(self, func, items, *, describe=str):
+        numbers = {self._pool.submit(func, item): number for number, item in enumerate(items)}
+        for future in as_completed(numbers):
+            yield numbers[future], future.result()
+
+
+def test_threads_that_share_a_function_are_told(adk):
+    has_ended = threading.Event()
+
+    def slow(block):
+        has_ended.wait(10)
+        return block.time
+
+    with Sharing() as sharing:
+        with pytest.raises(PlanError, match="from two threads at once; give each"):
+            mdio.analyze(adk["xtc"], kernel=slow, executor=sharing)
+        has_ended.set()
+
+
+class Losing(mdio.Serial):
+    """Loses one result."""
+
+    def imap(self, func, items, *, describe=str):
+        for number, result in super().imap(func, items, describe=describe):
+            if number != 1:
+                yield number, result
+
+
+def test_a_lost_result_is_an_error(adk):
+    with pytest.raises(BlockError, match=r"Losing\(1\) returned no result of block 1"):
+        mdio.map_reduce(adk["xtc"], map=Counted().map, reduce=Counted().reduce, executor=Losing())
 
 
 def fails(block):

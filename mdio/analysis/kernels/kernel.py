@@ -54,6 +54,27 @@ def field_names(fields: Any) -> tuple[str, ...]:
 class Prepared:
     """A kernel prepared for its system, as it is sent to the workers.
 
+    Parameters
+    ----------
+    function
+        Called with blocks of just `atoms`; pickles.
+    atoms
+        Indices into the layout's atoms, the only ones that are read; None = all.
+    reducer
+        How rows become the result; by default one row a frame.
+    fields
+        Per-atom arrays that it reads, besides those that its kernel's `fields` names.
+    labels
+        Names of the columns of its rows, where they have any.
+    quantity
+        What all columns are, with the unit as in labels (``distance_angstrom``), if they do not say
+        so. Summaries give a circular mean where it, or the label, ends in ``_degrees`` or
+        ``_radians``.
+    row_labels
+        Names of the rows of the result, where these are not frames.
+    row_residues
+        Numbers of the residues of these rows, where they are atoms.
+
     Examples
     --------
     >>> import mdio
@@ -62,22 +83,13 @@ class Prepared:
     """
 
     function: BlockFunction
-    """Called with blocks of just `atoms`; pickles."""
     atoms: AtomIndices | None = None
-    """Indices into the layout's atoms, the only ones that are read; None = all."""
     reducer: Reducer = field(default_factory=Stack)
     fields: tuple[str, ...] = ("positions",)
-    """Per-atom arrays that it reads, besides those that its kernel's `fields` names."""
     labels: Sequence[str] = ()
-    """Names of the columns of its rows, where they have any."""
     quantity: str = ""
-    """What all columns are, with the unit as in labels (``distance_angstrom``), if they do not say
-    so. Summaries give a circular mean where it, or the label, ends in ``_degrees`` or
-    ``_radians``."""
     row_labels: Sequence[str] = ()
-    """Names of the rows of the result, where these are not frames."""
     row_residues: Sequence[int] = ()
-    """Numbers of the residues of these rows, where they are atoms."""
     fills: bool = False
     """Whether the function also takes ``out``, rows to fill and return instead of new ones."""
     is_direct: bool = False

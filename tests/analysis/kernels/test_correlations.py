@@ -315,7 +315,7 @@ def test_batches_end_where_chunks_do():
     assert max(map(len, series.cut_into_batches(atoms, info, 10**7, 1))) <= 100
     with pytest.raises(PlanError, match="--for belongs to the layouts h5md and zarr"):
         mdio.convert(DCD, "out.xtc", storage=mdio.Storage(pattern="timeseries"))
-    with pytest.raises(PlanError, match="--for series: give one of frames, blocks"):
+    with pytest.raises(PlanError, match=r"pattern is 'series'.*; give one of frames, blocks"):
         mdio.convert(DCD, "out.zarr", storage=mdio.Storage(pattern="series"))
 
 

@@ -10,6 +10,7 @@ import pytest
 from MDAnalysisTests.datafiles import PSF, TRR
 
 import mdio
+from mdio.analysis import work
 from mdio.analysis.kernels.kernel import Kernel, Prepared, UserKernel
 from mdio.analysis.reducers import Reducer
 from mdio.cli.main import main
@@ -172,7 +173,7 @@ class _Unprepared(Kernel):
 
 class _Named(Kernel):
     def prepare(self, system):
-        return Prepared(_height, labels=["a", "b", "c"])
+        return Prepared(_height, labels=["a", "b", "c"], row_residues=[1, 2])
 
 
 def _height(block):
@@ -205,12 +206,39 @@ class _Unfinished(_Last):
         raise ZeroDivisionError("no frames weigh anything")
 
 
+class _InPlace(_Last):
+    """Its merge changes the earlier state, and returns nothing."""
+
+    def merge(self, earlier, later):
+        earlier[0][:1] += later[0][:1]
+
+
+class _Unlifted(_Last):
+    def lift(self, rows):
+        pass
+
+
+class _Unreturned(_Last):
+    def finish(self, state):
+        pass
+
+
+class _Masking(_Last):
+    def finish(self, state):
+        return np.ma.masked_less(state[0], 60)
+
+
 @pytest.mark.parametrize("workers", [None, 2])
-def test_what_a_kernel_or_reducer_raises_names_file_and_cause(adk, workers):
+def test_what_a_kernel_or_reducer_raises_names_file_and_cause(adk, workers, monkeypatch):
+    monkeypatch.setattr(work, "READ_NBYTES", 1 << 20)
     for kernel, reducer, error, words in (
         (_Unprepared(), None, PlanError, (str(adk["xtc"]), "_Unprepared", "no such ligand")),
         (_masked, None, BlockError, (str(adk["xtc"]), "mask", "filled")),
         (_height, _Unfinished(), BlockError, ("_Unfinished", "no frames weigh")),
+        (_height, _InPlace(), PlanError, ("_InPlace.merge() returned None; return the merged",)),
+        (_height, _Unlifted(), PlanError, ("_Unlifted.lift() returned None; return the state",)),
+        (_height, _Unreturned(), PlanError, ("_Unreturned.finish() returned None",)),
+        (_height, _Masking(), PlanError, ("_Masking.finish() returned", "mask", "filled")),
     ):
         with pytest.raises(error) as caught:
             mdio.analyze(adk["xtc"], kernel=kernel, reducer=reducer, workers=workers)
@@ -291,6 +319,7 @@ def test_options_of_a_kernel_that_is_given_by_name(adk):
 def test_names_that_do_not_fit_are_noted(adk):
     result = mdio.analyze(adk["xtc"], kernel=_Named())
     assert any("3 columns" in note and "there are 1" in note for note in result.notes)
+    assert any("2 residues" in note and "there are 98" in note for note in result.notes)
 
 
 @pytest.mark.parametrize("workers", [None, 2])

@@ -196,6 +196,8 @@ def test_the_continuation_wins_unless_asked(tmp_path):
             tmp_path / "None.zarr",
             overlap="error",
         )
+    with pytest.raises(PlanError, match=r"overlap is 'keep_first' \(did you mean 'keep-first'"):
+        mdio.append(tmp_path / "3.xtc", tmp_path / "None.zarr", overlap="keep_first")
     assert files(tmp_path / "None.zarr") == before
 
 

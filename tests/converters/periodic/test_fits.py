@@ -286,7 +286,7 @@ def test_repaired_and_continued(adk, tmp_path):
 def test_what_does_not_fit(adk, tmp_path):
     cases = [
         ({"fit_select": CA}, "--fit-select goes with --fit"),
-        ({"fit": "rotation"}, "--fit 'rotation' is unknown"),
+        ({"fit": "rotation"}, "fit is 'rotation'.*; give one of rot.trans, translation"),
         ({"fit": "rot+trans", "fit_select": "resid 1 and name CA"}, "needs 3 atoms or more"),
         ({"fit": "rot+trans", "fit_select": "name XX"}, "--fit-select: 'name XX' selects no"),
         ({"fit": "rot+trans", "fit_reference": 98}, "it has frames 0 to 97"),

@@ -1,6 +1,7 @@
 """A codec of floats in a package of its own: one class, found by an entry point."""
 
 import lzma
+import re
 import warnings
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.testing import assert_array_equal
 from suites.plug_ins import install_plug_ins
 
 import mdio
-from mdio.core.errors import MdioError, PlanError
+from mdio.core.errors import CorruptLayoutError, MdioError, OutputError, PlanError
 from mdio.layouts.codecs import compressors
 from mdio.layouts.codecs.compressors import Compressor
 
@@ -28,6 +29,39 @@ class Lzma(Compressor):
             out[...] = np.frombuffer(lzma.decompress(data), np.uint8)
         except lzma.LZMAError as error:
             raise ValueError(str(error)) from error
+
+
+class Forgetful(Lzma):
+    """Loses the last byte."""
+
+    def decode(self, data, out):
+        super().decode(data, out)
+        out[-1] = 0
+
+
+class Lazy(Lzma):
+    """Decodes nothing."""
+
+    def decode(self, data, out):
+        pass
+
+
+class Failing(Lzma):
+    def decode(self, data, out):
+        raise KeyError("no decoder")
+
+
+class Nameless(Lzma):
+    codec = None
+
+
+class Ranged(Lzma):
+    levels = range(10)
+
+
+class Half(Compressor):
+    codec = "example.half"
+    encode = Lzma.encode
 
 
 class NoCodec:
@@ -60,6 +94,24 @@ def test_it_is_written_read_added_to_and_verified(installed, adk, tmp_path):
         mdio.convert(adk["dcd"], out, compression="lzmaa", force=True)
 
 
+@pytest.mark.parametrize(
+    ("codec", "problem"), [(Forgetful, "other bytes"), (Lazy, "other bytes"), (Failing, "decoder")]
+)
+def test_one_that_does_not_give_back_what_it_got(installed, adk, tmp_path, codec, problem):
+    installed(lzma=Lzma)
+    out = tmp_path / "a.zarr"
+    mdio.convert(adk["dcd"], out, compression="lzma", stop=5)
+    whole = mdio.open(out).read(0, 5).positions
+    installed(lzma=codec)
+    with pytest.raises(OutputError, match=rf"'example.lzma' does not give back .*{problem}"):
+        mdio.convert(adk["dcd"], out, compression="lzma", stop=5, force=True)
+    if codec is Forgetful:
+        with pytest.raises(CorruptLayoutError, match="not what was written there"):
+            mdio.open(out).read(0, 5)
+    installed(lzma=Lzma)
+    assert_array_equal(mdio.open(out).read(0, 5).positions, whole)
+
+
 def test_without_it_the_tree_names_what_is_missing(installed, adk, tmp_path):
     installed(lzma=Lzma)
     mdio.convert(adk["dcd"], tmp_path / "a.zarr", compression="lzma", stop=5)
@@ -69,11 +121,15 @@ def test_without_it_the_tree_names_what_is_missing(installed, adk, tmp_path):
 
 
 def test_what_is_none_is_left_out_with_a_warning(installed, adk, tmp_path):
-    installed(zstd=Lzma, other=NoCodec, lzma=Lzma)
+    unfinished = {"nameless": Nameless, "ranged": Ranged, "half": Half}
+    installed(zstd=Lzma, other=NoCodec, lzma=Lzma, **unfinished)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         mdio.convert(adk["dcd"], tmp_path / "a.zarr", compression="lzma", stop=2)
     words = [str(one.message) for one in found if "left out" in str(one.message)]
-    assert len(words) == 2
+    assert len(words) == 5
     assert "'zstd'" in words[0] and "the name is taken" in words[0]
     assert "'other'" in words[1] and "not a subclass" in words[1]
+    reasons = ("codec is None; give its name", "levels is range.0, 10.; give", "no method decode")
+    for word, reason in zip(words[2:], reasons, strict=True):
+        assert re.search(f"left out: .*{reason}", word)
