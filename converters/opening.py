@@ -95,10 +95,14 @@ def salvage_offered(salvage: bool) -> Iterator[None]:
         ) from error
 
 
-def source_view(layout: Layout, source: Layout, top: str | PathLike[str] | None) -> ViewLayout:
+def source_view(
+    layout: Layout, source: Layout, top: str | PathLike[str] | None
+) -> tuple[ViewLayout, Layout]:
     """Return the frames and atoms of the source that `layout` should hold.
 
     Those that a program wrote are not among them; see `with_own_frames`.
+    Returns them as they were converted, and the source that has them: of files that overlap, each
+    frame once.
     """
     manifest = layout.manifest
     frames: Any = None
@@ -129,9 +133,10 @@ def source_view(layout: Layout, source: Layout, top: str | PathLike[str] | None)
             f"({layout.info.n_frames} of {layout.info.n_atoms}) was not made from it; give the "
             "trajectory that it was made from"
         )
-    return ViewLayout(
+    view = ViewLayout(
         source.path, source=transformed, frames=frames, atoms=atoms, unreadable=unreadable
     )
+    return view, source
 
 
 def n_left_out(layout: Layout) -> int:

@@ -16,7 +16,6 @@ import numpy as np
 from mdio.converters.convert import plan_conversion
 from mdio.converters.opening import in_recorded_order, source_open_options, source_view
 from mdio.converters.options import ConversionOptions, Progress
-from mdio.converters.periodic import TransformedLayout
 from mdio.converters.selection import open_with_topology
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import SUMS, Repairs
@@ -240,13 +239,11 @@ def _prepare(
     paths = in_recorded_order(damaged, against)
     source = open_with_topology(paths, top, **source_open_options(damaged))
     try:
-        view = source_view(damaged, source, top)
+        view, chosen = source_view(damaged, source, top)
         if has_source_integers(manifest) and not source.info.xtc_integers:
             raise SourceError(
                 f"{source.path}: holds floats, but {out} the integers of an XTC; give that XTC"
             )
-        # Of files that overlap it has each frame once.
-        chosen = view.source.source if isinstance(view.source, TransformedLayout) else view.source
         meta = _meta(manifest, source, view, names)
         with suppress(CorruptLayoutError):
             meta = replace(meta, topology=damaged.topology(), frame_data=damaged.frame_data())

@@ -289,7 +289,7 @@ class Checks:
                 files = in_recorded_order(layout, given)
                 options = source_open_options(layout)
                 source = open_with_topology(files, top, **options)
-                self.source_alone = source_view(layout, source, top)
+                self.source_alone, _ = source_view(layout, source, top)
                 for file in given:
                     if file not in files:
                         self.further.append(open_with_topology(file, top, **options))

@@ -176,7 +176,7 @@ def test_plan_and_info_tell(trr: Path, tmp_path: Path, capsys: pytest.CaptureFix
     ("name", "options", "message"),
     [
         ("a.trr", {}, "does not go with trr files"),
-        ("a.segments", {}, "does not go with trr files"),
+        ("a.segments", {}, "does not go with segments of trr"),
         ("a.refs", {}, "does not go with references"),
         ("a.h5md", {"contiguous": True}, "does not go with --contiguous"),
         ("a.h5md", {"flavour": "gromacs"}, "does not go with --flavour gromacs"),
