@@ -16,7 +16,6 @@ from typing import Any
 from mdio._version import __version__
 from mdio.converters.convert import convert
 from mdio.converters.options import APART, OPTIONS, ConversionOptions, ConvertResult, Progress
-from mdio.converters.selection import read_topology
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import fingerprint
 from mdio.core.files.journal import IN_PARTS, MEMBERS, Journal, Record
@@ -207,20 +206,14 @@ Member = tuple[str, Paths, Path]
 """Label, sources and output."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class MemberWork:
     """Converts trajectories serially, each by itself, with the same options."""
 
     options: dict[str, Any]
 
-    def read_topology(self) -> None:
-        """Read a topology file, once for all trajectories of this process."""
-        if isinstance(top := self.options.get("top"), str | PathLike):
-            self.options = self.options | {"top": read_topology(top)}
-
     def __call__(self, member: Member) -> tuple[ConvertResult, int, int]:
         """Return the result, frames and decoded bytes."""
-        self.read_topology()
         _, paths, out = member
         steps: list[tuple[int, int]] = []
         result = convert(paths, out, progress=lambda *step: steps.append(step), **self.options)
@@ -241,24 +234,21 @@ def _convert_each(
     first is converted beforehand, so that forked workers have from the start what it imports.
     """
     results: dict[str, ConvertResult] = {}
-    work = MemberWork(options)
     ranks, n_members = executor.ranks is not None, len(members)
     whole = ranks and n_members >= REPLICAS_PER_WORKER * executor.n_workers
     whole = whole or replicas_fill(executor, n_members, [options.get("top")])
     whole = whole and options.get("mpio") is None
     n_first = n_members if not whole else 0 if ranks else 1
     runs_in = Serial() if whole else executor
-    if executor.shares_memory:
-        work.read_topology()
     for label, paths, out in members[:n_first]:
-        result = convert(paths, out, executor=runs_in, progress=progress, **work.options)
+        result = convert(paths, out, executor=runs_in, progress=progress, **options)
         results[label] = result
         if note is not None:
             executor.from_owner(partial(note, label, result))
     apart = members[n_first:]
     if not apart:
         return results
-    outcomes: Any = executor.imap(work, apart, describe=itemgetter(0))
+    outcomes: Any = executor.imap(MemberWork(options), apart, describe=itemgetter(0))
     with closing(outcomes):  # ends workers before what they write is removed
         for number, (result, n_frames, nbytes) in outcomes:
             raise_received_signal()

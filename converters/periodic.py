@@ -411,20 +411,20 @@ class TransformedLayout(Layout):
         def universe() -> Any:
             return self.universe
 
-        from mdio.converters.selection import topology_name
-
         top = self.options["top"]
-        is_stored = top is None or isinstance(top, Topology)
-        name = self.path if is_stored else topology_name(top)
+        topology_name = self.path if top is None or isinstance(top, Topology) else top
         if (group := self.source.options.get("group")) is not None:
-            name = f"{name} of the group {group} alone (--select in its place reads all atoms)"
+            topology_name = (
+                f"{topology_name} of the group {group} alone (--select in its place reads all "
+                "atoms)"
+            )
         prepare = partial(
             plan_steps,
             self.source,
             pbc=self.pbc,
             center=self.center,
             universe=universe,
-            topology_name=name,
+            topology_name=topology_name,
         )
         notes: list[str] = []
         fit = None if self.fit is None else self._fit(prepare, atoms, notes)

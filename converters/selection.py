@@ -95,11 +95,6 @@ def _reads(read: Callable[[], Any]) -> bool:
     return True
 
 
-def topology_name(top: AnyTopology) -> Any:
-    """Return what messages call a topology: its file, if it is of one."""
-    return getattr(top, "filename", None) or top
-
-
 def load_topology(top: AnyTopology, source: Layout) -> Universe:
     """Return a Universe of topology `top` with the first frame of `source` as its coordinates.
 
@@ -109,11 +104,11 @@ def load_topology(top: AnyTopology, source: Layout) -> Universe:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # guesses and missing attributes are not our user's concern
-        universe = read_topology(top) if isinstance(top, str | PathLike) else _copied(top)
+        universe = _read_topology(top) if isinstance(top, str | PathLike) else _copied(top)
         n_atoms = source.info.n_atoms
         if len(universe.atoms) != n_atoms:
             raise SourceError(
-                f"{source.path} has {n_atoms} atoms, but the topology {topology_name(top)} has "
+                f"{source.path} has {n_atoms} atoms, but the topology {top} has "
                 f"{len(universe.atoms)}; give the topology that belongs to the trajectory"
             )
         _place(universe, source)
@@ -146,8 +141,7 @@ def _copied(universe: Universe) -> Universe:
     return copy
 
 
-def read_topology(top: str | PathLike[str]) -> Universe:
-    """Return a Universe of a topology file, without coordinates; raises SourceError."""
+def _read_topology(top: str | PathLike[str]) -> Universe:
     import MDAnalysis as mda
     from MDAnalysis.core._get_readers import get_parser_for
 
@@ -213,7 +207,7 @@ def atom_count(top: AnyTopology) -> int:
         return len(top.atoms)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return len(read_topology(top).atoms)
+        return len(_read_topology(top).atoms)
 
 
 @dataclass(eq=False)
@@ -290,8 +284,7 @@ def choose_atoms(
     universe, notes = None, list[str]()
     if top is not None:
         universe = load_topology(top, source)
-        name = topology_name(top)
-        notes += compare_names(universe.atoms, stored_topology(source), name, source.path)
+        notes += compare_names(universe.atoms, stored_topology(source), top, source.path)
     topologies = _Topologies(universe, stored, source, notes)
     all_atoms = np.arange(source.info.n_atoms, dtype=np.int64)
     kept = None if select is None else _indices(select, topologies, all_atoms, "--select")

@@ -532,7 +532,7 @@ def _is_memory_error(error: ImportError) -> bool:
 
 
 READERS = {
-    "topology": ("parse", "read_topology", "topology_of", "universe_of"),
+    "topology": ("parse", "_read_topology", "topology_of", "universe_of"),
     "trajectory": ("_read_into", "read", "_open", "read_frame"),
 }
 """Functions that read a topology or a trajectory, by which a traceback shows what was read."""

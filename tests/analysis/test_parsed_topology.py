@@ -25,13 +25,13 @@ def psf(tmp_path):
 @pytest.fixture
 def parses(monkeypatch):
     """What MDAnalysis is asked to parse."""
-    asked, parse = [], selection.read_topology
+    asked, parse = [], selection._read_topology
 
     def noted(top):
         asked.append(top)
         return parse(top)
 
-    monkeypatch.setattr(selection, "read_topology", noted)
+    monkeypatch.setattr(selection, "_read_topology", noted)
     return asked
 
 
@@ -100,7 +100,7 @@ def test_it_is_parsed_anew(psf, parses, monkeypatch, change):
 
 
 def test_a_file_that_is_replaced_while_it_is_parsed(psf, monkeypatch):
-    parse = selection.read_topology
+    parse = selection._read_topology
 
     def replaced(top):
         universe = parse(top)
@@ -108,7 +108,7 @@ def test_a_file_that_is_replaced_while_it_is_parsed(psf, monkeypatch):
         return universe
 
     with monkeypatch.context() as patched:
-        patched.setattr(selection, "read_topology", replaced)
+        patched.setattr(selection, "_read_topology", replaced)
         run(psf)
     assert run(psf, select="name CX").n_frames == 98
 
@@ -173,7 +173,7 @@ def test_in_a_folder_of_others_it_lies_in_the_cache_folder(psf, parses, monkeypa
 @pytest.mark.parametrize("top", [PSF, TPR, PRM, GRO, PDB_small])
 def test_it_is_what_mdanalysis_parses(tmp_path, top):
     path = shutil.copy(top, tmp_path / Path(top).name)
-    parsed = topology_of(selection.read_topology(path))
+    parsed = topology_of(selection._read_topology(path))
     store_parsed(path, identity_of(path), parsed)
     stored = parsed_topology(path)
     assert stored.n_atoms == parsed.n_atoms

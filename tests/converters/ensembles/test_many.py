@@ -13,7 +13,6 @@ from MDAnalysisTests.datafiles import PSF, XTC
 
 import mdio
 from mdio.analysis.kernels.geometry import RadiusOfGyration
-from mdio.converters import ensemble, selection
 from mdio.converters.ensemble import convert_members
 from mdio.core.errors import BlockError, SourceError
 from mdio.core.words import notes_by_label
@@ -63,18 +62,6 @@ class LastFrameFails:
         if block.time[-1] >= self.last_ps:
             raise ValueError("too late")
         return block.positions[:, 0]
-
-
-def test_one_topology_is_parsed_once(tmp_path, adk, monkeypatch):
-    parsed, parse = [], ensemble.read_topology
-    for module in (ensemble, selection):
-        monkeypatch.setattr(
-            module, "read_topology", lambda top: [parsed.append(top), parse(top)][1]
-        )
-    sources = {"a": adk["xtc"], "b": adk["dcd"], "c": adk["trr"]}
-    mdio.convert_ensemble(sources, tmp_path / "all.zarr", top=PSF, groups={"ca": "name CA"})
-    assert parsed == [PSF]
-    assert dict(mdio.open(tmp_path / "all.zarr", group="c").info.groups) == {"ca": 214}
 
 
 @pytest.mark.parametrize("kernel", ["rmsd", "rmsf", "msd", first_atom])

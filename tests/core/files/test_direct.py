@@ -358,7 +358,7 @@ def test_what_is_large_beside_memory_goes_directly(adk, tmp_path, monkeypatch, c
     assert not directly(3 * size, direct="off")
     # Compressed chunks of HDF5 are written by HDF5, copied frames by the kernel.
     assert directly(3 * size, compression="gzip:1") is None
-    with pytest.raises(PlanError, match="on, off or auto"):
+    with pytest.raises(PlanError, match="on, off, auto"):
         directly(size, direct="yes")
     # An XTC's own integers take about the bytes of the XTC.
     out = tmp_path / "a.zarr"
