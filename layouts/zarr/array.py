@@ -43,7 +43,6 @@ from mdio.core.files.store import store_at
 from mdio.core.files.writing import Data, WrittenFile
 from mdio.core.frames import AtomIndices
 from mdio.layouts.chunked.array import ChunkedArray
-from mdio.layouts.codecs.compressors import is_plug_in
 from mdio.layouts.codecs.quantised import WITHOUT_LEVEL, decode_chunk
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.tree import (
@@ -407,7 +406,8 @@ class ShardedChunks(ChunkedArray):
 
     def _load(self, i: int, j: int, *, verify: bool) -> FloatArray:
         chunk = super()._load(i, j, verify=verify)
-        if verify and is_plug_in(self.metadata.compressor):
+        compressor = self.metadata.compressor
+        if verify and compressor is not None and compressor.is_plug_in:
             self._compare_decoded(i, j, chunk)
         return chunk
 
