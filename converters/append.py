@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mdio.converters.opening import read_frame_table
 from mdio.converters.options import ConversionOptions, ConvertResult
-from mdio.converters.periodic import TransformedLayout
+from mdio.converters.periodic import TransformedLayout, fits_frame
 from mdio.converters.selection import AtomChoice, check_whole, open_with_topology
 from mdio.converters.storage import StripeRequest
 from mdio.converters.strategies.choice import choose
@@ -535,8 +535,7 @@ class _Plan:
                     f"{self.old.path} was made with --pbc nojump, which follows atoms from the "
                     "first frame on; convert all files together again"
                 )
-            fits_frame = "fit" in transformed and not isinstance(transformed["fit_reference"], str)
-            if fits_frame and not self.numbered:
+            if fits_frame(transformed) and not self.numbered:
                 raise PlanError(
                     f"{self.old.path} was made with --fit to a frame of its source; convert all "
                     "files together again, or name a file with --fit-reference from the beginning"

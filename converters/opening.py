@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.converters.periodic import TransformedLayout
+from mdio.converters.periodic import TransformedLayout, fits_frame
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.fingerprint import contents_of, fingerprint
 from mdio.core.files.store import AnyPath, Paths, path_list
@@ -149,17 +149,14 @@ def n_left_out(layout: Layout) -> int:
     return int(source["n_frames"] - sum(len(indices_from_runs(one)) for one in runs))
 
 
-Found = tuple[str | None, tuple[ViewLayout, ViewLayout] | None]
-"""What is wrong with a file of a source; frames of an output, and those that the file has there."""
-
-
 def find_in_output(
     layout: Layout, source: Layout, further: Sequence[Layout], top: str | PathLike[str] | None
-) -> Iterator[Found]:
+) -> Iterator[str | tuple[ViewLayout, ViewLayout]]:
     """Look for the frames of files that are not as they were when `layout` was made.
 
-    Yields for each file a message if `layout` lacks some of its frames and should have them, and
-    for `further` ones the frames to compare; those of `source` are compared one by one.
+    Yields a message for each file with frames that `layout` lacks and should have, or that cannot
+    be looked for; and for `further` ones, frames of `layout` and those that the file has there.
+    Those of `source` are compared one by one.
     What the output lacks of files that are as they were was left out by choice. Of others, those
     frames count whose times, or steps, it lacks; behind its last one, if its frames were chosen;
     none, if the choice ended there.
@@ -174,64 +171,57 @@ def find_in_output(
     goes_on = not is_chosen or not 0 <= numbers.max(initial=-1) < n_recorded - spacing
     contents = [contents_of(state) for state in recorded.get("files", [recorded])]
     transformed = recorded.get("transformed") or {}
-    fits_frame = "fit" in transformed and not isinstance(transformed["fit_reference"], str)
-    takes_all = transformed.get("pbc") == "nojump" or fits_frame
+    takes_all = transformed.get("pbc") == "nojump" or fits_frame(transformed)
     own = None
     members = source.member_runs if source.info.n_frames > n_recorded else ()
     for file in (*dict.fromkeys(member for member, *_ in members), *further):
         if contents_of(fingerprint(file.path)) in contents:
             continue
         if file.info.n_atoms != source.info.n_atoms:
-            message = (
+            yield (
                 f"{file.path}: has {file.info.n_atoms} atoms, but {layout.path} was made from "
                 f"{source.info.n_atoms}; give the files that it was made from"
             )
-            yield message, None
             continue
         own = own or read_frame_table(layout)
         table = read_frame_table(file)
         frames = np.arange(file.info.n_frames)
-        is_further = file in further
-        problem = compared = None
+        lacking = frames[n_recorded:]
         try:
             keys, file_keys, unit = match_keys(own, table)
         except SourceError:  # there are no times or steps, or they do not ascend
-            lacking = frames[n_recorded:]
-            if is_further:
-                lacking = frames[:0]
-                problem = (
+            if file in further:
+                yield (
                     f"{file.path}: its {plural(len(frames), 'frame')} cannot be found in "
                     f"{layout.path}, since the times of both would have to ascend; give the files "
                     "that it was made from, or convert all together"
                 )
+                continue
         else:
             matched, file_matched = match_frames(keys, file_keys, unit)
             lacking = np.setdiff1d(frames, file_matched)
             if is_chosen:
                 lacking = lacking[file_keys[lacking] > keys.max(initial=-np.inf)]
-            if is_further and len(matched) and takes_all:
-                problem = (
+            if file in further and len(matched) and takes_all:
+                yield (
                     f"{file.path}: has {plural(len(matched), 'frame')} at times that {layout.path} "
                     "has, which cannot be compared: with --pbc nojump, or fitted to a frame, they "
                     "depend on the whole source; give the files that it was made from"
                 )
-            elif is_further and len(matched):
-                there = _transformed(manifest, file, top)
-                compared = (
+            elif file in further and len(matched):
+                there, atoms = _transformed(manifest, file, top), _atoms_of(manifest)
+                yield (
                     ViewLayout(layout.path, source=open_layout(layout.path), frames=matched),
-                    ViewLayout(
-                        file.path, source=there, frames=file_matched, atoms=_atoms_of(manifest)
-                    ),
+                    ViewLayout(file.path, source=there, frames=file_matched, atoms=atoms),
                 )
         if len(lacking) and goes_on:
             times = table.time[lacking]
-            problem = (
+            yield (
                 f"{file.path}: has {plural(len(lacking), 'frame')} "
                 f"({times_text(len(lacking), times[0], times[-1], np.nan)}) that {layout.path} "
                 f"lacks; add them (mdio append {file.path} {layout.path}), or convert all files "
                 "together"
             )
-        yield problem, compared
 
 
 def _atoms_of(manifest: Mapping[str, Any]) -> NDArray[np.int64] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -270,6 +270,11 @@ class _Crossings:
     last: NDArray[np.float64]
     counts: Counts
     known: bool = False
+
+
+def fits_frame(transformed: Mapping[str, Any]) -> bool:
+    """Return whether frames were fitted to one of their source, and not to a file's."""
+    return "fit" in transformed and not isinstance(transformed["fit_reference"], str)
 
 
 class TransformedLayout(Layout):

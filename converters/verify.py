@@ -298,11 +298,11 @@ class Checks:
             if self.source is not None:
                 self._compare_shapes(layout, self.source)
             if view is None and against is not None:
-                for problem, compared in find_in_output(layout, source, self.further, top):
-                    if problem is not None:
-                        result.add(problem)
-                    if compared is not None and self.compared:
-                        self.compared.append(compared)
+                for found in find_in_output(layout, source, self.further, top):
+                    if isinstance(found, str):
+                        result.add(found)
+                    elif self.compared:
+                        self.compared.append(found)
         except BaseException:
             self.close()
             raise

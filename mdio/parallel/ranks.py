@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import BlockError, MdioError, error_text
+from mdio.core.files.turns import process_identity
 from mdio.core.signals import FORWARD_S
 from mdio.parallel.gather import RowType
 from mdio.parallel.pool import picklable
@@ -275,7 +276,9 @@ class WorkQueue:
 
     def __init__(self, comm: Any) -> None:
         self._rank, self._size = comm.rank, comm.size
-        nodes = allgather(comm, _running_kernel())
+        # Processes of one running kernel can lock a file together.
+        boot = process_identity(os.getpid())["boot"]
+        nodes = allgather(comm, (os.uname().nodename, boot))
         self._ranks = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
         self._descriptor, name = self._make() if comm.rank == self._ranks[0] else (-1, "")
         name = allgather(comm, name)[self._ranks[0]]
@@ -347,15 +350,6 @@ class WorkQueue:
         """Close the counter."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
-
-
-def _running_kernel() -> tuple[str, str]:
-    """Return what tells this machine from others: processes of one can lock a file together."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-    except OSError:  # not Linux
-        boot = ""
-    return os.uname().nodename, boot
 
 
 PIECE_NBYTES = 1 << 30
