@@ -59,7 +59,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
 
 
 def _program(args: argparse.Namespace) -> Any:
-    """Return an object of the program's class, or its method `map`."""
+    """Return an object of the program's class."""
     program_class: Any = import_callable(args.program)
     if not isinstance(program_class, type):
         raise PlanError(
@@ -70,7 +70,7 @@ def _program(args: argparse.Namespace) -> Any:
         raise PlanError(
             f"{args.program}: no method map; give a class with the methods map and reduce"
         )
-    return program if isinstance(program, Kernel) else program.map
+    return program
 
 
 def _frames(args: argparse.Namespace) -> FrameSelector | None:

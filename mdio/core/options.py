@@ -236,29 +236,38 @@ def build_parts(parts: tuple[type, ...], options: Mapping[str, Any]) -> tuple[An
 
 
 def kinds_of(factory: Callable[..., Any], argument: str) -> set[str]:
-    """Return the names of the types of an argument: those annotated, else that of its default."""
+    """Return the names of the types of an argument: those annotated, else that of its default.
+
+    None is among them where it is the default, and float where a default alone is an integer.
+    """
     try:
         parameter = inspect.signature(factory).parameters[argument]
     except (KeyError, TypeError, ValueError):  # there is none, or no signature
         return set()
     annotation, default = parameter.annotation, parameter.default
     if annotation in (parameter.empty, Any, "Any"):
-        return {type(default).__name__}
+        return {"int", "float"} if type(default) is int else {type(default).__name__}
     is_text = isinstance(annotation, str)
-    return {*(annotation if is_text else inspect.formatannotation(annotation)).split(" | ")}
+    kinds = {*(annotation if is_text else inspect.formatannotation(annotation)).split(" | ")}
+    return kinds | {"None"} if default is None else kinds
 
 
 def call_with(factory: Callable[..., R], name: str, arguments: Mapping[str, Any]) -> R:
     """Return what a class of others makes of `arguments`; raises PlanError if it refuses them.
 
-    Text in place of True, False or a number is refused for it.
+    What is none is refused for it in place of True, False or a number.
     """
     for key, value in arguments.items():
-        kinds, is_text, expected = kinds_of(factory, key), isinstance(value, str), ""
-        if kinds == {"bool"} and (is_text or value is None or isinstance(value, int | float)):
+        kinds, expected = kinds_of(factory, key), ""
+        if value is None and "None" in kinds:
+            continue
+        is_text, is_float = isinstance(value, str | None), isinstance(value, float)
+        if kinds == {"bool"} and (is_text or isinstance(value, int | float)):
             expected = "" if value in (True, False) else "True or False"
-        elif is_text and kinds & {"int", "float"} and kinds <= {"int", "float", "None"}:
-            expected = "a number"
+        elif kinds & {"int", "float"} and kinds <= {"int", "float", "None"}:
+            is_whole = "float" not in kinds
+            if is_text or isinstance(value, bool) or (is_whole and is_float):
+                expected = "a whole number" if is_whole else "a number"
         if expected:
             raise PlanError(f"{name}: {key} is {value!r}; give {expected}")
     try:
@@ -268,6 +277,12 @@ def call_with(factory: Callable[..., R], name: str, arguments: Mapping[str, Any]
     except (TypeError, ValueError) as error:
         problem = re.sub(r"^[\w.<>]+\(\) ", "it ", str(error))  # the name of the class is internal
         way = "arguments are given with --set (in Python: by name)"
+        unknown = re.search(r"unexpected keyword argument '(\w+)'", problem)
+        if unknown:
+            names = [*inspect.signature(factory).parameters]
+            way = f"it has {', '.join(names) or 'none'}{did_you_mean(unknown[1], names)}; {way}"
+        elif "abstract class" in problem:
+            way = "a kernel's class has to define it"
         if arguments.keys() == {"select"} or problem.endswith("argument 'select'"):
             way = "--select (select= in Python) becomes this argument of the class, which lacks it"
         raise PlanError(f"{name}: {problem}; {way}") from error

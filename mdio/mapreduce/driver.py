@@ -81,7 +81,7 @@ INSTEAD |= dict.fromkeys(
 def map_reduce(
     trajectory: Trajectory | Mapping[str, Trajectory],
     *,
-    map: Kernel | BlockFunction | Callable[..., Any],
+    map: Kernel | BlockFunction | Any,
     reduce: Callable[..., Any] | None = None,
     frames: FrameSelector | None = None,
     top: str | PathLike[str] | Universe | None = None,
@@ -106,8 +106,9 @@ def map_reduce(
         A function of a `FrameBlock` that returns ``(keys, rows, values)``: keys (K,), whole
         numbers, floats or text; rows (K,), row of each pair's frame in the block; values, a dict
         of arrays (K, ...). With `per_frame`, a generator of ``(key, value)`` or ``(key, dict of
-        values)`` for a block of one frame. Or a program: a `Kernel` whose `prepare` returns such a
-        function, with a method `reduce`, perhaps `combine`, `per_frame` and `frames`.
+        values)`` for a block of one frame. Or a program: an object with such a method `map`, or a
+        `Kernel` whose `prepare` returns such a function, with a method `reduce`, and perhaps
+        `combine`, `per_frame` and `frames`.
     reduce
         Called as ``reduce(key, frame, time, values)`` with all values of a key in the order of
         frames, those of one frame as the map gave them: `frame` (n,) int64, `time` (n,) in ps,

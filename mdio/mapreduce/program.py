@@ -136,7 +136,7 @@ class Program:
     @classmethod
     def of(
         cls,
-        map: Kernel | BlockFunction,
+        map: Kernel | BlockFunction | Any,
         reduce: Callable[..., Any] | None = None,
         combine: Callable[..., Any] | str | None = None,
         per_frame: bool | None = None,
@@ -148,6 +148,8 @@ class Program:
 
         Raises PlanError: there is no map or no reduce.
         """
+        if not callable(map):
+            map = getattr(map, "map", map)  # a program
         owner = map if isinstance(map, Kernel) else getattr(map, "__self__", None)
         if isinstance(map, Kernel):
             kernel: Kernel = map
@@ -161,14 +163,13 @@ class Program:
             kernel = UserKernel(map, selection, tuple(dict.fromkeys((*own_fields, *asked_for))))
         elif isinstance(map, type):
             raise PlanError(
-                f"the map is the class {map.__name__}; make a program of it and give its map: "
-                f"map={map.__name__}(...).map"
+                f"the map is the class {map.__name__}; make a program of it: "
+                f"map={map.__name__}(...)"
             )
         else:
             raise PlanError(
                 f"the map is {map!r}; give a function that takes a block of frames and returns "
-                "keys, rows and values"
-                + (", such as its method: map=program.map" if hasattr(map, "map") else "")
+                "keys, rows and values, or an object with the methods map and reduce"
             )
         reduce = reduce if reduce is not None else getattr(owner, "reduce", None)
         if not callable(reduce):

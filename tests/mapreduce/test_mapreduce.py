@@ -266,7 +266,7 @@ def test_a_program_is_told_all_frames_before_it_reduces(adk):
 
     program = Told("few")
     found = mdio.map_reduce(
-        {"a": adk["dcd"], "b": adk["xtc"]}, top=adk["psf"], map=program.map, frames=slice(9)
+        {"a": adk["dcd"], "b": adk["xtc"]}, top=adk["psf"], map=program, frames=slice(9)
     )
     assert found.columns["n"].tolist() == [9] * 6
     assert found.columns["end"][1::2].tolist() == [5 + 2 * 8] * 3

@@ -229,6 +229,11 @@ def import_callable(address: str) -> Callable[..., Any]:
         sys.path.append(folder)
     try:
         module = import_module(module_name)
+    except SystemExit as error:
+        raise PlanError(
+            f"{address}: importing it called sys.exit({error.code!r}); put what the module does as "
+            "a program under: if __name__ == '__main__'"
+        ) from error
     except Exception as error:  # importing runs the user's own code
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is None or not f"{module_name}.".startswith(f"{missing}."):
@@ -255,7 +260,8 @@ def _missing_function(module: ModuleType, name: str) -> str:
         if getattr(value, "__module__", None) == module.__name__ and callable(value)
     ]
     message = f"no function {name!r} in {path or 'the built-in module ' + module.__name__}"
-    if path is not None and Path(path).parent == Path.cwd():
+    depth = module.__name__.count(".") + hasattr(module, "__path__")
+    if path is not None and Path(path).parents[depth] == Path.cwd():
         return f"{message}{did_you_mean(name, names)}; it has {', '.join(names) or 'none'}"
     return f"{message}; if you mean a file in this folder, rename it: a library has the same name"
 

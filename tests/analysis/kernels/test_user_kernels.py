@@ -424,7 +424,9 @@ def test_workers_of_a_pool_have_none_of_their_own(adk):
 
 TAKES = """import mdio
 class Takes(mdio.Kernel):
-    def __init__(self, mean=False, every=1, name="x", other: str | None = "y", select="all"):
+    def __init__(
+        self, mean=False, every=1, name="x", other: str | None = "y", select="all", n: int = 2
+    ):
         self.given = mean, every, name, other, select
     def prepare(self, system): raise mdio.MdioError(f"given {self.given}")
 class Maps:
@@ -438,6 +440,14 @@ class Maps:
         ("analyze", ["mean=no"], "mean is 'no'; give True or False"),
         ("analyze", ["mean=2"], "mean is 2; give True or False"),
         ("analyze", ["every=maybe"], "every is 'maybe'; give a number"),
+        ("analyze", ["every=none"], "every is None; give a number"),
+        ("analyze", ["every=true"], "every is True; give a number"),
+        ("analyze", ["n=4.5"], "n is 4.5; give a whole number"),
+        (
+            "analyze",
+            ["maen=1"],
+            "it has mean, every, name, other, select, n (did you mean 'mean'?)",
+        ),
         ("analyze", ["mean=TRUE", "every=2.5"], "given (True, 2.5, 'x', 'y', 'all')"),
         ("analyze", ["name=3", "select=none"], "given (False, 1, '3', 'y', 'none')"),
         ("analyze", ["name='3'", "other=none"], "given (False, 1, '3', None, 'all')"),
@@ -456,6 +466,19 @@ def test_a_setting_is_read_by_the_default_of_its_argument(
     words = [word for setting in settings for word in ("--set", setting)]
     assert main([command, program, str(adk["xtc"]), *words])
     assert says in capsys.readouterr().err
+
+
+def test_a_module_that_exits_and_a_package_without_the_function(tmp_path, monkeypatch, capsys):
+    (tmp_path / "exiting_kernels.py").write_text("import sys\nsys.exit(0)\n")
+    (tmp_path / "empty_kernels").mkdir()
+    (tmp_path / "empty_kernels/__init__.py").write_text("def g(block): return block.time\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    for command in ("analyze", "mapreduce"):
+        assert main([command, "exiting_kernels:f", str(TRR)]) == 2
+        assert "exiting_kernels:f: importing it called sys.exit(0)" in capsys.readouterr().err
+    assert main(["analyze", "empty_kernels:f", str(TRR)]) == 2
+    assert "empty_kernels/__init__.py; it has g" in capsys.readouterr().err
 
 
 def test_a_switch_in_python_is_no_text(adk, tmp_path, monkeypatch):
