@@ -50,6 +50,7 @@ from mdio.layouts.views.joining import (
     lack_own_times,
     merge,
     merge_counted,
+    note_on_gap,
     parts_of,
 )
 from mdio.layouts.views.view import ViewLayout, read_columns, read_times, select_frames
@@ -239,15 +240,14 @@ class Timeline:
         time = self._frames.time
         notes = []
         for index in np.flatnonzero(np.diff(self.member)).tolist():
-            names = [str(self.members[int(self.member[n])].path) for n in (index, index + 1)]
+            last, following = (
+                (time[n], self.members[int(self.member[n])].path) for n in (index, index + 1)
+            )
             around = [
                 time[n + 1] - time[n] for n in (index - 1, index + 1) if 0 <= n < len(time) - 1
             ]
             if around and time[index + 1] - time[index] > GAP * max(around):
-                notes.append(
-                    f"no frames between {number_text(time[index])} ps, where {names[0]} ends, and "
-                    f"{number_text(time[index + 1])} ps, where {names[1]} begins"
-                )
+                notes.append(note_on_gap(last, following, "ps"))
         return notes
 
     def _follows(self, frames: Numbers) -> NDArray[np.bool_]:

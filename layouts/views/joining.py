@@ -310,11 +310,14 @@ class _Joiner:
                 if info.n_frames > 1
             ]
             if intervals and begin_ps - end_ps > GAP * max(intervals):
-                self.notes.append(
-                    f"no frames between {end_ps:g} {self.unit}, where "
-                    f"{self.infos[number].path} ends, and "
-                    f"{begin_ps:g} {self.unit}, where {self.infos[following].path} begins"
-                )
+                ends = (end_ps, self.infos[number].path), (begin_ps, self.infos[following].path)
+                self.notes.append(note_on_gap(*ends, self.unit))
+
+
+def note_on_gap(last: tuple[float, object], following: tuple[float, object], unit: str) -> str:
+    """Return a note on two frames, each the time and the file, that have none between them."""
+    places = [f"{number_text(time)} {unit} ({path})" for time, path in (last, following)]
+    return f"no frames between {places[0]} and {places[1]}"
 
 
 Numbers = NDArray[np.int64]

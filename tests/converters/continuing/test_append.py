@@ -290,7 +290,7 @@ def test_gaps_are_told(tmp_path, capsys):
     mdio.convert(write(tmp_path / "1.xtc", range(5)), out)
     args = [str(write(tmp_path / "2.xtc", range(9, 12))), str(out)]
     assert main(["convert", *args, "--append"]) == 0
-    assert "no frames between 8 ps" in capsys.readouterr().out
+    assert f"no frames between 8 ps ({out}) and 18 ps ({args[0]})" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("ending_signals")
