@@ -159,7 +159,10 @@ def _read_topology(top: str | PathLike[str]) -> Universe:
         universe.filename = str(top)
         return universe
     except FileNotFoundError as error:
-        raise SourceError(f"{top}: no such file; give the topology of the trajectory") from error
+        raise SourceError(
+            f"{top}: no such file; give the topology of the trajectory, or an output of mdio that "
+            "holds it, with -s/--top"
+        ) from error
     except (
         OSError,
         ValueError,

@@ -253,6 +253,14 @@ def test_a_universe_is_a_topology_and_an_atom_group_a_selection(adk, tmp_path, w
         assert mdio.verify(one.path, adk["dcd"]).ok
 
 
+def test_an_output_stands_for_a_topology_that_is_gone(adk, tmp_path):
+    held, out = tmp_path / "a.zarr", tmp_path / "b.zarr"
+    mdio.convert(adk["dcd"], held, top=adk["psf"], stop=5)
+    with pytest.raises(SourceError, match=r"gone\.psf: no such file.*an output of mdio"):
+        mdio.convert(adk["dcd"], out, top=tmp_path / "gone.psf", select="name CA")
+    assert mdio.convert(adk["dcd"], out, top=held, select="name CA").n_atoms == 214
+
+
 @pytest.mark.parametrize("name", ["o.zarr", "o.h5md"])
 def test_kinds_of_molecules_of_gromacs(tmp_path, name):
     with warnings.catch_warnings():
