@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,17 @@ def note_dropped(plan: LayoutPlan, info: TrajectoryInfo, requested: WriteOptions
     return plan.replace(notes=(*plan.notes, note))
 
 
+def _notes_on_numbers(origin: Layout) -> tuple[str, ...]:
+    """Return a note if files that hold no steps, but number frames, are joined."""
+    for (before, _, stop), (after, first, _) in pairwise(origin.member_runs):
+        if before.facts.counts_steps and after.facts.counts_steps and first < stop:
+            return (
+                f"steps start again in {after.path}: as in {before.path}, they are the numbers of "
+                "its frames, since the format holds none",
+            )
+    return ()
+
+
 def plan_conversion(
     origin: Layout,
     source: Sequence[AnyPath],
@@ -240,6 +252,8 @@ def plan_conversion(
     plan = note_dropped(writer.plan_for(view.info, write_options), view.info, write_options)
     stripes_note = no_stripes_note(target)
     notes = notes if stripes_note is None else (*notes, stripes_note)
+    if not layout_class(storage_options["container"] or layout_name).facts.counts_steps:
+        notes = (*notes, *_notes_on_numbers(origin))
     plan = plan.replace(notes=(*plan.notes, *notes), source_density=origin.info.density)
     if repairs is not None:
         plan = plan.replace(**repairs.plan_values)

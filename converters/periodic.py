@@ -144,7 +144,8 @@ def plan_steps(
     notes = []
     if pbc in NEED_BONDS:
         all_atoms = universe().atoms
-        labels, order, parents = find_molecules(_bonds(all_atoms, pbc, topology_name), n_atoms)
+        pairs = _bonds(all_atoms, pbc, topology_name, source.options.get("group"))
+        labels, order, parents = find_molecules(pairs, n_atoms)
         needed = np.isin(labels, labels[needed])
         index_in_read = np.cumsum(needed) - 1
         bound = (parents >= 0) & needed[order]
@@ -211,13 +212,16 @@ def _selected(
     return indices
 
 
-def _bonds(atoms: Any, pbc: str | None, topology_name: Any) -> NDArray[np.int64]:
+def _bonds(atoms: Any, pbc: str | None, topology_name: Any, group: str | None) -> NDArray[np.int64]:
     bonds = getattr(atoms, "bonds", None)
     if bonds is None or not len(bonds):
+        way_out = "give one that has them with -s/--top (TPR, PSF, PRMTOP, a PDB with CONECT)"
+        if group is not None:  # no topology has bonds between its C-alpha atoms
+            topology_name = f"{topology_name} of the group {group} alone"
+            way_out = "read all atoms: select those of the group with --select in place of --group"
         raise PlanError(
-            f"--pbc {pbc} needs bonds, and the topology {topology_name} has none; give one that "
-            "has them with -s/--top (TPR, PSF, PRMTOP, a PDB with CONECT), or take --pbc atom or "
-            "nojump"
+            f"--pbc {pbc} needs bonds, and the topology {topology_name} has none; {way_out}, or "
+            "take --pbc atom or nojump"
         )
     pairs = np.asarray(bonds.to_indices(), np.int64)
     masses = getattr(atoms, "masses", np.ones(len(atoms)))
@@ -418,11 +422,6 @@ class TransformedLayout(Layout):
 
         top = self.options["top"]
         topology_name = self.path if top is None or isinstance(top, Topology) else top
-        if (group := self.source.options.get("group")) is not None:
-            topology_name = (
-                f"{topology_name} of the group {group} alone (--select in its place reads all "
-                "atoms)"
-            )
         prepare = partial(
             plan_steps,
             self.source,

@@ -159,7 +159,10 @@ def _read_topology(top: str | PathLike[str]) -> Universe:
         universe.filename = str(top)
         return universe
     except FileNotFoundError as error:
-        raise SourceError(f"{top}: no such file; give the topology of the trajectory") from error
+        raise SourceError(
+            f"{top}: no such file; give the topology of the trajectory, or an output of mdio that "
+            "holds it, with -s/--top"
+        ) from error
     except (
         OSError,
         ValueError,
@@ -285,6 +288,11 @@ def choose_atoms(
     if top is not None:
         universe = load_topology(top, source)
         notes += compare_names(universe.atoms, stored_topology(source), top, source.path)
+        if not any(hasattr(universe.atoms, name) for name in ("names", "types", "elements")):
+            notes.append(
+                f"{top}: holds no names, masses or bonds, as a trajectory does not; to store them, "
+                "give a topology (TPR, PSF, PRMTOP, PDB, GRO) with -s/--top"
+            )
     topologies = _Topologies(universe, stored, source, notes)
     all_atoms = np.arange(source.info.n_atoms, dtype=np.int64)
     kept = None if select is None else _indices(select, topologies, all_atoms, "--select")

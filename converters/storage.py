@@ -39,7 +39,10 @@ PIECE_FOR_OWNER_NBYTES = 6 << 20
 FEW_FRAMES, MANY_FRAMES, SAMPLE_NBYTES = 4, 16, 16 << 20
 """Frames packed to measure the size of bit-packed and rigid chunks; most frames that are read."""
 MAX_BITPACK_SHARE = 0.9
-"""Where bitpack takes a smaller share of the XTC's size, no smaller codec is tried."""
+"""Where bitpack takes a smaller share of the source's size, no smaller codec is tried.
+
+That is so with the source's own step if there is one, so that a coarser one makes nothing larger.
+"""
 
 
 def file_system_for(target: Path, compression: str | None) -> str | None:
@@ -75,17 +78,23 @@ def packed_shares(
     for name, atoms in {FULL_SYSTEM: None, **groups}.items():
         frames = few_frames if atoms is None else few_frames.take(atoms, axis=1)
         frame_nbytes = density * frames.shape[1]
-        # The first frame of a chunk takes more than those that follow, and is one of many.
-        nbytes = [len(encode_chunk(part, quantised_format)) for part in (frames[:1], frames)]
-        n_more = max(len(frames) - 1, 1)
-        bitpack = (nbytes[-1] - nbytes[0] * (len(frames) > 1)) / n_more / frame_nbytes
-        rigid = None
-        if bitpack > MAX_BITPACK_SHARE:
+        bitpack = _bitpacked_nbytes(frames, quantised_format) / frame_nbytes
+        largest, rigid = bitpack, None
+        if info.precision is not None and step != info.precision:
+            own = QuantisedFormat(info.precision, "xtc")
+            largest = max(bitpack, _bitpacked_nbytes(frames, own) / frame_nbytes)
+        if largest > MAX_BITPACK_SHARE:
             many = view.read(begin, min(begin + max_frames, info.n_frames), atoms=atoms).positions
             small = encode_chunk(many, replace(quantised_format, compressor="rigid"))
             rigid = len(small) / len(many) / frame_nbytes
         shares[name] = PackedShare(bitpack, rigid)
     return shares
+
+
+def _bitpacked_nbytes(frames: NDArray[np.float32], quantised_format: QuantisedFormat) -> float:
+    """Return the bytes of a frame among many; the first of a chunk takes more than the others."""
+    nbytes = [len(encode_chunk(part, quantised_format)) for part in (frames[:1], frames)]
+    return (nbytes[-1] - nbytes[0] * (len(frames) > 1)) / max(len(frames) - 1, 1)
 
 
 def direct_for(requested: str, plan: LayoutPlan, target: Path) -> Direct:

@@ -24,6 +24,7 @@ from mdio.core.files.in_flight import (
     in_flight,
     prefetch_openings,
 )
+from mdio.core.files.store import is_remote
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.stalls import is_mount_gone
 from mdio.core.words import frames_text
@@ -138,7 +139,10 @@ def add_repair_hint(
     source = manifest["source"]
     files = dict.fromkeys(str(one.get("path", "SRC")) for one in source.get("files") or [source])
     names = [quote(file) for file in files]
+    is_gone = any(not is_remote(file) and not Path(file).exists() for file in files)
     if len(names) > MAX_NAMED:
         names = [names[0], f"... (all {len(names)})"]
     hint = f"`mdio repair {quote(str(path))} --against {' '.join(names)}` writes it again"
+    if is_gone:
+        hint += ", with the place of the source now: it is no longer there"
     return CorruptLayoutError(CONVERT_AGAIN.sub(lambda _: hint, str(error)))

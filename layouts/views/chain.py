@@ -145,11 +145,11 @@ class ChainLayout(Layout):
             if len(intervals) > 1 and (intervals == intervals[0]).all():
                 continue
             ends = sorted((number, following), key=lambda n: not timings[n].counts_steps)
-            counted, numbered = (self.members[n].path for n in ends)
+            counted, other = (self.members[n].path for n in ends)
             advice = "; go by the times" if after.time[0] > before.time[-1] else ""
             return (
                 f"steps do not go on from file to file: {counted} holds none, so its frames are "
-                f"numbered, while {numbered} has integration steps, or others{advice}",
+                f"numbered, and not as the steps in {other} go on{advice}",
             )
         return ()
 

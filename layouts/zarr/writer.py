@@ -12,11 +12,12 @@ by `bench/codecs.py` on one core of a busy machine (EPYC with AVX-512, load 25):
 (protein) to 1.4 (in water) bytes an atom less, and 3.7 and 3.6 ns an atom more to decode. So it
 saves time where a process reads less than 0.8 bytes in 3.7 ns to 1.4 bytes in 3.6 ns; through a
 network each of several processes seldom reads faster. On other storage rigid is used for what would
-take more than 0.9 of the XTC if bit-packed, so that no output is larger than its source; that costs
-little (4,000 frames of 16,122 atoms on a local disk took two workers 1.30 s bit-packed and 1.36 s
-with rigid). Reading single frames takes several times as long as from bit-packed chunks, so outputs
-for that are bit-packed unless the user asks. Outputs for a selection get ``rigid-seek``, which
-decodes fewer atoms besides the selected ones, in 2 to 4% more bytes.
+take more than 0.9 of the source if bit-packed in the source's own step, so that no output is larger
+than its source, or than one of a finer step; that costs little (4,000 frames of 16,122 atoms on a
+local disk took two workers 1.30 s bit-packed and 1.36 s with rigid). Reading single frames takes
+several times as long as from bit-packed chunks, so outputs for that are bit-packed unless the user
+asks. Outputs for a selection get ``rigid-seek``, which decodes fewer atoms besides the selected
+ones, in 2 to 4% more bytes.
 """
 
 from __future__ import annotations
@@ -456,7 +457,7 @@ def _codec_notes(codec: str, options: WriteOptions) -> tuple[str, ...]:
     if codec != "bitpack" and share is not None and share.rigid is not None:
         return (
             f"{COMPRESSION_NOTE}{codec} is used, which is smaller: a few frames take "
-            f"{share.rigid:.1f} of the XTC's bytes; bitpack (--compression fast) takes "
+            f"{share.rigid:.1f} of the source's bytes; bitpack (--compression fast) takes "
             f"{share.bitpack:.1f} of them and is decoded four times as fast",
         )
     gain = (
@@ -471,7 +472,9 @@ def _codec_notes(codec: str, options: WriteOptions) -> tuple[str, ...]:
         )
     if options.file_system is None and (share is None or share.rigid is None):
         return ()  # the other codec gains little
-    size = "" if share is None else f" (a few frames take {share.bitpack:.1f} of the XTC's bytes)"
+    size = ""
+    if share is not None:
+        size = f" (a few frames take {share.bitpack:.1f} of the source's bytes)"
     place = "" if options.file_system is None else f" from {_storage_name(options.file_system)}"
     return (
         f"{COMPRESSION_NOTE}bitpack is used, the fastest to decode{size}; --compression "

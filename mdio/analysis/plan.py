@@ -157,7 +157,8 @@ def _load_universe(system: System) -> Universe:
     if len(universe.atoms) != system.layout.info.n_atoms:
         raise PlanError(
             f"{system.layout.path}: pbc, center and fit need the topology of the stored group; "
-            "select its atoms with --select in place of --group, or name the topology of its atoms"
+            "select its atoms with --select in place of --group, or, unless bonds are needed that "
+            "they do not have, name the topology of these atoms alone"
         )
     return universe
 

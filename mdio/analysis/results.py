@@ -300,7 +300,27 @@ class AnalysisResult:
 
         Dihedrals as a Ramachandran map or distributions, displacements in log-log with the power of
         their lag, fluctuations over residues, all others over time.
+
+        Parameters
+        ----------
+        ax
+            Axes to draw in; by default those of a new figure.
+
+        Returns
+        -------
+        Axes
+            Where they were drawn; ``plot().figure.savefig("r.png")`` saves the picture.
+
+        Raises
+        ------
+        TypeError
+            `ax` is the name of a file.
         """
+        if isinstance(ax, str | PathLike):
+            raise TypeError(
+                f"plot draws in Axes of matplotlib, not in the file {os.fspath(ax)}; save the "
+                f"picture with .plot().figure.savefig({os.fspath(ax)!r})"
+            )
         from matplotlib import pyplot as plt
 
         from mdio.analysis.plots import draw

@@ -21,6 +21,24 @@ from mdio.core.options import call_with, kinds_of
 from mdio.core.words import nbytes_from, without_passwords
 from mdio.layouts.views.options import OLD_PBC_NAMES
 
+FILES = {"FILE", "FOLDER", "DIR", "SRC"}
+"""Names of values of options that are refused if they are given twice: one would be lost."""
+
+
+class _Once(argparse.Action):
+    """Store a value, as argparse does by itself, but not a second one in its place."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,  # noqa: ARG002
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,  # noqa: ARG002
+    ) -> None:
+        if getattr(namespace, self.dest) is not self.default:
+            raise argparse.ArgumentError(self, "given twice, of which one would be lost; give one")
+        setattr(namespace, self.dest, values)
+
 
 def add(
     parser: Any,
@@ -44,6 +62,8 @@ def add(
             keywords["action"] = "store_true"
     else:
         keywords["metavar"] = value_name
+        if flags[0].startswith("-") and FILES & {*value_name.split("|")}:
+            keywords.setdefault("action", _Once)
     keywords |= {} if kind is None else {"type": kind}
     action = parser.add_argument(*flags, help=text, **keywords)
     if offered:

@@ -99,7 +99,10 @@ def _notes_on_time_order(layout: Layout) -> tuple[str, ...]:
 
 
 def _times_text(facts: dict[str, Any]) -> str:
-    return times_text(*(facts[key] for key in ("n_frames", *TIMES)))
+    n_frames, first, last, dt = (facts[key] for key in ("n_frames", *TIMES))
+    text = times_text(n_frames, first, last, dt)
+    is_uneven = n_frames > 1 and first != last and not are_even(n_frames, first, last, dt)
+    return f"{text}, not evenly spaced" if is_uneven else text
 
 
 def _fields_text(facts: dict[str, Any]) -> str:

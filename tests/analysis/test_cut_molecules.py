@@ -262,6 +262,17 @@ def test_displacements_without_jumps(cut, tmp_path):
         np.testing.assert_allclose(direct, converted, rtol=1e-4, atol=1e-3)
 
 
+def test_a_group_without_bonds_is_to_be_selected_instead(cut, tmp_path):
+    path, _ = cut
+    out = tmp_path / "a.zarr"
+    mdio.convert(path, out, top=PSF, groups={"ca": CA})
+    for top in (None, PSF):
+        with pytest.raises(PlanError, match=r"--select in place of --group") as raised:
+            mdio.analyze(out, top=top, group="ca", kernel="rmsd", pbc="whole")
+        assert "TPR" not in str(raised.value)
+    assert mdio.analyze(out, kernel="rmsd", select=CA, pbc="whole").n_frames
+
+
 def test_what_cannot_be_made_whole_is_refused(cut, tmp_path):
     path, _ = cut
     universe = mda.Universe(PSF, str(path))

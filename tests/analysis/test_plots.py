@@ -157,6 +157,12 @@ def test_fluctuations_of_atoms_are_points():
     np.testing.assert_allclose(means.get_ydata().ravel(), expected)
 
 
+def test_a_file_is_no_axes(tmp_path):
+    result = mdio.analyze(DCD, top=PSF, kernel="rmsd", select=CA, stop=9)
+    with pytest.raises(TypeError, match=r"r\.png; save the picture with .*savefig\('r\.png'\)"):
+        result.plot("r.png")
+
+
 def test_counts_are_not_called_angstrom():
     arguments = {"top": PSF, "kernel": mdio.RMSD(CA), "stop": 9}
     counts = mdio.analyze(DCD, reducer=Histogram([0, 1, 2]), **arguments)

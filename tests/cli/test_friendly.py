@@ -56,6 +56,8 @@ def test_alone_it_shows_five_commands_that_parse(capsys):
         (["analyze", "rmsd", DCD, "--executor", "dsk"], "did you mean 'dask'?"),
         (["verify", "a.zarr", "--source", DCD], "did you mean '--against'?"),
         (["verify", "--against", DCD, "a.zarr"], "OUT [--against SRC [SRC ...]], in this order"),
+        (["analyze", "rmsd", DCD, "-o", "a.npz", "-o", "a.csv"], "-o/--out: given twice"),
+        (["analyze", "rmsd", DCD, "--plot", "a.png", "--plot", "b.png"], "--plot: given twice"),
         (["advise", DCD, "--kernel", "rgyr"], "did you mean '--analysis'?"),
         (["advise", DCD, "--pbc", "whole"], "it is an option of mdio convert and analyze)"),
         (

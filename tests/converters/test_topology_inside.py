@@ -253,6 +253,20 @@ def test_a_universe_is_a_topology_and_an_atom_group_a_selection(adk, tmp_path, w
         assert mdio.verify(one.path, adk["dcd"]).ok
 
 
+def test_a_trajectory_in_place_of_a_topology_is_told(adk, tmp_path):
+    (note,) = mdio.convert(adk["dcd"], tmp_path / "a.zarr", top=adk["trr"], stop=5).plan.notes
+    assert adk["trr"].name in note and "no names" in note
+    assert not mdio.convert(adk["dcd"], tmp_path / "b.zarr", top=adk["psf"], stop=5).plan.notes
+
+
+def test_an_output_stands_for_a_topology_that_is_gone(adk, tmp_path):
+    held, out = tmp_path / "a.zarr", tmp_path / "b.zarr"
+    mdio.convert(adk["dcd"], held, top=adk["psf"], stop=5)
+    with pytest.raises(SourceError, match=r"gone\.psf: no such file.*an output of mdio"):
+        mdio.convert(adk["dcd"], out, top=tmp_path / "gone.psf", select="name CA")
+    assert mdio.convert(adk["dcd"], out, top=held, select="name CA").n_atoms == 214
+
+
 @pytest.mark.parametrize("name", ["o.zarr", "o.h5md"])
 def test_kinds_of_molecules_of_gromacs(tmp_path, name):
     with warnings.catch_warnings():

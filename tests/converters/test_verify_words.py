@@ -1,5 +1,7 @@
 """What verify says of differences that are the rounding of a format's own units."""
 
+import shutil
+
 import MDAnalysis as mda
 import numpy as np
 import pytest
@@ -61,7 +63,8 @@ def test_what_a_native_file_does_not_record_is_told_once(adk, tmp_path):
 @pytest.mark.parametrize("name", ["a.h5md", "a.zarr", "a.segments"])
 def test_damage_is_told_with_its_way_out(adk, tmp_path, capsys, name):
     out = tmp_path / name
-    mdio.convert(adk["dcd"], out)
+    source = shutil.copy(adk["dcd"], tmp_path / "source.dcd")
+    mdio.convert(source, out)
     files = [path for path in out.rglob("*") if path.is_file()] if out.is_dir() else [out]
     largest = max(files, key=lambda path: path.stat().st_size)
     data = bytearray(largest.read_bytes())
@@ -70,7 +73,11 @@ def test_damage_is_told_with_its_way_out(adk, tmp_path, capsys, name):
     assert main(["verify", str(out)]) == 1
     told = capsys.readouterr().out
     assert "convert the source again" not in told
-    assert f"`mdio repair {out} --against {adk['dcd']}` writes it again" in told
+    assert f"`mdio repair {out} --against {source}` writes it again" in told
+    assert "no longer there" not in told
+    source.unlink()
+    assert main(["verify", str(out)]) == 1
+    assert "no longer there" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,17 @@ def test_water_is_never_larger_than_its_xtc(solvated, tmp_path, lies_on):
         assert min(abs(float(told) - share) for told in re.findall(r"\d\.\d", note)) < 0.06
 
 
+def test_a_coarser_step_makes_nothing_larger(solvated, tmp_path, lies_on):
+    lies_on("ext4")
+    finer = mdio.convert(solvated, tmp_path / "a.zarr")
+    for step in (0.02, 0.05, 0.1, 1.0):
+        coarser = mdio.convert(solvated, tmp_path / f"{step}.zarr", precision=step)
+        assert coarser.plan.compression == "rigid" and coarser.nbytes_out < finer.nbytes_out
+        finer = coarser
+    again = mdio.convert(tmp_path / "a.zarr", tmp_path / "again.zarr")
+    assert "of the source's bytes" in again.plan.notes[-1]
+
+
 @pytest.mark.parametrize("words", [["a.zarr"], ["a.h5md", "--compression", "bitpack"]])
 def test_quiet_tells_what_is_lost_but_not_how_it_is_packed(
     solvated, tmp_path, capsys, monkeypatch, words

@@ -149,3 +149,23 @@ def test_steps_that_do_not_go_on_are_told(adk, tmp_path, capsys):
     assert not any("steps do not" in note for note in notes)
     for same in (parts[:1] * 2, parts[1:] * 2):
         assert not any("steps do not" in note for note in mdio.open(same).notes)
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".dcd"])
+def test_numbers_of_frames_that_start_again_where_they_are_stored(adk, tmp_path, suffix):
+    parts = [tmp_path / f"{name}{suffix}" for name in ("first", "second")]
+    mdio.convert(adk["xtc"], parts[0], stop=40)
+    mdio.convert(adk["xtc"], parts[1], start=40)
+
+    def told(result):
+        return [note for note in result.plan.notes if "steps" in note]
+
+    (note,) = told(mdio.convert(parts, tmp_path / "joined.trr"))
+    assert "steps start again" in note and f"second{suffix}" in note
+    with mdio.open(tmp_path / "joined.trr") as layout:  # what the note says is so
+        block = layout.read(39, 41)
+        assert block.step[1] < block.step[0] and block.time[1] > block.time[0]
+    assert not told(mdio.convert(parts, tmp_path / f"joined{suffix}"))  # which holds no steps
+    mdio.convert(parts[0], tmp_path / "joined.zarr")
+    (note,) = told(mdio.append(parts[1], tmp_path / "joined.zarr"))
+    assert f"second{suffix} holds none" in note and "integration" not in note
