@@ -111,8 +111,10 @@ class _Scratch(local):
 _scratch = _Scratch()
 SCRATCH_NBYTES = 64 << 20
 RUN_NBYTES = 4 << 20
-"""Bytes that are read before their checksum is computed: few enough to be still in a processor's
-cache, many enough for file systems to be fast."""
+"""Bytes that are read before their checksum is computed: many enough for file systems to be fast,
+..."""
+DISK_RUN_NBYTES = 512 << 10
+"""... but on a disk of this machine few enough to be still in a processor's cache of their own."""
 
 
 class ChunkedArray(ABC):
@@ -375,11 +377,11 @@ class ChunkedArray(ABC):
         """Read straight into `out`, neighbouring chunks with one call."""
         run: Run = []
         file: OpenFile | None = None
-        begin = end = 0
+        begin = end = most_nbytes = 0
         for i, first, _, target, is_complete in self.rows(start, stop):
             if not is_complete:
                 if file is not None:  # first, since prefetched ranges are in order
-                    self._read_run(file, begin, run)
+                    self._read_run(file, begin, run, most_nbytes)
                     run, file = [], None
                 self._read_frames(i, first, out[target])
                 continue
@@ -387,24 +389,26 @@ class ChunkedArray(ABC):
             data = out[target].reshape(-1).view(np.uint8)
             behind = np.empty(nbytes - data.nbytes + self.behind_nbytes, np.uint8)
             if file is not None and (
-                next_file is not file or offset != end or offset + nbytes > begin + RUN_NBYTES
+                next_file is not file or offset != end or offset + nbytes > begin + most_nbytes
             ):
-                self._read_run(file, begin, run)
+                self._read_run(file, begin, run, most_nbytes)
                 run = []
+            if next_file is not file:
+                most_nbytes = DISK_RUN_NBYTES if next_file.is_on_disk else RUN_NBYTES
             if not run:
                 file, begin = next_file, offset
             run.append((i, data, behind))
             end = offset + nbytes + self.behind_nbytes
         if file is not None:
-            self._read_run(file, begin, run)
+            self._read_run(file, begin, run, most_nbytes)
 
-    def _read_run(self, file: OpenFile, offset: int, run: Run) -> None:
+    def _read_run(self, file: OpenFile, offset: int, run: Run, most_nbytes: int) -> None:
         i, data, last = run[0]
         crc = 0
-        while self.verifies and data.nbytes > RUN_NBYTES:  # then the run has a single chunk
-            self._fill(i, 0, file, offset, data[:RUN_NBYTES])
-            crc = crc32c(data[:RUN_NBYTES], crc)
-            data, offset = data[RUN_NBYTES:], offset + RUN_NBYTES
+        while self.verifies and data.nbytes > most_nbytes:  # then the run has a single chunk
+            self._fill(i, 0, file, offset, data[:most_nbytes])
+            crc = crc32c(data[:most_nbytes], crc)
+            data, offset = data[most_nbytes:], offset + most_nbytes
         run[0] = i, data, last
         self._fill(i, 0, file, offset, *(part for _, *parts in run for part in parts if part.size))
         for i, data, behind in run if self.verifies else ():

@@ -208,6 +208,11 @@ class OpenFile(Closing):
         except OSError as failure:
             raise self.error(f"{self.path}: cannot be read ({failure.strerror})") from failure
 
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether it is on a disk of this machine, where no call waits for a server."""
+        return self.remote is None and os.fstat(self._descriptor).st_dev in devices_with_folios()
+
     def fileno(self) -> int:
         """Return the descriptor, for calls that OpenFile does not have (copying in the kernel)."""
         return self._descriptor
