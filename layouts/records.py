@@ -7,10 +7,10 @@ decoded frames, writing in order by many workers, and resuming.
 
 from __future__ import annotations
 
-import itertools
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO, ClassVar
 
 import numpy as np
@@ -28,6 +28,8 @@ from mdio.layouts.native.writer import AppendingFileWriter
 from mdio.layouts.plan import FieldPlan, LayoutPlan, WriteOptions
 from mdio.layouts.writer import EncodedChunk
 
+NUMBERS = ("time", "step")
+
 
 class RecordsLayout(FoundFrames):
     """A file of records, each of one frame.
@@ -36,13 +38,15 @@ class RecordsLayout(FoundFrames):
     """
 
     reads_whole_frames = True
+    _is_numbered: Mapping[str, bool] = MappingProxyType({})
+    """For times and steps, whether the first frame has none, so that frames are numbered."""
 
     @staticmethod
     @abstractmethod
     def sizes(file: BinaryIO) -> Iterable[int]:
         """Yield the size in bytes of each record of a file; records follow without gaps.
 
-        Any exception that it raises is reported as damage to the file.
+        Any exception that it raises is reported as damage to the file, which is read up to there.
         If the last one is cut, so that it cannot be decoded, the file is read up to the one before.
         """
 
@@ -53,12 +57,13 @@ class RecordsLayout(FoundFrames):
 
         Any exception that it raises is reported as damage to the frame. The caller checks shapes.
         Velocities and forces are read if the first frame has them; in other frames without them
-        they are NaN.
+        they are NaN. All frames have a time, or none has; so also a step.
         """
 
     def _open_frames(self) -> TrajectoryInfo:
         self._index = load_index(self.path, self._scan)
         first = self._snapshot(0)
+        self._is_numbered = {name: getattr(first, name) is None for name in NUMBERS}
         has_fields = {f"has_{name}": getattr(first, name) is not None for name in FIELDS[1:]}
         info = self._describe(**has_fields)
         if first.time is not None:
@@ -68,17 +73,20 @@ class RecordsLayout(FoundFrames):
         return info.replace(flaws=info.flaws._replace(made_up=(text,)))
 
     def _scan(self, path: Path) -> FrameIndex:
+        found = [0]
         with open(open_regular(path), "rb") as file:
             try:
-                edges = np.array([*itertools.accumulate(self.sizes(file), initial=0)], np.int64)
+                for nbytes in self.sizes(file):
+                    found.append(found[-1] + nbytes)
             except MdioError:
                 raise
             except Exception as error:  # plug-ins raise anything on bad input
-                raise SourceError(
-                    f"{path}: its frames cannot be found ({error_text(error)[:200]}); it is "
-                    "damaged, or no file of this format: copy it again"
-                ) from error
-        size = self._file.nbytes
+                if len(found) == 1:
+                    raise SourceError(
+                        f"{path}: its frames cannot be found ({error_text(error)[:200]}); it is "
+                        "damaged, or no file of this format: copy it again"
+                    ) from error
+        edges, size = np.array(found, np.int64), self._file.nbytes
         if len(edges) > 2 and edges[-1] > size:  # the last record says that it is longer
             edges = edges[:-1]
         if len(edges) == 1 or (np.diff(edges) <= 0).any() or edges[-1] > size:
@@ -110,6 +118,10 @@ class RecordsLayout(FoundFrames):
                     if values.shape != shape:
                         raise ValueError(f"{name} of shape {values.shape}, expected {shape}")
                     setattr(snapshot, name, values)
+            for name, is_numbered in self._is_numbered.items():
+                if (getattr(snapshot, name) is None) != is_numbered:
+                    has, lacks = ("none", "one") if is_numbered else ("one", "none")
+                    raise ValueError(f"it has {lacks} {name}, but the first frame has {has}")
         except MdioError:
             raise
         except Exception as error:  # plug-ins raise anything on bad input

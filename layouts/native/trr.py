@@ -292,6 +292,10 @@ class TRRLayout(IndexedLayout):
         """Return the fields that any frame has, and those that some frames may lack."""
         first_of_size = np.unique(self._sizes, return_index=True)[1][:N_SAMPLED]
         frames = {*self._sampled(N_SAMPLED), *first_of_size.tolist()}
+        if (
+            len(first_of_size) > 1
+        ):  # fields by turns, whose period frames at even distances may miss
+            frames |= {*range(min(N_SAMPLED, self._index.n_frames))}
         if self._whole is not None:
             frames &= set(self._whole)
         kinds = self._kinds(sorted(frames))
@@ -305,8 +309,6 @@ class TRRLayout(IndexedLayout):
             raise SourceError(
                 f"{self.path}: none of the first frames holds positions, velocities or forces"
             )
-        if (self._sizes != self._sizes[0]).any():
-            return present, present
         return present, present - sets[0].intersection(*sets)
 
     def _kinds(self, frames: Sequence[int]) -> set[tuple[int, tuple[str, ...]]]:

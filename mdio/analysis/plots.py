@@ -229,7 +229,12 @@ def draw(result: Any, ax: Axes) -> None:
         x = np.array(result.row_residues)
         ax.set_xlabel("residue")
     are_many = bool(result.quantity) and rows.shape[1] > MAX_LINES_NAMED
-    for part in result.runs:
+    # Of an ensemble with many lines, those of one trajectory have one colour, and a name together.
+    are_together = result.label is not None and len(result.runs) * rows.shape[1] > MAX_LINES_NAMED
+    named = []
+    for number, part in enumerate(result.runs):
+        look = {"color": f"C{number}"} if are_together else {}
+        named.append(len(ax.lines))
         for chain in _split_at_falls(x[part], part.start):
             over, of_chain = x[chain], rows[chain]
             if result.per_frame:
@@ -240,12 +245,15 @@ def draw(result: Any, ax: Axes) -> None:
                 _draw_spread(over, of_chain, ax)
             else:
                 alone = "." if len(over) == 1 else None  # a line has no width there
-                ax.plot(over, of_chain, linewidth=1, marker=alone)
+                ax.plot(over, of_chain, linewidth=1, marker=alone, **look)
     names = list(result.labels) if len(result.labels) == rows.shape[1] else []
+    lines = ax.lines
     if result.label is not None:
         labels = [str(result.label[part.start]) for part in result.runs]
-        several = len(names) > 1
-        names = [f"{label} {name}" for label in labels for name in names] if several else labels
+        if are_together or rows.shape[1] == 1:
+            names, lines = labels, [ax.lines[first] for first in named]
+        else:
+            names = [f"{label} {name}" for label in labels for name in result.column_names]
     if result.over == "lag" and result.labels and result.labels[0].startswith("msd"):
         _draw_power(x, rows, result.label, ax)
     if result.label is None and len(names) == 1 and not result.quantity:
@@ -254,13 +262,13 @@ def draw(result: Any, ax: Axes) -> None:
     if result.quantity:
         ax.set_ylabel(axis_label(result.quantity))
     if 0 < len(names) <= MAX_LINES_NAMED:
-        _name_lines(_without_common_segment(names), ax)
+        _name_lines(_without_common_segment(names), lines, ax)
 
 
-def _name_lines(names: Sequence[str], ax: Axes) -> None:
+def _name_lines(names: Sequence[str], lines: Sequence[Any], ax: Axes) -> None:
     """Name the lines below the axes, where no curve lies."""
     n_columns = 2 if max(map(len, names)) <= NARROW_NAME else 1
-    ax.legend(ax.lines[: len(names)], names, ncols=n_columns, **LEGEND_BELOW)
+    ax.legend(lines[: len(names)], names, ncols=n_columns, **LEGEND_BELOW)
 
 
 def _without_common_segment(names: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from io import TextIOWrapper
 from itertools import islice, pairwise
+from operator import methodcaller
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -35,14 +36,17 @@ def result_table(
 ) -> tuple[list[str], Iterator[Row]]:
     """Return names of columns and the rows: label; frame or lag, time in ps, or a name; values.
 
-    Raises PlanError: rows are structured.
+    The fields of structured rows are columns, too.
+    Raises PlanError: fields are arrays, or a column has the name of another.
     """
-    columns = result.columns
-    if columns.dtype.names is not None:
-        raise PlanError(
-            f"rows have the fields {', '.join(columns.dtype.names)}, which are no columns of a "
-            "table; save them as .npz, or return an array of numbers"
-        )
+    columns, names = result.columns, result.column_names
+    if (fields := columns.dtype.names) is not None:
+        if columns.shape[1] > 1 or any(columns.dtype[name].shape for name in fields):
+            raise PlanError(
+                f"rows have the fields {', '.join(fields)}, which hold arrays and are no columns "
+                "of a table; save them as .npz, or return one number in each"
+            )
+        columns, names = columns[:, 0], fields
     index_columns: dict[str, Iterable[Any]] = {}
     if labelled and result.label is not None:
         index_columns["label"] = result.label.tolist()
@@ -54,10 +58,12 @@ def result_table(
             index_columns["residue"] = np.array(result.row_residues).tolist()
         if 0 < len(result.row_labels) == len(columns):
             index_columns["name"] = result.row_labels
+    if twice := [name for name in names if name in index_columns]:
+        raise PlanError(f"the column {twice[0]!r} is there already: give it another label")
     rows = zip(*index_columns.values(), columns, strict=True)
     # Dates and spans of time would be numbers without their unit.
-    values = (lambda row: map(str, row)) if columns.dtype.kind in "mM" else np.ndarray.tolist
-    return [*index_columns, *result.column_names], ((*head, *values(row)) for *head, row in rows)
+    values = (lambda row: map(str, row)) if columns.dtype.kind in "mM" else methodcaller("tolist")
+    return [*index_columns, *names], ((*head, *values(row)) for *head, row in rows)
 
 
 def dataframe(data: Any, index: Sequence[str], columns: Sequence[str] | None = None) -> Any:
@@ -97,7 +103,7 @@ def write_csv(file: BinaryIO, names: Iterable[str], rows: Iterable[Row]) -> None
 
 def _dat(result: AnalysisResult, file: BinaryIO) -> None:
     names, rows = result_table(result)
-    file.write(("#" + " ".join(names) + "\n").encode())
+    file.write(("#" + " ".join(name.replace(" ", "_") for name in names) + "\n").encode())
     for row in rows:
         words = map(_word, row)
         file.write((" ".join(words) + "\n").encode())
@@ -122,7 +128,7 @@ def _xvg(result: AnalysisResult, file: BinaryIO) -> None:
         len({*result.row_residues[run]}) == run.stop - run.start for run in result.runs
     ):
         first = names.index("residue")
-    begin = len(names) - result.columns.shape[1]
+    begin = len(names) - len(result.columns.dtype.names or result.column_names)
     over = {"frame": "Time (ps)", "lag": "Lag (ps)"}.get(result.over, names[first].title())
     lines = [f'@    xaxis  label "{over}"', "@TYPE xy"]
     if quantity := result.quantity or (names[begin] if len(names) == begin + 1 else ""):

@@ -6,6 +6,7 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -218,7 +219,8 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
         del arguments["overlap"], options["overlap"]
         trajectory = executor.from_owner(partial(_open, args, **options))
     arguments |= {"trajectory": trajectory, "kernel": kernel, "select": None}
-    with progress_bar(partial(_n_frames, args), "analyze", args, executor) as progress:
+    bar = progress_bar(partial(_n_frames, args), "analyze", args, executor)
+    with redirect_stdout(sys.stderr), bar as progress:  # of a kernel that prints
         arguments |= {"workers": None, "executor": executor, "progress": progress}
         result = analyze(**arguments)
     if executor.is_owner:
@@ -252,7 +254,11 @@ def _output(args: argparse.Namespace, result: AnalysisResult) -> None:
     if args.out == "-":
         WRITERS[".dat"](result, sys.stdout.buffer)
     elif args.out is not None:
-        result.save(args.out)
+        try:
+            result.save(args.out)
+        except PlanError as error:  # what took long is not lost
+            result.save(kept := f"{args.out}.npz")
+            raise PlanError(f"{error} (they are kept in {kept})") from error
     if args.timings is not None:
         result.save_timings(args.timings)
     title = f"{args.kernel} of {_source_text(args.trajectory)}"

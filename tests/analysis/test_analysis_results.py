@@ -247,13 +247,21 @@ def test_dates_keep_their_unit_and_text_stays_one_word(path, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["csv", "dat", "xvg"])
-def test_structured_rows_are_no_table(path, tmp_path, suffix):
+def test_structured_rows_are_columns(path, tmp_path, suffix):
     def pairs(block):
-        return np.zeros(block.n_frames, [("a", float), ("b", int)])
+        return np.ones(block.n_frames, [("a b", float), ("c", int)])
+
+    def arrays(block):
+        return np.zeros(block.n_frames, [("a", float, 2), ("b", int)])
 
     result = analyze(MemoryLayout(path), kernel=pairs)
-    with pytest.raises(PlanError, match=r"fields a, b, which are no columns .* as \.npz"):
-        result.save(tmp_path / f"a.{suffix}")
-    assert not list(tmp_path.iterdir())
-    result.save(tmp_path / "a.npz")
-    assert np.load(tmp_path / "a.npz")["values"].dtype.names == ("a", "b")
+    result.save(tmp_path / f"a.{suffix}")
+    text = (tmp_path / f"a.{suffix}").read_text()
+    assert {"csv": "a b,c", "dat": "a_b c", "xvg": "a b"}[suffix] in text
+    assert text.splitlines()[-1].split("," if suffix == "csv" else None)[-2:] == ["1.0", "1"]
+    result = analyze(MemoryLayout(path), kernel=arrays)
+    with pytest.raises(PlanError, match=r"fields a, b, which hold arrays .* as \.npz"):
+        result.save(tmp_path / f"b.{suffix}")
+    assert not list(tmp_path.glob("b.*"))
+    result.save(tmp_path / "b.npz")
+    assert np.load(tmp_path / "b.npz")["values"].dtype.names == ("a", "b")

@@ -182,6 +182,17 @@ def test_displacements_follow_a_power(tmp_path):
     assert 0.9 < float(note.get_text().split("{")[1].split("}")[0]) < 1.1
 
 
+def test_lines_of_an_ensemble_have_names_of_their_own(tmp_path):
+    both = tmp_path / "both.zarr"
+    mdio.convert_ensemble({"a": DCD, "b": DCD}, both, top=PSF, step=10)
+    few = drawn(mdio.analyze(both, kernel=lambda block: block.positions[:, 0, :2]))
+    names = [text.get_text() for text in few.get_legend().get_texts()]
+    assert names == ["a value0", "a value1", "b value0", "b value1"]
+    many = drawn(mdio.analyze(both, kernel=lambda block: block.positions[:, :7, 0]))
+    assert [text.get_text() for text in many.get_legend().get_texts()] == ["a", "b"]
+    assert [line.get_color() for line in many.lines] == ["C0"] * 7 + ["C1"] * 7
+
+
 def test_trajectories_of_an_ensemble_get_a_line_each(tmp_path):
     mdio.convert_ensemble({"a": DCD, "b": DCD}, tmp_path / "both.zarr", top=PSF, step=10)
     axes = drawn(mdio.analyze(tmp_path / "both.zarr", kernel=mdio.RMSD(CA)))

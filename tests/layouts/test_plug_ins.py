@@ -232,6 +232,36 @@ def test_records_that_cannot_be_found_are_damage_to_the_file(lines, source, tmp_
             mdio.convert(out, tmp_path / "a.zarr", salvage=salvage)
 
 
+def test_records_are_read_up_to_damage(lines, source, tmp_path, monkeypatch):
+    def sizes(file):
+        for line in file:
+            if not line.startswith(b"{"):
+                raise ValueError("no record")
+            yield len(line)
+
+    out = tmp_path / "a.lines"
+    mdio.convert(source, out)
+    monkeypatch.setattr(lines.LinesLayout, "sizes", staticmethod(sizes))
+    data = bytearray(out.read_bytes())
+    data[data.index(b"\n", data.index(b"\n") + 1) + 1] = 0  # where the third begins
+    out.write_bytes(data)
+    with pytest.raises(SourceError, match="add --salvage"):
+        mdio.convert(out, tmp_path / "a.zarr")
+    assert mdio.convert(out, tmp_path / "a.zarr", salvage=True).n_frames == 2
+
+
+@pytest.mark.parametrize("name", ["time", "step"])
+@pytest.mark.parametrize("frame", [0, 2])
+def test_a_number_that_one_frame_lacks_is_not_made_up(lines, source, tmp_path, name, frame):
+    out = tmp_path / "a.lines"
+    mdio.convert(source, out)
+    frames = [json.loads(line) for line in out.read_text().splitlines()]
+    frames[frame][name] = None
+    out.write_text("".join(json.dumps(one) + "\n" for one in frames))
+    with pytest.raises(SourceError, match=rf"a\.lines.*frame .*(none|one) {name}, but the first"):
+        mdio.convert(out, tmp_path / "a.zarr")
+
+
 def test_a_sniff_that_fails_leaves_the_file_to_other_layouts(lines, adk, tmp_path, monkeypatch):
     monkeypatch.setattr(lines.LinesLayout, "sniff", lambda path: 1 / 0)
     frame = tmp_path / "a.xyz"

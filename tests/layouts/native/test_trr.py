@@ -114,11 +114,24 @@ def test_a_single_frame_has_an_interval_of_one(tmp_path):
 def test_a_frame_without_positions_has_none(tmp_path):
     path = write_trr(tmp_path / "some.trr", ["xv", "v", "xv"])
     layout = TRRLayout(path)
-    assert (layout.info.n_frames, layout.info.sparse) == (3, ("positions", "velocities"))
+    assert (layout.info.n_frames, layout.info.sparse) == (3, ("positions",))
     np.testing.assert_array_equal(absent_frames(layout.read(0, 3).positions), [False, True, False])
     block = layout.read(0, 3, atoms=[])
     np.testing.assert_array_equal(block.step, [0, 50, 100])
     assert layout.read(2, 3).n_frames == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "sparse"),
+    [
+        (["xv", "x"] * 100, ("velocities",)),
+        (["xvf", *["x"] * 9] * 20, ("forces", "velocities")),
+        (["x", "v", "x", "xv"] * 64, ("positions", "velocities")),
+    ],
+)
+def test_what_every_frame_has_is_not_called_sparse(tmp_path, fields, sparse):
+    info = TRRLayout(write_trr(tmp_path / "turns.trr", fields)).info
+    assert (info.n_frames, info.sparse) == (len(fields), sparse)
 
 
 def test_truncation_anywhere_leaves_whole_frames(tmp_path):
