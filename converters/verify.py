@@ -462,6 +462,8 @@ class Checks:
             if problems and result.ok and layout.manifest is None:
                 problems[0] = problems[0][0], f"{problems[0][1]}; {UNRECORDED}"
             for differing, problem in problems:
+                if problem.startswith("time ") and source.timing.step_ps is not None:
+                    problem += ", as its format can only count them; give the original"
                 result.add(f"{_frames_text(start + np.flatnonzero(differing))}: {problem}")
             result.frames_compared += self._n_others(start, stop)
             if self.progress is not None:

@@ -233,7 +233,7 @@ def draw(result: Any, ax: Axes) -> None:
     are_together = result.label is not None and len(result.runs) * rows.shape[1] > MAX_LINES_NAMED
     named = []
     for number, part in enumerate(result.runs):
-        look = {"color": f"C{number}"} if are_together else {}
+        look: dict[str, Any] = {"color": f"C{number}"} if are_together else {}
         named.append(len(ax.lines))
         for chain in _split_at_falls(x[part], part.start):
             over, of_chain = x[chain], rows[chain]
@@ -247,7 +247,7 @@ def draw(result: Any, ax: Axes) -> None:
                 alone = "." if len(over) == 1 else None  # a line has no width there
                 ax.plot(over, of_chain, linewidth=1, marker=alone, **look)
     names = list(result.labels) if len(result.labels) == rows.shape[1] else []
-    lines = ax.lines
+    lines: Sequence[Any] = ax.lines
     if result.label is not None:
         labels = [str(result.label[part.start]) for part in result.runs]
         if are_together or rows.shape[1] == 1:

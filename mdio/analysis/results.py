@@ -46,7 +46,7 @@ def result_table(
                 f"rows have the fields {', '.join(fields)}, which hold arrays and are no columns "
                 "of a table; save them as .npz, or return one number in each"
             )
-        columns, names = columns[:, 0], fields
+        columns, names = columns[:, 0], list(fields)
     index_columns: dict[str, Iterable[Any]] = {}
     if labelled and result.label is not None:
         index_columns["label"] = result.label.tolist()

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import MDAnalysis as mda
@@ -247,6 +249,29 @@ def test_an_error_of_the_callers_function_keeps_what_was_converted(adk, tmp_path
         mdio.convert(adk["xtc"], out, storage=storage, progress=fail)
     result = mdio.convert(adk["xtc"], out, storage=storage, resume=True)
     assert any("taken from an earlier run" in note for note in result.plan.notes)
+
+
+PROGRAM = """
+import os, sys, mdio
+calls = []
+def end(n_frames, nbytes):
+    calls.append(n_frames)
+    if len(calls) == 2:
+        os._exit(9)
+options = {"groups": {"ca": "name CA"}, "storage": mdio.Storage(chunk_frames=2)}
+mdio.convert(sys.argv[1], "md.zarr", top=sys.argv[2], progress=end, **options)
+"""
+
+
+def test_a_topology_that_another_output_has_brought_leaves_nothing_behind(adk, tmp_path):
+    words = [sys.executable, "-c", PROGRAM, str(adk["dcd"]), str(adk["psf"])]
+    assert subprocess.run(words, cwd=tmp_path, check=False).returncode == 9
+    assert any(name.startswith(".md.ca.top.pdb") for name in names_in(tmp_path))
+    options = {"top": adk["psf"], "groups": {"ca": "name CA"}}
+    mdio.convert(adk["dcd"], tmp_path / "md.h5md", **options)
+    options["storage"] = mdio.Storage(chunk_frames=2)
+    mdio.convert(adk["dcd"], tmp_path / "md.zarr", resume=True, **options)
+    assert names_in(tmp_path) == ["md.ca.top.pdb", "md.h5md", "md.zarr"]
 
 
 def test_the_last_of_several_parts_is_not_replaced(adk, tmp_path, capsys):
