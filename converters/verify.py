@@ -462,9 +462,12 @@ class Checks:
             if problems and result.ok and layout.manifest is None:
                 problems[0] = problems[0][0], f"{problems[0][1]}; {UNRECORDED}"
             for differing, problem in problems:
+                cause = ""
                 if problem.startswith("time ") and source.timing.step_ps is not None:
-                    problem += ", as its format can only count them; give the original"
-                result.add(f"{_frames_text(start + np.flatnonzero(differing))}: {problem}")
+                    slack_ps = EVEN * own.info.dt_ps
+                    if np.allclose(own_block.time, source_block.time, rtol=0, atol=slack_ps):
+                        cause = f": {source.path} can only count times; give the original"
+                result.add(f"{_frames_text(start + np.flatnonzero(differing))}: {problem}{cause}")
             result.frames_compared += self._n_others(start, stop)
             if self.progress is not None:
                 self.progress(stop - start, own_block.nbytes)

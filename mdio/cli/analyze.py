@@ -220,7 +220,7 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
         trajectory = executor.from_owner(partial(_open, args, **options))
     arguments |= {"trajectory": trajectory, "kernel": kernel, "select": None}
     bar = progress_bar(partial(_n_frames, args), "analyze", args, executor)
-    with redirect_stdout(sys.stderr), bar as progress:  # of a kernel that prints
+    with redirect_stdout(sys.stderr), bar as progress:  # what kernels print is no result
         arguments |= {"workers": None, "executor": executor, "progress": progress}
         result = analyze(**arguments)
     if executor.is_owner:

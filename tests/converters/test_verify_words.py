@@ -136,3 +136,10 @@ def test_a_native_file_of_chosen_frames_is_compared_with_the_same_choice(adk, tm
     assert "convert the source so again, and compare it with that" in told
     assert "no frame compared" in told
     assert main(["verify", str(out), "--against", str(again)]) == 0
+
+
+def test_times_that_came_back_from_a_dcd_are_told_as_counted(adk, tmp_path):
+    mdio.convert(adk["dcd"], tmp_path / "a.zarr")
+    mdio.convert(tmp_path / "a.zarr", tmp_path / "back.dcd")
+    (problem,) = mdio.verify(tmp_path / "a.zarr", against=tmp_path / "back.dcd").bad
+    assert "back.dcd can only count times" in problem
