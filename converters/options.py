@@ -64,7 +64,8 @@ class Selection(FrameChoice):
 
     select: selection.Selection | None = option("keep these atoms only", "--select SEL", named=True)
     groups: Mapping[str, selection.Selection] = option(
-        "store these atoms a second time, on their own, for analyses that need no others",
+        "store these atoms a second time, on their own, for analyses that need no others (zarr, "
+        "h5md)",
         "--group NAME=SEL",
         dict,
         kind="group",
@@ -366,11 +367,15 @@ class ConvertResult:
     found_complete: bool = False
     """Whether the same conversion had made the output before: nothing was written."""
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes on the conversion, which are those of its plan."""
+        return self.plan.notes
+
     def __str__(self) -> str:
         """Return the fields and, in lines of their own, the notes."""
-        return "\n".join([repr(self), *(f"note: {note}" for note in self.plan.notes)])
+        return "\n".join([repr(self), *(f"note: {note}" for note in self.notes)])
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        notes = list(self.plan.notes)
-        return {**asdict(self), "plan": self.plan.to_json(), "notes": notes}
+        return {**asdict(self), "plan": self.plan.to_json(), "notes": list(self.notes)}

@@ -367,6 +367,8 @@ def _draw_angles(angles: dict[str, dict[str, NDArray[Any]]], ax: Axes) -> None:
             *(phi[finite], psi[finite]), bins=90, range=(limits, limits), norm="log", cmap="viridis"
         )
         ax.set(xlabel="phi (°)", ylabel="psi (°)", aspect="equal", yticks=range(-180, 181, 60))
+        if others := [name for name in angles if name not in ("phi", "psi")]:
+            ax.set_title(f"without {' and '.join(others)}: draw them alone")
         return
     for name, of_residues in angles.items():
         degrees = np.concatenate(list(of_residues.values()))

@@ -96,6 +96,12 @@ def test_phi_and_psi_are_a_map(degrees):
     assert -80 < -180 + 4 * column < -40 and -60 < -180 + 4 * row < -20
 
 
+def test_angles_that_are_in_no_map_are_named():
+    angles = ("phi", "psi", "chi1")
+    axes = drawn(mdio.analyze(DCD, top=PSF, kernel=mdio.Dihedrals(angles=angles), step=20))
+    assert axes.get_title() == "without chi1: draw them alone"
+
+
 def test_other_angles_are_distributions():
     axes = drawn(mdio.analyze(DCD, top=PSF, kernel=mdio.Dihedrals(angles=("chi1",))))
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["chi1"]
