@@ -292,9 +292,6 @@ class TRRLayout(IndexedLayout):
         """Return the fields that any frame has, and those that some frames may lack."""
         first_of_size = np.unique(self._sizes, return_index=True)[1][:N_SAMPLED]
         frames = {*self._sampled(N_SAMPLED), *first_of_size.tolist()}
-        if len(first_of_size) > 1:
-            # Frames at even distances may miss some of a pattern that repeats.
-            frames |= {*range(min(N_SAMPLED, self._index.n_frames))}
         if self._whole is not None:
             frames &= set(self._whole)
         kinds = self._kinds(sorted(frames))
