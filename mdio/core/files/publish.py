@@ -364,7 +364,7 @@ def publish(
             journal_path(temporary).unlink(missing_ok=True)
             # An earlier run left a topology that another output has brought meanwhile.
             with suppress(OSError):
-                for path in [] if claim.unsettled else claim.temporaries():
+                for path in claim.temporaries():
                     remove(path)
         except BaseException as error:
             if os.getpid() == claim.pid:  # not in a forked child
