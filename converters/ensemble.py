@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -33,6 +34,9 @@ from mdio.parallel.executors import (
     choose_executor,
     replicas_fill,
 )
+
+MANY_FILES = 1000
+"""Files of an output from which on a note tells of a layout with fewer."""
 
 
 @takes_options(*OPTIONS, apart=APART)
@@ -168,7 +172,8 @@ def convert_ensemble(
         ensemble.seal(list(sources))
         finals = {label: ensemble.member(label, final=True) for label in sources}
         stack.close()
-        return {label: _moved(results[label], final) for label, final in finals.items()}
+        notes = _notes_on_files(Path(out), len(sources))
+        return {label: _moved(results[label], final, notes) for label, final in finals.items()}
 
     with stack:
         members, way = chosen.from_owner(begin)
@@ -176,10 +181,22 @@ def convert_ensemble(
         return chosen.from_owner(end)
 
 
-def _moved(result: ConvertResult, final: Path) -> ConvertResult:
-    """Return the result of a conversion whose output is now called `final`."""
+def _moved(result: ConvertResult, final: Path, notes: Sequence[str]) -> ConvertResult:
+    """Return the result of a conversion whose output is now called `final`, with more notes."""
     beside = tuple(str(final.with_name(Path(top).name)) for top in result.topologies)
-    return replace(result, out=str(final), topologies=beside)
+    plan = result.plan.replace(notes=(*result.notes, *notes))
+    return replace(result, out=str(final), topologies=beside, plan=plan)
+
+
+def _notes_on_files(out: Path, n_members: int) -> list[str]:
+    """Return a note where an ensemble has more files than many a quota of a cluster likes."""
+    n_files = sum(len(files) for *_, files in os.walk(out))
+    if n_files <= MANY_FILES:
+        return []
+    return [
+        f"files: {out} has {n_files:,}; where their number is limited, {out.with_suffix('.h5md')} "
+        f"would have {n_members + 2:,} (add --compression small)"
+    ]
 
 
 def _begun(

@@ -196,3 +196,19 @@ def test_guessed_masses_are_told_once(tmp_path, adk, suffix, workers):
     result = mdio.analyze(out, kernel=RadiusOfGyration("all"), workers=workers)
     told = [note for note in result.notes if "has no masses" in note]
     assert len(told) == 1 and told[0].startswith("all 8 replicas: it has no masses"), told
+
+
+def test_many_files_are_told_with_the_layout_that_has_fewer(tmp_path, adk, monkeypatch):
+    monkeypatch.setattr("mdio.converters.ensemble.MANY_FILES", 60)
+    for name, n_files in (("all.zarr", 73), ("all.h5md", 4)):
+        sources = dict.fromkeys(("a", "b"), adk["xtc"])
+        results = mdio.convert_ensemble(sources, tmp_path / name, top=PSF, stop=3)
+        files = [path for path in tmp_path.rglob("*") if path.is_file() and name in str(path)]
+        assert len(files) == n_files
+        told = [note for note in results["b"].notes if note.startswith("files: ")]
+        few = f"{tmp_path / 'all.h5md'} would have 4 (add --compression small)"
+        assert told == (
+            [f"files: {tmp_path / name} has 73; where their number is limited, {few}"]
+            if name == "all.zarr"
+            else []
+        )
