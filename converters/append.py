@@ -146,7 +146,7 @@ class Comparison:
             if unknown or np.isnan(old_vectors).all() or np.isnan(new_vectors).all():
                 setattr(old, name, None)
         rounded = ("positions", "velocities", "forces")
-        _, problems = compare_blocks(old, new, self.allowed, tables=False, rounded=rounded)
+        _, problems = compare_blocks(old, new, self.allowed, columns=(), rounded=rounded)
         boxes = np.isclose(old.box, new.box, rtol=MAX_ROUNDING_BOX, atol=1e-3, equal_nan=True)
         return not problems and bool(boxes.all())
 

@@ -54,18 +54,18 @@ def compare_blocks(
     source_block: FrameBlock,
     allowed: Mapping[str, float],
     *,
-    tables: bool,
+    columns: Sequence[str],
     rounded: Sequence[str],
     rounded_source: bool = False,
-    rounded_box: bool = False,
+    is_other: bool = False,
 ) -> tuple[float, list[Problem]]:
     """Return the largest difference of a coordinate (angstrom), and a list of problems.
 
     `block`, `source_block`: the same frames and atoms, of the output and of its source. `allowed`:
-    by how much each field may differ besides rounding; 0 for those that it lacks. `tables`: whether
-    the output keeps box, time and step of each frame. `rounded`: of which arrays its format rounds
-    float32. `rounded_source`, `rounded_box`: whether arrays, and boxes, may differ by the rounding
-    of float32, since the source is another file than the output was made of.
+    by how much each field may differ besides rounding; 0 for those that it lacks. `columns`: those
+    of box, time and step that the output keeps exactly. `rounded`: of which arrays its format
+    rounds float32. `is_other`: whether the source is another file than the output was made of, so
+    that boxes and times may differ by the rounding of float32, and with `rounded_source` arrays.
     """
     largest = 0.0
     problems: list[Problem] = []
@@ -84,10 +84,11 @@ def compare_blocks(
             unit = " angstrom" if name == "positions" else ""
             difference = f" by up to {worst:g}{unit}, {tolerance:g} is allowed"
             problems.append((differing, f"{name} differ{difference if tolerance or unit else ''}"))
-    for name in ("box", "time", "step") if tables else ():
+    for name in columns:
         array_of_output, other = getattr(block, name), getattr(source_block, name)
-        may_round = rounded_box and name == "box"
-        differing = _difference(array_of_output, other, 0.0, rounded=may_round)[1]
+        may_round = is_other and name != "step"
+        pair = [x.astype(np.float32) if may_round else x for x in (array_of_output, other)]
+        differing = _difference(*pair, 0.0, rounded=may_round)[1]
         if differing.any():
             worst = np.abs(array_of_output.astype(np.float64) - other).max(initial=0.0)
             problems.append((differing, f"{name} differs by up to {worst:g}"))
@@ -162,6 +163,7 @@ def compare_native_columns(
     return problems
 
 
+COLUMNS = "box", "time", "step"
 BOX_ROUNDING = 1e-4
 """Relative, and in angstrom and degrees: lengths and angles go through vectors in nm."""
 TIME_ROUNDING = 4
@@ -373,8 +375,8 @@ class Checks:
     def _rounding(self) -> dict[str, bool]:
         """By the names of `compare_blocks`, what rounds in the source, if it has other files.
 
-        Boxes go through vectors and back in each file. Atoms are moved by them, and some formats
-        have units of their own.
+        Boxes go through vectors and back in each file, and native ones keep times as float32. Atoms
+        are moved by boxes, and some formats have units of their own.
         """
         layout, view = self.layouts[0], self.source_alone
         source = (layout.manifest or {}).get("source", {})
@@ -386,7 +388,19 @@ class Checks:
             is_other = [*map(contents_of, recorded)] != [*map(contents_of, found)]
         is_moved = source.get("transformed") is not None
         rounds = is_moved or any(file.facts.rounds for file in files)
-        return {"rounded_source": is_other and rounds, "rounded_box": is_other}
+        return {"rounded_source": is_other and rounds, "is_other": is_other}
+
+    @cached_property
+    def _has_steps(self) -> bool:
+        """Whether the source has steps that the output should have.
+
+        A file that only counts them numbers the frames of each part anew, so that the whole and its
+        parts differ.
+        """
+        layout, view = self.layouts[0], self.source_alone
+        is_made_of_it = layout.manifest is not None and not self._rounding["is_other"]
+        files = [] if view is None or is_made_of_it else view.source.files()
+        return not any(file.timing.counts_steps for file in files)
 
     def _even_times(self, start: int, stop: int) -> tuple[NDArray[np.float64] | None, float]:
         """Return the times of frames in a file that counts them, and how far they may be off.
@@ -432,10 +446,15 @@ class Checks:
             allowed = {name: step / 2 for name, step in layout.info.field_precisions.items()}
             allowed["positions"] = self.of_opening.allowed_diff_angstrom or 0.0
             # Steps, and where boxes are rounded, depend on the format of a further file.
-            tables = layout.facts.keeps_columns and not is_further
+            columns = COLUMNS if layout.facts.keeps_columns and not is_further else ()
             rounding = dict.fromkeys(self._rounding, True) if is_further else self._rounding
             worst, problems = compare_blocks(
-                own_block, source_block, allowed, tables=tables, rounded=native.rounds, **rounding
+                own_block,
+                source_block,
+                allowed,
+                columns=columns if self._has_steps else columns[:-1],
+                rounded=native.rounds,
+                **rounding,
             )
             if is_further:
                 for differing, problem in problems:
@@ -448,7 +467,7 @@ class Checks:
                     )
                 continue
             result.max_abs_diff_angstrom = max(result.max_abs_diff_angstrom, worst)
-            if native.is_copied and not tables:
+            if native.is_copied and not columns:
                 clock: tuple[NDArray[np.float64] | None, float] = source_block.time, 0.0
                 if layout.timing.step_ps is not None:
                     clock = self._even_times(start, stop)
@@ -457,17 +476,15 @@ class Checks:
                         if off_ps > EVEN * clock[1]:
                             result.times_off_ps = max(result.times_off_ps, off_ps)
                 problems += compare_native_columns(
-                    own_block, source_block, *clock, has_steps=not native.counts_steps
+                    own_block,
+                    source_block,
+                    *clock,
+                    has_steps=self._has_steps and not native.counts_steps,
                 )
             if problems and result.ok and layout.manifest is None:
                 problems[0] = problems[0][0], f"{problems[0][1]}; {UNRECORDED}"
             for differing, problem in problems:
-                cause = ""
-                if problem.startswith("time ") and source.timing.step_ps is not None:
-                    slack_ps = EVEN * own.info.dt_ps
-                    if np.allclose(own_block.time, source_block.time, rtol=0, atol=slack_ps):
-                        cause = f": {source.path} can only count times; give the original"
-                result.add(f"{_frames_text(start + np.flatnonzero(differing))}: {problem}{cause}")
+                result.add(f"{_frames_text(start + np.flatnonzero(differing))}: {problem}")
             result.frames_compared += self._n_others(start, stop)
             if self.progress is not None:
                 self.progress(stop - start, own_block.nbytes)

@@ -282,3 +282,33 @@ def test_times_that_a_dcd_cannot_hold_are_told(adk, tmp_path, capsys):
     assert "its times are off by up to " in capsys.readouterr().out
     mdio.convert(parts[0], tmp_path / "even.dcd")
     assert "times_off_ps" not in mdio.verify(tmp_path / "even.dcd", parts[0]).to_json()
+
+
+@pytest.mark.parametrize("kind", ["zarr", "h5md", "segments", "xtc"])
+@pytest.mark.parametrize("counting", ["dcd", "ncdf"])
+def test_steps_that_a_file_only_counts_are_not_those_of_its_parts(tmp_path, counting, kind):
+    """As an AMBER user does before the files that were merged are deleted."""
+    positions = np.random.default_rng(2).integers(0, 999, (9, 9, 3)) / np.float32(16)
+    times = 1000.1 + 0.3 * np.arange(9)  # not numbers of float32
+    with mdio.Writer(tmp_path / "all.zarr") as writer:
+        writer.write_block(positions, time=times, step=np.arange(9) ** 2)
+    parts = [tmp_path / f"{n}.{counting}" for n in (1, 2)]
+    for part, start, stop in zip(parts, (0, 4), (4, 9), strict=True):
+        mdio.convert(tmp_path / "all.zarr", part, start=start, stop=stop)
+    whole, out = tmp_path / f"whole.{counting}", tmp_path / f"out.{kind}"
+    mdio.convert(tmp_path / "all.zarr", whole)
+    mdio.convert(parts, out, precision=None if kind != "xtc" else 0.001)
+    for source in (whole, parts):
+        result = mdio.verify(out, source)
+        assert result.bad == [] or (kind == "xtc" and "positions" in result.bad[0])
+        assert all("step" not in problem and "time" not in problem for problem in result.bad)
+    if kind in ("zarr", "h5md"):  # a step that was stored is still compared where one is held
+        mdio.convert(tmp_path / "all.zarr", tmp_path / "whole.trr")
+        assert any(
+            "step differs" in problem for problem in mdio.verify(out, tmp_path / "whole.trr").bad
+        )
+        late = tmp_path / f"late.{counting}"
+        with mdio.Writer(tmp_path / "late.zarr") as writer:
+            writer.write_block(positions, time=times + 0.01, step=np.arange(9))
+        mdio.convert(tmp_path / "late.zarr", late)
+        assert any("time differs" in problem for problem in mdio.verify(out, late).bad)
