@@ -57,7 +57,7 @@ from mdio.core.options import takes_options
 from mdio.core.words import plural, runs_text
 from mdio.layouts.base import Layout, container_format
 from mdio.layouts.manifest import indices_from_runs, runs_from_indices
-from mdio.layouts.plan import LayoutPlan, StorageOptions, WriteOptions
+from mdio.layouts.plan import COMPRESSION_NOTE, LayoutPlan, StorageOptions, WriteOptions
 from mdio.layouts.registry import (
     layout_class,
     layout_name_for_output,
@@ -141,6 +141,18 @@ def note_dropped(plan: LayoutPlan, info: TrajectoryInfo, requested: WriteOptions
         return plan
     note = f"{plan.layout} holds no {' and no '.join(dropped)}: left out"
     return plan.replace(notes=(*plan.notes, note))
+
+
+def _notes_on_floats(origin: TrajectoryInfo, stored: TrajectoryInfo) -> tuple[str, ...]:
+    """Return a note if atoms were moved away from the integers that the source holds."""
+    if not origin.xtc_integers or stored.xtc_integers or not origin.density:
+        return ()
+    times_larger = 12 / origin.density  # three float32
+    return (
+        f"{COMPRESSION_NOTE}atoms are moved, so that they are no longer at the integers of the "
+        f"XTC; floats in full are stored, which are {times_larger:.1f} times as large; --precision "
+        "0.01 stores integers again, and moves none by more than 0.005 angstrom",
+    )
 
 
 def _notes_on_numbers(origin: Layout) -> tuple[str, ...]:
@@ -252,6 +264,9 @@ def plan_conversion(
     plan = note_dropped(writer.plan_for(view.info, write_options), view.info, write_options)
     stripes_note = no_stripes_note(target)
     notes = notes if stripes_note is None else (*notes, stripes_note)
+    is_plain = plan.precision is None and plan.compression is None
+    if writer.facts.packs_integers and is_plain and storage.precision != "none":
+        notes = (*notes, *_notes_on_floats(origin.info, view.info))
     if not layout_class(storage_options["container"] or layout_name).facts.counts_steps:
         notes = (*notes, *_notes_on_numbers(origin))
     plan = plan.replace(notes=(*plan.notes, *notes), source_density=origin.info.density)

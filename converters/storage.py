@@ -59,14 +59,15 @@ def packed_shares(
     storage: Storage,
     density: float | None,
 ) -> dict[str, PackedShare]:
-    """Return the size of an XTC's integers when packed anew, from a few frames in the middle.
+    """Return the size of integers when packed anew, from a few frames in the middle.
 
     Of all atoms of `view` and of those of each group; of none where integers are not stored, or
-    where it is asked for what packs them. `density`: bytes of the XTC an atom and frame.
+    where it is asked for what packs them. `density`: bytes of the source an atom and frame.
     """
     info, precision = view.info, storage.precision
-    step = precision if isinstance(precision, float | int) else info.precision
-    if precision == "none" or storage.compression not in (None, "auto") or not info.xtc_integers:
+    is_asked = isinstance(precision, float | int)
+    step = precision if is_asked else info.precision if info.xtc_integers else None
+    if precision == "none" or storage.compression not in (None, "auto"):
         return {}
     if step is None or not step > 0 or not density or info.n_frames * info.n_atoms == 0:
         return {}

@@ -615,8 +615,9 @@ class _Merger:
         )
 
     def _replica_error(self, n_behind: int) -> SourceError:
+        key = "time" if self.unit == "ps" else "step"
         return SourceError(
-            f"{self.old.path} and {self.new.path} begin at the same time, or the second earlier, "
+            f"{self.old.path} and {self.new.path} begin at the same {key}, or the second earlier, "
             "and have no frame in common, as replicas do: they are not parts of one trajectory. "
             f"Convert each by itself, or give {self._options_text(n_behind)}"
         )

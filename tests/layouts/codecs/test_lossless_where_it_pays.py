@@ -169,6 +169,19 @@ def test_each_group_is_packed_as_suits_it(solvated, tmp_path, lies_on):
     assert mdio.verify(out, against=solvated).ok
 
 
+def test_atoms_that_are_moved_are_packed_as_suits_them(solvated, tmp_path, lies_on):
+    lies_on("ext4")
+    rounded = plan_of(solvated, tmp_path, pbc="atom", precision=0.01, force=True)
+    assert rounded.compression == "rigid" and "of the source's bytes" in rounded.notes[0]
+    plan = plan_of(solvated, tmp_path, pbc="atom", force=True)
+    assert plan.compression is None and plan.precision is None
+    (note,) = (note for note in plan.notes if note.startswith("compression: "))
+    assert "floats in full are stored, which are 3.5 times as large; --precision 0.01" in note
+    for asked in ({"precision": "none"}, {"compression": "zstd"}, {"precision": 0.01}):
+        plan = plan_of(solvated, tmp_path, pbc="atom", force=True, **asked)
+        assert not any("atoms are moved" in note for note in plan.notes)
+
+
 def test_stored_trees_keep_how_they_are_packed(solvated, tmp_path, lies_on):
     lies_on("ext4")
     mdio.convert(solvated, tmp_path / "a.zarr", stop=4, compression="fast")
