@@ -253,7 +253,8 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         """Return coordinates of many frames, read in blocks.
 
         Parameters and the result are those of `MDAnalysis.coordinates.base.ProtoReader.timeseries`;
-        if transformations were added, they are applied frame by frame, as there.
+        if transformations were added, they are applied frame by frame, as there. The trajectory
+        is rewound at the end, as there, too.
 
         Returns
         -------
@@ -273,6 +274,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
             atomgroup = asel
         frames, atoms = self._check_selection(atomgroup, (start, stop, step), order)
         coordinates = self._cache.positions(frames, atoms)
+        self.rewind()
         return np.moveaxis(coordinates, ["fac".index(axis) for axis in order], [0, 1, 2])
 
     def _check_selection(

@@ -11,7 +11,7 @@ from MDAnalysis.analysis import rms
 from MDAnalysis.coordinates.TRR import TRRWriter
 from MDAnalysis.coordinates.XTC import XTCWriter
 from MDAnalysisTests.coordinates.base import BaseReference, MultiframeReaderTest
-from MDAnalysisTests.datafiles import COORDINATES_TOPOLOGY, COORDINATES_TRR
+from MDAnalysisTests.datafiles import COORDINATES_TOPOLOGY, COORDINATES_TRR, GRO, XTC
 from numpy.testing import assert_array_equal
 from suites.outputs import as_options
 
@@ -178,6 +178,17 @@ def test_timeseries_in_bulk(pair):
             )
             assert_array_equal(mine, reference)
             assert_array_equal(lazy.compute(), reference)
+
+
+def test_timeseries_ends_at_the_first_frame():
+    """As the readers of MDAnalysis for XTC, TRR, NetCDF and H5MD do."""
+    ends = []
+    for how in ({}, {"format": "MDIO"}):
+        universe = mda.Universe(GRO, XTC, **how)
+        universe.trajectory[4]
+        universe.trajectory.timeseries(universe.select_atoms("name CA"), stop=3)
+        ends.append((universe.trajectory.frame, universe.atoms.positions[7].tolist()))
+    assert ends[0] == ends[1] and ends[0][0] == 0
 
 
 def test_lazy_timeseries_says_what_it_does_not_do(pair):
