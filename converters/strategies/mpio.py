@@ -77,7 +77,7 @@ class MPIOConversion(Conversion):
     def _has_begun(self) -> bool:
         """Return whether there is something to go on with."""
         try:
-            refuse_unfinished(self.out.absolute(), self.out)
+            refuse_unfinished(self.out.absolute(), self.out, follows=self._replaces_source)
         except OutputError:
             return True
         return False

@@ -291,6 +291,15 @@ class Unfinished:
             f"{joined} force=True in Python)"
         )
 
+    def check_follows(self, goal: Path, *, follows: bool) -> None:
+        """Raise OutputError if it is of a conversion, while an output is to be continued."""
+        if follows and not self._is_append:
+            raise OutputError(
+                f"{goal}: a conversion that was to replace it is unfinished: {self.text}; give "
+                "mdio convert its source and options with --force --resume to continue that first "
+                "(force=True and resume=True in Python), or --force here to drop what is kept"
+            )
+
     def compare(self, goal: Path, identity: Mapping[str, Any]) -> None:
         """Raise OutputError unless it is of the conversion of this `identity`."""
         former = self.values.get("of")
@@ -365,13 +374,14 @@ def unfinished_in(left: Leftover) -> Iterator[Unfinished]:
             yield unfinished
 
 
-def refuse_unfinished(goal: Path, name: Path) -> None:
+def refuse_unfinished(goal: Path, name: Path, *, follows: bool) -> None:
     """Raise OutputError if a dead process has left an unfinished `goal` that can be continued.
 
-    `name`: of the output in the message.
+    `name`: of the output in the message. `follows`: whether the new output continues `goal`.
     """
     for left in leftovers([goal]):
         for unfinished in unfinished_in(left):
+            unfinished.check_follows(name, follows=follows)
             raise OutputError(
                 f"{name}: an earlier run did not finish; {unfinished.text}; give --resume "
                 "(resume=True in Python) to continue it, or --force (force=True) to start again"

@@ -321,7 +321,8 @@ def publish(
         _check_target(path, force, source_paths)
     former_state = former_state or state_at(goal)
     if not resume:
-        refuse_unfinished(goal, goal if upload is None else upload.goal)
+        name = goal if upload is None else upload.goal
+        refuse_unfinished(goal, name, follows=follows)
     with terminations_raised(f"{target} is complete"):
         with output_errors(goal):
             claim = Claim(goal)
@@ -331,7 +332,7 @@ def publish(
                 refuse_second_run(claim, goal)
             with _output_errors_except([path.absolute() for path in source_paths], temporary):
                 if resume and identity is not None:
-                    take_over(claim, goal, identity)
+                    take_over(claim, goal, identity, follows=follows)
                 yield temporary
                 raise_received_signal()
                 written = [path for path in beside if os.path.lexists(claim.name(path))]

@@ -333,14 +333,16 @@ def _tidy(targets: Sequence[Path], *, unfinished_too: bool) -> None:
             left.lock.unlink(missing_ok=True)
 
 
-def take_over(claim: Claim, goal: Path, identity: Mapping[str, Any]) -> None:
+def take_over(claim: Claim, goal: Path, identity: Mapping[str, Any], *, follows: bool) -> None:
     """Rename what a dead process has left of `goal` to names of `claim`, if it can be resumed.
 
+    `follows`: whether the new output continues the one that is there.
     Raises OutputError: it is of another conversion than that of this `identity`.
     """
     with _folder_lock(goal.parent):
         for left in leftovers([goal]):
             for unfinished in unfinished_in(left):
+                unfinished.check_follows(goal, follows=follows)
                 unfinished.compare(goal, identity)
                 for name in left.temporaries:
                     rename(left.name(left.folder / name), claim.name(left.folder / name))
@@ -356,7 +358,8 @@ def take_over(claim: Claim, goal: Path, identity: Mapping[str, Any]) -> None:
 def drop_unfinished(goal: Path, identity: Mapping[str, Any]) -> None:
     """Remove what dead processes have left of a conversion that another process has completed.
 
-    `identity`: of that conversion to `goal`; what is left of others stays, since it may be needed.
+    Or they themselves, before they could remove it. `identity`: of that conversion to `goal`; what
+    is left of others stays, since it may be needed.
     """
     with _folder_lock(goal.parent):
         for left in leftovers([goal]):
@@ -368,6 +371,8 @@ def drop_unfinished(goal: Path, identity: Mapping[str, Any]) -> None:
                     journal_path(left.name(goal)).unlink(missing_ok=True)
                     if left.lock is not None:
                         left.lock.unlink(missing_ok=True)
+        with suppress(OSError):
+            _tidy([goal], unfinished_too=False)
 
 
 def keep_access(former: Path, new: Path) -> None:

@@ -13,6 +13,7 @@ import mdio
 from mdio.cli.main import main
 from mdio.converters.strategies.conversion import Conversion
 from mdio.core.errors import OutputError
+from mdio.core.files import publish
 
 MADE = {
     "a.zarr": {},
@@ -171,3 +172,24 @@ def test_what_a_run_left_that_was_to_replace_it_is_told(adk, tmp_path, monkeypat
         mdio.convert(adk["dcd"], out, resume=resume, **options)
     mdio.convert(adk["dcd"], out, resume=True, force=True, **options)
     assert mdio.verify(out, adk["dcd"]).ok
+
+
+@pytest.mark.parametrize("name", ["a.zarr", "a.h5md"])
+def test_what_a_run_left_that_was_killed_at_its_end_is_removed(adk, tmp_path, name):
+    """The former output among it, which may be large."""
+    out = tmp_path / name
+    mdio.convert(adk["dcd"], out, stop=5)
+    if (child := os.fork()) == 0:
+
+        def killed(*words, **more):
+            put_in_place(*words, **more)
+            os._exit(9)
+
+        put_in_place, publish.put_in_place = publish.put_in_place, killed
+        with suppress(BaseException):
+            mdio.convert(adk["dcd"], out, force=True)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert len([*tmp_path.iterdir()]) > 1
+    assert mdio.convert(adk["dcd"], out, resume=True).found_complete
+    assert [*tmp_path.iterdir()] == [out]

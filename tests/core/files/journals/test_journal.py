@@ -215,6 +215,9 @@ def test_what_replaces_an_output_is_continued_by_force(adk, tmp_path, monkeypatc
         there.setattr(Journal, "add", full)
         with pytest.raises(OutputError, match="use --force --resume to continue, --force alone"):
             mdio.convert(adk["dcd"], out, force=True, **options)
+    for resume in (False, True):  # append has not its options, and would drop what is kept
+        with pytest.raises(OutputError, match=r"that was to replace it .*give mdio convert its so"):
+            mdio.convert(adk["dcd"], out, append=True, resume=resume)
     mdio.convert(adk["dcd"], out, force=True, resume=True, **options)
     assert mdio.verify(out, adk["dcd"]).ok
 
