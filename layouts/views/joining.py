@@ -203,18 +203,22 @@ class _Joiner:
         if self.overlap is not None:
             return
         step, following_step = self.steps_ps.get(number), self.steps_ps.get(following)
+        apart_ps = begin - earlier.time_first_ps
+        # A run that counts from its own beginning may have stored its first frame or not.
+        is_next = slack < apart_ps <= abs(earlier.dt_ps) + slack
         if (
             step is not None
             and following_step is not None
-            and not math.isclose(step, following_step, rel_tol=1e-5)
+            and (is_next or not math.isclose(step, following_step, rel_tol=1e-5))
         ):
             raise SourceError(
                 f"{texts} count integration steps of {number_text(step)} and "
-                f"{number_text(following_step)} ps from the beginning of the simulation, so that "
-                f"their times do not show whether they overlap: give --overlap {KEEP_ALL} if each "
-                "continues the one before, or keep-last, keep-first to trust these times"
+                f"{number_text(following_step)} ps from the beginning of the simulation, or each "
+                "from that of its own run, so that their times do not show whether they overlap: "
+                f"give --overlap {KEEP_ALL} if each continues the one before, or keep-last, "
+                "keep-first to trust these times"
             )
-        if abs(begin - earlier.time_first_ps) <= slack:
+        if abs(apart_ps) <= slack:
             raise SourceError(
                 f"{texts} begin at the same time, as replicas do: they are not parts of one "
                 "trajectory. Store them as an ensemble with mdio convert --ensemble (in Python: "
@@ -577,7 +581,8 @@ class _Merger:
             self.ignored[zone] = self.differs[zone]
             return
         if self.overlap is None:
-            if is_tail and zone.start == 0 and begin == 0:
+            # The second run may have left out its first frame.
+            if is_tail and zone.start <= begin <= 1 and not self.is_new[:begin].any():
                 raise self._replica_error(len(old_after))
             if len(old_between) and not is_tail:
                 raise self._overlap_error(
@@ -617,9 +622,9 @@ class _Merger:
     def _replica_error(self, n_behind: int) -> SourceError:
         key = "time" if self.unit == "ps" else "step"
         return SourceError(
-            f"{self.old.path} and {self.new.path} begin at the same {key}, or the second earlier, "
-            "and have no frame in common, as replicas do: they are not parts of one trajectory. "
-            f"Convert each by itself, or give {self._options_text(n_behind)}"
+            f"{self.old.path} and {self.new.path} begin at the same {key}, one frame apart or the "
+            "second earlier, and have no frame in common, as replicas do: they are not parts of "
+            f"one trajectory. Convert each by itself, or give {self._options_text(n_behind)}"
         )
 
     def _early_end_error(self, differing: NDArray[np.bool_], behind: Numbers) -> SourceError:

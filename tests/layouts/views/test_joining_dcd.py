@@ -117,6 +117,23 @@ def test_steps_that_start_at_0_again(program, tmp_path):
         assert layout.info.n_frames == 8
 
 
+@pytest.mark.parametrize("name", ["a.zarr", "a.h5md", "a.segments"])
+def test_a_run_that_is_counted_anew_drops_no_frame_of_the_first(program, tmp_path, name):
+    """Of two runs that each begin at step 0, only one has stored its first frame."""
+    parts = [program(tmp_path / f"{n}.dcd", n, 500 * n, 2000, 500) for n in range(2)]
+    with mdio.open(str(parts[0])) as first, mdio.open(str(parts[1])) as second:
+        assert second.info.time_first_ps - first.info.time_first_ps == pytest.approx(
+            first.info.dt_ps
+        )
+    with pytest.raises(SourceError, match=r"or each from that of its own run.* --overlap keep-all"):
+        seen(parts)
+    out = tmp_path / name
+    mdio.convert(parts[0], out)
+    with pytest.raises(SourceError, match=r"one frame apart .* --overlap keep-last"):
+        mdio.append(parts[1], out)
+    assert mdio.verify(out, parts[0]).ok
+
+
 @pytest.mark.parametrize("steps_fs", [(2.0, 1.0), (4.0, 2.0)])
 def test_another_length_of_step_is_no_overlap_that_times_tell(program, tmp_path, steps_fs):
     """Steps go on being counted, so that times of the second file fall among the first one's."""
