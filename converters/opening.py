@@ -168,10 +168,10 @@ def find_in_output(
     n_recorded, numbers = recorded["n_frames"], indices_from_runs(manifest["frames"])
     is_chosen = n_left_out(layout) > 0
     spacing = int(np.diff(numbers[-2:]).max(initial=1))
-    goes_on = not is_chosen or not 0 <= numbers.max(initial=-1) < n_recorded - spacing
+    should_grow = not is_chosen or not 0 <= numbers.max(initial=-1) < n_recorded - spacing
     contents = [contents_of(state) for state in recorded.get("files", [recorded])]
     transformed = recorded.get("transformed") or {}
-    takes_all = transformed.get("pbc") == "nojump" or fits_frame(transformed)
+    needs_whole_source = transformed.get("pbc") == "nojump" or fits_frame(transformed)
     own = None
     members = source.member_runs if source.info.n_frames > n_recorded else ()
     for file in (*dict.fromkeys(member for member, *_ in members), *further):
@@ -202,7 +202,7 @@ def find_in_output(
             lacking = np.setdiff1d(frames, file_matched)
             if is_chosen:
                 lacking = lacking[file_keys[lacking] > keys.max(initial=-np.inf)]
-            if file in further and len(matched) and takes_all:
+            if file in further and len(matched) and needs_whole_source:
                 yield (
                     f"{file.path}: has {plural(len(matched), 'frame')} at times that {layout.path} "
                     "has, which cannot be compared: with --pbc nojump, or fitted to a frame, they "
@@ -214,7 +214,7 @@ def find_in_output(
                     ViewLayout(layout.path, source=open_layout(layout.path), frames=matched),
                     ViewLayout(file.path, source=there, frames=file_matched, atoms=atoms),
                 )
-        if len(lacking) and goes_on:
+        if len(lacking) and should_grow:
             times = table.time[lacking]
             yield (
                 f"{file.path}: has {plural(len(lacking), 'frame')} "

@@ -38,8 +38,8 @@ class RecordsLayout(FoundFrames):
     """
 
     reads_whole_frames = True
-    _is_numbered: Mapping[str, bool] = MappingProxyType({})
-    """For times and steps, whether the first frame has none, so that frames are numbered."""
+    _lacks: Mapping[str, bool] = MappingProxyType({})
+    """Whether the first frame has no time, and no step, so that frames are numbered."""
 
     @staticmethod
     @abstractmethod
@@ -63,7 +63,7 @@ class RecordsLayout(FoundFrames):
     def _open_frames(self) -> TrajectoryInfo:
         self._index = load_index(self.path, self._scan)
         first = self._snapshot(0)
-        self._is_numbered = {name: getattr(first, name) is None for name in NUMBERS}
+        self._lacks = {name: getattr(first, name) is None for name in NUMBERS}
         has_fields = {f"has_{name}": getattr(first, name) is not None for name in FIELDS[1:]}
         info = self._describe(**has_fields)
         if first.time is not None:
@@ -118,10 +118,10 @@ class RecordsLayout(FoundFrames):
                     if values.shape != shape:
                         raise ValueError(f"{name} of shape {values.shape}, expected {shape}")
                     setattr(snapshot, name, values)
-            for name, is_numbered in self._is_numbered.items():
-                if (getattr(snapshot, name) is None) != is_numbered:
-                    has, lacks = ("none", "one") if is_numbered else ("one", "none")
-                    raise ValueError(f"it has {lacks} {name}, but the first frame has {has}")
+            for name, lacks in self._lacks.items():
+                if (getattr(snapshot, name) is None) != lacks:
+                    found, expected = ("a", "none") if lacks else ("no", "one")
+                    raise ValueError(f"it has {found} {name}, but the first frame has {expected}")
         except MdioError:
             raise
         except Exception as error:  # plug-ins raise anything on bad input
