@@ -6,6 +6,7 @@ Runs of units are checked, and runs of blocks compared with the source, in any p
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -33,7 +34,7 @@ from mdio.converters.options import Progress
 from mdio.converters.selection import open_with_topology
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
 from mdio.core.files.fingerprint import contents_of, fingerprint
-from mdio.core.files.store import AnyPath, Paths, path_list
+from mdio.core.files.store import AnyPath, Paths, path_list, to_path
 from mdio.core.frames import FrameBlock
 from mdio.core.words import MAX_RUNS, frames_text, runs_text
 from mdio.layouts.base import Layout, container_format
@@ -629,9 +630,15 @@ def verify(
         result = checks.of_opening
         for number in sorted(parts):
             result.merge(parts[number])
+        result.bad = [_named_as_given(problem, to_path(out)) for problem in result.bad]
         return chosen.from_owner(lambda: result)
     finally:
         checks.close()
+
+
+def _named_as_given(problem: str, out: Path) -> str:
+    """Return `problem` with `out` as it was given: other processes name it absolutely."""
+    return re.sub(rf"{re.escape(str(out.absolute()))}(?![\w.-])", lambda _: str(out), problem)
 
 
 def _verify_members(

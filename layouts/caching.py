@@ -149,7 +149,7 @@ class UnitReads:
         number = int(np.searchsorted(self.edges, start, side="right")) - 1
         while number < len(self.edges) - 1 and self.edges[number] < stop:
             begin, end = self.edges[number : number + 2].tolist()
-            if number != self._last_listed_unit and not self.source.held([number], [end])[0]:
+            if number != self._last_listed_unit and not self.source.has(self._unit_name(number)):
                 with reading_from(self):  # finding the ranges may read indexes
                     ranges = list(self._layout._ranges(begin, end, self._atoms))
                 yield from ranges

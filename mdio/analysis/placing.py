@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mdio.analysis.plan import Plan
 from mdio.analysis.work import NumberedBlock
+from mdio.core.blocks import aligned_blocks
 from mdio.core.cache import Cache, node_name
 from mdio.parallel.assignment import assign, share_together, unit_keys
 
@@ -37,6 +38,18 @@ class _NeededUnits:
         """Return a mask of the needed units that this node has."""
         return self.units.held(cache)[self.indices]
 
+    def parts(self, chosen: NDArray[np.int64], n_parts: int) -> list[list[NumberedBlock]]:
+        """Return the blocks of the chosen needed units, in parts of about as many frames each.
+
+        There are fewer parts than wanted if there are fewer units.
+        """
+        n_frames = np.diff(self.edges)[chosen]  # units differ in length
+        edges = np.append(0, n_frames.cumsum())
+        n_parts = max(1, min(n_parts, len(chosen)))
+        runs = aligned_blocks(edges, range(int(edges[-1])), n_parts)
+        cuts = np.searchsorted(edges, [(run.start, run.stop) for run in runs])
+        return [self.blocks(chosen[first:end]) for first, end in cuts.tolist()]
+
     def blocks(self, chosen: NDArray[np.int64]) -> list[NumberedBlock]:
         """Return blocks of the chosen needed units, each with the number of its first unit."""
         cuts = np.flatnonzero(np.diff(chosen) != 1) + 1
@@ -48,26 +61,39 @@ def blocks_on_ranks(plans: Sequence[Plan], comm: Any) -> tuple[list[Iterable[Num
     """Return the blocks of each trajectory, and whether they are this rank's own (collective).
 
     With caches on nodes, each unit is in the blocks of exactly one rank; otherwise blocks are the
-    same on all ranks, and the executor distributes them.
+    same on all ranks, and the executor distributes them. A node is the ranks that share memory and
+    have the same ``MDIO_NODE``.
     """
     if any(plan.units is None for plan in plans):
         return [enumerate(plan.blocks) for plan in plans], False
-    return [_own_blocks(plan, comm) for plan in plans], True
-
-
-def _own_blocks(plan: Plan, comm: Any) -> list[NumberedBlock]:
-    """Return this rank's blocks of one trajectory.
-
-    A node is the ranks that share memory and have the same ``MDIO_NODE``.
-    """
     from mpi4py import MPI
 
-    needed = _NeededUnits(plan)
-    assert plan.cache is not None
     shared = comm.Split_type(MPI.COMM_TYPE_SHARED)
     names = shared.allgather(node_name() or "")
     node = shared.Split(sorted(set(names)).index(names[shared.rank]))
     leaders = comm.Split(0 if node.rank == 0 else MPI.UNDEFINED, comm.rank)
+    blocks: list[Iterable[NumberedBlock]] = []
+    n_taken = 0
+    for plan in plans:
+        parts = _parts_of_node(plan, comm.size, node, leaders)
+        # Ranks take parts in turn across trajectories, as each may have fewer units than ranks.
+        own = parts[(node.rank - n_taken) % node.size :: node.size]
+        n_taken += len(parts)
+        blocks.append(list(chain.from_iterable(own)))
+    if node.rank == 0:
+        leaders.Free()
+    node.Free()
+    shared.Free()
+    return blocks, True
+
+
+def _parts_of_node(plan: Plan, n_ranks: int, node: Any, leaders: Any) -> list[list[NumberedBlock]]:
+    """Return the blocks of one trajectory on this node, in parts for its ranks (collective).
+
+    `n_ranks`: on all nodes. `node`: the ranks of this one. `leaders`: rank 0 of each node.
+    """
+    needed = _NeededUnits(plan)
+    assert plan.cache is not None
     n_units = len(needed.indices)
     node_units = np.empty(-(-n_units // 8), np.uint8)  # a bit for each
     if node.rank == 0:
@@ -75,13 +101,10 @@ def _own_blocks(plan: Plan, comm: Any) -> list[NumberedBlock]:
         node_units[:] = share_together(
             held_bits, n_units, _host_name(), node.size, leaders, needed.keys
         )
-        leaders.Free()
     node.Bcast(node_units)
     units = np.flatnonzero(np.unpackbits(node_units, count=n_units, bitorder="little"))
-    rank, size = node.rank, node.size
-    node.Free()
-    shared.Free()
-    return needed.blocks(units[len(units) * rank // size : len(units) * (rank + 1) // size])
+    blocks_per_rank = -(-len(plan.blocks) // n_ranks)
+    return needed.parts(units, node.size * blocks_per_rank)
 
 
 def _host_name() -> str:
@@ -113,12 +136,10 @@ def blocks_on_dask(
             held[row] = masks[address][needed.indices]
     n_threads = [sum(threads[address] for address in nodes[name]) for name in names]
     owners = assign(held, names, n_threads, needed.keys)
-    lanes = []
+    lanes: list[list[tuple[NumberedBlock, list[str]]]] = []
     for row, name in enumerate(names):
         own_units = np.flatnonzero(owners == row)
-        n_parts = max(1, min(len(own_units), n_threads[row] * blocks_per_worker))
-        for part in np.array_split(own_units, n_parts):
-            blocks = needed.blocks(part)
-            lanes.append(list(zip(blocks, [nodes[name]] * len(blocks), strict=True)))
+        parts = needed.parts(own_units, n_threads[row] * blocks_per_worker)
+        lanes += [[(block, nodes[name]) for block in blocks] for blocks in parts]
     interleaved = [pair for pair in chain.from_iterable(zip_longest(*lanes)) if pair is not None]
     return [block for block, _ in interleaved], [addresses for _, addresses in interleaved]

@@ -359,11 +359,12 @@ def _print_summary(result: ConvertResult, n_kept: int | None = None) -> None:
     sizes = f"{human_nbytes(result.nbytes_in)} -> {size}"
     if n_kept is not None:
         sizes = f"{n_written:,} of them written, {size}"
-    rate = (n_written - result.resumed_frames) / max(result.seconds, 1e-9)
+    n_new = n_written - result.resumed_frames
+    rate = f"{n_new / max(result.seconds, 1e-9):,.0f} frames/s, " if n_new else ""
     print(
         f"{result.out}: {plural(result.n_frames, 'frame')} of {plural(result.n_atoms, 'atom')} "
         f"as {result.layout}, {sizes} "
-        f"in {result.seconds:.2f} s ({rate:,.0f} frames/s, {plural(result.workers, 'worker')})"
+        f"in {result.seconds:.2f} s ({rate}{plural(result.workers, 'worker')})"
     )
     for note in result.plan.notes:
         print(f"  note: {note}")

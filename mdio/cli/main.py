@@ -286,7 +286,7 @@ COMMANDS = {
     "info": "show what a trajectory contains",
     "convert": "convert to zarr, h5md, segments or a native file, in parallel",
     "append": "add the frames of a continuation to an output",
-    "split": "split into segments by copying bytes",
+    "split": "split into segments: native files by copying bytes, others encoded as NetCDF or XTC",
     "verify": "check an output's checksums, or compare it with its source frame by frame",
     "repair": "rewrite the damaged parts of an output from its source, or list what is lost",
     "analyze": "run RMSD, dihedrals or a function of your own over all frames, in parallel",

@@ -46,11 +46,11 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
 
 def _print_summary(result: ConvertResult) -> None:
     nbytes = result.nbytes_out * (1 - result.resumed_frames / result.n_frames)
-    rate = nbytes / max(result.seconds, 1e-9) / 1e6
+    rate = f" ({nbytes / max(result.seconds, 1e-9) / 1e6:,.0f} MB/s)" if nbytes else ""
     n_segments = len(result.plan.segment_frames)
     print(
         f"{result.out}: {plural(result.n_frames, 'frame')} in {plural(n_segments, 'segment')}, "
-        f"{human_nbytes(result.nbytes_out)} in {result.seconds:.2f} s ({rate:,.0f} MB/s)"
+        f"{human_nbytes(result.nbytes_out)} in {result.seconds:.2f} s{rate}"
     )
     if not result.copied:
         print(

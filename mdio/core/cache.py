@@ -609,6 +609,10 @@ class CachedSource:
         pairs = zip(numbers, stops, strict=True)
         return np.array([f"{self.name(n, stop)}.unit" in names for n, stop in pairs], bool)
 
+    def has(self, name: str) -> bool:
+        """Return whether the unit of this name has a file: `held` lists those of all units."""
+        return (self.units_folder / f"{name}.unit").exists()
+
     def take(self, name: str) -> CachedUnit | None:
         """Return the unit of this name; None if it is not stored, or damaged."""
         try:

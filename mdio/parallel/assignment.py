@@ -311,7 +311,8 @@ class CacheFollower:
             is_own = preferred(keys, self.nodes) == self.nodes.index(self.this)
             for number in numbers[is_own].tolist() if reads.ranges_known else ():
                 unit = reads.fetch(number)
-                if unit is not None and reads.source.held([number], [int(stops[number])])[0]:
+                name = reads.source.name(number, int(stops[number]))
+                if unit is not None and reads.source.has(name):
                     self.n_units += 1
                     self.nbytes += unit.nbytes
             for note in cache_notes(layout):

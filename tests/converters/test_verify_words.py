@@ -1,6 +1,7 @@
 """What verify says of differences that are the rounding of a format's own units."""
 
 import shutil
+from pathlib import Path
 
 import MDAnalysis as mda
 import numpy as np
@@ -78,6 +79,19 @@ def test_damage_is_told_with_its_way_out(adk, tmp_path, capsys, name):
     source.unlink()
     assert main(["verify", str(out)]) == 1
     assert "no longer there" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("given", ["relative", "absolute"])
+def test_damage_is_named_as_the_output_was_given_by_any_number_of_workers(
+    adk, tmp_path, monkeypatch, given
+):
+    monkeypatch.chdir(tmp_path)
+    mdio.split(adk["xtc"], "out.segments", 3)
+    next(Path("out.segments").rglob("seg-000001.xtc")).unlink()
+    out = tmp_path / "out.segments" if given == "absolute" else Path("out.segments")
+    alone, shared = (mdio.verify(out, workers=workers).bad for workers in (None, 2))
+    assert shared == alone
+    assert f"`mdio repair {out} --against" in alone[0] and alone[0].startswith(f"{out}/")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from resumed import told
 from suites.under_mpi import MPI, needs_mpi
 
 import mdio
+from mdio.cli import split
 from mdio.cli.convert import _print_summary
 from mdio.converters import convert, storage
 from mdio.core.errors import OutputError
@@ -134,4 +135,7 @@ def test_pieces_of_an_owner_that_alone_writes_are_gone_on_with_by_others(
     assert "36 of 98 frames taken from an earlier run" in result.plan.notes
     _print_summary(replace(result, seconds=1.0))
     assert "98 frames of" in (printed := capsys.readouterr().out) and "(62 frames/s" in printed
+    for print_summary in (_print_summary, split._print_summary):
+        print_summary(replace(result, resumed_frames=98))
+        assert "98 frames" in (printed := capsys.readouterr().out) and "/s" not in printed
     assert mdio.verify(out, adk["dcd"]).ok

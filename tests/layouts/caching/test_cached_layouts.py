@@ -4,6 +4,7 @@ import os
 import pickle
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import MDAnalysis as mda
 import numpy as np
@@ -15,6 +16,7 @@ from mdio.core.cache import Cache, verify_units
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files import store
 from mdio.core.files.reading import reads
+from mdio.layouts import caching
 from mdio.layouts.base import cache_notes
 from mdio.layouts.caching import cache_units, unit_edges
 
@@ -118,6 +120,19 @@ def test_units_cover_each_frame_once(sources, kind, tmp_path):
         layout.read(0, 98)
         assert units.held(cache).all()
         assert pickle.loads(pickle.dumps(units)).held(cache).all()
+
+
+def test_the_folder_is_listed_a_few_times_however_many_units_there_are(
+    sources, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(caching, "MIN_UNIT_NBYTES", 1)
+    arguments = {"kernel": "rmsd", "cache": tmp_path / "c"}
+    mdio.analyze(sources["xtc"], **arguments)
+    assert len(list((tmp_path / "c").rglob("*.unit"))) >= 98
+    scan = Mock(wraps=os.scandir)
+    monkeypatch.setattr(os, "scandir", scan)
+    mdio.analyze(sources["xtc"], **arguments)
+    assert scan.call_count < 10
 
 
 def test_edges_stay_when_frames_are_added(sources):

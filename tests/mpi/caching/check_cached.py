@@ -3,7 +3,9 @@
 import os
 import shutil
 import sys
+from collections import Counter
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 from mapreduce import programs
@@ -11,6 +13,7 @@ from mpi4py import MPI
 from parallel.all_checks import run_all
 
 import mdio
+from mdio.layouts import caching
 from mdio.parallel import assignment
 from mdio.parallel.sleeping import allgather
 
@@ -59,6 +62,13 @@ def units_by_node():
     return found
 
 
+def remove_cache():
+    allgather(COMM, None)
+    if RANK == 0:
+        shutil.rmtree(CACHE)
+    allgather(COMM, None)
+
+
 def passes(executor, path):
     """First pass, second pass, every third frame, a lost node, and all nodes again."""
     _, from_source, _ = analysed(executor, path)
@@ -83,10 +93,7 @@ def passes(executor, path):
         assert from_cache > 0
         assert units_by_node()["a"] == has["a"]
         assert analysed(executor, path)[1] == 0
-    allgather(COMM, None)
-    if RANK == 0:
-        shutil.rmtree(CACHE)
-    allgather(COMM, None)
+    remove_cache()
 
 
 def check_very_many_units():
@@ -106,6 +113,40 @@ def check_very_many_units():
             assert ((reads & there).any(axis=0) == there.any(axis=0)).all()
     finally:
         assignment.EXACT_UNITS, assignment.PIECE_NBYTES = usual
+
+
+def frames_of_ranks(found):
+    """Return how many frames each rank had."""
+    counts = Counter(dict.fromkeys(range(SIZE), 0))
+    for timing in found.timings:
+        counts[timing.rank] += timing.n_frames
+    return counts.values()
+
+
+@patch.dict(os.environ, MDIO_NODE="one")
+@patch.multiple(caching, MIN_UNIT_NBYTES=1, GROWTH_DIVISOR=16)
+def check_ranks_of_a_node_share_its_frames():
+    """Units grow along a trajectory, from 1 frame to 6; in three blocks for each rank, too."""
+    with mdio.MPIExecutor(COMM) as executor:
+        for n_blocks in (1, 1, 3):
+            found, *_ = analysed(executor, FOLDER / "adk.xtc", blocks_per_worker=n_blocks)
+            n_frames = frames_of_ranks(found)
+            assert max(n_frames) - min(n_frames) <= 12, (n_blocks, n_frames)
+            assert len(found.timings) == n_blocks * SIZE
+    remove_cache()
+
+
+@patch.dict(os.environ, MDIO_NODE="one")
+@patch.object(caching, "MIN_UNIT_NBYTES", caching.MAX_UNIT_NBYTES)
+def check_ranks_of_a_node_share_trajectories_of_one_unit():
+    program = programs.Windows("few")
+    paths = [FOLDER / f"adk.{kind}" for kind in ("dcd", "xtc")]
+    paths = {str(number): paths[number % 2] for number in range(2 * SIZE)}
+    with mdio.MPIExecutor(COMM) as executor:
+        found = mdio.map_reduce(paths, top=TOP, map=program.map, executor=executor, cache=CACHE)
+    n_frames = frames_of_ranks(found)
+    assert min(n_frames) == max(n_frames), n_frames
+    remove_cache()
 
 
 def check_passes():
