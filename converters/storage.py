@@ -65,8 +65,9 @@ def packed_shares(
     where it is asked for what packs them. `density`: bytes of the source an atom and frame.
     """
     info, precision = view.info, storage.precision
-    is_asked = isinstance(precision, float | int)
-    step = precision if is_asked else info.precision if info.xtc_integers else None
+    step = info.precision if info.xtc_integers else None
+    if isinstance(precision, float | int):
+        step = precision
     if precision == "none" or storage.compression not in (None, "auto"):
         return {}
     if step is None or not step > 0 or not density or info.n_frames * info.n_atoms == 0:

@@ -88,8 +88,9 @@ def compare_blocks(
     for name in columns:
         array_of_output, other = getattr(block, name), getattr(source_block, name)
         may_round = is_other and name != "step"
-        pair = [x.astype(np.float32) if may_round else x for x in (array_of_output, other)]
-        differing = _difference(*pair, 0.0, rounded=may_round)[1]
+        dtype = np.float32 if may_round else array_of_output.dtype
+        compared = array_of_output.astype(dtype, copy=False), other.astype(dtype, copy=False)
+        differing = _difference(compared[0], compared[1], 0.0, rounded=may_round)[1]
         if differing.any():
             worst = np.abs(array_of_output.astype(np.float64) - other).max(initial=0.0)
             problems.append((differing, f"{name} differs by up to {worst:g}"))
