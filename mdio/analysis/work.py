@@ -15,6 +15,7 @@ from mdio.core.blocks import block_name, sub_blocks
 from mdio.core.errors import BlockError, MdioError, error_text
 from mdio.core.files.reading import reads
 from mdio.core.frames import FIELDS, FrameBlock
+from mdio.core.signals import raise_received_signal
 from mdio.core.timing import BlockTiming, Stopwatch, worker_name
 from mdio.layouts.base import Layout, cache_notes
 from mdio.parallel.executors import OneAtATime
@@ -239,6 +240,7 @@ class BlockWork:
         self.layout.prefetch(next_reads, self.prepared.atoms)
         slowest: range | None = None
         for run in runs:
+            raise_received_signal()
             watch.lap()
             source, cached = reads.nbytes_source, reads.nbytes_cache
             frames = self._read(run, info.chunk_frames)
@@ -285,8 +287,6 @@ class BlockWork:
         except MdioError:
             raise
         except SystemExit as error:
-            from mdio.core.signals import raise_received_signal  # seldom needed
-
             raise_received_signal()
             raise BlockError(f"{block} failed: it called sys.exit({error.code!r})") from error
         except Exception as error:

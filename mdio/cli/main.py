@@ -40,6 +40,7 @@ from mdio.cli.workers import (
     one_parser_message,
 )
 from mdio.core.errors import MdioError, MissingExtensionError, PlanError
+from mdio.core.signals import terminations_raised
 from mdio.core.words import did_you_mean, list_text, without_passwords
 
 EXAMPLES = (
@@ -483,7 +484,7 @@ def _run(words: list[str]) -> int:
                 f"{'add --mpi, or ' if 'mpi' in args else ''}start mdio without mpiexec"
             )
     try:
-        with _stall_watch(args):
+        with terminations_raised(), _stall_watch(args):
             run = import_module(f"mdio.cli.{args.command}").run
             if "scheduler" not in args:
                 return int(run(args))
@@ -505,8 +506,9 @@ def _run(words: list[str]) -> int:
         print(f"mdio {args.command}: interrupted; {note}", file=sys.stderr)
         return 130
     except SystemExit as end:
-        if _notes(end):
-            print(f"mdio {args.command}: ended by a signal; {_notes(end)}", file=sys.stderr)
+        is_signal = isinstance(end.code, int) and end.code > 128
+        if note := _notes(end) or ("nothing half-written is left" if is_signal else ""):
+            print(f"mdio {args.command}: ended by a signal; {note}", file=sys.stderr)
         raise
     except BrokenPipeError:
         # The reader of our output has closed it (``mdio info x | head -1``).
