@@ -353,7 +353,9 @@ class AnalysisResult:
         parts = [plural(self.n_frames, "frame"), f"{shape} {self.values.dtype}"]
         if self.over != "row" and len(self.time):
             lags = "lags of " if self.over == "lag" else ""
-            parts.append(f"{lags}{number_text(self.time[0])} to {number_text(self.time[-1])} ps")
+            parts.append(
+                f"{lags}{number_text(self.time.min())} to {number_text(self.time.max())} ps"
+            )
         parts += self.labels[:MAX_NAMED] if len(self.labels) <= MAX_NAMED else ()
         if self.label is not None:
             parts.append(plural(len(self.runs), "trajectory"))
