@@ -98,7 +98,12 @@ class Bare(mdio.Kernel):
 class Limited(Bare):
     def __init__(self, limit): self.limit = limit
     def prepare(self, system): raise mdio.MdioError(f"the limit is {self.limit!r}")
+class Absent(Bare):
+    def __init__(self): open("weights.dat")
+class Undefined(Program):
+    def __init__(self): undefined
 """
+MADE = "making it failed: "
 
 
 @pytest.mark.parametrize(
@@ -119,6 +124,16 @@ class Limited(Bare):
         (["analyze", "Limited", "--set", "limit=1", "--select", "all"], "becomes this argument"),
         (["analyze", "Limited"], "required positional argument: 'limit'; arguments are given"),
         (["analyze", "Limited", "--set", "limit=-inf"], "the limit is -inf"),
+        (
+            ["analyze", "Absent"],
+            f"mistaken_kernels:Absent: {MADE}FileNotFoundError: [Errno 2] No such",
+        ),
+        (["analyze", "Absent"], "'weights.dat'; --debug shows the line"),
+        (
+            ["mapreduce", "Undefined"],
+            f"mistaken_kernels:Undefined: {MADE}NameError: name 'undefined'",
+        ),
+        (["mapreduce", "Undefined"], "is not defined; --debug shows the line"),
         (["analyze", "Limited", "--set", "limit=nan"], "the limit is nan"),
         (["analyze", "Limited", *["--set", "limit=1"] * 2], "limit is given twice; give it once"),
     ],
