@@ -64,8 +64,8 @@ class RowCollector:
     def add(self, rows: NDArray[Any]) -> None:
         """Add the next rows.
 
-        Raises BlockError: they have another shape than those before. PlanError: the reducer returns
-        None.
+        Raises BlockError: they have another shape than those before, or the reducer failed, which
+        is its cause. PlanError: the reducer returns None.
         """
         shape = rows.shape[1:]
         if self.row_shape is None:
@@ -301,6 +301,8 @@ class BlockWork:
         try:
             collector.add(checked)
         except BlockError as error:
+            if error.__cause__ is not None:  # the reducer failed
+                raise BlockError(f"{block}{suffix}: {error}") from error.__cause__
             raise BlockError(
                 f"{block}{suffix}: {kernel_name(function)} returned {error}, which cannot be joined"
             ) from None

@@ -413,6 +413,27 @@ def test_what_returns_something_else_is_told(adk):
         mdio.analyze(adk["dcd"], kernel=lambda block: block.time, reducer=ToText())
 
 
+def fail(*_):
+    raise ValueError("it broke")
+
+
+@pytest.mark.parametrize(
+    ("method", "begins"),
+    [
+        ("lift", r"\S+: block 0 .*: "),
+        ("merge", r"\S+: block 0 .* \(in frames .*: "),
+        ("finish", ""),
+    ],
+)
+def test_the_method_of_a_reducer_that_fails_is_named(adk, monkeypatch, method, begins):
+    monkeypatch.setattr(work, "READ_NBYTES", 200_000)  # several reads a block
+    monkeypatch.setattr(ToText, method, fail)
+    says = rf"^{begins}{method}\(\) of the reducer ToText failed: ValueError: it broke$"
+    with pytest.raises(BlockError, match=says) as failure:
+        mdio.analyze(adk["dcd"], kernel=lambda block: block.time, reducer=ToText())
+    assert isinstance(failure.value.__cause__, ValueError)
+
+
 def leave(block):
     if block.time[-1] > 40:
         sys.exit(0)
