@@ -494,8 +494,12 @@ def _run(words: list[str]) -> int:
         if args.debug:
             raise
         text = " ".join(str(error).split())
-        if isinstance(error.__cause__, MemoryError):
-            text = f"{text.partition(': MemoryError')[0]}: {out_of_memory(error.__cause__)}"
+        cause = error.__cause__
+        _, is_memory, detail = text.partition(" failed: MemoryError")
+        if is_memory and cause is None:  # it is that of another process, which lacks its cause
+            cause = MemoryError(detail.removeprefix(": "))
+        if isinstance(cause, MemoryError):
+            text = f"{text.partition(': MemoryError')[0]}: {out_of_memory(cause)}"
         elif " failed: " in text and {"kernel", "program"} & vars(args).keys():
             is_told = error.__cause__ is not None or _notes(error)  # else a worker was killed
             text += "; --debug shows the line" if is_told else ""

@@ -86,6 +86,7 @@ def test_arguments_of_a_class(adk, folder):
 MISTAKES = """import mdio, numpy as np
 from mdio.analysis.reducers import Mean
 def boom(block): raise IndexError("no such atom")
+def huge(block): raise MemoryError("too big")
 def ragged(block): return [[1] * (n % 3) for n in range(block.n_frames)]
 class Plain: pass
 class Program:
@@ -111,6 +112,8 @@ MADE = "making it failed: "
     [
         (["analyze", "boom"], "IndexError: no such atom; --debug shows the line"),
         (["analyze", "boom", "-w", "2"], "IndexError: no such atom; --debug shows the line"),
+        (["analyze", "huge"], "failed: out of memory while working (too big); select fewer atoms"),
+        (["analyze", "huge", "-w", "2"], "failed: out of memory while working (too big); select"),
         (["analyze", "ragged"], "ragged returned a list that makes no array (setting an array"),
         (["analyze", "Plain"], "the class Plain is no kernel; derive it from mdio.Kernel"),
         (
