@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.results import with_field_columns
 from mdio.core.errors import PlanError
 from mdio.core.words import axis_label, duration
 
@@ -207,10 +206,9 @@ def draw(result: Any, ax: Axes) -> None:
     Dihedrals are a Ramachandran map, or distributions where there is no pair of phi and psi;
     displacements are drawn over lags in log-log, with a fitted power law; rows of atoms over
     residues; many columns of one quantity as their mean, range and 5 to 95% percentiles; all others
-    as lines over time, or over the number of their row. Fields that hold a number are columns.
+    as lines over time, or over the number of their row.
     Raises PlanError: they are no real numbers.
     """
-    result = with_field_columns(result)
     rows = result.columns
     if rows.dtype.kind not in "biuf":
         way_out = {

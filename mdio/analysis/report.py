@@ -47,7 +47,7 @@ def save_plot(result: AnalysisResult, path: str | PathLike[str], title: str) -> 
     """
     target = check_output(path, PLOT_SUFFIXES)
     with figure(3.2) as (fig, axes), publish(target, force=True) as temporary:
-        draw(result, axes)
+        draw(with_field_columns(result), axes)
         axes.set_title(title)
         fig.savefig(temporary, format=target.suffix[1:].lower(), dpi=200)
 

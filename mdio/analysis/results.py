@@ -318,7 +318,8 @@ class AnalysisResult:
         """Draw the values in a way that suits them; needs matplotlib.
 
         Dihedrals as a Ramachandran map or distributions, displacements in log-log with the power of
-        their lag, fluctuations over residues, all others over time.
+        their lag, fluctuations over residues, all others over time. Fields of structured rows are
+        columns.
 
         Parameters
         ----------
@@ -345,7 +346,7 @@ class AnalysisResult:
         from mdio.analysis.plots import draw
 
         ax = plt.subplots()[1] if ax is None else ax
-        draw(self, ax)
+        draw(with_field_columns(self), ax)
         return ax
 
     def __repr__(self) -> str:

@@ -231,11 +231,12 @@ def fields(block):
     (tmp_path / "structured.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     result = mdio.analyze(DCD, kernel="structured:fields")
-    distance, count = drawn(result).lines
+    with figure(3.0) as (_, axes):
+        distance, count = result.plot(axes).lines
     assert np.array_equal(distance.get_ydata(), result.values["distance"])
     assert count.get_ydata().tolist() == [3] * 98
-    assert [text.get_text() for text in distance.axes.get_legend().texts] == ["distance", "count"]
-    assert main(["analyze", "structured:fields", DCD, "--report", "a.html"]) == 0
+    assert [text.get_text() for text in axes.get_legend().texts] == ["distance", "count"]
+    assert main(["analyze", "structured:fields", DCD, "--report", "a.html", "--plot", "a.png"]) == 0
     assert re.search("distance +mean 49.5.*\n  count +mean 3, 3 to 3", capsys.readouterr().out)
     assert "distance over time" in Path("a.html").read_text()
     assert main(["analyze", "structured:fields", DCD, "-o", "a.npz"]) == 0
