@@ -24,7 +24,6 @@ from mdio.core.blocks import block_name
 from mdio.core.errors import BlockError, PlanError, error_text
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, is_masked
 from mdio.core.options import call_with
-from mdio.core.plug_ins import find_plug_ins
 from mdio.core.signals import raise_received_signal
 from mdio.core.words import did_you_mean, list_text
 from mdio.layouts.base import plain_atoms
@@ -346,6 +345,8 @@ class _Kernels(Mapping[str, Callable[..., Kernel]]):
     @cached_property
     def others(self) -> Mapping[str, Callable[..., Kernel]]:
         """Kernels of other distributions; searched when a name is none of mdio."""
+        from mdio.core.plug_ins import find_plug_ins  # seldom needed
+
         to_kernel = partial(partial, UserKernel)
         self.left_out: dict[str, str] = {}
         return find_plug_ins("mdio.kernels", Kernel, self._homes, to_kernel, self.left_out)  # type: ignore[type-abstract]
