@@ -28,7 +28,6 @@ from mdio.core.errors import (
     named_read_error,
 )
 from mdio.core.files.store import need_disk, store_at, to_path
-from mdio.core.plug_ins import find_plug_ins
 from mdio.core.words import did_you_mean
 from mdio.layouts.base import Layout
 
@@ -85,6 +84,8 @@ MAX_LABELS_SHOWN = 5
 @cache
 def plug_ins() -> MappingProxyType[str, Entry]:
     """Return the layouts of other distributions, which are searched once in a process."""
+    from mdio.core.plug_ins import find_plug_ins  # seldom needed
+
     classes = find_plug_ins(ENTRY_POINT_GROUP, Layout, LAYOUTS)  # type: ignore[type-abstract]
     return MappingProxyType(
         {

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import OutputError, PlanError, error_text
-from mdio.core.plug_ins import find_plug_ins
 from mdio.core.words import did_you_mean
 from mdio.layouts.codecs.quantised import RULES, WITHOUT_LEVEL, QuantisedFormat
 
@@ -166,6 +165,8 @@ COMPRESSORS: Mapping[str, type[Compressor]] = {"zstd": Zstd, "lz4": BloscLZ4, "g
 @cache
 def _plugins() -> Mapping[str, type[Compressor]]:
     """Return the compressors of other packages."""
+    from mdio.core.plug_ins import find_plug_ins  # seldom needed
+
     return find_plug_ins("mdio.codecs", Compressor, COMPRESSORS, check=_check_attributes)  # type: ignore[type-abstract]
 
 

@@ -34,6 +34,7 @@ from mdio.analysis.work import (
 from mdio.core.errors import BlockError, PlanError
 from mdio.core.files.store import path_list
 from mdio.core.options import build_parts, declared_fields, takes_options
+from mdio.core.signals import terminations_raised
 from mdio.core.timing import Stopwatch
 from mdio.layouts.base import Layout
 from mdio.layouts.views.opening import ensemble_members
@@ -177,16 +178,17 @@ def analyze(
         progress=progress,
         blocks_per_worker=blocks_per_worker,
     )
-    chosen_executor.agree("analyze", trajectory)
-    members = chosen_executor.from_owner(partial(ensemble_members, trajectory, group))
-    requests = {
-        label: replace(request, trajectory=path, group=None) for label, path in members.items()
-    }
-    if not requests:
-        return run(request)
-    if replicas_fill(chosen_executor, len(requests), [top] * len(requests)):
-        return analyze_replicas(requests, chosen_executor, progress, blocks_per_worker)
-    return side_by_side({label: run(member) for label, member in requests.items()}, members)
+    with terminations_raised():  # which end the workers, too
+        chosen_executor.agree("analyze", trajectory)
+        members = chosen_executor.from_owner(partial(ensemble_members, trajectory, group))
+        requests = {
+            label: replace(request, trajectory=path, group=None) for label, path in members.items()
+        }
+        if not requests:
+            return run(request)
+        if replicas_fill(chosen_executor, len(requests), [top] * len(requests)):
+            return analyze_replicas(requests, chosen_executor, progress, blocks_per_worker)
+        return side_by_side({label: run(member) for label, member in requests.items()}, members)
 
 
 def analyze_replicas(

@@ -47,6 +47,7 @@ from mdio.layouts.registry import import_likely
 from mdio.parallel import How
 from mdio.parallel.gather import Gathered, gather_counted
 from mdio.parallel.mpi_executor import MPIExecutor
+from mdio.parallel.pool import TO_BE_SENT
 from mdio.parallel.sleeping import allgather, bcast
 
 
@@ -218,7 +219,9 @@ def _pickle(plan: Plan, request: Request) -> bytes:
         # Compressed, since large messages to ranks that share cores are slow.
         return zlib.compress(pickle.dumps(copy, pickle.HIGHEST_PROTOCOL), ZLIB_LEVEL)
     except Exception as error:  # pickling raises nearly anything
-        raise PlanError(f"the analysis cannot be sent to other ranks ({error})") from error
+        raise PlanError(
+            f"the analysis cannot be sent to other ranks ({error}); {TO_BE_SENT}"
+        ) from error
 
 
 def _gather(own_results: OwnResults, plan: Plan, comm: Any, how: How) -> list[Gathered]:

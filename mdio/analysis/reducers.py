@@ -66,9 +66,18 @@ RETURNS = {"lift": "the state of the rows", "merge": "the merged state", "finish
 def call_reducer(reducer: Reducer, method: str, *arguments: Any) -> Any:
     """Return what a method of a reducer returns.
 
-    Raises PlanError: that is None, as without ``return``, or has masked values.
+    Raises BlockError: it failed. PlanError: that is None, as without ``return``, or has masked
+    values.
     """
-    returned, name = getattr(reducer, method)(*arguments), f"{type(reducer).__name__}.{method}()"
+    name = f"{type(reducer).__name__}.{method}()"
+    try:
+        returned = getattr(reducer, method)(*arguments)
+    except (MdioError, MemoryError):
+        raise
+    except Exception as error:  # a user's reducer raises anything
+        raise BlockError(
+            f"{method}() of the reducer {type(reducer).__name__} failed: {error_text(error)}"
+        ) from error
     if returned is None:
         raise PlanError(f"{name} returned None; return {RETURNS[method]}")
     if is_masked(returned):

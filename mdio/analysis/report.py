@@ -22,7 +22,7 @@ from mdio.analysis.plots import (
     spreads,
     time_axis,
 )
-from mdio.analysis.results import PLOT_SUFFIXES, AnalysisResult, check_output
+from mdio.analysis.results import PLOT_SUFFIXES, AnalysisResult, check_output, with_field_columns
 from mdio.core.errors import MissingExtraError
 from mdio.core.files.publish import publish
 from mdio.core.pages import details, page, paragraph, picture, section, table
@@ -47,7 +47,7 @@ def save_plot(result: AnalysisResult, path: str | PathLike[str], title: str) -> 
     """
     target = check_output(path, PLOT_SUFFIXES)
     with figure(3.2) as (fig, axes), publish(target, force=True) as temporary:
-        draw(result, axes)
+        draw(with_field_columns(result), axes)
         axes.set_title(title)
         fig.savefig(temporary, format=target.suffix[1:].lower(), dpi=200)
 
@@ -241,7 +241,8 @@ def save_report(result: AnalysisResult, path: str | PathLike[str], title: str) -
     check_report(path)
     times = timing_record(result)
     parts = [_summary(times), _stragglers(times), _ranks(times), _blocks(times)]
-    if result.per_frame and result.values.size:
+    result = with_field_columns(result)
+    if result.per_frame and result.values.size and result.values.dtype.kind in "biuf":
         name = result.labels[0] if len(result.labels) else "values"
         curve = series(result.time, result.values, times["timings"], name, result.over)
         parts.insert(1, section("Result", picture(curve)))

@@ -66,6 +66,19 @@ def result_table(
     return [*index_columns, *names], ((*head, *values(row)) for *head, row in rows)
 
 
+def with_field_columns(result: AnalysisResult) -> AnalysisResult:
+    """Return a result whose structured rows are labelled columns, if their fields are numbers."""
+    columns = result.columns
+    fields = columns.dtype.names
+    if not fields or columns.shape[1] != 1:
+        return result
+    if any(columns.dtype[name].kind not in "biuf" for name in fields):
+        return result
+    from numpy.lib.recfunctions import structured_to_unstructured  # seldom needed
+
+    return replace(result, values=structured_to_unstructured(columns[:, 0]), labels=fields)
+
+
 def dataframe(data: Any, index: Sequence[str], columns: Sequence[str] | None = None) -> Any:
     """Return rows or columns as a pandas DataFrame; raises MissingExtraError: pandas is missing."""
     try:
@@ -305,7 +318,8 @@ class AnalysisResult:
         """Draw the values in a way that suits them; needs matplotlib.
 
         Dihedrals as a Ramachandran map or distributions, displacements in log-log with the power of
-        their lag, fluctuations over residues, all others over time.
+        their lag, fluctuations over residues, all others over time. Fields of structured rows are
+        columns.
 
         Parameters
         ----------
@@ -332,7 +346,7 @@ class AnalysisResult:
         from mdio.analysis.plots import draw
 
         ax = plt.subplots()[1] if ax is None else ax
-        draw(self, ax)
+        draw(with_field_columns(self), ax)
         return ax
 
     def __repr__(self) -> str:
@@ -340,7 +354,9 @@ class AnalysisResult:
         parts = [plural(self.n_frames, "frame"), f"{shape} {self.values.dtype}"]
         if self.over != "row" and len(self.time):
             lags = "lags of " if self.over == "lag" else ""
-            parts.append(f"{lags}{number_text(self.time[0])} to {number_text(self.time[-1])} ps")
+            parts.append(
+                f"{lags}{number_text(self.time.min())} to {number_text(self.time.max())} ps"
+            )
         parts += self.labels[:MAX_NAMED] if len(self.labels) <= MAX_NAMED else ()
         if self.label is not None:
             parts.append(plural(len(self.runs), "trajectory"))
@@ -453,6 +469,7 @@ def sparkline(values: NDArray[np.float64], turn: float | None = None) -> str:
 
 def _columns(result: AnalysisResult) -> list[tuple[str, str, str]]:
     """Return name, statistics and sparkline of the first columns."""
+    result = with_field_columns(result)
     if result.values.dtype.kind not in "biuf" or not result.values.size:
         return []
     names, rows = result.column_names, []
@@ -475,12 +492,18 @@ def _columns(result: AnalysisResult) -> list[tuple[str, str, str]]:
     return rows
 
 
+def row_text(result: AnalysisResult) -> str:
+    """Return how many values a row has."""
+    n_columns, fields = result.columns.shape[1], result.values.dtype.names
+    return plural(n_columns * len(fields) if fields else n_columns, "value")
+
+
 def summary_lines(result: AnalysisResult) -> list[str]:
     """Return a summary: a line for each of the first columns."""
     columns = _columns(result)
     if not columns:
-        rows, values = plural(len(result.columns), result.over), result.columns.shape[1]
-        columns = [(f"{rows} of {plural(values, 'value')}, {result.values.dtype}", "", "")]
+        rows = plural(len(result.columns), result.over)
+        columns = [(f"{rows} of {row_text(result)}, {result.values.dtype}", "", "")]
     width = max((len(name) for name, numbers, _ in columns if numbers), default=0)
     lines = [
         f"  {name:<{width}}  {numbers}  {sparkline_text}".rstrip()

@@ -15,6 +15,7 @@ from mdio.core.blocks import block_name, sub_blocks
 from mdio.core.errors import BlockError, MdioError, error_text
 from mdio.core.files.reading import reads
 from mdio.core.frames import FIELDS, FrameBlock
+from mdio.core.signals import raise_received_signal
 from mdio.core.timing import BlockTiming, Stopwatch, worker_name
 from mdio.layouts.base import Layout, cache_notes
 from mdio.parallel.executors import OneAtATime
@@ -63,8 +64,8 @@ class RowCollector:
     def add(self, rows: NDArray[Any]) -> None:
         """Add the next rows.
 
-        Raises BlockError: they have another shape than those before. PlanError: the reducer returns
-        None.
+        Raises BlockError: they have another shape than those before, or the reducer failed, which
+        is its cause. PlanError: the reducer returns None.
         """
         shape = rows.shape[1:]
         if self.row_shape is None:
@@ -239,6 +240,7 @@ class BlockWork:
         self.layout.prefetch(next_reads, self.prepared.atoms)
         slowest: range | None = None
         for run in runs:
+            raise_received_signal()
             watch.lap()
             source, cached = reads.nbytes_source, reads.nbytes_cache
             frames = self._read(run, info.chunk_frames)
@@ -285,8 +287,6 @@ class BlockWork:
         except MdioError:
             raise
         except SystemExit as error:
-            from mdio.core.signals import raise_received_signal  # seldom needed
-
             raise_received_signal()
             raise BlockError(f"{block} failed: it called sys.exit({error.code!r})") from error
         except Exception as error:
@@ -301,6 +301,8 @@ class BlockWork:
         try:
             collector.add(checked)
         except BlockError as error:
+            if error.__cause__ is not None:  # the reducer failed
+                raise BlockError(f"{block}{suffix}: {error}") from error.__cause__
             raise BlockError(
                 f"{block}{suffix}: {kernel_name(function)} returned {error}, which cannot be joined"
             ) from None

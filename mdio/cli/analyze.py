@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -21,6 +20,7 @@ from mdio.analysis.results import (
     WRITERS,
     AnalysisResult,
     check_output,
+    row_text,
     summary_lines,
 )
 from mdio.cli.common import (
@@ -251,31 +251,43 @@ def _check_outputs(args: argparse.Namespace) -> None:
 
 
 def _output(args: argparse.Namespace, result: AnalysisResult) -> None:
+    """Save and print all that can be; raises PlanError at the end for what cannot."""
+    problems: list[str] = []
     if args.out == "-":
         WRITERS[".dat"](result, sys.stdout.buffer)
     elif args.out is not None:
         try:
             result.save(args.out)
         except PlanError as error:  # what took long is not lost
-            result.save(kept := f"{args.out}.npz")
-            raise PlanError(f"{error} (they are kept in {kept})") from error
+            args.out = f"{args.out}.npz"
+            result.save(args.out)
+            problems.append(f"{error} (they are kept in {args.out})")
     if args.timings is not None:
         result.save_timings(args.timings)
     title = f"{args.kernel} of {_source_text(args.trajectory)}"
     if args.plot is not None:
         from mdio.analysis.report import save_plot
 
-        save_plot(result, args.plot, title)
+        try:
+            save_plot(result, args.plot, title)
+        except PlanError as error:
+            problems.append(f"{args.plot}: not made, since {error}")
+            args.plot = None
     if args.report is not None:
         from mdio.analysis.report import save_report
 
         save_report(result, args.report, title=title)
     if args.json:
         print_json(result.to_json() | {"out": args.out})
-        return
-    print_notes("analyze", result.notes)  # even with --quiet: they may say that values are wrong
-    if not args.quiet and args.out != "-":
-        _print_summary(args, result)
+    else:
+        print_notes("analyze", result.notes)  # even with --quiet: they may say values are wrong
+        if not args.quiet and args.out != "-":
+            _print_summary(args, result)
+    if problems:
+        files = (args.out, args.timings, args.plot, args.report)
+        written = [file for file in files if file not in (None, "-")]
+        told = f"saved: {', '.join(written)}" if written else "-o FILE.npz saves the values"
+        raise PlanError("; ".join([*problems, told]))
 
 
 def _source_text(paths: Sequence[str]) -> str:
@@ -305,8 +317,7 @@ def _print_summary(args: argparse.Namespace, result: AnalysisResult) -> None:
         print(*summary_lines(result), sep="\n")
     else:
         rows = plural(len(result.columns), result.over if result.per_frame else "row")
-        row_text = plural(math.prod(result.values.shape[1:]), "value")
-        print(f"  {args.out}: {rows} of {row_text}")
+        print(f"  {args.out}: {rows} of {row_text(result)}")
     for path, description in (
         (args.timings, "timings of every block"),
         (args.plot, "picture of the results"),

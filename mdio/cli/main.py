@@ -40,6 +40,7 @@ from mdio.cli.workers import (
     one_parser_message,
 )
 from mdio.core.errors import MdioError, MissingExtensionError, PlanError
+from mdio.core.signals import terminations_raised
 from mdio.core.words import did_you_mean, list_text, without_passwords
 
 EXAMPLES = (
@@ -483,7 +484,7 @@ def _run(words: list[str]) -> int:
                 f"{'add --mpi, or ' if 'mpi' in args else ''}start mdio without mpiexec"
             )
     try:
-        with _stall_watch(args):
+        with terminations_raised(), _stall_watch(args):
             run = import_module(f"mdio.cli.{args.command}").run
             if "scheduler" not in args:
                 return int(run(args))
@@ -493,8 +494,12 @@ def _run(words: list[str]) -> int:
         if args.debug:
             raise
         text = " ".join(str(error).split())
-        if isinstance(error.__cause__, MemoryError):
-            text = f"{text.partition(': MemoryError')[0]}: {out_of_memory(error.__cause__)}"
+        cause = error.__cause__
+        _, is_memory, detail = text.partition(" failed: MemoryError")
+        if is_memory and cause is None:  # it is that of another process, which lacks its cause
+            cause = MemoryError(detail.removeprefix(": "))
+        if isinstance(cause, MemoryError):
+            text = f"{text.partition(': MemoryError')[0]}: {out_of_memory(cause)}"
         elif " failed: " in text and {"kernel", "program"} & vars(args).keys():
             is_told = error.__cause__ is not None or _notes(error)  # else a worker was killed
             text += "; --debug shows the line" if is_told else ""
@@ -505,8 +510,9 @@ def _run(words: list[str]) -> int:
         print(f"mdio {args.command}: interrupted; {note}", file=sys.stderr)
         return 130
     except SystemExit as end:
-        if _notes(end):
-            print(f"mdio {args.command}: ended by a signal; {_notes(end)}", file=sys.stderr)
+        is_signal = isinstance(end.code, int) and end.code > 128
+        if note := _notes(end) or ("nothing half-written is left" if is_signal else ""):
+            print(f"mdio {args.command}: ended by a signal; {note}", file=sys.stderr)
         raise
     except BrokenPipeError:
         # The reader of our output has closed it (``mdio info x | head -1``).

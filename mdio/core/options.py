@@ -15,7 +15,7 @@ from functools import wraps
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
-from mdio.core.errors import MdioError, OptionError, PlanError
+from mdio.core.errors import MdioError, OptionError, PlanError, error_text
 from mdio.core.words import did_you_mean, nbytes_from
 
 P = ParamSpec("P")
@@ -272,7 +272,7 @@ def call_with(factory: Callable[..., R], name: str, arguments: Mapping[str, Any]
             raise PlanError(f"{name}: {key} is {value!r}; give {expected}")
     try:
         return factory(**arguments)
-    except MdioError:
+    except (MdioError, MemoryError):
         raise
     except (TypeError, ValueError) as error:
         problem = re.sub(r"^[\w.<>]+\(\) ", "it ", str(error))  # the name of the class is internal
@@ -286,3 +286,5 @@ def call_with(factory: Callable[..., R], name: str, arguments: Mapping[str, Any]
         if arguments.keys() == {"select"} or problem.endswith("argument 'select'"):
             way = "--select (select= in Python) becomes this argument of the class, which lacks it"
         raise PlanError(f"{name}: {problem}; {way}") from error
+    except Exception as error:  # the class of a user raises anything
+        raise PlanError(f"{name}: making it failed: {error_text(error)}") from error

@@ -21,8 +21,8 @@ def find_plug_ins(
 
     `group`: of entry points, such as ``mdio.layouts``. `base`: their base class. `reserved`: names
     that mdio uses itself. `from_function`: makes one of a function, where that may be given. What
-    cannot be used, or what `check` raises for, is left out, with a warning, and its reason is added
-    to `left_out`.
+    cannot be used, or what `check` raises for, is left out, with a warning; where `left_out` is
+    given, its reason is added there instead, to be told to those who ask for it.
     """
     from importlib.metadata import entry_points  # takes as long to import as all of mdio
 
@@ -42,7 +42,8 @@ def find_plug_ins(
             kind = group.removeprefix("mdio.").removesuffix("s")
             where = f"the {kind} {point.name!r} ({point.value})"
             reason = f"{where} is left out: {error}"
-            warnings.warn(reason, stacklevel=2)
-            if left_out is not None:
+            if left_out is None:
+                warnings.warn(reason, stacklevel=2)
+            else:
                 left_out[point.name] = reason
     return classes

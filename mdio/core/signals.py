@@ -48,8 +48,7 @@ def terminations_raised(done: str = "") -> Iterator[None]:
     sys.unraisablehook = print_others
     try:
         yield
-        if handled:
-            raise_received_signal(done)
+        raise_received_signal(done)
     finally:
         sys.unraisablehook = hook
         for number, handler in handled.items():

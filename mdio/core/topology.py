@@ -146,7 +146,11 @@ class Topology:
         of_atoms, segments = self.numbers(RESINDEX), self.numbers(SEGINDEX)
         if of_atoms is None:
             return None
-        return Residues(of_atoms, segments, self.texts("resnames"), self.classes).take(atoms)
+        if atoms is not None:
+            of_atoms = of_atoms[atoms]
+        if segments is not None:
+            segments = segments.astype(np.int64)  # stored are the smallest types that hold them
+        return Residues(of_atoms.astype(np.int64), segments, self.texts("resnames"), self.classes)
 
     def per_atom(self, name: str) -> NDArray[Any] | Texts | None:
         """Return a column spread over the atoms."""
@@ -338,14 +342,14 @@ def _checked_column(row: Mapping[str, Any], values: NDArray[Any]) -> NDArray[Any
 
 
 class Residues(NamedTuple):
-    """The residues of some atoms."""
+    """The residues of some atoms; they are numbered from 0 among all of the system."""
 
     of_atoms: NDArray[np.int64]
-    """The residue of each atom, (A,)."""
+    """The number of the residue of each atom, (A,)."""
     segments: NDArray[np.int64] | None
     """The segment of each residue, (R,)."""
     names: Texts | None
-    """The name of each residue, (R,)."""
+    """The name of each residue, (R,); `Texts.values` has them as text."""
     classes: Mapping[str, Sequence[str]]
     """Which names are those of protein, nucleic acid, water."""
 
@@ -359,7 +363,7 @@ class Residues(NamedTuple):
 
         That is, in one residue, or in neighbouring residues of a chain of protein or nucleic acid.
         """
-        step = np.diff(self.of_atoms.astype(np.int64))
+        step = np.diff(self.of_atoms)
         is_neighbour = step == 0
         if self.names is not None:
             polymers = {*self.classes.get("protein", ()), *self.classes.get("nucleic", ())}

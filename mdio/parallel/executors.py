@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from mdio.core.errors import BlockError, MdioError, PlanError, WorkerDiedError
 from mdio.core.files.reading import Closing
+from mdio.core.signals import raise_received_signal
 
 if TYPE_CHECKING:
     from mdio.parallel.pool import WorkerPool
@@ -354,6 +355,7 @@ class Processes(Executor):
                     break
             while pending:
                 worker, number, outcome = pool.next_done()
+                raise_received_signal()
                 item = pending.pop(number)
                 if isinstance(outcome, Failure):
                     label = describe(item)

@@ -39,6 +39,12 @@ GRACE_S = 10.0
 """How long an idle worker may take to close its files before it is killed."""
 
 
+TO_BE_SENT = (
+    "define functions and classes at the top of a module or notebook, not as a lambda or inside a "
+    "function"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A failure in place of a result."""
@@ -160,9 +166,8 @@ class WorkerPool:
             self._func = pickle.dumps(func, protocol=5)
         except Exception as error:  # pickle raises TypeError, AttributeError, PicklingError, ...
             raise PlanError(
-                f"the work cannot be sent to worker processes ({error}); define functions and "
-                "classes at the top of a module or notebook, not as a lambda or inside a function, "
-                "or use the serial executor"
+                f"the work cannot be sent to worker processes ({error}); {TO_BE_SENT}, or use the "
+                "serial executor"
             ) from error
         if multiprocessing.current_process().daemon:
             raise PlanError(

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -142,6 +143,8 @@ class RankRun:
     def finish(self) -> list[tuple[int, BaseException | None, bool]]:
         """End the run on all ranks together; return each rank's (number, error, sent STOP).
 
+        Errors have their traceback, which is not pickled, as a note.
+
         Returns an empty list if no rank has failed or sent STOP.
         """
         if self.comm.rank == 0:
@@ -151,12 +154,14 @@ class RankRun:
         self.wait_until(lambda: self._n_sent() == 0)
         if not any_of(self.comm, self.error is not None or self.sent_stop, self.wait_until):
             return []
-        outcome = (self.number, picklable(self.error), self.sent_stop)
-        outcomes: list[tuple[int, BaseException | None, bool]] = allgather(self.comm, outcome)
-        for rank, (_, _, sent_stop) in enumerate(outcomes):
+        outcomes = allgather(self.comm, (self.number, self.sent_stop, *_portable(self.error)))
+        for rank, (_, sent_stop, *_) in enumerate(outcomes):
             if sent_stop and rank != self.comm.rank:
                 self.comm.recv(source=rank, tag=STOP)
-        return outcomes
+        return [
+            (number, _traced(error, trace, rank), sent_stop)
+            for rank, (number, sent_stop, error, trace) in enumerate(outcomes)
+        ]
 
     def _drained(self) -> bool:
         for _ in self.received_results():
@@ -185,6 +190,19 @@ def abort(comm: Any, error: BaseException) -> NoReturn:
     # On other communicators MPICH 4.0.2 ends this rank alone, and the others wait for ever.
     MPI.COMM_WORLD.Abort(code)
     raise error  # not reached: Abort does not return
+
+
+def _portable(error: BaseException | None) -> tuple[BaseException | None, str]:
+    """Return an error as it is sent to other ranks, and its traceback, which is not pickled."""
+    trace = traceback.format_exception(error) if isinstance(error, Exception) else ()
+    return picklable(error), "".join(trace)
+
+
+def _traced(error: Any, trace: str, rank: int) -> Any:
+    """Return the error of a rank with its traceback there as a note."""
+    if trace:
+        error.add_note(f"On rank {rank}:\n{trace}")
+    return error
 
 
 class Agreement:
@@ -228,14 +246,19 @@ class Agreement:
 
         if not any_of(self._comm, error is not None, wait):
             return
-        outcomes = allgather(self._comm, (number, picklable(error), broken))
-        first_number, first, _ = min(
-            (outcome for outcome in outcomes if outcome[1] is not None), key=lambda one: one[0]
+        outcomes = allgather(self._comm, (number, broken, *_portable(error)))
+        first_number, rank, first, trace = min(
+            (
+                (number, rank, error, trace)
+                for rank, (number, _, error, trace) in enumerate(outcomes)
+                if error is not None
+            ),
+            key=itemgetter(0, 1),
         )
         is_ours = error is not None and number == first_number
-        if any(outcome[2] for outcome in outcomes):
+        if any(is_broken for _, is_broken, *_ in outcomes):
             self._end(first, is_ours)
-        raise error if error is not None and is_ours else first
+        raise error if error is not None and is_ours else _traced(first, trace, rank)
 
     def close(self) -> None:
         """Free the communicator (collective)."""

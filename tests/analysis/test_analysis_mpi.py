@@ -106,6 +106,10 @@ def test_a_failing_block_ends_all_ranks_with_one_line(folder, monkeypatch):
     assert out == ""
     assert err.count("no such angle") == err.count("\n") == 1, err
     assert "block 1 (frames 33:65) failed: ZeroDivisionError" in err
+    assert err.endswith("; --debug shows the line\n")
+    words = ("mpi_kernels:fails_late", folder / "adk.dcd", "--mpi", "--debug")
+    _, _, err = command_line(3, "analyze", *words)
+    assert "On rank 1:\n" in err and err.count('mpi_kernels.py", line') == 1, err
 
 
 @needs_mpi

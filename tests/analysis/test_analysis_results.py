@@ -78,6 +78,17 @@ def test_what_a_prompt_shows_is_short(path):
     assert shown.endswith("s with 2 workers (processes)>")
 
 
+def test_a_prompt_shows_the_times_of_all_trajectories(adk, tmp_path):
+    for name, step in (("long", 1), ("short", 2)):
+        mdio.convert(adk["dcd"], tmp_path / f"{name}.xtc", start=4 * step, stop=50 // step)
+    paths = {name: tmp_path / f"{name}.xtc" for name in ("long", "short")}
+    mdio.convert_ensemble(paths, tmp_path / "both.h5md")
+    result = mdio.analyze(tmp_path / "both.h5md", kernel="rgyr", weights=None)
+    times = f", {result.time.min():g} to {result.time.max():g} ps"
+    assert result.time[[0, -1]].tolist() != [result.time.min(), result.time.max()]
+    assert times in repr(result) and times in result._repr_html_()
+
+
 def test_tables_need_pandas(path, monkeypatch):
     result = analyze(MemoryLayout(path), kernel=first_x)
     table = result.to_dataframe()

@@ -170,3 +170,17 @@ def test_kernels_take_residues(adk):
     ]
     assert angles[0].labels == angles[1].labels
     assert np.array_equal(angles[0].values, angles[1].values)
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_residues_have_numbers_that_do_not_overflow(adk, tmp_path, is_stored):
+    path, top = adk["dcd"], adk["psf"]
+    if is_stored:
+        path, top = mdio.convert(path, tmp_path / "a.h5md", top=top, stop=1).out, None
+    with mdio.open(path) as layout:
+        system = System(layout, top)
+        residues = system.residues(system.select("name CA"))
+    assert residues.of_atoms.dtype == residues.segments.dtype == np.int64
+    assert np.array_equal(residues.of_atoms, np.arange(214))
+    assert residues.names.values()[:2].tolist() == ["MET", "ARG"]
+    assert "MET" in residues.classes["protein"]

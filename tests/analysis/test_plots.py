@@ -1,5 +1,9 @@
 """Pictures of results: what lies on which axis, for each kind of values."""
 
+import json
+import re
+from pathlib import Path
+
 import MDAnalysis as mda
 import numpy as np
 import pytest
@@ -215,6 +219,44 @@ def test_saved(tmp_path, capsys, suffix, begin):
     assert f"{path}: picture of the results" in capsys.readouterr().out
     assert path.read_bytes().startswith(begin)
     assert [one.name for one in tmp_path.iterdir()] == [path.name]
+
+
+def test_fields_that_are_numbers_are_drawn_and_summed_up_as_columns(tmp_path, monkeypatch, capsys):
+    code = """import numpy as np
+def fields(block):
+    rows = np.zeros(block.n_frames, [("distance", "f8"), ("count", "i8")])
+    rows["distance"], rows["count"] = block.time, 3
+    return rows
+"""
+    (tmp_path / "structured.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    result = mdio.analyze(DCD, kernel="structured:fields")
+    with figure(3.0) as (_, axes):
+        distance, count = result.plot(axes).lines
+    assert np.array_equal(distance.get_ydata(), result.values["distance"])
+    assert count.get_ydata().tolist() == [3] * 98
+    assert [text.get_text() for text in axes.get_legend().texts] == ["distance", "count"]
+    assert main(["analyze", "structured:fields", DCD, "--report", "a.html", "--plot", "a.png"]) == 0
+    assert re.search("distance +mean 49.5.*\n  count +mean 3, 3 to 3", capsys.readouterr().out)
+    assert "distance over time" in Path("a.html").read_text()
+    assert main(["analyze", "structured:fields", DCD, "-o", "a.npz"]) == 0
+    assert "a.npz: 98 frames of 2 values" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_what_can_be_saved_is_saved_before_a_picture_fails(tmp_path, monkeypatch, capsys, more):
+    code = "def f(block): return block.time * 1j"
+    (tmp_path / "undrawn.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    words = [*more, "--plot", "a.png", "--timings", "a.json", "--report", "a.html"]
+    assert main(["analyze", "undrawn:f", DCD, *words, "-o", "a.csv"]) == 2
+    told = capsys.readouterr()
+    assert "98 frames of 1 value" in told.out or json.loads(told.out)["out"] == "a.csv"
+    assert told.err.count("\n") == 1 and "a.png: not made, since values of type complex" in told.err
+    assert told.err.endswith(
+        "plot values.real, or their absolute values; saved: a.csv, a.json, a.html\n"
+    )
+    assert {path.name for path in tmp_path.glob("a.*")} == {"a.csv", "a.json", "a.html"}
 
 
 @pytest.mark.parametrize(

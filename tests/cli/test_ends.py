@@ -160,3 +160,49 @@ def test_out_of_memory(target, told, adk, monkeypatch, capsys, tmp_path, tmp_pat
     error = capsys.readouterr().err
     assert f"out of memory while {told}" in error and error.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+AT_WORK = """
+import os, time
+
+def at_work(block):
+    os.write(1, b"at work\\n")
+    time.sleep(100)
+
+class AtWork:
+    def map(self, block):
+        at_work(block)
+
+    def reduce(self, key, frames, times, values):
+        return 0
+"""
+
+
+def ended_at_work(words, n_workers, cwd):
+    """Return what a program wrote to stderr, which was ended once its kernels were at work."""
+    (cwd / "ends.py").write_text(AT_WORK)
+    pipe = subprocess.PIPE
+    words = [sys.executable, *words]
+    process = subprocess.Popen(words, cwd=cwd, stdout=pipe, stderr=pipe, text=True)
+    for _ in range(n_workers):
+        assert process.stdout.readline() == "at work\n"
+    process.send_signal(signal.SIGTERM)
+    told = process.communicate(timeout=60)[1]  # once no worker has its end of the pipe any more
+    assert process.returncode == 143
+    assert {path.name for path in cwd.iterdir()} <= {"ends.py", "__pycache__"}
+    return told
+
+
+@pytest.mark.usefixtures("ending_signals")
+@pytest.mark.parametrize("n_workers", [1, 2])
+@pytest.mark.parametrize("command", ["analyze ends:at_work", "mapreduce ends:AtWork"])
+def test_a_signal_ends_a_command_and_its_workers_at_once(command, n_workers, adk, tmp_path):
+    words = ["-m", "mdio", *command.split(), str(adk["dcd"]), "-w", str(n_workers), "-o", "a.csv"]
+    line = f"mdio {words[2]}: ended by a signal; nothing half-written is left\n"
+    assert ended_at_work(words, n_workers, tmp_path) == line
+
+
+@pytest.mark.usefixtures("ending_signals")
+def test_a_signal_ends_the_workers_of_a_program(adk, tmp_path):
+    code = "import mdio, sys; mdio.analyze(sys.argv[1], kernel='ends:at_work', workers=2)"
+    assert ended_at_work(["-c", code, str(adk["dcd"])], 2, tmp_path) == ""

@@ -195,6 +195,10 @@ def check_failures_are_everybodys():
         def prepare(self, system):
             raise ZeroDivisionError("no reference")
 
+    class NotSent(mdio.RMSD):
+        def prepare(self, system):
+            return mdio.Prepared(lambda block: block.time)
+
     with mdio.MPIExecutor(COMM) as executor:
         for kernel, kind, says in (
             (fails, BlockError, f"block {SIZE - 1} (frames "),
@@ -202,6 +206,7 @@ def check_failures_are_everybodys():
             (uneven, BlockError, "different shapes") if SIZE > 1 else (no_rows, BlockError, "row"),
             (mdio.RMSD(select="name NONE"), PlanError, "no atom"),
             (Unprepared(), PlanError, "ZeroDivisionError: no reference"),
+            (NotSent(), PlanError, "define functions and classes at the top of a module"),
             (mdio.RMSD(), BlockError, "Unfinished failed: ZeroDivisionError: no mean"),
             (mdio.RMSD(select="name CA"), SourceError, "4187"),
         ):

@@ -1,6 +1,7 @@
 """Map-reduce on ranks equals the serial one (run by test_mapreduce_mpi.py, on some ranks)."""
 
 import sys
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +96,8 @@ def check_failures_are_everybodys():
                 mdio.map_reduce(DCD, **arguments, executor=executor)
         except BlockError as error:
             assert message in str(error), error
+            trace = "".join(traceback.format_exception(error))
+            assert ("failed: " in message or "angle" in message) == ('programs.py", line' in trace)
             assert len(set(COMM.allgather(str(error)))) == 1
         else:
             raise AssertionError(f"nothing was said of {message}")

@@ -24,7 +24,7 @@ from mdio.core.blocks import block_name
 from mdio.core.errors import BlockError, PlanError, error_text
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, is_masked
 from mdio.core.options import call_with
-from mdio.core.plug_ins import find_plug_ins
+from mdio.core.signals import raise_received_signal
 from mdio.core.words import did_you_mean, list_text
 from mdio.layouts.base import plain_atoms
 from mdio.layouts.registry import load_class
@@ -230,6 +230,7 @@ def import_callable(address: str) -> Callable[..., Any]:
     try:
         module = import_module(module_name)
     except SystemExit as error:
+        raise_received_signal()
         raise PlanError(
             f"{address}: importing it called sys.exit({error.code!r}); put what the module does as "
             "a program under: if __name__ == '__main__'"
@@ -344,6 +345,8 @@ class _Kernels(Mapping[str, Callable[..., Kernel]]):
     @cached_property
     def others(self) -> Mapping[str, Callable[..., Kernel]]:
         """Kernels of other distributions; searched when a name is none of mdio."""
+        from mdio.core.plug_ins import find_plug_ins  # seldom needed
+
         to_kernel = partial(partial, UserKernel)
         self.left_out: dict[str, str] = {}
         return find_plug_ins("mdio.kernels", Kernel, self._homes, to_kernel, self.left_out)  # type: ignore[type-abstract]

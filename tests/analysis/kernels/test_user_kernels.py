@@ -86,6 +86,7 @@ def test_arguments_of_a_class(adk, folder):
 MISTAKES = """import mdio, numpy as np
 from mdio.analysis.reducers import Mean
 def boom(block): raise IndexError("no such atom")
+def huge(block): raise MemoryError("too big")
 def ragged(block): return [[1] * (n % 3) for n in range(block.n_frames)]
 class Plain: pass
 class Program:
@@ -98,7 +99,12 @@ class Bare(mdio.Kernel):
 class Limited(Bare):
     def __init__(self, limit): self.limit = limit
     def prepare(self, system): raise mdio.MdioError(f"the limit is {self.limit!r}")
+class Absent(Bare):
+    def __init__(self): open("weights.dat")
+class Undefined(Program):
+    def __init__(self): undefined
 """
+MADE = "making it failed: "
 
 
 @pytest.mark.parametrize(
@@ -106,6 +112,8 @@ class Limited(Bare):
     [
         (["analyze", "boom"], "IndexError: no such atom; --debug shows the line"),
         (["analyze", "boom", "-w", "2"], "IndexError: no such atom; --debug shows the line"),
+        (["analyze", "huge"], "failed: out of memory while working (too big); select fewer atoms"),
+        (["analyze", "huge", "-w", "2"], "failed: out of memory while working (too big); select"),
         (["analyze", "ragged"], "ragged returned a list that makes no array (setting an array"),
         (["analyze", "Plain"], "the class Plain is no kernel; derive it from mdio.Kernel"),
         (
@@ -119,6 +127,16 @@ class Limited(Bare):
         (["analyze", "Limited", "--set", "limit=1", "--select", "all"], "becomes this argument"),
         (["analyze", "Limited"], "required positional argument: 'limit'; arguments are given"),
         (["analyze", "Limited", "--set", "limit=-inf"], "the limit is -inf"),
+        (
+            ["analyze", "Absent"],
+            f"mistaken_kernels:Absent: {MADE}FileNotFoundError: [Errno 2] No such",
+        ),
+        (["analyze", "Absent"], "'weights.dat'; --debug shows the line"),
+        (
+            ["mapreduce", "Undefined"],
+            f"mistaken_kernels:Undefined: {MADE}NameError: name 'undefined'",
+        ),
+        (["mapreduce", "Undefined"], "is not defined; --debug shows the line"),
         (["analyze", "Limited", "--set", "limit=nan"], "the limit is nan"),
         (["analyze", "Limited", *["--set", "limit=1"] * 2], "limit is given twice; give it once"),
     ],
@@ -396,6 +414,27 @@ def test_what_returns_something_else_is_told(adk):
         mdio.analyze(adk["dcd"], kernel=NotPrepared())
     with pytest.raises(BlockError, match=r"ToText failed: .* no array"):
         mdio.analyze(adk["dcd"], kernel=lambda block: block.time, reducer=ToText())
+
+
+def fail(*_):
+    raise ValueError("it broke")
+
+
+@pytest.mark.parametrize(
+    ("method", "begins"),
+    [
+        ("lift", r"\S+: block 0 .*: "),
+        ("merge", r"\S+: block 0 .* \(in frames .*: "),
+        ("finish", ""),
+    ],
+)
+def test_the_method_of_a_reducer_that_fails_is_named(adk, monkeypatch, method, begins):
+    monkeypatch.setattr(work, "READ_NBYTES", 200_000)  # several reads a block
+    monkeypatch.setattr(ToText, method, fail)
+    says = rf"^{begins}{method}\(\) of the reducer ToText failed: ValueError: it broke$"
+    with pytest.raises(BlockError, match=says) as failure:
+        mdio.analyze(adk["dcd"], kernel=lambda block: block.time, reducer=ToText())
+    assert isinstance(failure.value.__cause__, ValueError)
 
 
 def leave(block):
