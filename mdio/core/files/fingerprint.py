@@ -116,7 +116,7 @@ def file_state(path: Path, nbytes: int | None = None, skipped: int = 0) -> dict[
     ``crc32c_tail``, of up to 64 KiB at both ends.
     Raises SourceError: it cannot be read.
     """
-    with open_source(identifying_file(path.absolute()), path) as file:
+    with _opened(identifying_file(path.absolute()), path) as file:
         status = file.status()
         size = status.st_size if nbytes is None else min(nbytes, status.st_size)
         head = file.peek(skipped, max(0, min(END_NBYTES, size) - skipped))
@@ -131,7 +131,7 @@ def file_state(path: Path, nbytes: int | None = None, skipped: int = 0) -> dict[
     }
 
 
-def open_source(file: Path, path: object) -> OpenFile:
+def _opened(file: Path, path: object) -> OpenFile:
     """Open `file`, which identifies `path`; raises SourceError, which names `path`."""
     try:
         return OpenFile(file)

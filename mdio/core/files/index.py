@@ -20,7 +20,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.files.fingerprint import open_source
 from mdio.core.files.marks import is_own, open_regular
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.store import store_at
@@ -96,7 +95,7 @@ class Identity:
     @classmethod
     def of(cls, path: Path, nbytes: int | None = None) -> Identity:
         """Return the identity of a file, or of its first `nbytes`."""
-        with open_source(path, path) as file:
+        with OpenFile(path) as file:
             status = file.status()
             size = status.st_size if nbytes is None else nbytes
             head = file.peek(0, min(END_NBYTES, size))
