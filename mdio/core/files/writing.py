@@ -22,7 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -286,11 +286,12 @@ class WrittenFile:
         finally:
             if self._thread is not None:  # before its descriptors become those of other files
                 self._thread.shutdown(cancel_futures=True)
-            for descriptor in (self._direct, self._fd):
-                if descriptor >= 0:
-                    os.close(descriptor)
             self._in_flight.clear()
-            self._direct = self._fd = -1
+            with ExitStack() as closing:  # of both, where a lost mount makes the first one fail
+                for descriptor in (self._direct, self._fd):
+                    if descriptor >= 0:
+                        closing.callback(os.close, descriptor)
+                self._direct = self._fd = -1  # they may be those of other files from now on
 
     def __enter__(self) -> Self:
         return self

@@ -366,3 +366,24 @@ def test_what_is_large_beside_memory_goes_directly(adk, tmp_path, monkeypatch, c
     assert directly(3 * adk["xtc"].stat().st_size)
     assert main(["convert", str(adk["xtc"]), str(out), "--direct", "on", "--dry-run"]) == 0
     assert "bypass the page cache" in capsys.readouterr().out
+
+
+def test_a_descriptor_that_fails_to_close_is_not_closed_again(tmp_path, monkeypatch):
+    """As on a mount that is lost; its number may be that of another file by then."""
+    closed = []
+
+    def gone(descriptor):
+        closed.append(descriptor)
+        raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+
+    path = tmp_path / "a"
+    path.touch()
+    file = WrittenFile(path, direct=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", gone)
+        with pytest.raises(OSError, match="not connected"):
+            file.close()
+        file.close()
+    for descriptor in closed:
+        os.close(descriptor)
+    assert len(closed) == len(set(closed)) >= 1
