@@ -198,6 +198,8 @@ class VerifyResult:
     """Frames that a program wrote: the source lacks them, so that only checksums are checked."""
     frames_left_out: int = 0
     """Frames of the source that the output was made without, by choice."""
+    fields_left_out: tuple[str, ...] = ()
+    """Velocities and forces that the source has and the output lacks."""
     times_off_ps: float = 0.0
     """How far times of a file that counts them are off, if the source's are not even."""
     units: int = 0
@@ -216,7 +218,7 @@ class VerifyResult:
         """Return plain values, without `has_checksums`; numbers of special frames if any are."""
         values = asdict(self)
         del values["has_checksums"]
-        for name in ("frames_by_program", "frames_left_out", "times_off_ps"):
+        for name in ("frames_by_program", "frames_left_out", "fields_left_out", "times_off_ps"):
             if not values[name]:
                 del values[name]
         return values
@@ -234,6 +236,8 @@ class VerifyResult:
         self.frames_compared += other.frames_compared
         self.max_abs_diff_angstrom = max(self.max_abs_diff_angstrom, other.max_abs_diff_angstrom)
         self.times_off_ps = max(self.times_off_ps, other.times_off_ps)
+        fields = (*self.fields_left_out, *other.fields_left_out)
+        self.fields_left_out = tuple(dict.fromkeys(fields))
         self.bad += other.bad
 
 
@@ -244,6 +248,7 @@ class Checks:
         self,
         out: str | PathLike[str],
         against: Paths | None,
+        overlap: str | None,
         top: str | PathLike[str] | None,
         view: ViewLayout | None,
         wanted: UnitFilter,
@@ -292,6 +297,8 @@ class Checks:
                 given = path_list(against)
                 files = in_recorded_order(layout, given)
                 options = source_open_options(layout)
+                if overlap is not None:
+                    options["overlap"] = overlap
                 source = open_with_topology(files, top, **options)
                 self.source_alone, _ = source_view(layout, source, top)
                 for file in given:
@@ -324,6 +331,9 @@ class Checks:
         same_step = info.xtc_integers and info.precision == expected.precision
         is_exact = info.precision is None or has_source_integers(layout.manifest or {}) or same_step
         result.allowed_diff_angstrom = 0.0 if is_exact else (info.precision or 0.0) / 2
+        fields = {"velocities": expected.has_velocities, "forces": expected.has_forces}
+        stored = {"velocities": info.has_velocities, "forces": info.has_forces}
+        result.fields_left_out = tuple(name for name in fields if fields[name] and not stored[name])
         self.block_frames = max(1, BLOCK_NBYTES // max(1, info.frame_nbytes))
         self.compared = [(layout, source)]
         if source is not self.source_alone:
@@ -553,6 +563,7 @@ def verify(
     out: str | PathLike[str],
     against: Paths | None = None,
     *,
+    overlap: str | None = None,
     top: str | PathLike[str] | None = None,
     view: ViewLayout | None = None,
     wanted: UnitFilter = everything,
@@ -570,6 +581,9 @@ def verify(
     against
         The source (or several files): frames and atoms are taken as the manifest of `out` says. Of
         an ensemble, the sources of all its trajectories, in any order.
+    overlap
+        How several files of `against` are joined, as for `mdio.convert`; None = as the manifest of
+        `out` says, if it has one.
     top
         Topology, needed only where the conversion used ``--pbc``, ``--center`` or ``--fit-select``.
     view
@@ -617,10 +631,12 @@ def verify(
     chosen = choose_executor(executor, workers)
     chosen.agree("verify", out)
     if members := chosen.from_owner(partial(ensemble_members, out)):
-        return _verify_members(members, against, top, wanted, chosen, progress)
+        return _verify_members(members, against, overlap, top, wanted, chosen, progress)
     is_serial = chosen.shares_memory
     worker_progress = progress if is_serial else None
-    checks = chosen.from_owner(lambda: Checks(out, against, top, view, wanted, worker_progress))
+    checks = chosen.from_owner(
+        lambda: Checks(out, against, overlap, top, view, wanted, worker_progress)
+    )
     try:
         parts = {}
         items = checks.items(1 if is_serial else PIECES_PER_WORKER * chosen.n_workers)
@@ -645,6 +661,7 @@ def _named_as_given(problem: str, out: Path) -> str:
 def _verify_members(
     outs: dict[str, Path],
     against: Paths | None,
+    overlap: str | None,
     top: str | PathLike[str] | None,
     wanted: UnitFilter,
     executor: Executor,
@@ -656,7 +673,13 @@ def _verify_members(
     for label, out in outs.items():
         files = executor.from_owner(partial(_files_of, out, given)) if given else []
         member_result = verify(
-            out, files or None, top=top, wanted=wanted, executor=executor, progress=progress
+            out,
+            files or None,
+            overlap=overlap,
+            top=top,
+            wanted=wanted,
+            executor=executor,
+            progress=progress,
         )
         if given and not files:
             member_result.add(

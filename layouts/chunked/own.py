@@ -154,7 +154,9 @@ class OwnOutput(ABC, Generic[Array]):
             has_velocities=(self.group, "velocities") in self.arrays,
             has_forces=(self.group, "forces") in self.arrays,
             has_box=has_box,
-            sparse=tuple(manifest.get("sparse", ())),
+            sparse=tuple(
+                name for name in manifest.get("sparse", ()) if (self.group, name) in self.arrays
+            ),
             groups=dict(manifest["groups"]),
             chunk_frames=positions.chunk_frames,
             chunk_atoms=min(positions.chunk_atoms, positions.n_atoms),

@@ -261,7 +261,7 @@ def native_plan(
     if encoder.sparse and encoder.frame_nbytes is not None:
         notes.append(
             f"{container} holds all fields in all frames: {' and '.join(encoder.sparse)} that a "
-            "frame lacks are NaN there; trr, h5md and zarr leave them out"
+            "frame lacks are NaN there; trr leaves them out, and of h5md and zarr mdio does"
         )
         plan = plan.replace(notes=tuple(notes))
     # An XTC frame has at most its header, and four bytes a number.

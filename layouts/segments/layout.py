@@ -124,7 +124,7 @@ class SegmentsLayout(Layout):
             dt_ps=float(manifest["dt_ps"]),
             has_velocities="velocities" in manifest["fields"],
             has_forces="forces" in manifest["fields"],
-            sparse=tuple(manifest.get("sparse", ())),
+            sparse=tuple(name for name in manifest.get("sparse", ()) if name in manifest["fields"]),
             time_first_ps=self._segments[0].time_first_ps,
             time_last_ps=first.time_last_ps if last_ps is None else float(last_ps),
             compression=manifest.get("compression"),

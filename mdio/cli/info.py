@@ -102,7 +102,7 @@ def _times_text(facts: dict[str, Any]) -> str:
     n_frames, first, last, dt = (facts[key] for key in ("n_frames", *TIMES))
     text = times_text(n_frames, first, last, dt)
     is_uneven = n_frames > 1 and first != last and not are_even(n_frames, first, last, dt)
-    return f"{text}, not evenly spaced" if is_uneven else text
+    return f"{text} (first and last frame), not evenly spaced" if is_uneven else text
 
 
 def _fields_text(facts: dict[str, Any]) -> str:

@@ -7,9 +7,17 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from mdio.cli.common import add, add_output_options, arguments_for, print_json, progress_bar
+from mdio.cli.common import (
+    add,
+    add_options,
+    add_output_options,
+    arguments_for,
+    print_json,
+    progress_bar,
+)
 from mdio.cli.workers import add_workers
 from mdio.converters.opening import open_damaged
+from mdio.converters.options import Sources
 from mdio.converters.verify import VerifyResult, every_nth, everything, sample, verify
 from mdio.core.words import plural
 from mdio.layouts.views.opening import check_unlabelled, ensemble_members
@@ -34,6 +42,8 @@ def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     add(parser, "out OUT", "trajectory to check")
     add(parser, "--against SRC", "compare every frame with this source", nargs="+")
+    text = "how several SRC are joined (default: as when OUT was made)"
+    add_options(parser, Sources, overlap=text)
     add(parser, "-s --top FILE", "topology (after --pbc/--center, or if SRC needs one)")
     amount = parser.add_mutually_exclusive_group()
     add(
@@ -98,6 +108,9 @@ def _print_result(args: argparse.Namespace, result: VerifyResult) -> None:
         if result.frames_left_out:
             n_frames = plural(result.frames_left_out, "frame")
             compared += f"; {n_frames} of the source left out when it was made"
+        if result.fields_left_out:
+            fields = " and ".join(result.fields_left_out)
+            compared += f"; the {fields} of the source are not in it"
         verdict = "ok" if result.ok else f"NOT ok ({len(result.bad)} bad)"
         checked = plural(result.units, "chunk")
         if result.chunks_checked != result.units:
