@@ -406,7 +406,7 @@ def side_by_side(
         frame=np.concatenate([member.frame for member in members]),
         time=np.concatenate([member.time for member in members]),
         values=np.concatenate(values),
-        timings=[timing for member in members for timing in member.timings],
+        timings=_timings_of(members),
         seconds=sum(member.seconds for member in members),
         prepare_s=sum(member.prepare_s for member in members),
         row_labels=[name for member in members for name in member.row_labels],
@@ -417,6 +417,25 @@ def side_by_side(
         tasks=[task for member in members for task in member.tasks],
         notes=notes_by_label({label: member.notes for label, member in results.items()}, paths),
     )
+
+
+def _timings_of(members: Sequence[AnalysisResult]) -> list[BlockTiming]:
+    """Return the timings of all blocks; where processes were started for each, one after the other.
+
+    The n-th process of each trajectory then counts as the n-th worker.
+    """
+    timings = [timing for member in members for timing in member.timings]
+    if len({timing.worker for timing in timings}) <= members[0].workers:
+        return timings
+    numbers = [
+        {name: n for n, name in enumerate(dict.fromkeys(one.worker for one in member.timings))}
+        for member in members
+    ]
+    return [
+        replace(timing, worker=f"worker {number[timing.worker]}")
+        for member, number in zip(members, numbers, strict=True)
+        for timing in member.timings
+    ]
 
 
 def check_output(path: str | PathLike[str], suffixes: Sequence[str] = ()) -> Path:

@@ -247,8 +247,8 @@ def kinds_of(factory: Callable[..., Any], argument: str) -> set[str]:
     annotation, default = parameter.annotation, parameter.default
     if annotation in (parameter.empty, Any, "Any"):
         return {"int", "float"} if type(default) is int else {type(default).__name__}
-    is_text = isinstance(annotation, str)
-    kinds = {*(annotation if is_text else inspect.formatannotation(annotation)).split(" | ")}
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    kinds = {*re.sub(r"^(?:typing\.)?Optional\[(.*)\]$", r"\1 | None", text).split(" | ")}
     return kinds | {"None"} if default is None else kinds
 
 

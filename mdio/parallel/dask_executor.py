@@ -322,8 +322,8 @@ def _result(future: Any, label: str) -> Any:
         ) from cause
     error = item_error(label, cause)
     if isinstance(cause, ModuleNotFoundError):
-        raise BlockError(
-            f"{error}; dask workers have to find it: install it there, start them with its folder "
-            f"on PYTHONPATH, or send it with client.upload_file('{cause.name}.py')"
-        ) from cause
+        ways = "install it there, or start them with its folder on PYTHONPATH"
+        if not getattr(sys.modules.get(cause.name or ""), "__path__", None):  # no package
+            ways += f", or send it with client.upload_file('{cause.name}.py')"
+        raise BlockError(f"{error}; dask workers have to find it: {ways}") from cause
     raise error

@@ -194,6 +194,15 @@ def replicas(adk, tmp_path):
     return tmp_path / "all.zarr"
 
 
+def test_processes_that_are_started_for_each_trajectory_are_the_same_workers(adk, tmp_path):
+    trajectories = dict.fromkeys("abc", adk["dcd"])
+    mdio.convert_ensemble(trajectories, tmp_path / "all.zarr", top=adk["psf"])
+    result = mdio.analyze(tmp_path / "all.zarr", kernel="rgyr", workers=2)
+    assert {timing.worker for timing in result.timings} == {"worker 0", "worker 1"}
+    save_report(result, tmp_path / "a.html", "title")
+    assert "6 workers" not in (tmp_path / "a.html").read_text()
+
+
 def test_rows_of_trajectories_begin_anew(replicas, tmp_path):
     result = mdio.analyze(replicas, kernel=mdio.RMSF("resid 1:2 and name CA"))
     assert list(result.to_dataframe().index) == [(label, row) for label in "abcd" for row in (0, 1)]

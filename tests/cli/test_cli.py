@@ -86,7 +86,7 @@ def test_info_of_one_frame_and_of_several_files(adk, tmp_path):
         "together:",
     ]
     assert "  frames       196" in both
-    assert "  time         5 to 98 ps, not evenly spaced" in both
+    assert "  time         5 to 98 ps (first and last frame), not evenly spaced" in both
     # By their times, the frames before 5 ps are kept of the one that begins at 1 ps.
     done = mdio("info", *files, cwd=tmp_path)
     assert "  frames       102\n" in done.stdout and "frames 4 to 97 (5 to 98 ps)" in done.stderr

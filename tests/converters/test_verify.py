@@ -6,7 +6,7 @@ import MDAnalysis as mda
 import netCDF4
 import numpy as np
 import pytest
-from MDAnalysisTests.datafiles import GRO, XTC, TRR_sub_sol
+from MDAnalysisTests.datafiles import GRO, TRR, XTC, TRR_sub_sol
 from suites.outputs import as_options
 
 import mdio
@@ -312,3 +312,34 @@ def test_steps_that_a_file_only_counts_are_not_those_of_its_parts(tmp_path, coun
             writer.write_block(positions, time=times + 0.01, step=np.arange(9))
         mdio.convert(tmp_path / "late.zarr", late)
         assert any("time differs" in problem for problem in mdio.verify(out, late).bad)
+
+
+@pytest.mark.parametrize("name", ["a.xtc", "a.dcd", "a.zarr"])
+def test_fields_that_the_output_lacks_are_told(tmp_path, capsys, name):
+    out = tmp_path / name
+    if name == "a.zarr":  # what is added has no velocities in an output without them
+        block = mdio.open(TRR).read(0, 3)
+        with mdio.Writer(out) as writer:
+            writer.write_block(block.positions, box=block.box, time=block.time, step=block.step)
+        mdio.append(TRR, out)
+        assert mdio.open(out).info.sparse == ()
+    else:
+        mdio.convert(TRR, out)
+    assert main(["verify", str(out), "--against", str(TRR)]) == 0
+    assert "; the velocities of the source are not in it" in capsys.readouterr().out
+    assert mdio.verify(out, TRR).to_json()["fields_left_out"] == ("velocities",)
+
+
+def test_sources_are_joined_as_asked(tmp_path, capsys):
+    """A native file does not record how; runs that each count anew tell only by this."""
+    parts = [tmp_path / "1.xtc", tmp_path / "2.xtc"]
+    for part in parts:
+        mdio.convert(XTC, part, stop=4)
+    out = tmp_path / "joined.xtc"
+    mdio.convert(parts, out, overlap="keep-all")
+    words = ["verify", str(out), "--against", *map(str, parts)]
+    assert main(words) == 1
+    assert "begin at the same time" in capsys.readouterr().err
+    assert main([*words, "--overlap", "keep-all"]) == 0
+    assert "8 frames compared" in capsys.readouterr().out
+    assert mdio.verify(out, parts, overlap="keep-all").ok

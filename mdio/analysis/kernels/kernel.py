@@ -248,8 +248,22 @@ def import_callable(address: str) -> Callable[..., Any]:
         raise PlanError(f"{address}: {_missing_function(module, name)}")
     if not callable(named):
         raise PlanError(f"{address}: {name!r} is not a function")
+    _warn_of_hidden_file(address, module, Path.cwd())
     function: Callable[..., Any] = named
     return function
+
+
+def _warn_of_hidden_file(address: str, module: ModuleType, folder: Path) -> None:
+    """Warn where a module of this name elsewhere is used, and not that of the working folder."""
+    name = module.__name__.partition(".")[0]
+    used = Path(getattr(sys.modules[name], "__file__", None) or folder)
+    for here in (folder / f"{name}.py", folder / name / "__init__.py"):
+        if here.is_file() and used.is_file() and not here.samefile(used):
+            warnings.warn(
+                f"{address} is that of {used}, and not of {here}: give the file another name",
+                stacklevel=3,
+            )
+            return
 
 
 def _missing_function(module: ModuleType, name: str) -> str:

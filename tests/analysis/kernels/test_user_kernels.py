@@ -1,9 +1,11 @@
 """``module:function``: found in the working folder, whose other files take no library's place."""
 
 import os
+import shutil
 import subprocess
 import sys
 from functools import partial
+from typing import Optional
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from mdio.analysis.kernels.kernel import Kernel, Prepared, UserKernel
 from mdio.analysis.reducers import Reducer
 from mdio.cli.main import main
 from mdio.core.errors import BlockError, PlanError
+from mdio.core.options import kinds_of
 
 KERNEL = "def heights(block):\n    return block.positions[:, :, 2].max(axis=1)\n"
 SCRIPT = """import sys
@@ -34,12 +37,13 @@ def folder(tmp_path):
     return tmp_path / "work"
 
 
-def analyze(folder, *words):
+def analyze(folder, *words, **variables):
     """Run ``mdio analyze`` in `folder` as the installed command does: its own folder is on path."""
     script = folder.parent / "mdio_command.py"
     script.write_text(SCRIPT)
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, str(script), "analyze", *map(str, words)]
+    env |= variables
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
 
 
@@ -58,6 +62,18 @@ def test_a_kernel_that_is_called_like_a_library(adk, folder):
     assert done.returncode == 2
     assert "wave.py; if you mean a file in this folder, rename it" in done.stderr
     assert "no function 'heights' in" in done.stderr
+
+
+def test_a_kernel_of_the_same_name_elsewhere_is_told(adk, folder):
+    """An earlier version may be installed, as one develops a kernel."""
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copy(folder / "mykernels.py", elsewhere)
+    words = ["mykernels:heights", adk["xtc"], "-s", PSF, "--select", "name CA", "-q", "-o", "o.npz"]
+    done = analyze(folder, *words, PYTHONPATH=str(elsewhere))
+    assert done.returncode == 0
+    here = folder / "mykernels.py"
+    assert f"is that of {elsewhere / 'mykernels.py'}, and not of {here}: give" in done.stderr
 
 
 CUTOFF = """import numpy as np
@@ -518,6 +534,14 @@ def test_a_module_that_exits_and_a_package_without_the_function(tmp_path, monkey
         assert "exiting_kernels:f: importing it called sys.exit(0)" in capsys.readouterr().err
     assert main(["analyze", "empty_kernels:f", str(TRR)]) == 2
     assert "empty_kernels/__init__.py; it has g" in capsys.readouterr().err
+
+
+def test_both_ways_of_writing_an_optional_argument_are_one():
+    def old(o: Optional[str] = None): ...  # noqa: UP045
+
+    def new(o: str | None = None): ...
+
+    assert kinds_of(old, "o") == kinds_of(new, "o") == {"str", "None"}
 
 
 def test_a_switch_in_python_is_no_text(adk, tmp_path, monkeypatch):
