@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -178,7 +178,7 @@ def analyze(
         progress=progress,
         blocks_per_worker=blocks_per_worker,
     )
-    with terminations_raised():  # which end the workers, too
+    with terminations_raised() if chosen_executor.ranks is None else nullcontext():  # ends workers
         chosen_executor.agree("analyze", trajectory)
         members = chosen_executor.from_owner(partial(ensemble_members, trajectory, group))
         requests = {

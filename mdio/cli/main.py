@@ -25,7 +25,7 @@ import sys
 import time
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from threading import Timer
 from typing import Any, NoReturn, cast
@@ -395,6 +395,13 @@ def _has_user_code(words: Sequence[str]) -> bool:
     return any(":" in word for word in words)  # module:function
 
 
+def _what_is_left(args: argparse.Namespace) -> str:
+    """Return what a run leaves that ended before it stored anything."""
+    if getattr(args, "resume", False):
+        return "what an earlier run has kept stays as it was"
+    return "nothing half-written is left"
+
+
 def _notes(end: BaseException) -> str:
     """Return the notes of an exception, which say what part of the work is kept."""
     return "; ".join(getattr(end, "__notes__", ()))
@@ -484,7 +491,8 @@ def _run(words: list[str]) -> int:
                 f"{'add --mpi, or ' if 'mpi' in args else ''}start mdio without mpiexec"
             )
     try:
-        with terminations_raised(), _stall_watch(args):
+        # Ranks that were interrupted while MPI starts would wait for each other; see `all_ranks`.
+        with nullcontext() if uses_mpi else terminations_raised(), _stall_watch(args):
             run = import_module(f"mdio.cli.{args.command}").run
             if "scheduler" not in args:
                 return int(run(args))
@@ -506,12 +514,12 @@ def _run(words: list[str]) -> int:
         print(f"mdio {args.command}: {text}", file=sys.stderr)
         return 2 if isinstance(error, PlanError) else 1
     except KeyboardInterrupt as end:
-        note = _notes(end) or "nothing half-written is left"
+        note = _notes(end) or _what_is_left(args)
         print(f"mdio {args.command}: interrupted; {note}", file=sys.stderr)
         return 130
     except SystemExit as end:
         is_signal = isinstance(end.code, int) and end.code > 128
-        if note := _notes(end) or ("nothing half-written is left" if is_signal else ""):
+        if note := _notes(end) or (_what_is_left(args) if is_signal else ""):
             print(f"mdio {args.command}: ended by a signal; {note}", file=sys.stderr)
         raise
     except BrokenPipeError:

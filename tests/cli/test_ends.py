@@ -206,3 +206,18 @@ def test_a_signal_ends_a_command_and_its_workers_at_once(command, n_workers, adk
 def test_a_signal_ends_the_workers_of_a_program(adk, tmp_path):
     code = "import mdio, sys; mdio.analyze(sys.argv[1], kernel='ends:at_work', workers=2)"
     assert ended_at_work(["-c", code, str(adk["dcd"])], 2, tmp_path) == ""
+
+
+@pytest.mark.usefixtures("ending_signals")
+@pytest.mark.parametrize("way", ["--mpi", "--executor=mpi", "-w2"])
+def test_ranks_are_not_interrupted_while_mpi_starts(way, adk, monkeypatch):
+    """One of them would wait for the others in MPI_Init, where Python handles no signal."""
+    handlers = []
+
+    def chosen(_args):
+        handlers.append(signal.getsignal(signal.SIGTERM))
+        raise PlanError("not now")
+
+    monkeypatch.setattr(sys.modules["mdio.cli.main"], "chosen_executor", chosen)
+    assert main(["analyze", "rgyr", str(adk["dcd"]), way]) == 2
+    assert (handlers == [signal.SIG_DFL]) == (way != "-w2")
