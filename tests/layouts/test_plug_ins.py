@@ -258,7 +258,9 @@ def test_a_number_that_one_frame_lacks_is_not_made_up(lines, source, tmp_path, n
     frames = [json.loads(line) for line in out.read_text().splitlines()]
     frames[frame][name] = None
     out.write_text("".join(json.dumps(one) + "\n" for one in frames))
-    with pytest.raises(SourceError, match=rf"a\.lines.*frame .*it has (a|no) {name}, but the first"):
+    with pytest.raises(
+        SourceError, match=rf"a\.lines.*frame .*it has (a|no) {name}, but the first"
+    ):
         mdio.convert(out, tmp_path / "a.zarr")
 
 
