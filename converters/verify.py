@@ -35,7 +35,7 @@ from mdio.converters.selection import open_with_topology
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
 from mdio.core.files.fingerprint import contents_of, fingerprint
 from mdio.core.files.store import AnyPath, Paths, path_list, to_path
-from mdio.core.frames import FrameBlock
+from mdio.core.frames import FIELDS, FrameBlock
 from mdio.core.words import MAX_RUNS, frames_text, runs_text
 from mdio.layouts.base import Layout, container_format
 from mdio.layouts.manifest import has_source_integers
@@ -331,9 +331,11 @@ class Checks:
         same_step = info.xtc_integers and info.precision == expected.precision
         is_exact = info.precision is None or has_source_integers(layout.manifest or {}) or same_step
         result.allowed_diff_angstrom = 0.0 if is_exact else (info.precision or 0.0) / 2
-        fields = {"velocities": expected.has_velocities, "forces": expected.has_forces}
-        stored = {"velocities": info.has_velocities, "forces": info.has_forces}
-        result.fields_left_out = tuple(name for name in fields if fields[name] and not stored[name])
+        result.fields_left_out = tuple(
+            name
+            for name in FIELDS[1:]
+            if getattr(expected, f"has_{name}") and not getattr(info, f"has_{name}")
+        )
         self.block_frames = max(1, BLOCK_NBYTES // max(1, info.frame_nbytes))
         self.compared = [(layout, source)]
         if source is not self.source_alone:

@@ -356,10 +356,10 @@ def take_over(claim: Claim, goal: Path, identity: Mapping[str, Any], *, follows:
 
 
 def drop_unfinished(goal: Path, identity: Mapping[str, Any]) -> None:
-    """Remove what dead processes have left of a conversion that another process has completed.
+    """Remove what dead processes have left of a conversion that is complete.
 
-    Or they themselves, before they could remove it. `identity`: of that conversion to `goal`; what
-    is left of others stays, since it may be needed.
+    `identity`: of that conversion to `goal`. Unfinished outputs of others stay, since they may be
+    needed.
     """
     with _folder_lock(goal.parent):
         for left in leftovers([goal]):
