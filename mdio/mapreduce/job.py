@@ -133,7 +133,10 @@ class _SpoolingMap:
         keys, rows, values = call(block)
         n_frames = block.n_frames
         if len(rows) and not 0 <= rows.min() <= rows.max() < n_frames:
-            raise ValueError(f"rows are {rows.min()} to {rows.max()} in a block of {n_frames}")
+            raise ValueError(
+                f"rows are {rows.min()} to {rows.max()}, but the {n_frames} frames of the block "
+                f"are the rows 0 to {n_frames - 1}"
+            )
         frame_index = (self.next_index + rows).astype(np.int64)
         # Blocks are read into the same arrays again: views of them must be copied.
         copies = {name: np.array(value) for name, value in values.items()}
@@ -153,7 +156,7 @@ class _SpoolingMap:
         if rows.shape != keys.shape or (rows.dtype.kind not in "iu" and len(rows)):
             raise ValueError(
                 f"there are {len(keys)} keys, but rows of shape {rows.shape} and {rows.dtype}; "
-                "expected whole numbers: which frame of the block each pair belongs to"
+                "expected a whole number for each key: which frame of the block its pair belongs to"
             )
         return keys, rows.astype(np.int64), convert_values(returned[2], len(keys))
 
@@ -246,8 +249,9 @@ class ReduceWork:
         failures: list[tuple[Any, int, str]] = []
         for first, stop in itertools.pairwise(edges.tolist()):
             key, trajectory = pairs.keys[first].item(), int(trajectories[first])
+            self._begin(trajectory)
             try:
-                row = self._row(key, trajectory, pairs.rows(first, stop))
+                row = self._row(key, pairs.rows(first, stop))
             except Exception as error:
                 text = error_text(error)
                 if not self._keep_going:
@@ -268,14 +272,24 @@ class ReduceWork:
         suffix = f" of {self._frames.labels[trajectory]}" if self._frames.labels else ""
         return f"{kernel_name(self._reduce)} of the key {key!r}{suffix}"
 
-    def _row(self, key: Any, trajectory: int, pairs: KeyValuePairs) -> dict[str, NDArray[Any]]:
-        number, time, index = self._frames.number, self._frames.time, pairs.frame_index
+    def _begin(self, trajectory: int) -> None:
+        """Call the method ``begin`` of the object that reduces, once for each trajectory."""
         begin = getattr(getattr(self._reduce, "__self__", None), "begin", None)
-        if begin is not None and self._begun != trajectory:
-            first, stop = [*self._frames.firsts.tolist(), len(number)][trajectory : trajectory + 2]
+        if begin is None or self._begun == trajectory:
+            return
+        number, time = self._frames.number, self._frames.time
+        first, stop = [*self._frames.firsts.tolist(), len(number)][trajectory : trajectory + 2]
+        try:
             begin(number[first:stop], time[first:stop])
-            self._begun = trajectory
-        returned = self._reduce(key, number[index], time[index], pairs.values)
+        except Exception as error:
+            raise BlockError(f"{kernel_name(begin)} failed: {error_text(error)}") from error
+        self._begun = trajectory
+
+    def _row(self, key: Any, pairs: KeyValuePairs) -> dict[str, NDArray[Any]]:
+        index = pairs.frame_index
+        returned = self._reduce(
+            key, self._frames.number[index], self._frames.time[index], pairs.values
+        )
         if not isinstance(returned, dict):
             raise TypeError(f"it returned a {type(returned).__name__}; expected a dict")
         row = {

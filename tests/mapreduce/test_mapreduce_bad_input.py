@@ -39,8 +39,11 @@ def per_frame(*pairs):
             giving([1, 2], values={"n": np.ones(3)}),
             r"there are 2 keys, but the values 'n' have the shape \(3,\)",
         ),
-        (giving([1, 2], rows=[0]), "there are 2 keys, but rows of shape"),
-        (giving([1, 2], rows=[0, 98]), "rows are 0 to 98 in a block of"),
+        (giving([1, 2], rows=[0]), "there are 2 keys, but rows of shape .* number for each key"),
+        (
+            giving([1, 2], rows=[0, 98]),
+            "rows are 0 to 98, but the [0-9]+ frames of the block are the rows 0 to",
+        ),
         (giving([1, 2], rows=[0, -1]), "rows are -1 to 0"),
         (giving([1, 2], rows=[0.0, 0.5]), "rows of shape .* float64"),
         (giving([1, "a"]), "keys are of mixed types, text and whole numbers"),
@@ -108,6 +111,22 @@ def test_a_reduce_that_fails_for_a_key_names_it(adk, n_workers):
     assert found.failures[0][1:] == (None, "ValueError: odd")
     every = run(adk, programs.bins, programs.total).keys.tolist()
     assert sorted([*found.keys.tolist(), *(key for key, _, _ in found.failures)]) == every
+
+
+@pytest.mark.parametrize("keep_going", [False, True])
+def test_a_begin_that_fails_is_not_told_as_the_reduce_of_a_key(adk, keep_going):
+    class Begins:
+        def map(self, block):
+            return programs.bins(block)
+
+        def begin(self, frame, time):
+            raise KeyError("reference")
+
+        def reduce(self, key, frame, time, values):
+            return {"n": len(frame)}
+
+    with pytest.raises(BlockError, match="^begin failed: KeyError: 'reference'"):
+        mdio.map_reduce(adk["dcd"], map=Begins(), keep_going=keep_going)
 
 
 @pytest.mark.parametrize(
