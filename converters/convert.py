@@ -54,7 +54,7 @@ from mdio.core.files.store import AnyPath, Paths, path_list, to_path
 from mdio.core.files.turns import State
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.options import takes_options
-from mdio.core.words import plural, runs_text
+from mdio.core.words import list_text, plural, runs_text
 from mdio.layouts.base import Layout, container_format
 from mdio.layouts.manifest import indices_from_runs, runs_from_indices
 from mdio.layouts.plan import COMPRESSION_NOTE, LayoutPlan, StorageOptions, WriteOptions
@@ -269,6 +269,13 @@ def plan_conversion(
         notes = (*notes, *_notes_on_floats(origin.info, view.info))
     if not layout_class(storage_options["container"] or layout_name).facts.counts_steps:
         notes = (*notes, *_notes_on_numbers(origin))
+    lacking = [name for name in origin.info.groups if name not in choice.groups]
+    if lacking and plan.arrays and choice.kept is None and repairs is None:
+        notes = (
+            *notes,
+            f"{origin.path}: its stored groups ({list_text(lacking)}) are left out; store them "
+            "again with --group NAME=SELECTION",
+        )
     plan = plan.replace(notes=(*plan.notes, *notes), source_density=origin.info.density)
     if repairs is not None:
         plan = plan.replace(**repairs.plan_values)

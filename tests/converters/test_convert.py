@@ -149,6 +149,20 @@ def test_groups_are_stored_beside_the_whole(adk, frames, tmp_path, target):
     assert_array_equal(read(out).positions, frames["xtc"]["positions"])
 
 
+def test_groups_of_the_source_that_are_left_out_are_said(adk, tmp_path):
+    source = tmp_path / "a.zarr"
+    mdio.convert(adk["dcd"], source, top=adk["psf"], groups={"ca": "name CA", "one": "resid 1"})
+
+    def notes(out, **options):
+        result = mdio.convert(source, tmp_path / out, stop=2, **options)
+        return [note for note in result.notes if "stored groups" in note]
+
+    assert "stored groups (ca and one) are left out" in notes("a.h5md")[0]
+    assert "stored groups (one) are left out" in notes("b.h5md", groups={"ca": "name CA"})[0]
+    assert not notes("c.h5md", groups={"ca": "name CA", "one": "resid 1"})
+    assert not notes("d.h5md", select="name CA") + notes("a.xtc")
+
+
 @pytest.mark.parametrize("source", SOURCES)
 def test_precision_keeps_its_bound(adk, frames, tmp_path, source):
     for target, step in (("zarr", 0.01), ("h5md", 0.01), ("zarr", 0.5)):
