@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -172,7 +172,8 @@ class Timeline:
     Attributes: `members`: the output and the sources added. `member`, `frame`: for each frame, its
     member and its number there. `numbers`: for each member, the number of its frame that each
     frame is or equals; -1 = none. `unit`: the unit in which frames were matched. `n_equal`: how
-    many frames of the last source the output already had. `notes`: frames replaced or dropped.
+    many frames of the last source the output already had. `n_left_out`: frames of all sources in
+    place of which others are kept. `notes`: frames replaced or dropped.
     """
 
     def __init__(self, old: Layout) -> None:
@@ -183,14 +184,20 @@ class Timeline:
         self.frame = np.arange(n_frames)
         self.numbers = [np.arange(n_frames)]
         self.notes: list[str] = []
-        self.unit, self.n_equal = "ps", 0
+        self.unit, self.n_equal, self.n_left_out = "ps", 0, 0
 
     def add(
-        self, source: Layout, comparison: Comparison, nbytes: int | None, overlap: str | None
+        self,
+        source: Layout,
+        comparison: Comparison,
+        nbytes: int | None,
+        overlap: str | None,
+        following: Layout | None,
     ) -> None:
         """Merge the frames of a source.
 
-        `nbytes`: bytes to compare of frames that both have; None = all. `overlap`: see `merge`.
+        `nbytes`: bytes to compare of frames that both have; None = all. `overlap`, `following`: see
+        `merge`.
         Raises SourceError: they cannot be merged.
         """
         new = read_frame_table(source)
@@ -201,7 +208,8 @@ class Timeline:
         if overlap is None and lack_own_times(self._frames, new):
             merged = merge_counted(self._frames, new, same)
         else:
-            merged = merge(self._frames, new, same, overlap)
+            continuation = None if following is None else read_frame_table(following)
+            merged = merge(self._frames, new, same, overlap, continuation)
         is_old = merged.old_frames >= 0
         old_frame = np.where(is_old, merged.old_frames, 0)
         added = merged.added
@@ -228,6 +236,7 @@ class Timeline:
         )
         self.members.append(source)
         self.unit, self.n_equal = merged.unit, int(np.count_nonzero(merged.equal))
+        self.n_left_out += source.info.n_frames - int(np.count_nonzero(added | merged.equal))
         self.notes += merged.notes
 
     @property
@@ -348,6 +357,8 @@ class _Plan:
         self.old, self.former, self.files, self.options = old, former, files, options
         self.manifest = old.manifest
         self.notes: list[str] = []
+        self.n_left_out = 0
+        """Frames of the files in place of which the output's own are kept."""
         self.frames_of: dict[Layout, tuple[TrajectoryInfo, NDArray[np.int64]]] = {}
         """For each source, which is a view: what its file holds, and the numbers of its frames."""
         self.transformed: dict[Path, tuple[Layout, int]] = {}
@@ -424,6 +435,8 @@ class _Plan:
         )
         if n_old == info.n_frames == old.info.n_frames:
             summary = f"nothing to add: {old.path} already has all of these frames"
+            if self.n_left_out:
+                summary += f", or keeps its own ({plural(self.n_left_out, 'frame')})"
         not_finite = self._not_finite(continuation.n_reused)
         stripe = self.manifest["stripe"]
         stripe_sizes = (
@@ -461,7 +474,8 @@ class _Plan:
             chain = ChainLayout([old, *sources], overlap=KEEP_ALL)
             return chain, self._origin_of_all(chain, sources)
         timeline = Timeline(old)
-        for source in sorted(filter(lambda layout: layout.info.n_frames, sources), key=_begin):
+        ordered = sorted((source for source in sources if source.info.n_frames), key=_begin)
+        for source, following in zip_longest(ordered, ordered[1:]):
             path = sources[source]
             is_known = (
                 is_unchanged_source(path, self.manifest["source"])
@@ -470,7 +484,8 @@ class _Plan:
             nbytes = COMPARED_NBYTES if is_known else None
             try:
                 with terminations_raised():
-                    timeline.add(source, Comparison(old, source), nbytes, options.sources.overlap)
+                    comparison = Comparison(old, source)
+                    timeline.add(source, comparison, nbytes, options.sources.overlap, following)
             except (KeyboardInterrupt, SystemExit) as end:
                 end.add_note(
                     f"it was comparing the frames that {old.path} and {path} both have; nothing "
@@ -483,6 +498,7 @@ class _Plan:
                 n_frames = f"{timeline.n_equal:,} of its {source.info.n_frames:,} frames"
                 self.notes.append(f"{path}: {old.path} has {n_frames} already")
         self.notes += timeline.notes
+        self.n_left_out = timeline.n_left_out
         joining = Joining(tuple(timeline.parts), tuple(timeline.gaps()), changes=True)
         chain = chain_parts(timeline.members, joining)
         return chain, self._origin(chain, timeline, sources)

@@ -293,7 +293,7 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
         and _bytes(topology) == _bytes(job.topology)
     )
     if not (same and all(file_has(path, data) for path, data in job.beside.items())):
-        return None if manifest is None else _explained(job, manifest["source"], then, now)
+        return None if manifest is None else _explained(job, manifest, then, now)
     return job.result(
         plan,
         nbytes_out=nbytes,
@@ -306,22 +306,24 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
 
 
 def _explained(
-    job: Job, source: Mapping[str, Any], then: Mapping[str, Any], now: Mapping[str, Any]
+    job: Job, manifest: Mapping[str, Any], then: Mapping[str, Any], now: Mapping[str, Any]
 ) -> str:
     """Return how an output was made otherwise than `job` would, and what to do.
 
-    `source`: that of its manifest. `then`, `now`: what is compared of the manifests.
+    `then`, `now`: what is compared of the manifests, of its own and of the one to be written.
     """
-    force = "--force (force=True in Python)"
+    force, source = "--force (force=True in Python)", manifest["source"]
     options = changed_options(then["recipe"], now["recipe"])
     if not options and not {"stop", "end_ps"} & now["recipe"].keys():
         recorded = [contents_of(record) for record in source.get("files", [source])]
         grown = [path for path in job.files if contents_of(fingerprint(path)) not in recorded]
+        names = shlex.join(map(str, grown or job.files))
+        append = f"`mdio append {names} {shlex.quote(str(job.out))}` (mdio.append) adds what"
         if grown and all(is_unchanged_source(path, source) for path in grown):
-            names = shlex.join(map(str, grown))
+            return f"{names} has grown since: {append} is new; {force} converts all again"
+        if not grown and "appended_to" in manifest:
             return (
-                f"{names} has grown since: `mdio append {names} {shlex.quote(str(job.out))}` "
-                f"(mdio.append) adds what is new; {force} converts all again"
+                f"frames were added to it since: {append} it lacks; {force} converts {names} alone"
             )
     stored = options or "its chunks, or its topology", "give the same source and options"
     difference, way = changed(then, now) or stored

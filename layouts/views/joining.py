@@ -367,16 +367,21 @@ class Merged:
 
 
 def merge(
-    old: FrameKeys, new: FrameKeys, same_contents: SameContents, overlap: str | None
+    old: FrameKeys,
+    new: FrameKeys,
+    same_contents: SameContents,
+    overlap: str | None,
+    following: FrameKeys | None = None,
 ) -> Merged:
     """Insert frames of `new` into `old`.
 
     `overlap`: which of two differing frames is kept: one of `OVERLAPS` except ``keep-all``; None
     keeps those of `new` if it lasts to the end, or if single frames differ, and raises if that
-    would drop frames of `old` without a replacement.
+    would drop frames of `old` without a replacement. `following`: a file that is merged next and
+    continues `new`: its frames count from where it begins, not those of `new`.
     Raises SourceError: the result is ambiguous; or `overlap` is ``error`` and there are duplicates.
     """
-    return _Merger(old, new, same_contents, overlap).merge()
+    return _Merger(old, new, same_contents, overlap, following).merge()
 
 
 def match_keys(
@@ -473,10 +478,20 @@ class _Merger:
     """Merges two trajectories; its arrays have an element for each frame, in the order of keys."""
 
     def __init__(
-        self, old: FrameKeys, new: FrameKeys, same_contents: SameContents, overlap: str | None
+        self,
+        old: FrameKeys,
+        new: FrameKeys,
+        same_contents: SameContents,
+        overlap: str | None,
+        following: FrameKeys | None,
     ) -> None:
         self.old, self.new, self.overlap = old, new, overlap
         old_keys, new_keys, self.unit = match_keys(old, new)
+        self.continued_from = math.inf
+        """Key from which on the frames of `following` count."""
+        next_keys = np.empty(0) if following is None else following.of(self.unit)
+        if len(next_keys) and next_keys[-1] >= new_keys[-1]:
+            self.continued_from = float(next_keys[0]) * (1 - ROUNDING)
         old_matched, new_matched = match_frames(old_keys, new_keys, self.unit)
         self.old_keys = old_keys
         self.n_matched = len(old_matched)
@@ -536,7 +551,7 @@ class _Merger:
             n_frames = plural(int(np.count_nonzero(is_ignored)), "frame")
             self.notes.append(
                 f"{n_frames} of {self.new.path} ({self._span(is_ignored)}) left out, since "
-                f"{self.old.path} has others there"
+                f"those of {self.old.path} are kept there"
             )
         retained = self.retained
         return Merged(
@@ -575,7 +590,8 @@ class _Merger:
         differing[: zone.start] = differing[zone.stop :] = False
         if self.overlap == "error":
             raise self._overlap_error(differing, "differ", "give")
-        if self.overlap == "keep-first":
+        is_continued = is_tail and bool(self.keys[begin] >= self.continued_from)
+        if self.overlap == "keep-first" or (self.overlap is None and is_continued):
             old = indices[self.is_old[zone]]
             self.retained[old[0] : old[-1] + 1] &= self.is_old[old[0] : old[-1] + 1]
             self.ignored[zone] = self.differs[zone]

@@ -229,6 +229,39 @@ def test_what_is_there_already_is_left_out(tmp_path, whole, capsys):
     assert mdio.open(out).manifest["uuid"] == uuid
 
 
+@pytest.mark.parametrize("name", ["zarr", "h5md", "segments"])
+def test_all_parts_of_a_restarted_run_may_be_given_each_time(tmp_path, name):
+    """Each begins before the end of the one before, with other frames."""
+    ranges = [(0, 14), (10, 24), (20, 30)]
+    parts = [write(tmp_path / f"{n}.xtc", range(*ends), mark=n) for n, ends in enumerate(ranges)]
+    out, everything_at_once = tmp_path / f"a.{name}", tmp_path / "all.zarr"
+    mdio.convert(parts, everything_at_once)
+    mdio.convert(parts[0], out)
+    for n_parts in (2, 2, 3, 3):
+        result = mdio.append(parts[:n_parts], out)
+    assert result.found_complete
+    assert any("keeps its own (8 frames)" in note for note in result.notes)
+    assert_same(out, everything_at_once)
+    assert mdio.verify(out, against=parts).ok
+    with pytest.raises(SourceError, match="give --overlap keep-last to take those of"):
+        mdio.append(parts[1], out)
+    other = write(tmp_path / "other.xtc", range(20, 30), mark=5)  # the continuation was run anew
+    mdio.append([*parts[:2], other], out)
+    mdio.convert([*parts[:2], other], everything_at_once, force=True)
+    assert_same(out, everything_at_once)
+
+
+def test_frames_in_place_of_which_others_stay_are_not_said_to_be_there(tmp_path):
+    times = [*range(10), 12, 15]
+    out = tmp_path / "sparse.zarr"
+    mdio.convert(write(tmp_path / "sparse.xtc", times), out)
+    other = write(tmp_path / "other.xtc", range(8, 16), mark=5)
+    result = mdio.append(other, out, overlap="keep-first")
+    assert result.found_complete
+    assert any(note.endswith("or keeps its own (8 frames)") for note in result.notes)
+    assert any(f"left out, since those of {out} are kept there" in note for note in result.notes)
+
+
 def test_what_is_no_number_is_counted_once(tmp_path):
     whole = write(tmp_path / "md.trr", range(N_FRAMES))
     universe = mda.Universe(str(whole), format="TRR", topology_format="TRR", to_guess=())

@@ -122,6 +122,19 @@ def test_of_a_source_that_has_grown_append_is_advised(adk, tmp_path, name):
         mdio.convert(source, out, resume=True, **as_options(other))
 
 
+def test_of_an_output_that_frames_were_added_to_append_is_advised(adk, tmp_path):
+    parts, out = [tmp_path / "1.xtc", tmp_path / "2.xtc"], tmp_path / "a.zarr"
+    mdio.convert(adk["xtc"], parts[0], stop=60)
+    mdio.convert(adk["xtc"], parts[1], start=60)
+    mdio.convert(parts[0], out)
+    mdio.append(parts[1], out)
+    for given in (parts[:1], parts):
+        names = " ".join(map(str, given))
+        advice = f"exists already, and frames were added to it since: `mdio append {names} {out}`"
+        with pytest.raises(OutputError, match=advice):
+            mdio.convert(given, out, resume=True)
+
+
 def test_what_is_no_trajectory_is_an_error(source, tmp_path):
     (tmp_path / "c.h5md").write_text("notes")
     with pytest.raises(OutputError, match="exists already"):
