@@ -114,7 +114,7 @@ def check(old: Part, new: Part, after: Part, notes: list[str], overlap: str | No
     if wins is new:
         assert len(differ) == told(notes, "replaced by those of")
     else:
-        assert len(differ) + len(gone) == told(notes, "left out, since .* has others")
+        assert len(differ) + len(gone) == told(notes, "left out, since .* are kept there")
     if must_be_put_in(old, new):
         assert not gone
 
