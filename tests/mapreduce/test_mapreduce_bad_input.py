@@ -125,7 +125,7 @@ def test_a_begin_that_fails_is_not_told_as_the_reduce_of_a_key(adk, keep_going):
         def reduce(self, key, frame, time, values):
             return {"n": len(frame)}
 
-    with pytest.raises(BlockError, match="^begin failed: KeyError: 'reference'"):
+    with pytest.raises(BlockError, match=r"^begin failed: KeyError: 'reference'"):
         mdio.map_reduce(adk["dcd"], map=Begins(), keep_going=keep_going)
 
 
