@@ -186,6 +186,10 @@ def test_a_worker_that_dies(adk, tmp_path, program):
         ({"memory": 0}, "memory is 0 bytes"),
         ({"workers": 2, "executor": mdio.Serial()}, "not both"),
         ({"reduce": None}, "there is no reduce; give reduce="),
+        (
+            {"reduce": lambda key, values: {}},
+            r"takes \(key, values\); the reduce is called as reduce\(key, frame, time, values\)",
+        ),
         ({"map": 3}, "the map is 3; give .* map and reduce$"),
         ({"map": SimpleNamespace()}, "or an object with the methods map and reduce"),
         ({"select": "name CA"}, "needs a topology"),
