@@ -269,9 +269,9 @@ def test_a_result_that_cannot_be_saved_is_kept_elsewhere(name, adk, full_disk, t
         rf"full/r.{name}: the disk is full; .*; the result is in {kept}: move it", told
     )
     if kept.suffix == ".npz":
-        saved, want = np.load(kept), np.load(tmp_path / f"r.{name}")
-        assert saved.files == want.files
-        assert all(np.array_equal(saved[array], want[array]) for array in want.files)
+        with np.load(kept) as saved, np.load(tmp_path / f"r.{name}") as want:
+            assert saved.files == want.files
+            assert all(np.array_equal(saved[array], want[array]) for array in want.files)
     else:
         assert kept.read_bytes() == (tmp_path / f"r.{name}").read_bytes()
 
