@@ -130,7 +130,8 @@ class Plan:
         notes = [*result.notes, *(note for timing in result.timings for note in timing.notes)]
         notes += [*missing_values(result), *lost_names(result)]
         if result.of_frames is None:  # else they are lags
-            notes += notes_on_times(result.time, result.frame)
+            begins_late = bool(result.frame[:1].any())
+            notes += notes_on_times(result.time, result.frame, begins_late=begins_late)
         if prepared.doubts is not None and doubtful:
             notes.append(
                 prepared.doubts.note(doubtful, result.n_frames, per_frame=result.per_frame)

@@ -442,8 +442,10 @@ def check_output(path: str | PathLike[str], suffixes: Sequence[str] = ()) -> Pat
     """Return `path` if a file can be written there, before any work is done.
 
     Raises PlanError: its suffix is none of `suffixes`, where any are given. OutputError: its folder
-    is missing or read-only, or it is a folder itself.
+    is missing, read-only or no folder, or it is a folder itself.
     """
+    from mdio.core.files.publish import check_folder  # not imported by every analysis
+
     target = to_path(path)
     if not store_at(target).has_folders:
         return target
@@ -453,10 +455,7 @@ def check_output(path: str | PathLike[str], suffixes: Sequence[str] = ()) -> Pat
         raise PlanError(
             f"{target}: results are saved as {' or '.join(suffixes)}; change the suffix"
         )
-    if not target.parent.is_dir():
-        raise OutputError(f"{target}: the folder {target.parent} does not exist; make it first")
-    if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise OutputError(f"{target}: the folder {target.parent} is not writable")
+    check_folder(target)
     return target
 
 

@@ -37,6 +37,7 @@ from mdio.cli.common import (
     print_json,
     print_notes,
     progress_bar,
+    save_result,
     source_options,
     with_settings,
 )
@@ -257,10 +258,10 @@ def _output(args: argparse.Namespace, result: AnalysisResult) -> None:
         WRITERS[".dat"](result, sys.stdout.buffer)
     elif args.out is not None:
         try:
-            result.save(args.out)
+            save_result(result, args.out)
         except PlanError as error:  # what took long is not lost
             args.out = f"{args.out}.npz"
-            result.save(args.out)
+            save_result(result, args.out)
             problems.append(f"{error} (they are kept in {args.out})")
     if args.timings is not None:
         result.save_timings(args.timings)

@@ -9,14 +9,15 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, fields
 from functools import partial
 from inspect import signature
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from mdio.core.errors import PlanError
+from mdio.core.errors import OutputError, PlanError
 from mdio.core.options import call_with, kinds_of
 from mdio.core.words import nbytes_from, without_passwords
 from mdio.layouts.views.options import OLD_PBC_NAMES
@@ -75,6 +76,8 @@ def add(
 
 
 if TYPE_CHECKING:
+    from mdio.analysis.results import AnalysisResult
+    from mdio.mapreduce.results import MapReduceResult
     from mdio.parallel.executors import Executor
 
 
@@ -145,6 +148,31 @@ def check_outputs_differ(inputs: Sequence[Any], *outputs: Any) -> None:
                     "another name"
                 )
             uses[place] = "writes it already"
+
+
+def save_result(result: AnalysisResult | MapReduceResult, path: str) -> None:
+    """Save a result, which may have taken hours; in the temporary folder if `path` is refused.
+
+    Raises OutputError, which then names that file.
+    """
+    try:
+        result.save(path)
+    except OutputError as error:
+        import tempfile  # seldom needed
+
+        place = Path(path)
+        try:
+            number, name = tempfile.mkstemp(place.suffix, f"mdio-{place.stem}-")
+            os.close(number)
+        except OSError:
+            raise error from None
+        try:
+            result.save(name)
+        except OSError:
+            with suppress(OSError):
+                Path(name).unlink()
+            raise error from None
+        raise OutputError(f"{error}; the result is in {name}: move it") from error
 
 
 def add_settings(parser: Any, text: str) -> None:

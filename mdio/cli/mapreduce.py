@@ -20,6 +20,7 @@ from mdio.cli.common import (
     print_json,
     print_notes,
     progress_bar,
+    save_result,
     with_settings,
 )
 from mdio.cli.workers import add_workers
@@ -105,7 +106,7 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
 
 def _output(args: argparse.Namespace, result: MapReduceResult) -> None:
     if args.out is not None:
-        result.save(args.out)
+        save_result(result, args.out)
     for key, label, error in result.failures[:MAX_SHOWN]:
         suffix = "" if label is None else f" of {label}"
         print(f"mdio mapreduce: the key {key!r}{suffix} is left out: {error}", file=sys.stderr)

@@ -161,11 +161,17 @@ class FrameBlock:
 
 
 def notes_on_times(
-    time: NDArray[np.float64], frame: NDArray[np.int64] | None = None, *, n_files: int = 1
+    time: NDArray[np.float64],
+    frame: NDArray[np.int64] | None = None,
+    *,
+    n_files: int = 1,
+    begins_late: bool = False,
 ) -> tuple[str, ...]:
     """Return a note where times, (F,) in ps, repeat or go back; none if they are all the same.
 
     `frame`: numbers of the frames; by default their places. `n_files`: how many files they are of.
+    `begins_late`: whether the trajectory's first frame is not among them, so that it is not known
+    at what time runs begin.
     """
     steps = np.diff(time)
     behind = np.flatnonzero(steps <= 0) + 1
@@ -178,7 +184,7 @@ def notes_on_times(
         "; if its source is several runs put into one file, give their files one by one, which are "
         "joined by their times, each frame once"
     )
-    if (time[behind] == time[0]).any():
+    if not begins_late and (time[behind] == time[0]).any():
         advice = (
             f"; runs that all begin at {number_text(time[0])} ps are not told apart by times: "
             "write their frames with mdio.Writer, which gives them new ones (docs/continuing.md)"

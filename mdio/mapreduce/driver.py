@@ -111,10 +111,11 @@ def map_reduce(
         `combine`, `per_frame` and `frames`.
     reduce
         Called as ``reduce(key, frame, time, values)`` with all values of a key in the order of
-        frames, those of one frame as the map gave them: `frame` (n,) int64, `time` (n,) in ps,
-        `values` a dict of arrays (n, ...). Returns a dict of numbers, text or arrays, the same
-        names and shapes for all keys. If it is the method of an object with a method `begin`, that
-        is called before with the numbers and times of all frames of the trajectory.
+        frames, those of one frame as the map gave them: `frame` (n,) int64, their numbers in the
+        trajectory, `time` (n,) in ps, `values` a dict of arrays (n, ...). Returns a dict of
+        numbers, text or arrays, the same names and shapes for all keys. If it is the method of an
+        object with a method `begin`, that is called before with the numbers and times of all
+        mapped frames of the trajectory.
     frames
         See `mdio.mapreduce.program.choose_frames`; each is mapped once.
     top, select, group, progress

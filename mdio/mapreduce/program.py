@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -146,7 +147,7 @@ class Program:
     ) -> Program:
         """Return a program; for arguments that are None, attributes of the map's object are used.
 
-        Raises PlanError: there is no map or no reduce.
+        Raises PlanError: there is no map or no reduce, or it takes other arguments.
         """
         if not callable(map):
             map = getattr(map, "map", map)  # a program
@@ -177,6 +178,7 @@ class Program:
                 "there is no reduce; give reduce=, a function of a key, frames, times and values, "
                 "or a method reduce beside the map"
             )
+        _check_reduce(reduce)
         combine = combine if combine is not None else getattr(owner, "combine", None)
         if combine is not None and not callable(combine) and combine not in COMBINERS:
             raise PlanError(f"combine is {combine!r}; give one of {', '.join(COMBINERS)}")
@@ -188,6 +190,22 @@ class Program:
             name = type(owner).__name__
             notes = (f"the frames that {name} names are replaced by those asked for",)
         return cls(kernel, reduce, combine, per_frame, frames, notes)
+
+
+def _check_reduce(reduce: Callable[..., Any]) -> None:
+    """Raise PlanError if `reduce` does not take what it is given, before the work is done."""
+    names = ("key", "frame", "time", "values")
+    try:
+        taken = signature(reduce, follow_wrapped=False)
+    except ValueError:  # some builtins have none
+        return
+    try:
+        taken.bind(*names)
+    except TypeError as error:
+        raise PlanError(
+            f"{kernel_name(reduce)} takes {taken}; the reduce is called as "
+            f"reduce({', '.join(names)})"
+        ) from error
 
 
 def combine_pairs(combine: Callable[..., Any] | str, pairs: KeyValuePairs) -> KeyValuePairs:

@@ -182,6 +182,7 @@ def test_several_trajectories_are_joined(tmp_path, want):
         (["rmsd", DCD, "--start", "98"], 2, "no frame"),
         (["rmsd", DCD, "-o", "x.txt"], 2, "npz"),
         (["rmsd", DCD, "-o", "none/x.npz"], 1, "does not exist"),
+        (["rmsd", DCD, "-o", f"{PSF}/x.npz"], 1, "adk.psf is not a folder; choose another place"),
         (["rmsd", DCD, "--timings", "none/x.json"], 1, "does not exist"),
         (["dihedrals", DCD, "-s", PSF, "--angles", "omega"], 2, "phi, psi, chi1"),
         (["rmsd", DCD, "--executor", "dask", "--scheduler", "nonsense://x:1"], 2, "scheduler"),

@@ -1,10 +1,15 @@
 """How commands end: interrupted, out of memory, with a password or half an address."""
 
+import errno
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import mdio
@@ -221,3 +226,59 @@ def test_ranks_are_not_interrupted_while_mpi_starts(way, adk, monkeypatch):
     monkeypatch.setattr(sys.modules["mdio.cli.main"], "chosen_executor", chosen)
     assert main(["analyze", "rgyr", str(adk["dcd"]), way]) == 2
     assert (handlers == [signal.SIG_DFL]) == (way != "-w2")
+
+
+@pytest.fixture
+def full_disk(tmp_path, monkeypatch):
+    """A folder on a full disk; the temporary folder, ``spare`` beside it, is on another one."""
+    from mdio.core.files import publish
+
+    folders = [tmp_path / name for name in ("full", "spare")]
+    for folder in folders:
+        folder.mkdir()
+    flush_tree = publish.flush_tree
+
+    def flush(path):
+        if path.parent == folders[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        flush_tree(path)
+
+    monkeypatch.setattr(publish, "flush_tree", flush)
+    monkeypatch.setattr(tempfile, "tempdir", str(folders[1]))
+    return folders[0]
+
+
+RESIDENCE = ["mdio.mapreduce.programs.residence:WaterResidence", "--set", "around=name CA"]
+RESULTS = {
+    "npz": ["analyze", "rmsd"],
+    "csv": ["analyze", "rmsd"],
+    "xvg": ["analyze", "rmsd"],
+    "mapreduce.npz": ["mapreduce", *RESIDENCE, "--set", "water=name CB"],
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_that_cannot_be_saved_is_kept_elsewhere(name, adk, full_disk, tmp_path, capsys):
+    words = [*RESULTS[name], str(adk["dcd"]), "-s", str(adk["psf"]), "--quiet", "-o"]
+    assert main([*words, str(tmp_path / f"r.{name}")]) == 0
+    assert main([*words, str(full_disk / f"r.{name}")]) == 1
+    told = capsys.readouterr().err
+    (kept,) = Path(tempfile.gettempdir()).iterdir()
+    assert kept.suffix == f".{name}"[-4:] and not list(full_disk.iterdir())
+    assert re.search(
+        rf"full/r.{name}: the disk is full; .*; the result is in {kept}: move it", told
+    )
+    if kept.suffix == ".npz":
+        with np.load(kept) as saved, np.load(tmp_path / f"r.{name}") as want:
+            assert saved.files == want.files
+            assert all(np.array_equal(saved[array], want[array]) for array in want.files)
+    else:
+        assert kept.read_bytes() == (tmp_path / f"r.{name}").read_bytes()
+
+
+def test_a_result_that_can_be_kept_nowhere(adk, full_disk, monkeypatch, capsys):
+    for place in (full_disk, full_disk / "none"):
+        monkeypatch.setattr(tempfile, "tempdir", str(place))
+        assert main(["analyze", "rmsd", str(adk["dcd"]), "-o", str(full_disk / "r.npz")]) == 1
+        assert capsys.readouterr().err.endswith("free some space or choose another place\n")
+        assert not list(full_disk.iterdir())

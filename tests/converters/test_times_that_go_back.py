@@ -93,6 +93,16 @@ def test_runs_that_begin_at_the_same_time_are_not_joined_by_it(files, tmp_path):
         assert "frame 5" in note and "one by one" not in note and "mdio.Writer" in note
 
 
+def test_runs_that_overlap_do_not_begin_at_the_time_that_is_chosen(files):
+    # From the last frame of the first run, at whose time the second one begins.
+    for notes in (
+        mdio.convert(files / "overlap.xtc", files / "late.dcd", start=4).plan.notes,
+        mdio.analyze(files / "overlap.xtc", kernel="rmsd", start=4).notes,
+    ):
+        (note,) = notes_of(notes)
+        assert "one by one" in note and "mdio.Writer" not in note
+
+
 def test_frames_without_times_are_not_told_of(tmp_path):
     with mdio.Writer(tmp_path / "a.zarr") as writer:
         writer.write_block(np.zeros((4, 2, 3)), time=np.zeros(4))

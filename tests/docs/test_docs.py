@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from docs.pages import PAGES, ROOT, blocks_of
 from MDAnalysisTests.datafiles import GRO, XTC, PDB_closed
@@ -15,6 +16,7 @@ from oracles.stores import environment as of_store
 from oracles.stores import s3_server
 from suites.under_mpi import MPI, needs_mpi
 
+import mdio
 from mdio.core.files.remote import objects
 
 KINDS = {"console", "bash", "python", "text", "toml"}
@@ -112,6 +114,17 @@ def test_a_page_runs(page, under_mpi, folder, bucket, tmp_path_factory, monkeypa
                     wanted, found = without_digits(shown), without_digits(found)
                     same = doctest.OutputChecker().check_output(wanted, found, FLAGS)
                     assert same, f"{command}\nprints\n{found}\nbut the page shows\n{wanted}"
+
+
+@pytest.mark.parametrize("frames", [None, slice(0, None, 5), [0, 7, -1]])
+def test_contacts_do_not_break_where_frames_are_left_out(frames, adk):
+    blocks = blocks_of(ROOT / "docs/map-reduce.md")
+    (text,) = (block.text for block in blocks if block.file == "contacts.py")
+    names = {"__name__": "contacts"}
+    exec(text, names)
+    program = names["Contacts"](radius=np.inf)
+    result = mdio.map_reduce(adk["dcd"], top=adk["psf"], map=program, frames=frames)
+    assert len(result.keys) == 214 and not result.columns["breaks"].any()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=short)

@@ -125,7 +125,7 @@ def test_a_begin_that_fails_is_not_told_as_the_reduce_of_a_key(adk, keep_going):
         def reduce(self, key, frame, time, values):
             return {"n": len(frame)}
 
-    with pytest.raises(BlockError, match="^begin failed: KeyError: 'reference'"):
+    with pytest.raises(BlockError, match=r"^begin failed: KeyError: 'reference'"):
         mdio.map_reduce(adk["dcd"], map=Begins(), keep_going=keep_going)
 
 
@@ -186,6 +186,10 @@ def test_a_worker_that_dies(adk, tmp_path, program):
         ({"memory": 0}, "memory is 0 bytes"),
         ({"workers": 2, "executor": mdio.Serial()}, "not both"),
         ({"reduce": None}, "there is no reduce; give reduce="),
+        (
+            {"reduce": lambda key, values: {}},
+            r"takes \(key, values\); the reduce is called as reduce\(key, frame, time, values\)",
+        ),
         ({"map": 3}, "the map is 3; give .* map and reduce$"),
         ({"map": SimpleNamespace()}, "or an object with the methods map and reduce"),
         ({"select": "name CA"}, "needs a topology"),

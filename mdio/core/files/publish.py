@@ -102,7 +102,7 @@ def _flush_all(paths: Sequence[Path]) -> None:
         flush(path)
 
 
-def _check_folder(target: Path) -> None:
+def check_folder(target: Path) -> None:
     """Raise OutputError if nothing can be written beside `target`."""
     parent = target.parent
     if not parent.is_dir():
@@ -308,7 +308,7 @@ def publish(
     beside = [Path(companion).absolute() for companion in companions]
     parts = parts_folder(goal)
     source_paths = [Path(source) for source in sources]
-    _check_folder(goal)
+    check_folder(goal)
     for path in (goal, *beside, *[parts] * in_parts):
         _check_name(path, goal)
     # Before the checks, since this may restore a former output.
