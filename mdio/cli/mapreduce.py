@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from mdio.analysis.kernels.kernel import Kernel, import_callable
-from mdio.analysis.results import check_output
 from mdio.cli.common import (
     add,
     add_options,
@@ -31,7 +30,7 @@ from mdio.layouts.views.options import CachedReading, FrameChoice
 from mdio.mapreduce.driver import map_reduce
 from mdio.mapreduce.job import MapReduceOptions
 from mdio.mapreduce.program import FrameSelector
-from mdio.mapreduce.results import TABLE_SUFFIXES, MapReduceResult
+from mdio.mapreduce.results import TABLE_SUFFIXES, MapReduceResult, check_table
 from mdio.parallel.executors import Executor
 
 COMMON = ("--set", "-s", "-b", "-e", "-w", "--mpi", "--memory", "--local-dir", "-o")
@@ -95,7 +94,7 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
         "executor": executor,
     }
     if args.out is not None:
-        check_output(args.out, TABLE_SUFFIXES)
+        check_table(args.out)
         check_outputs_differ([*args.trajectory, args.top], args.out)
     with progress_bar(0, "map", args, executor) as progress:
         result = map_reduce(**arguments, progress=progress)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,23 @@ MAP_TOTALS = ("t_open_s", "t_io_s", "t_comp_s", "nbytes_read", "nbytes_source", 
 
 MAX_ROWS, MAX_COLUMNS = 10, 8
 """Size of the table in a notebook."""
+
+
+def check_table(path: str | PathLike[str]) -> Path:
+    """Return `path` if a table can be written there, before any work is done.
+
+    Raises PlanError, OutputError: as `check_output`. MissingExtraError: it is Parquet, and pyarrow
+    is not installed.
+    """
+    target = check_output(path, TABLE_SUFFIXES)
+    if target.suffix.lower() == ".parquet":
+        try:
+            import pyarrow.parquet  # type: ignore[import-untyped]  # noqa: F401
+        except ImportError as error:
+            raise MissingExtraError(
+                'Parquet needs pyarrow; pip install "mdio-layouts[table]", or save .npz or .csv'
+            ) from error
+    return target
 
 
 @dataclass(slots=True, repr=False)
@@ -168,7 +186,7 @@ class MapReduceResult:
         OutputError
             It cannot be written.
         """
-        target = check_output(path, TABLE_SUFFIXES)
+        target = check_table(path)
         with publish(target, force=True) as temporary, temporary.open("wb") as file:
             if target.suffix.lower() == ".npz":
                 arrays = {"keys": self.keys, **self.columns}
@@ -180,10 +198,6 @@ class MapReduceResult:
             if target.suffix.lower() == ".csv":
                 write_csv(file, flat, zip(*flat.values(), strict=True))
                 return
-            try:
-                from pyarrow import parquet, table  # type: ignore[import-untyped]
-            except ImportError as error:
-                raise MissingExtraError(
-                    'Parquet needs pyarrow; pip install "mdio-layouts[table]", or save .npz or .csv'
-                ) from error
+            from pyarrow import parquet, table
+
             parquet.write_table(table(flat), file)

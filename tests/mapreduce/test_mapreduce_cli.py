@@ -177,6 +177,13 @@ def test_without_pandas_and_pyarrow(monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_parquet_is_refused_before_the_work_where_it_cannot_be_written(folder, adk, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setattr("mdio.cli.mapreduce.map_reduce", lambda **_: pytest.fail("it began"))
+    with pytest.raises(MissingExtraError, match="pyarrow"):
+        mapreduce("cliprogram:Largest", adk["xtc"], "-s", adk["psf"], "-o", "t.parquet", "--debug")
+
+
 def test_a_cache_serves_the_second_pass(folder, adk, capsys):
     words = ["cliprogram:Largest", adk["xtc"], "-s", adk["psf"], "--cache", "kept", "--json"]
     assert mapreduce(*words, "-o", "first.csv") == 0
