@@ -249,6 +249,27 @@ def test_names_with_commas_in_csv(tmp_path, adk):
     assert float(second[2]) == result.values[0, 0]
 
 
+@pytest.mark.parametrize("suffix", ["dat", "xvg"])
+def test_numbers_of_any_kind_are_written_as_numbers(path, tmp_path, suffix):
+    def fields(block):
+        rows = np.ones(block.n_frames, [("third", np.longdouble), ("is_near", bool)])
+        rows["third"] /= 3
+        return rows
+
+    def switches(block):
+        return block.time > 10
+
+    result = analyze(MemoryLayout(path), kernel=fields)
+    result.save(tmp_path / f"a.{suffix}")
+    comments = ("#", "@")
+    third, is_near = np.loadtxt(tmp_path / f"a.{suffix}", np.longdouble, comments).T[-2:]
+    assert np.array_equal(third, result.values["third"]) and (is_near == 1).all()
+    result = analyze(MemoryLayout(path), kernel=switches)
+    result.save(tmp_path / f"a.{suffix}")
+    found = np.loadtxt(tmp_path / f"a.{suffix}", comments=comments)[:, -1]
+    assert np.array_equal(found, result.values) and {*found} == {0, 1}
+
+
 def test_dates_keep_their_unit_and_text_stays_one_word(path, tmp_path):
     def dates(block):
         return np.datetime64("2026-01-01T00:00:00.000000000", "ns") + block.step.astype(int)
