@@ -392,7 +392,7 @@ def side_by_side(
     """Return the results of several trajectories as one, whose rows have labels.
 
     `results`, `paths`: by label.
-    Raises PlanError: their rows are of different shapes.
+    Raises PlanError: their rows are of different shapes, or of types that cannot be joined.
     """
     members = list(results.values())
     first = members[0]
@@ -400,11 +400,16 @@ def side_by_side(
     if len({rows.shape[1:] for rows in values}) > 1:
         shapes = ", ".join(f"{k}: {v.shape[1:]}" for k, v in zip(results, values, strict=True))
         raise PlanError(f"rows of different shapes cannot be put side by side ({shapes})")
+    try:
+        joined = np.concatenate(values)
+    except TypeError:
+        types = ", ".join(f"{k}: {v.dtype}" for k, v in zip(results, values, strict=True))
+        raise PlanError(f"rows of these types cannot be put side by side ({types})") from None
     return replace(
         first,
         frame=np.concatenate([member.frame for member in members]),
         time=np.concatenate([member.time for member in members]),
-        values=np.concatenate(values),
+        values=joined,
         timings=_timings_of(members),
         seconds=sum(member.seconds for member in members),
         prepare_s=sum(member.prepare_s for member in members),

@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -235,6 +236,24 @@ def test_the_last_block_of_a_trajectory_that_a_worker_has_alone_is_sent(replicas
 def test_rows_of_different_shapes(path):
     with pytest.raises(BlockError, match="different shapes"):
         analyze(MemoryLayout(path), kernel=ragged, executor=Processes(2))
+
+
+def unlike(block, other):
+    return np.zeros(block.n_frames, other if block.positions.any() else [("a", float)])
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+@pytest.mark.parametrize("other", ["M8[s]", [("b", float)]], ids=["dates", "fields"])
+def test_replicas_with_rows_of_other_types(tmp_path, workers, other):
+    for name, place in (("a", 0), ("b", 1)):
+        with mdio.Writer(tmp_path / f"{name}.zarr") as writer:
+            writer.write_block(np.full((4, 2, 3), place, np.float32))
+    paths = {name: tmp_path / f"{name}.zarr" for name in "ab"}
+    mdio.convert_ensemble(paths, tmp_path / "both.zarr")
+
+    says = r"types cannot be put side by side \(a: \[\('a', '<f8'\)\], b: "
+    with pytest.raises(PlanError, match=says):
+        mdio.analyze(tmp_path / "both.zarr", kernel=partial(unlike, other=other), workers=workers)
 
 
 def test_names_with_commas_in_csv(tmp_path, adk):
