@@ -318,9 +318,10 @@ class BlockWork:
         except Exception as error:
             text = error_text(error)
             absent = [name for name in self.prepared.fields if getattr(frames, name) is None]
-            if "NoneType" in text and absent:
+            is_of_none = "NoneType" in text and "not callable" not in text
+            if is_of_none and absent:
                 text += f"; the trajectory has no {' and no '.join(absent)}"
-            elif "NoneType" in text and self.prepared.fields == FIELDS[:1]:
+            elif is_of_none and self.prepared.fields == FIELDS[:1]:
                 text += f"; {ASK_FOR_FIELDS}"
             raise BlockError(f"{block} failed: {text}{suffix}") from error
         checked = check_rows(rows, run, function, f"{block}{suffix}")

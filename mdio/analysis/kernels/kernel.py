@@ -221,9 +221,10 @@ def import_callable(address: str) -> Callable[..., Any]:
     module_name, _, name = address.partition(":")
     module_name = module_name.removesuffix(".py")  # as people name a file
     if not all(part.isidentifier() for part in module_name.split(".")) or not name:
-        raise PlanError(
-            f"{address}: a module and a function in it are expected, as in {USUAL_ADDRESS}"
-        )
+        parts = Path(module_name).parts  # of a path, as one completes it in a shell
+        is_path = bool(parts and name) and all(part.isidentifier() for part in parts)
+        usual = f"{'.'.join(parts)}:{name}" if is_path else USUAL_ADDRESS
+        raise PlanError(f"{address}: a module and a function in it are expected, as in {usual}")
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.append(folder)
