@@ -29,7 +29,7 @@ from mdio.analysis.work import (
     NumberedBlock,
     Progress,
     block_label,
-    check_shapes,
+    check_kinds,
 )
 from mdio.core.errors import BlockError, PlanError
 from mdio.core.files.store import path_list
@@ -311,8 +311,8 @@ def _gather(
 
 def _combine(plan: Plan, results: list[BlockResult], rows: SharedRows | None) -> NDArray[Any]:
     """Return the values of all blocks; `rows` holds the rows of blocks without a state."""
-    shapes = [result.row_shape for result in results]
-    check_shapes(list(enumerate(plan.blocks)), shapes, plan.layout, plan.prepared)
+    kinds = [result.row_kind for result in results]
+    check_kinds(list(enumerate(plan.blocks)), kinds, plan.layout, plan.prepared)
     states = [result.state for result in results]
     if rows is not None and None in states:
         shared = rows.whole()

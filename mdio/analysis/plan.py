@@ -124,6 +124,10 @@ class Plan:
             "notes": self.notes,
         }
         result = AnalysisResult(**defaults | fields)
+        n_rows, n_columns = result.columns.shape
+        is_of_columns = not result.per_frame and n_rows == len(result.labels) != n_columns
+        if is_of_columns and not result.row_labels:  # the reducer made a row of each column
+            result.row_labels, result.labels = result.labels, ()
         doubtful = [frame for timing in result.timings for frame in timing.doubtful_frames]
         if doubtful and not isinstance(self.chosen, range):  # a view numbers its frames anew
             doubtful = self.frame_numbers[doubtful].tolist()

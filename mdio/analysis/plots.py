@@ -231,6 +231,12 @@ def draw(result: Any, ax: Axes) -> None:
     if result.has_residues:
         x = np.array(result.row_residues)
         ax.set_xlabel("residue")
+    elif (
+        result.over == "row"
+        and result.label is None
+        and (len(result.row_labels) == len(rows) <= MAX_LINES_NAMED)
+    ):
+        ax.set_xticks(x, result.row_labels)
     are_many = bool(result.quantity) and rows.shape[1] > MAX_LINES_NAMED
     # Of an ensemble with many lines, those of one trajectory have one colour, and a name together.
     are_together = result.label is not None and len(result.runs) * rows.shape[1] > MAX_LINES_NAMED

@@ -32,7 +32,7 @@ from mdio.analysis.work import (
     NumberedBlock,
     Progress,
     block_label,
-    check_shapes,
+    check_kinds,
     rank_name,
 )
 from mdio.core.errors import BlockError, MdioError, PlanError
@@ -227,24 +227,24 @@ def _pickle(plan: Plan, request: Request) -> bytes:
 def _gather(own_results: OwnResults, plan: Plan, comm: Any, how: How) -> list[Gathered]:
     """Gather the times of all frames and, for a `Stack`, all rows, without copies.
 
-    Raises BlockError: blocks have rows of different shapes (on all ranks).
+    Raises BlockError: blocks have rows of different shapes or types (on all ranks).
     """
     states = [result.state for _, result in own_results if result.state is not None]
     parts = [part for state in states for part in state[0]]
-    own_dtype = np.result_type(*parts) if parts else None
-    first_blocks = {result.row_shape: block for block, result in reversed(own_results)}
+    own_dtypes = list(dict.fromkeys(part.dtype for part in parts))
+    first_blocks = {result.row_kind: block for block, result in reversed(own_results)}
     times = np.concatenate([np.empty(0), *(result.time for _, result in own_results)])
     # In one exchange, since each waits for the last rank.
-    facts = allgather(comm, (list(first_blocks.items()), len(times), own_dtype))
-    pairs = [pair for shapes, _, _ in facts for pair in shapes]
+    facts = allgather(comm, (list(first_blocks.items()), len(times), own_dtypes))
+    pairs = [pair for kinds, _, _ in facts for pair in kinds]
     pairs.sort(key=lambda pair: pair[1][0])
-    row_shapes = [shape for shape, _ in pairs]
-    check_shapes([block for _, block in pairs], row_shapes, plan.layout, plan.prepared)
+    row_kinds = [kind for kind, _ in pairs]
+    check_kinds([block for _, block in pairs], row_kinds, plan.layout, plan.prepared)
     counts = [count for _, count, _ in facts]
     gathered = [gather_counted(times, comm, counts, how)]
     stack = plan.prepared.reducer
     if isinstance(stack, Stack):
-        dtype = np.result_type(*(dtype for _, _, dtype in facts if dtype is not None))
+        dtype = np.result_type(*(dtype for _, _, dtypes in facts for dtype in dtypes))
         if states:
             rows = stack.finish(reduce(stack.merge, states)).astype(dtype, copy=False)
             for _, result in own_results:  # frees the parts, which are in `rows` now
@@ -252,7 +252,8 @@ def _gather(own_results: OwnResults, plan: Plan, comm: Any, how: How) -> list[Ga
             states.clear()
             parts.clear()
         else:
-            rows = np.empty((0, *(row_shapes[0] or ())), dtype)
+            row_shape, _ = row_kinds[0] or ((), None)
+            rows = np.empty((0, *row_shape), dtype)
         gathered.append(gather_counted(rows, comm, counts, how))
     return gathered
 

@@ -130,7 +130,7 @@ class Sum(Reducer):
 
     def lift(self, rows: Rows) -> State:
         """Sum over the frames."""
-        return (_wide(rows).sum(axis=0),)
+        return (_wide(_numbers(self, rows)).sum(axis=0),)
 
     def merge(self, earlier: State, later: State) -> State:
         """Add."""
@@ -153,9 +153,7 @@ class _Moments(Reducer):
 
     def lift(self, rows: Rows) -> State:
         """Return the moments of some frames."""
-        wide = np.asarray(rows)
-        if wide.dtype.kind not in "biufc":
-            raise TypeError(f"{type(self).__name__} needs numbers, not values of {wide.dtype}")
+        wide = _numbers(self, rows)
         wide = wide.astype(np.complex128 if wide.dtype.kind == "c" else np.float64, copy=False)
         mean = wide.mean(axis=0)
         return len(wide), mean, _squared(wide - mean).sum(axis=0)
@@ -222,7 +220,7 @@ class Histogram(Reducer):
 
     def lift(self, rows: Rows) -> State:
         """Count."""
-        return (np.histogram(rows, self.edges)[0].astype(np.int64),)
+        return (np.histogram(_numbers(self, rows, "biuf"), self.edges)[0].astype(np.int64),)
 
     def merge(self, earlier: State, later: State) -> State:
         """Add."""
@@ -257,8 +255,22 @@ def _squared(values: Rows) -> Rows:
     return np.asarray(np.square(np.abs(values) if values.dtype.kind == "c" else values))
 
 
+def _numbers(reducer: Reducer, rows: Rows, kinds: str = "biufc") -> Rows:
+    """Return rows of numbers, whose types are of these `kinds`, as an array.
+
+    Raises TypeError: they are others, such as text.
+    """
+    numbers = np.asarray(rows)
+    if numbers.dtype.kind in kinds:
+        return numbers
+    needs = f"{type(reducer).__name__} needs {'numbers' if 'c' in kinds else 'real numbers'}"
+    if names := numbers.dtype.names:
+        raise TypeError(f"{needs}; return a plain array, not rows with fields ({', '.join(names)})")
+    raise TypeError(f"{needs}, not values of {numbers.dtype}")
+
+
 def _wide(rows: Rows) -> Rows:
-    kind = np.asarray(rows).dtype.kind
+    kind = rows.dtype.kind
     if kind in "biu":
         return np.asarray(rows, dtype=np.int64)
     return np.asarray(rows, dtype=np.complex128 if kind == "c" else np.float64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -116,17 +117,15 @@ def write_csv(file: BinaryIO, names: Iterable[str], rows: Iterable[Row]) -> None
 
 def _dat(result: AnalysisResult, file: BinaryIO) -> None:
     names, rows = result_table(result)
-    file.write(("#" + " ".join(name.replace(" ", "_") for name in names) + "\n").encode())
+    file.write(("#" + " ".join(re.sub(r"\s", "_", name) for name in names) + "\n").encode())
     for row in rows:
         words = map(_word, row)
         file.write((" ".join(words) + "\n").encode())
 
 
 def _word(value: Any) -> str:
-    """Return a value as one word of a line: text with blanks is quoted."""
-    if isinstance(value, float | int):
-        return repr(value)
-    text = value if isinstance(value, str) else repr(value)
+    """Return a value as one word of a line: text with blanks is quoted, False and True are 0, 1."""
+    text = str(int(value) if isinstance(value, bool) else value)
     return json.dumps(text) if any(map(str.isspace, text)) else text
 
 
@@ -150,7 +149,7 @@ def _xvg(result: AnalysisResult, file: BinaryIO) -> None:
     labels = [""] if result.label is None else [f"{result.label[run.start]} " for run in runs]
     legends = [label + name for label in labels for name in names[begin:]]
     lines += [f'@ s{number} legend "{legend}"' for number, legend in enumerate(legends)]
-    file.write(("\n".join(lines) + "\n").encode())
+    file.writelines(f"{' '.join(line.splitlines())}\n".encode() for line in lines)
     for run in runs:
         for row in islice(rows, run.stop - run.start):
             file.write((" ".join(map(_word, (row[first], *row[begin:]))) + "\n").encode())
@@ -393,7 +392,7 @@ def side_by_side(
     """Return the results of several trajectories as one, whose rows have labels.
 
     `results`, `paths`: by label.
-    Raises PlanError: their rows are of different shapes.
+    Raises PlanError: their rows are of different shapes, or of types that cannot be joined.
     """
     members = list(results.values())
     first = members[0]
@@ -401,11 +400,16 @@ def side_by_side(
     if len({rows.shape[1:] for rows in values}) > 1:
         shapes = ", ".join(f"{k}: {v.shape[1:]}" for k, v in zip(results, values, strict=True))
         raise PlanError(f"rows of different shapes cannot be put side by side ({shapes})")
+    try:
+        joined = np.concatenate(values)
+    except TypeError:
+        types = ", ".join(f"{k}: {v.dtype}" for k, v in zip(results, values, strict=True))
+        raise PlanError(f"rows of these types cannot be put side by side ({types})") from None
     return replace(
         first,
         frame=np.concatenate([member.frame for member in members]),
         time=np.concatenate([member.time for member in members]),
-        values=np.concatenate(values),
+        values=joined,
         timings=_timings_of(members),
         seconds=sum(member.seconds for member in members),
         prepare_s=sum(member.prepare_s for member in members),

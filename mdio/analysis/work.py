@@ -48,7 +48,7 @@ class RowCollector:
         self._n_rows = 0
         self._buffer: NDArray[Any] | None = None
         self._state: State | None = None
-        self.row_shape: tuple[int, ...] | None = None
+        self.row_shape: RowShape | None = None
         """Shape of a row; None before the first one."""
 
     def buffer(self, n_frames: int) -> NDArray[Any] | None:
@@ -64,8 +64,8 @@ class RowCollector:
     def add(self, rows: NDArray[Any]) -> None:
         """Add the next rows.
 
-        Raises BlockError: they have another shape than those before, or the reducer failed, which
-        is its cause. PlanError: the reducer returns None.
+        Raises BlockError: they have another shape than those before, or a type that does not go
+        with theirs, or the reducer failed, which is its cause. PlanError: the reducer returns None.
         """
         shape = rows.shape[1:]
         if self.row_shape is None:
@@ -85,7 +85,13 @@ class RowCollector:
             n_rows = self._n_frames if self._shared is None else 0
             self._rows = np.empty((n_rows, *shape), rows.dtype)
         elif rows.dtype != self._rows.dtype:
-            self._widen(np.result_type(self._rows.dtype, rows))
+            try:
+                wider = np.result_type(self._rows.dtype, rows.dtype)
+            except TypeError:
+                raise BlockError(
+                    f"rows of different types, {self._rows.dtype} and then {rows.dtype}"
+                ) from None
+            self._widen(wider)
         stop = self._n_rows + len(rows)
         if self._shared is not None:
             self._shared.write(self._first_row + self._n_rows, rows)
@@ -110,6 +116,12 @@ class RowCollector:
             return self._state
         return None if self._shared is not None else ([self._rows],)
 
+    @property
+    def row_kind(self) -> RowKind | None:
+        """Shape and type of the rows; None before the first one."""
+        dtype = None if self._rows is None else self._rows.dtype
+        return None if self.row_shape is None else (self.row_shape, dtype)
+
 
 READ_NBYTES = 4 << 20
 """Decoded bytes of whole frames that one read may span: few enough to stay in the CPU's caches
@@ -127,6 +139,8 @@ NumberedBlock = tuple[int, range]
 Progress = Callable[[int, int], None]
 """Called with (frames, decoded bytes) done since the last call."""
 RowShape = tuple[int, ...]
+RowKind = tuple[RowShape, np.dtype[Any] | None]
+"""Shape of a row, and its type where rows are stacked."""
 
 
 def rank_name(rank: int) -> str:
@@ -147,25 +161,37 @@ class BlockResult:
     """State of the rows; None if they are in shared memory."""
     time: NDArray[np.float64]
     timing: BlockTiming
-    row_shape: RowShape | None
+    row_kind: RowKind | None
 
 
-def check_shapes(
+def check_kinds(
     blocks: Sequence[NumberedBlock],
-    row_shapes: Sequence[RowShape | None],
+    row_kinds: Sequence[RowKind | None],
     layout: Layout,
     prepared: Prepared,
 ) -> None:
-    """Raise BlockError if a reducer needs rows of one shape, and blocks have several."""
-    if not prepared.reducer.of_one_shape:
+    """Raise BlockError if rows of blocks have shapes or types that the reducer cannot join."""
+    kinds = [(block, *kind) for block, kind in zip(blocks, row_kinds, strict=True) if kind]
+    if not prepared.reducer.of_one_shape or not kinds:
         return
-    for block, shape in zip(blocks, row_shapes, strict=True):
-        if shape != row_shapes[0]:
-            raise BlockError(
-                f"{layout.path}: {block_label(block)}: {kernel_name(prepared.function)} returned "
-                f"rows of shape {shape}, but in {block_label(blocks[0])} rows of shape "
-                f"{row_shapes[0]}; rows of different shapes cannot be joined"
-            )
+    first_block, first_shape, joined = kinds[0]
+
+    def unlike(block: NumberedBlock, what: str, found: Any, expected: Any) -> BlockError:
+        return BlockError(
+            f"{layout.path}: {block_label(block)}: {kernel_name(prepared.function)} returned rows "
+            f"of {what} {found}, but in {block_label(first_block)} rows of {what} {expected}; rows "
+            f"of different {what}s cannot be joined"
+        )
+
+    for block, shape, dtype in kinds:
+        if shape != first_shape:
+            raise unlike(block, "shape", shape, first_shape)
+        if dtype is None or joined is None:
+            continue
+        try:
+            joined = np.result_type(joined, dtype)
+        except TypeError:
+            raise unlike(block, "type", dtype, joined) from None
 
 
 class BlockWork:
@@ -272,7 +298,7 @@ class BlockWork:
         timing.t_block_s = block_watch.lap()
         if timing.t_open_s:  # opening counts as part of the first block
             timing.t_block_s += self._opened_s
-        return BlockResult(collector.state, times, timing, collector.row_shape)
+        return BlockResult(collector.state, times, timing, collector.row_kind)
 
     def _compute(
         self, item: NumberedBlock, frames: FrameBlock, run: range, collector: RowCollector
@@ -292,9 +318,10 @@ class BlockWork:
         except Exception as error:
             text = error_text(error)
             absent = [name for name in self.prepared.fields if getattr(frames, name) is None]
-            if "NoneType" in text and absent:
+            is_of_none = "NoneType" in text and "not callable" not in text
+            if is_of_none and absent:
                 text += f"; the trajectory has no {' and no '.join(absent)}"
-            elif "NoneType" in text and self.prepared.fields == FIELDS[:1]:
+            elif is_of_none and self.prepared.fields == FIELDS[:1]:
                 text += f"; {ASK_FOR_FIELDS}"
             raise BlockError(f"{block} failed: {text}{suffix}") from error
         checked = check_rows(rows, run, function, f"{block}{suffix}")

@@ -142,6 +142,21 @@ def test_complex_numbers_keep_their_imaginary_part(kind):
     np.testing.assert_allclose(values, getattr(rows, name)(axis=0), rtol=1e-12)
 
 
+@pytest.mark.parametrize("reducer", [Mean(), Variance(), Sum(), Histogram([0, 1])])
+def test_rows_that_are_no_numbers_are_refused(reducer):
+    name = type(reducer).__name__
+    says = f"{name} needs .*numbers; return a plain array, not rows with fields \\(a, b\\)"
+    with pytest.raises(TypeError, match=says):
+        reducer.lift(np.zeros(3, [("a", float), ("b", float)]))
+    with pytest.raises(TypeError, match=f"{name} needs .*numbers, not values of <U3"):
+        reducer.lift(np.array(["0.5", "1"]))
+
+
+def test_a_histogram_has_no_bins_for_complex_numbers():
+    with pytest.raises(TypeError, match="Histogram needs real numbers, not values of complex128"):
+        Histogram([0, 1]).lift(np.array([0.5 + 1j]))
+
+
 def test_spans_of_time_have_no_mean():
     with pytest.raises(TypeError, match="Mean needs numbers"):
         Mean().lift(np.array([1, 2], "timedelta64[s]"))

@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -237,6 +238,24 @@ def test_rows_of_different_shapes(path):
         analyze(MemoryLayout(path), kernel=ragged, executor=Processes(2))
 
 
+def unlike(block, other):
+    return np.zeros(block.n_frames, other if block.positions.any() else [("a", float)])
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+@pytest.mark.parametrize("other", ["M8[s]", [("b", float)]], ids=["dates", "fields"])
+def test_replicas_with_rows_of_other_types(tmp_path, workers, other):
+    for name, place in (("a", 0), ("b", 1)):
+        with mdio.Writer(tmp_path / f"{name}.zarr") as writer:
+            writer.write_block(np.full((4, 2, 3), place, np.float32))
+    paths = {name: tmp_path / f"{name}.zarr" for name in "ab"}
+    mdio.convert_ensemble(paths, tmp_path / "both.zarr")
+
+    says = r"types cannot be put side by side \(a: \[\('a', '<f8'\)\], b: "
+    with pytest.raises(PlanError, match=says):
+        mdio.analyze(tmp_path / "both.zarr", kernel=partial(unlike, other=other), workers=workers)
+
+
 def test_names_with_commas_in_csv(tmp_path, adk):
     import csv
 
@@ -247,6 +266,27 @@ def test_names_with_commas_in_csv(tmp_path, adk):
         first, second, *_ = csv.reader(file)
     assert first[2:] == ["d(1,2)", 'a "b"'] and len(second) == 4
     assert float(second[2]) == result.values[0, 0]
+
+
+@pytest.mark.parametrize("suffix", ["dat", "xvg"])
+def test_numbers_of_any_kind_are_written_as_numbers(path, tmp_path, suffix):
+    def fields(block):
+        rows = np.ones(block.n_frames, [("third", np.longdouble), ("is_near", bool)])
+        rows["third"] /= 3
+        return rows
+
+    def switches(block):
+        return block.time > 10
+
+    result = analyze(MemoryLayout(path), kernel=fields)
+    result.save(tmp_path / f"a.{suffix}")
+    comments = ("#", "@")
+    third, is_near = np.loadtxt(tmp_path / f"a.{suffix}", np.longdouble, comments).T[-2:]
+    assert np.array_equal(third, result.values["third"]) and (is_near == 1).all()
+    result = analyze(MemoryLayout(path), kernel=switches)
+    result.save(tmp_path / f"a.{suffix}")
+    found = np.loadtxt(tmp_path / f"a.{suffix}", comments=comments)[:, -1]
+    assert np.array_equal(found, result.values) and {*found} == {0, 1}
 
 
 def test_dates_keep_their_unit_and_text_stays_one_word(path, tmp_path):

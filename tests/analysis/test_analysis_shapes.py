@@ -11,6 +11,7 @@ from mdio.analysis import work
 from mdio.analysis.driver import analyze
 from mdio.analysis.reducers import Histogram, Mean, Sum
 from mdio.core.errors import BlockError
+from mdio.parallel import pool
 from mdio.parallel.executors import Processes, Serial
 
 N_FRAMES, N_ATOMS = 103, 17
@@ -70,6 +71,39 @@ def test_rows_of_other_shapes(path, executor, after, says, reducer, monkeypatch)
     message = f": block 1 (frames 50:100){where}: wider_late returned {says}"
     with pytest.raises(BlockError, match=r"^\S+" + re.escape(message)):
         analyze_two_blocks(path, executor, partial(wider_late, after=after), reducer)
+
+
+def renamed_late(block, after):
+    return np.zeros(block.n_frames, [("b" if block.time[0] >= after else "a", float)])
+
+
+@both
+@pytest.mark.parametrize("shared_nbytes", [1, 1 << 20])
+@pytest.mark.parametrize(
+    ("after", "says"),
+    [
+        (
+            125,
+            "rows of type [('b', '<f8')], but in block 0 (frames 0:50) rows of type "
+            "[('a', '<f8')]; rows of different types cannot be joined",
+        ),
+        (
+            175,
+            "rows of different types, [('a', '<f8')] and then [('b', '<f8')], which cannot be "
+            "joined",
+        ),
+    ],
+)
+def test_rows_of_types_that_do_not_go_together(
+    path, executor, after, says, shared_nbytes, monkeypatch
+):
+    """Between blocks, and within one; also where rows are in shared memory."""
+    monkeypatch.setattr(work, "READ_NBYTES", 10 * 12 * N_ATOMS)
+    monkeypatch.setattr(pool, "SHARED_NBYTES", shared_nbytes)
+    where = "" if after == 125 else " (in frames 70:80)"
+    message = f": block 1 (frames 50:100){where}: renamed_late returned {says}"
+    with pytest.raises(BlockError, match=r"^\S+" + re.escape(message)):
+        analyze_two_blocks(path, executor, partial(renamed_late, after=after))
 
 
 @both

@@ -185,6 +185,9 @@ def check_failures_are_everybodys():
             raise ZeroDivisionError("no such angle")
         return block.time
 
+    def unlike(block):
+        return np.zeros(block.n_frames, [("b" if RANK == SIZE - 1 else "a", float)])
+
     def uneven(block):
         return np.zeros((block.n_frames, 2 + (RANK == SIZE - 1)))
 
@@ -204,6 +207,7 @@ def check_failures_are_everybodys():
             (fails, BlockError, f"block {SIZE - 1} (frames "),
             (no_rows, BlockError, "one row per frame"),
             (uneven, BlockError, "different shapes") if SIZE > 1 else (no_rows, BlockError, "row"),
+            (unlike, BlockError, "different types") if SIZE > 1 else (no_rows, BlockError, "row"),
             (mdio.RMSD(select="name NONE"), PlanError, "no atom"),
             (Unprepared(), PlanError, "ZeroDivisionError: no reference"),
             (NotSent(), PlanError, "define functions and classes at the top of a module"),

@@ -6,12 +6,14 @@ import itertools
 import sys
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib import import_module
 from inspect import signature
+from numbers import Real
 from pathlib import Path
+from reprlib import repr as short_repr
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -50,6 +52,26 @@ def field_names(fields: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _plain_names(what: str, names: Any, kinds: tuple[type, ...], expected: str) -> Sequence[Any]:
+    """Return what a kernel names of its columns or rows, once for all; None is nothing.
+
+    As a tuple, or a list if it is one, with which users compare it.
+    Raises PlanError: they have no order, or are not all of these `kinds`.
+    """
+    if names is None:
+        return ()
+    unordered = isinstance(names, str | bytes | set | frozenset | Mapping)
+    if unordered or not isinstance(names, Iterable):
+        raise PlanError(f"{what} is {short_repr(names)}; give a list of {expected}")
+    found = [*names]
+    if not all(issubclass(kind, kinds) for kind in {*map(type, found)}):
+        other = next(one for one in found if not isinstance(one, kinds))
+        raise PlanError(f"{what} has {short_repr(other)} in it; give a list of {expected}")
+    if str in kinds:
+        found = [*map(str, found)]
+    return found if isinstance(names, list) else tuple(found)
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A kernel prepared for its system, as it is sent to the workers.
@@ -65,13 +87,15 @@ class Prepared:
     fields
         Per-atom arrays that it reads, besides those that its kernel's `fields` names.
     labels
-        Names of the columns of its rows, where they have any.
+        Names of the columns of its rows, where they have any; here and below any iterable with an
+        order, such as a list or an array. Names are texts or numbers; None is none.
     quantity
         What all columns are, with the unit as in labels (``distance_angstrom``), if they do not say
         so. Summaries give a circular mean where it, or the label, ends in ``_degrees`` or
         ``_radians``.
     row_labels
-        Names of the rows of the result, where these are not frames.
+        Names of the rows of the result, where these are not frames. Labels that fit these rows, and
+        not the columns, as where a mean over frames is left of each column, name them as well.
     row_residues
         Numbers of the residues of these rows, where they are atoms.
 
@@ -101,8 +125,26 @@ class Prepared:
     """Whether the notes of a `SeriesKernel` are left out, since they would be wrong."""
 
     def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise PlanError(
+                f"the function is {self.function!r}; give one that takes a FrameBlock and returns "
+                "an array with one row per frame"
+            )
         check_reducer(self.reducer)
         object.__setattr__(self, "fields", field_names(self.fields))
+        for what, kinds, expected in (
+            ("labels", (str, Real), "texts or numbers, one for each column"),
+            ("row_labels", (str, Real), "texts or numbers, one for each row of the result"),
+            ("row_residues", (Real,), "numbers, one for each row of the result"),
+        ):
+            names = _plain_names(what, getattr(self, what), kinds, expected)
+            object.__setattr__(self, what, names)
+        if not isinstance(self.quantity, str | None):
+            raise PlanError(
+                f"the quantity is {self.quantity!r}; give a text with the unit, such as "
+                "'distance_angstrom'"
+            )
+        object.__setattr__(self, "quantity", str(self.quantity or ""))
         if self.atoms is not None:  # a list is as good
             atoms = plain_atoms(self.atoms)
             if atoms.size and atoms.dtype.kind not in "iu":
@@ -221,9 +263,10 @@ def import_callable(address: str) -> Callable[..., Any]:
     module_name, _, name = address.partition(":")
     module_name = module_name.removesuffix(".py")  # as people name a file
     if not all(part.isidentifier() for part in module_name.split(".")) or not name:
-        raise PlanError(
-            f"{address}: a module and a function in it are expected, as in {USUAL_ADDRESS}"
-        )
+        parts = Path(module_name).parts  # of a path, as one completes it in a shell
+        is_path = bool(parts and name) and all(part.isidentifier() for part in parts)
+        usual = f"{'.'.join(parts)}:{name}" if is_path else USUAL_ADDRESS
+        raise PlanError(f"{address}: a module and a function in it are expected, as in {usual}")
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.append(folder)

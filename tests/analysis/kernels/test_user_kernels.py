@@ -104,6 +104,7 @@ from mdio.analysis.reducers import Mean
 def boom(block): raise IndexError("no such atom")
 def huge(block): raise MemoryError("too big")
 def ragged(block): return [[1] * (n % 3) for n in range(block.n_frames)]
+def called(block, function=None): return function(block)
 class Plain: pass
 class Program:
     def map(self, block): pass
@@ -147,6 +148,7 @@ MADE = "making it failed: "
             ["analyze", "Absent"],
             f"mistaken_kernels:Absent: {MADE}FileNotFoundError: [Errno 2] No such",
         ),
+        (["analyze", "called"], "TypeError: 'NoneType' object is not callable; --debug shows"),
         (["analyze", "Absent"], "'weights.dat'; --debug shows the line"),
         (
             ["mapreduce", "Undefined"],
@@ -186,6 +188,19 @@ def test_notes_on_values_are_told_without_a_summary(adk, folder, quiet):
     assert done.returncode == 0
     assert "not numbers (NaN)" in done.stderr and "or the kernel does" in done.stderr
     assert bool(done.stdout) == (not quiet)
+
+
+def test_a_file_in_a_folder_is_written_as_a_module(adk, folder):
+    (folder / "sub/deep").mkdir(parents=True)
+    shutil.move(folder / "mykernels.py", folder / "sub/deep")
+    told = analyze(folder, "sub/deep/mykernels.py:heights", adk["xtc"]).stderr
+    assert told.rstrip().endswith("are expected, as in sub.deep.mykernels:heights")
+    told = analyze(folder, f"{folder}/mykernels.py:heights", adk["xtc"]).stderr
+    assert told.rstrip().endswith("are expected, as in mykernels:end_to_end")
+    told = analyze(folder, ":heights", adk["xtc"]).stderr
+    assert told.rstrip().endswith("are expected, as in mykernels:end_to_end")
+    done = analyze(folder, "sub.deep.mykernels:heights", adk["xtc"])
+    assert done.returncode == 0
 
 
 def test_an_import_that_fails(adk, folder):
