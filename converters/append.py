@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import cache
 from itertools import pairwise, zip_longest
 from os import PathLike
 from pathlib import Path
@@ -46,6 +47,7 @@ from mdio.layouts.views import KEEP_ALL
 from mdio.layouts.views.chain import ChainLayout, chain_parts
 from mdio.layouts.views.joining import (
     GAP,
+    FrameKeys,
     Joining,
     lack_own_times,
     merge,
@@ -192,15 +194,15 @@ class Timeline:
         comparison: Comparison,
         nbytes: int | None,
         overlap: str | None,
-        following: Layout | None,
+        new: FrameKeys,
+        following: FrameKeys | None,
     ) -> None:
         """Merge the frames of a source.
 
         `nbytes`: bytes to compare of frames that both have; None = all. `overlap`, `following`: see
-        `merge`.
+        `merge`. `new`: times and steps of the source.
         Raises SourceError: they cannot be merged.
         """
-        new = read_frame_table(source)
 
         def same(old_frame: Numbers, new_frame: Numbers) -> NDArray[np.bool_]:
             return comparison.same(self._read, self._follows, source, old_frame, new_frame, nbytes)
@@ -208,8 +210,7 @@ class Timeline:
         if overlap is None and lack_own_times(self._frames, new):
             merged = merge_counted(self._frames, new, same)
         else:
-            continuation = None if following is None else read_frame_table(following)
-            merged = merge(self._frames, new, same, overlap, continuation)
+            merged = merge(self._frames, new, same, overlap, following)
         is_old = merged.old_frames >= 0
         old_frame = np.where(is_old, merged.old_frames, 0)
         added = merged.added
@@ -475,6 +476,7 @@ class _Plan:
             return chain, self._origin_of_all(chain, sources)
         timeline = Timeline(old)
         ordered = sorted((source for source in sources if source.info.n_frames), key=_begin)
+        table_of = cache(read_frame_table)  # each is asked for twice
         for source, following in zip_longest(ordered, ordered[1:]):
             path = sources[source]
             is_known = (
@@ -484,8 +486,14 @@ class _Plan:
             nbytes = COMPARED_NBYTES if is_known else None
             try:
                 with terminations_raised():
-                    comparison = Comparison(old, source)
-                    timeline.add(source, comparison, nbytes, options.sources.overlap, following)
+                    timeline.add(
+                        source,
+                        Comparison(old, source),
+                        nbytes,
+                        options.sources.overlap,
+                        table_of(source),
+                        None if following is None else table_of(following),
+                    )
             except (KeyboardInterrupt, SystemExit) as end:
                 end.add_note(
                     f"it was comparing the frames that {old.path} and {path} both have; nothing "

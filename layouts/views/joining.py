@@ -491,7 +491,7 @@ class _Merger:
         """Key from which on the frames of `following` count."""
         next_keys = np.empty(0) if following is None else following.of(self.unit)
         if len(next_keys) and next_keys[-1] >= new_keys[-1]:
-            self.continued_from = float(next_keys[0]) * (1 - ROUNDING)
+            self.continued_from = float(next_keys[0] - ROUNDING * abs(next_keys[0]))
         old_matched, new_matched = match_frames(old_keys, new_keys, self.unit)
         self.old_keys = old_keys
         self.n_matched = len(old_matched)

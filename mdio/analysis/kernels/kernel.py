@@ -63,13 +63,13 @@ def _plain_names(what: str, names: Any, kinds: tuple[type, ...], expected: str) 
     unordered = isinstance(names, str | bytes | set | frozenset | Mapping)
     if unordered or not isinstance(names, Iterable):
         raise PlanError(f"{what} is {short_repr(names)}; give a list of {expected}")
-    found = [*names]
-    if not all(issubclass(kind, kinds) for kind in {*map(type, found)}):
-        other = next(one for one in found if not isinstance(one, kinds))
+    plain = [*names]
+    if not all(issubclass(kind, kinds) for kind in {*map(type, plain)}):
+        other = next(one for one in plain if not isinstance(one, kinds))
         raise PlanError(f"{what} has {short_repr(other)} in it; give a list of {expected}")
     if str in kinds:
-        found = [*map(str, found)]
-    return found if isinstance(names, list) else tuple(found)
+        plain = [*map(str, plain)]
+    return plain if isinstance(names, list) else tuple(plain)
 
 
 @dataclass(frozen=True, slots=True)
