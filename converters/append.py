@@ -126,7 +126,7 @@ class Comparison:
         old_frames: Numbers,
         new_frames: Numbers,
     ) -> Bools:
-        same = np.ones(len(old_frames), bool)
+        is_equal = np.ones(len(old_frames), bool)
         max_frames = max(1, RUN_NBYTES // max(1, source.info.frame_nbytes))
         breaks = np.flatnonzero(~follows(old_frames) | (np.diff(new_frames) != 1)) + 1
         for begin, end in pairwise([0, *breaks.tolist(), len(old_frames)]):
@@ -138,8 +138,8 @@ class Comparison:
                     continue
                 for offset in range(n_frames):
                     frame = slice(offset, offset + 1)
-                    same[first + offset] = self._equal(old.frames(frame), new.frames(frame))
-        return same
+                    is_equal[first + offset] = self._equal(old.frames(frame), new.frames(frame))
+        return is_equal
 
     def _equal(self, old: FrameBlock, new: FrameBlock) -> bool:
         for name in ("velocities", "forces"):
@@ -154,15 +154,15 @@ class Comparison:
 
 
 def check_same_trajectory(
-    source: Path, out: Path, same: Bools, times_ps: NDArray[np.float64]
+    source: Path, out: Path, is_equal: Bools, times_ps: NDArray[np.float64]
 ) -> None:
     """Raise SourceError if frames of a source differ from those that the output has from it."""
-    if same.all():
+    if is_equal.all():
         return
-    differing = np.flatnonzero(~same)
+    differing = np.flatnonzero(~is_equal)
     raise SourceError(
         f"{source}: holds another trajectory now than the one that {out} was made from: "
-        f"{len(differing):,} of {len(same):,} frames compared differ, the first at "
+        f"{len(differing):,} of {len(is_equal):,} frames compared differ, the first at "
         f"{number_text(times_ps[differing[0]])} ps; nothing was added: convert it into another "
         "output"
     )
@@ -546,8 +546,8 @@ class _Plan:
         if not options.sources.salvage and not options.running.growing:
             check_whole(info, options.selection.stop, None)
         for name in ("velocities", "forces"):
-            has_field = getattr(self.old.info, f"has_{name}")
-            if has_field != getattr(info, f"has_{name}"):
+            has_field = name in self.old.info.fields
+            if has_field != (name in info.fields):
                 effect = "NaN in the frames added" if has_field else "left out"
                 lacking = path if has_field else self.old.path
                 self.notes.append(f"{lacking}: has no {name}: {effect}")
@@ -611,7 +611,7 @@ class _Plan:
         view = ViewLayout(path, source=transformed_source, frames=before, atoms=self._atoms)
         is_known = is_unchanged_source(path, self.manifest["source"])
         old_numbers = np.arange(len(before))
-        same = Comparison(self.old, view).same(
+        is_equal = Comparison(self.old, view).same(
             lambda first, n: self.old.read(first, first + n),
             lambda frames: np.diff(frames) == 1,
             view,
@@ -619,7 +619,7 @@ class _Plan:
             old_numbers,
             FOLLOWED_NBYTES if is_known else COMPARED_NBYTES,
         )
-        check_same_trajectory(path, self.old.path, same, read_times(view))
+        check_same_trajectory(path, self.old.path, is_equal, read_times(view))
 
     def _not_finite(self, n_taken: int) -> NotFinite | None:
         """Return the record of coordinates before frame `n_taken` that are not finite."""
@@ -639,10 +639,10 @@ class _Plan:
             else None
         )
 
-    def _source_with_flaws(self, lost: Sequence[Any], made_up: Sequence[str]) -> dict[str, Any]:
+    def _source_with_flaws(self, new_lost: Sequence[Any], made_up: Sequence[str]) -> dict[str, Any]:
         """Return the manifest's ``source`` with the flaws of the frames added."""
         source = dict(self.manifest["source"])
-        lost_bytes = [*source.pop("lost", []), *map(asdict, lost)]
+        lost_bytes = [*source.pop("lost", []), *map(asdict, new_lost)]
         if lost_bytes and not self.options.running.growing:
             source["lost"] = lost_bytes
         if texts := dict.fromkeys([*source.get("made_up", ()), *made_up]):

@@ -134,8 +134,7 @@ def note_dropped(plan: LayoutPlan, info: TrajectoryInfo, requested: WriteOptions
             "write h5md or zarr"
         )
     stored_fields = {array.field for array in plan.arrays} or set(plan.native.fields)
-    fields = {"velocities": info.has_velocities, "forces": info.has_forces}
-    dropped = [name for name, is_there in fields.items() if is_there and name not in stored_fields]
+    dropped = [name for name in info.fields[1:] if name not in stored_fields]
     dropped = [name for name in dropped if not any(name in note for note in plan.notes)]
     if not dropped:
         return plan
@@ -198,11 +197,11 @@ def plan_conversion(
         step_notes += notes_on_cut(
             transformed_layout, choice.kept, frames, choice.residues, are_stored=True
         )
-    keeps = storage.topology and layout_class(layout_name).facts.keeps_topology
-    topology = choice.topology if keeps else None
+    keeps_topology = storage.topology and layout_class(layout_name).facts.keeps_topology
+    topology = choice.topology if keeps_topology else None
     if not storage.topology:
         choice.universe = None  # and nothing of it beside the output
-    elif choice.kept is not None and choice.stored is not None and not keeps:
+    elif choice.kept is not None and choice.stored is not None and not keeps_topology:
         choice.universe = stored_universe(choice.stored, origin)  # the output has no place for it
     if repairs is not None:
         topology = repairs.meta.topology or topology
@@ -235,10 +234,10 @@ def plan_conversion(
         kept_text = f"{plural(len(frames), 'whole frame')} kept"
         notes = (*notes, *(f"{one}; left out, {kept_text}" for one in stretches))
         if len(single_frames):
-            which = f"number {runs_text(runs_from_indices(single_frames))}"
+            numbers = f"number {runs_text(runs_from_indices(single_frames))}"
             name = origin.path if len(source) == 1 else "the joined files"
-            lost = f"{name}: {plural(len(single_frames), 'frame')} cannot be read ({which})"
-            notes = (*notes, f"{lost}; left out, {kept_text}")
+            text = f"{name}: {plural(len(single_frames), 'frame')} cannot be read ({numbers})"
+            notes = (*notes, f"{text}; left out, {kept_text}")
     if running.growing:  # what is not complete is to come
         notes = ()
     elif not reading.salvage:
@@ -430,11 +429,11 @@ def append(
 
 def check_suffix(out: str | PathLike[str]) -> None:
     """Refuse a name that says another layout; raises PlanError."""
-    named = output_suffixes().get(Path(out).suffix.lower())
-    if named is not None and writer_class(named).facts.copier is None:
+    layout = output_suffixes().get(Path(out).suffix.lower())
+    if layout is not None and writer_class(layout).facts.copier is None:
         raise PlanError(
-            f"{out}: the suffix says {named}, but split makes a folder of segments; call it "
-            f"{Path(out).with_suffix('.segments')}, or make {named} with `mdio convert`"
+            f"{out}: the suffix says {layout}, but split makes a folder of segments; call it "
+            f"{Path(out).with_suffix('.segments')}, or make {layout} with `mdio convert`"
         )
 
 

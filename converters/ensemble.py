@@ -107,7 +107,7 @@ def convert_ensemble(
         raise PlanError(f"the trajectories are {sources!r}; give a dict of labels and paths")
     check_labels(list(sources))
     files = {label: path_list(paths) for label, paths in sources.items()}
-    own: type[Ensemble] = load_class(kind)
+    ensemble_class: type[Ensemble] = load_class(kind)
     storage = requested.replaced(to=layout).keywords()
     if resume and not force:
         existing = chosen.from_owner(partial(ensemble_members, out))
@@ -133,21 +133,21 @@ def convert_ensemble(
                 out,
                 force=force,
                 sources=[*chain(*files.values())],
-                in_parts=own.in_parts,
+                in_parts=ensemble_class.in_parts,
                 parts_at=parts_at,
                 identity=begun,
                 resume=resume,
             )
         )
         continues = temporary.exists()
-        ensemble = own(temporary, Path(out))
+        ensemble = ensemble_class(temporary, Path(out))
         members = [(label, paths, ensemble.member(label)) for label, paths in sources.items()]
         first_words = {
             "of": begun,
             "n_frames": 0,
             "uuid": ensemble.uuid,
             MEMBERS: [path.name for *_, path in members],
-            IN_PARTS: own.in_parts,
+            IN_PARTS: ensemble_class.in_parts,
         }
         journal = stack.enter_context(Journal(temporary, first_words))
         ensemble.uuid = journal.values["uuid"]
@@ -252,11 +252,11 @@ def _convert_each(
     """
     results: dict[str, ConvertResult] = {}
     ranks, n_members = executor.ranks is not None, len(members)
-    whole = ranks and n_members >= REPLICAS_PER_WORKER * executor.n_workers
-    whole = whole or replicas_fill(executor, n_members, [options.get("top")])
-    whole = whole and options.get("mpio") is None
-    n_first = n_members if not whole else 0 if ranks else 1
-    runs_in = Serial() if whole else executor
+    one_worker_each = ranks and n_members >= REPLICAS_PER_WORKER * executor.n_workers
+    one_worker_each = one_worker_each or replicas_fill(executor, n_members, [options.get("top")])
+    one_worker_each = one_worker_each and options.get("mpio") is None
+    n_first = n_members if not one_worker_each else 0 if ranks else 1
+    runs_in = Serial() if one_worker_each else executor
     for label, paths, out in members[:n_first]:
         result = convert(paths, out, executor=runs_in, progress=progress, **options)
         results[label] = result

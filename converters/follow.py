@@ -94,9 +94,11 @@ def follow(
         Path(source), out_path, conversion_options, choose_executor(executor, None), force
     )
     if append:
-        given = conversion_options.out_of_place("append")
-        given += [f"--{name}" for name in ("start", "step") if getattr(selection, name) is not None]
-        for name in given:
+        refused = conversion_options.out_of_place("append")
+        refused += [
+            f"--{name}" for name in ("start", "step") if getattr(selection, name) is not None
+        ]
+        for name in refused:
             raise PlanError(
                 f"{out}: frames are added as the existing ones were written, so leave out {name}"
             )
@@ -173,15 +175,15 @@ class _Follower:
             if self._seen is not None:
                 raise SourceError(f"{self.source}: was removed while it was followed") from error
             return 0
-        seen = (status.st_ino, status.st_size)
-        if self._seen is not None and (seen[0] != self._seen[0] or seen[1] < self._seen[1]):
-            change = "another file has its name now" if seen[0] != self._seen[0] else "it was cut"
+        state = (status.st_ino, status.st_size)
+        if self._seen is not None and (state[0] != self._seen[0] or state[1] < self._seen[1]):
+            change = "another file has its name now" if state[0] != self._seen[0] else "it was cut"
             raise SourceError(
                 f"{self.source}: {change}; {self.out} has {self.n_done:,} frames of what was there"
             )
-        if seen == self._seen:
+        if state == self._seen:
             return self._n_complete
-        self._seen, self.unchanged_since_s = seen, time.monotonic()
+        self._seen, self.unchanged_since_s = state, time.monotonic()
         try:
             reading = self.options.sources
             with open_with_topology(self.source, reading.top, **reading.source_options) as layout:

@@ -61,11 +61,11 @@ def by_contents(paths: list[AnyPath]) -> dict[str, AnyPath]:
     return {str(contents_of(fingerprint(path))): path for path in paths}
 
 
-def recorded_files(layout: Layout, given: dict[str, AnyPath]) -> list[AnyPath]:
+def recorded_files(layout: Layout, path_of: dict[str, AnyPath]) -> list[AnyPath]:
     """Return the files of the source among those of `by_contents`; none where one is missing."""
     source = (layout.manifest or {}).get("source", {})
     recorded = [str(contents_of(state)) for state in source.get("files", [source])]
-    return [given[one] for one in recorded] if set(recorded) <= given.keys() else []
+    return [path_of[one] for one in recorded] if set(recorded) <= path_of.keys() else []
 
 
 def open_damaged(path: str | PathLike[str]) -> Layout:
@@ -172,7 +172,7 @@ def find_in_output(
     contents = [contents_of(state) for state in recorded.get("files", [recorded])]
     transformed = recorded.get("transformed") or {}
     needs_whole_source = transformed.get("pbc") == "nojump" or fits_frame(transformed)
-    own = None
+    output_table = None
     members = source.member_runs if source.info.n_frames > n_recorded else ()
     for file in (*dict.fromkeys(member for member, *_ in members), *further):
         if contents_of(fingerprint(file.path)) in contents:
@@ -183,12 +183,12 @@ def find_in_output(
                 f"{source.info.n_atoms}; give the files that it was made from"
             )
             continue
-        own = own or read_frame_table(layout)
+        output_table = output_table or read_frame_table(layout)
         table = read_frame_table(file)
         frames = np.arange(file.info.n_frames)
         lacking = frames[n_recorded:]
         try:
-            keys, file_keys, unit = match_keys(own, table)
+            keys, file_keys, unit = match_keys(output_table, table)
         except SourceError:  # there are no times or steps, or they do not ascend
             if file in further:
                 yield (
@@ -209,10 +209,12 @@ def find_in_output(
                     "depend on the whole source; give the files that it was made from"
                 )
             elif file in further and len(matched):
-                there, atoms = _transformed(manifest, file, top), _atoms_of(manifest)
+                transformed_source, atoms = _transformed(manifest, file, top), _atoms_of(manifest)
                 yield (
                     ViewLayout(layout.path, source=open_layout(layout.path), frames=matched),
-                    ViewLayout(file.path, source=there, frames=file_matched, atoms=atoms),
+                    ViewLayout(
+                        file.path, source=transformed_source, frames=file_matched, atoms=atoms
+                    ),
                 )
         if len(lacking) and should_grow:
             times = table.time[lacking]
@@ -311,14 +313,14 @@ def _matching(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]
             frame = int(numbers[number])
             choices = [int(frame) for frame in order[begin[number] : end[number]]]
             try:
-                own = verified.read(frame, frame + 1)
+                output_block = verified.read(frame, frame + 1)
             except (CorruptLayoutError, SourceError):  # most likely that of the last file
                 frames[number] = choices[-1]
                 continue
             blocks = [source.read(n, n + 1) for n in choices]
             off = [
                 [
-                    np.abs(getattr(one, name) - getattr(own, name)).max()
+                    np.abs(getattr(one, name) - getattr(output_block, name)).max()
                     for name in ("positions", "box")
                 ]
                 for one in blocks

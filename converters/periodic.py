@@ -127,9 +127,9 @@ def plan_steps(
     if atoms is not None:
         needed[:] = False
         needed[atoms] = True
-    centre, found = None, list(selection_notes)
+    centre, selected_notes = None, list(selection_notes)
     if center is not None:
-        centre = _selected(universe, n_atoms, center, "--center", found)
+        centre = _selected(universe, n_atoms, center, "--center", selected_notes)
     if centre is not None:
         needed[centre] = True
     if fit is not None:
@@ -181,13 +181,13 @@ def plan_steps(
         fit = replace(fit, atoms=np.ascontiguousarray(index_in_read[fit.atoms], np.int64))
     n_wanted = n_atoms if atoms is None else len(atoms)
     read_atoms = np.flatnonzero(needed)
-    same = n_needed == n_atoms if atoms is None else np.array_equal(atoms, read_atoms)
-    if not same:
+    is_exact = n_needed == n_atoms if atoms is None else np.array_equal(atoms, read_atoms)
+    if not is_exact:
         notes.append(f"{n_needed:,} atoms are read for the {n_wanted:,} that are kept")
     return Steps(
         wanted=atoms,
         needed=None if n_needed == n_atoms else read_atoms,
-        wanted_in_read=None if same or atoms is None else index_in_read[atoms],
+        wanted_in_read=None if is_exact or atoms is None else index_in_read[atoms],
         bonds=bonds,
         cluster=cluster,
         centre_atoms=None if centre is None else index_in_read[centre],
@@ -195,7 +195,7 @@ def plan_steps(
         unwraps=pbc == "nojump",
         fit=fit,
         note=", ".join(notes),
-        notes=tuple(found),
+        notes=tuple(selected_notes),
     )
 
 
@@ -437,13 +437,13 @@ class TransformedLayout(Layout):
     def _fit(
         self,
         prepare: Callable[[AtomIndices], Steps],
-        kept: AtomIndices | None,
+        to_read: AtomIndices | None,
         notes: list[str],
     ) -> Fit:
         """Return the fit.
 
-        `prepare(atoms)`: returns the steps before it. `kept`: atoms to read. `notes`: gets those on
-        the selection.
+        `prepare(atoms)`: returns the steps before it. `to_read`: atoms to read. `notes`: gets those
+        on the selection.
         """
         selection, rotates = self.options["fit_select"], self.fit == FITS[0]
         picked = np.arange(self.source.info.n_atoms, dtype=np.int64)
@@ -457,7 +457,7 @@ class TransformedLayout(Layout):
             )
         reference_option = self.options["fit_reference"]
         if isinstance(reference_option, str):
-            frame = self._reference_in(reference_option, picked, kept, notes)
+            frame = self._reference_in(reference_option, picked, to_read, notes)
         else:
             frame = self._reference_at(reference_option or 0, prepare(picked))
         reference = frame.positions[0].astype(np.float64)
@@ -481,12 +481,12 @@ class TransformedLayout(Layout):
         return block if steps.wanted_in_read is None else block.take(steps.wanted_in_read)
 
     def _reference_in(
-        self, file: str, picked: AtomIndices, kept: AtomIndices | None, notes: list[str]
+        self, file: str, picked: AtomIndices, to_read: AtomIndices | None, notes: list[str]
     ) -> FrameBlock:
         """Return the fitted atoms, `picked`, in the first frame of a file.
 
-        The file has all atoms of the trajectory, those that are `kept`, or the fitted ones; in any
-        other they are found by the selection.
+        The file has all atoms of the trajectory, those that are `to_read`, or the fitted ones; in
+        any other they are found by the selection.
 
         Raises PlanError: it selects another number there, or goes by number. SourceError: the file
         cannot be read.
@@ -498,16 +498,20 @@ class TransformedLayout(Layout):
                 atoms = picked
             elif n_reference == len(picked):
                 atoms = None
-            elif kept is not None and n_reference == len(kept) and np.isin(picked, kept).all():
-                order = np.argsort(kept)
-                atoms = order[np.searchsorted(kept, picked, sorter=order)]
+            elif (
+                to_read is not None
+                and n_reference == len(to_read)
+                and np.isin(picked, to_read).all()
+            ):
+                order = np.argsort(to_read)
+                atoms = order[np.searchsorted(to_read, picked, sorter=order)]
             else:
                 atoms = self._selected_in(file, layout, names, notes)
                 if atoms is None or len(atoms) != len(picked):
-                    among = "" if kept is None else f"{len(kept):,} are kept and "
-                    found = "" if atoms is None else f" ({len(atoms):,} of them selected)"
+                    among = "" if to_read is None else f"{len(to_read):,} are kept and "
+                    chosen = "" if atoms is None else f" ({len(atoms):,} of them selected)"
                     raise PlanError(
-                        f"{file}: has {plural(n_reference, 'atom')}{found}, but the trajectory "
+                        f"{file}: has {plural(n_reference, 'atom')}{chosen}, but the trajectory "
                         f"has {n_atoms:,}, of which {among}{len(picked):,} are fitted; give a "
                         "reference with one of these numbers, or fit atoms that both have "
                         "(--fit-select, by names, such as 'protein and name CA')"
@@ -516,11 +520,11 @@ class TransformedLayout(Layout):
                 from mdio.layouts.foreign.universe import note_on_reference_names, topology_of
 
                 names = names if atoms is None else names.take(atoms)
-                own = None
+                fitted = None
                 with suppress(MdioError):  # there is no topology
-                    own = topology_of(self.universe, picked)
-                if own is not None:
-                    notes += note_on_reference_names(own, names, file, "fitted")
+                    fitted = topology_of(self.universe, picked)
+                if fitted is not None:
+                    notes += note_on_reference_names(fitted, names, file, "fitted")
             return layout.read(0, 1, atoms=atoms)
 
     def _selected_in(
@@ -705,10 +709,10 @@ def count_all_crossings(view: Any, plan: LayoutPlan, executor: Executor) -> None
 
 
 def notes_on_steps(
-    transformed: TransformedLayout, kept: AtomIndices | None, n_workers: int
+    transformed: TransformedLayout, to_read: AtomIndices | None, n_workers: int
 ) -> list[str]:
     """Return a plan's notes on the steps, and on passes over the source."""
-    steps = transformed.prepare_steps(kept)
+    steps = transformed.prepare_steps(to_read)
     note = steps.note
     chosen = {"--pbc": transformed.pbc, "--center": transformed.center, "--fit": transformed.fit}
     options = " ".join(f"{name} {value}" for name, value in chosen.items() if value is not None)
@@ -725,7 +729,7 @@ def notes_on_steps(
 
 def notes_on_cut(
     transformed: TransformedLayout,
-    kept: AtomIndices | None,
+    to_read: AtomIndices | None,
     frames: FrameNumbers,
     residues_of: Callable[[AtomIndices], Residues | None],
     *,
@@ -735,11 +739,11 @@ def notes_on_cut(
 
     They are sought in the reference and in some of the `frames`, as they are before these steps.
 
-    `kept`: atoms of the source that are read. `residues_of(atoms)`: returns the residues of some of
-    its atoms; None without a topology. `are_stored`: of these frames, so that molecules that were
-    not made whole by the bonds that there are come to notes, too.
+    `to_read`: atoms of the source that are read. `residues_of(atoms)`: returns the residues of some
+    of its atoms; None without a topology. `are_stored`: of these frames, so that molecules
+    that were not made whole by the bonds that there are come to notes, too.
     """
-    source, steps = transformed.source, transformed.prepare_steps(kept)
+    source, steps = transformed.source, transformed.prepare_steps(to_read)
     if not source.info.has_box:
         return []
     manifest, notes = source.member_runs[0][0].manifest, list[str]()
@@ -747,23 +751,23 @@ def notes_on_cut(
     pbc = transformed.pbc or treatment(manifest, "pbc")
     file = transformed.options["fit_reference"]
 
-    def finder(atoms: AtomIndices, **how: bool) -> CutMolecules | None:
+    def finder(atoms: AtomIndices, **frame_facts: bool) -> CutMolecules | None:
         picked = atoms if steps.needed is None else steps.needed[atoms]
-        return CutMolecules.of(residues_of(picked), len(picked), **how)
+        return CutMolecules.of(residues_of(picked), len(picked), **frame_facts)
 
-    def look(cut: CutMolecules, atoms: AtomIndices, before: Steps, doing: str, so: str) -> None:
-        some, numbers, found = _spread(len(frames)), frames, []
+    def look(cut: CutMolecules, atoms: AtomIndices, before: Steps, doing: str, effect: str) -> None:
+        some, numbers, cut_frames = _spread(len(frames)), frames, []
         if transformed.pbc == "nojump":  # a frame takes all before it, and is cut as the first is
             some, numbers = some[:1], range(1)
         for number in (int(numbers[k]) for k in some):
             with suppress(MdioError):  # who reads all frames tells of those that cannot be read
                 if len(cut.frames(transformed.atoms_before(number, before, atoms))):
-                    found.append(number)
-        if found:
-            looked_at = f"{len(found)} of the {plural(len(some), 'frame')} looked at"
+                    cut_frames.append(number)
+        if cut_frames:
+            looked_at = f"{len(cut_frames)} of the {plural(len(some), 'frame')} looked at"
             notes.append(
                 f"the box cuts the {plural(len(atoms), 'atom')} that are {doing} in {looked_at} "
-                f"({runs_text(runs_from_indices(found), MAX_RUNS)}): {so}; {cut.way_out}"
+                f"({runs_text(runs_from_indices(cut_frames), MAX_RUNS)}): {effect}; {cut.way_out}"
             )
 
     is_whole, is_file = pbc in NEED_BONDS, isinstance(file, str)
@@ -785,7 +789,7 @@ def notes_on_cut(
             before = replace(steps, fit=None)
             look(cut, fit.atoms, before, "fitted", "such frames are laid on the reference wrongly")
     if are_stored and transformed.pbc in NEED_BONDS:
-        atoms = np.arange(transformed.n_read(steps)) if kept is None else steps.wanted_in_read
+        atoms = np.arange(transformed.n_read(steps)) if to_read is None else steps.wanted_in_read
         if atoms is not None and (cut := finder(atoms, is_whole=True)):
             look(cut, atoms, replace(steps, fit=None), "kept", "neighbours lie on two sides of it")
     return notes

@@ -182,7 +182,7 @@ def _find_lost(out: Path, result: RepairResult) -> None:
     with open_layout(out, verify=False) as layout:
         groups = [FULL_SYSTEM, *layout.info.groups]
     for group in groups:
-        lost: list[int] = []
+        lost_frames: list[int] = []
         options = {} if group == FULL_SYSTEM else {"group": group}
         edges = np.array([0, result.n_frames])
         with suppress(CorruptLayoutError), open_layout(out, **options) as layout:
@@ -190,9 +190,11 @@ def _find_lost(out: Path, result: RepairResult) -> None:
         for start, stop in pairwise(edges.tolist()):
             if not (_readable(out, start, stop, options) or _is_whole(out, start, stop)):
                 every = range(start, stop)
-                lost += [frame for frame in every if not _readable(out, frame, frame + 1, options)]
-        if lost:
-            result.lost_frames[group] = runs_from_indices(lost)
+                lost_frames += [
+                    frame for frame in every if not _readable(out, frame, frame + 1, options)
+                ]
+        if lost_frames:
+            result.lost_frames[group] = runs_from_indices(lost_frames)
 
 
 def _readable(out: Path, start: int, stop: int, options: dict[str, Any]) -> bool:

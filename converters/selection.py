@@ -48,17 +48,17 @@ def check_whole(info: TrajectoryInfo, stop: int | None, end_ps: float | None) ->
 
     Raises SourceError: the frames that are asked for may go beyond those that are whole.
     """
-    for lost in info.lost:
-        whole = lost.first + lost.frame
+    for loss in info.lost:
+        whole = loss.first + loss.frame
         until_frame = stop is not None and 0 <= stop <= whole
         until_time = end_ps is not None and end_ps <= info.time_last_ps
-        at_end = lost.at_end and whole == info.n_frames  # and not of a file that others follow
+        at_end = loss.at_end and whole == info.n_frames  # and not of a file that others follow
         if not (until_frame or (until_time and at_end)):
             before = ""
             if whole < info.n_frames:  # `split`, which ends here too, has no --stop
                 before = f", or convert with --stop {whole} (stop={whole}) to take those before it"
             raise SourceError(
-                f"{lost}; add --salvage (salvage=True) to take all {info.n_frames} whole frames"
+                f"{loss}; add --salvage (salvage=True) to take all {info.n_frames} whole frames"
                 f"{before}"
             )
 
@@ -172,12 +172,12 @@ def _read_topology(top: str | PathLike[str]) -> Universe:
         EOFError,
         NotImplementedError,
     ) as error:
-        why = " ".join(str(error).split()).partition(" You can use 'Universe(")[0]
-        if not why:
+        reason = " ".join(str(error).split()).partition(" You can use 'Universe(")[0]
+        if not reason:
             is_cut = isinstance(error, EOFError)
-            why = "it is truncated: copy it again" if is_cut else type(error).__name__
+            reason = "it is truncated: copy it again" if is_cut else type(error).__name__
         raise SourceError(
-            f"{top}: cannot be read as a topology ({why}); give a TPR, PSF, PRMTOP, PDB, GRO or "
+            f"{top}: cannot be read as a topology ({reason}); give a TPR, PSF, PRMTOP, PDB, GRO or "
             "another file that MDAnalysis reads as one"
         ) from error
 
@@ -295,8 +295,8 @@ def choose_atoms(
             )
     topologies = _Topologies(universe, stored, source, notes)
     all_atoms = np.arange(source.info.n_atoms, dtype=np.int64)
-    kept = None if select is None else _indices(select, topologies, all_atoms, "--select")
-    atoms = all_atoms if kept is None else kept
+    selected = None if select is None else _indices(select, topologies, all_atoms, "--select")
+    atoms = all_atoms if selected is None else selected
     chosen = {}
     for name, selection in groups.items():
         plain = name.replace("_", "").replace("-", "") if isinstance(name, str) else ""
@@ -311,7 +311,7 @@ def choose_atoms(
         if np.any(index_in_kept[members] < 0):
             raise PlanError(f"--group {name}: some of its atoms are not in --select; widen that")
         chosen[name] = index_in_kept[members]
-    return AtomChoice(universe, kept, chosen, stored, tuple(notes))
+    return AtomChoice(universe, selected, chosen, stored, tuple(notes))
 
 
 @dataclass

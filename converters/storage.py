@@ -83,8 +83,8 @@ def packed_shares(
         bitpack = _bitpacked_nbytes(frames, quantised_format) / frame_nbytes
         largest, rigid = bitpack, None
         if info.precision is not None and step != info.precision:
-            own = QuantisedFormat(info.precision, "xtc")
-            largest = max(bitpack, _bitpacked_nbytes(frames, own) / frame_nbytes)
+            source_format = QuantisedFormat(info.precision, "xtc")
+            largest = max(bitpack, _bitpacked_nbytes(frames, source_format) / frame_nbytes)
         if largest > MAX_BITPACK_SHARE:
             many = view.read(begin, min(begin + max_frames, info.n_frames), atoms=atoms).positions
             small = encode_chunk(many, replace(quantised_format, compressor="rigid"))

@@ -191,7 +191,7 @@ class _Ahead(MemoryLayout):
 
 
 def _transformed(
-    frames: Iterator[FrameBlock], kept: AtomIndices | None, transformed: TransformedLayout | None
+    frames: Iterator[FrameBlock], atoms: AtomIndices | None, transformed: TransformedLayout | None
 ) -> Iterator[FrameBlock]:
     """Yield the atoms that are kept of each frame, with all that is done to them."""
     first = next(frames, None)
@@ -202,7 +202,7 @@ def _transformed(
     if transformed is not None:
         layout = TransformedLayout(transformed.path, **{**transformed.options, "source": live})
     for live.block in chain([first], frames):
-        yield layout.read(0, 1, atoms=kept)
+        yield layout.read(0, 1, atoms=atoms)
 
 
 def _last_steps(writer: Writer) -> tuple[int | None, int | None]:

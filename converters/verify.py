@@ -35,7 +35,7 @@ from mdio.converters.selection import open_with_topology
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
 from mdio.core.files.fingerprint import contents_of, fingerprint
 from mdio.core.files.store import AnyPath, Paths, path_list, to_path
-from mdio.core.frames import FIELDS, FrameBlock
+from mdio.core.frames import FrameBlock
 from mdio.core.words import MAX_RUNS, frames_text, runs_text
 from mdio.layouts.base import Layout, container_format
 from mdio.layouts.manifest import has_source_integers
@@ -147,12 +147,12 @@ def compare_native_columns(
     they may be off besides.
     """
     problems: list[Problem] = []
-    whole = (block.box[:, :3] > 0).all(axis=1) & (source_block.box[:, :3] > 0).all(axis=1)
+    has_box = (block.box[:, :3] > 0).all(axis=1) & (source_block.box[:, :3] > 0).all(axis=1)
     close = np.isclose(block.box, source_block.box, rtol=BOX_ROUNDING, atol=BOX_ROUNDING)
-    differing = whole & _in_frames(~close)
+    differing = has_box & _in_frames(~close)
     if differing.any():
-        boxes = block.box[whole].astype(np.float64)
-        worst = np.abs(boxes - source_block.box[whole]).max(initial=0.0)
+        boxes = block.box[has_box].astype(np.float64)
+        worst = np.abs(boxes - source_block.box[has_box]).max(initial=0.0)
         problems.append((differing, f"box differs by up to {worst:g}"))
     if times is not None:
         apart = np.abs(block.time - times)
@@ -274,8 +274,8 @@ class Checks:
         self.names = [""]
         try:
             self.frame_nbytes = layout.info.frame_nbytes
-            for lost in layout.info.lost:
-                result.add(str(lost))
+            for loss in layout.info.lost:
+                result.add(str(loss))
             self.reported = set[str]()
             """Names of units whose damage opening has found."""
             for stretch in layout.stretches:
@@ -294,14 +294,14 @@ class Checks:
             self.n_units = [_n_units(opened) for opened in self.layouts]
             result.units = sum(self.n_units)
             if view is None and against is not None:
-                given = path_list(against)
-                files = in_recorded_order(layout, given)
+                source_files = path_list(against)
+                files = in_recorded_order(layout, source_files)
                 options = source_open_options(layout)
                 if overlap is not None:
                     options["overlap"] = overlap
                 source = open_with_topology(files, top, **options)
                 self.source_alone, _ = source_view(layout, source, top)
-                for file in given:
+                for file in source_files:
                     if file not in files:
                         self.further.append(open_with_topology(file, top, **options))
                 result.frames_left_out = n_left_out(layout)
@@ -309,11 +309,11 @@ class Checks:
             if self.source is not None:
                 self._compare_shapes(layout, self.source)
             if view is None and against is not None:
-                for found in find_in_output(layout, source, self.further, top):
-                    if isinstance(found, str):
-                        result.add(found)
+                for matched in find_in_output(layout, source, self.further, top):
+                    if isinstance(matched, str):
+                        result.add(matched)
                     elif self.compared:
-                        self.compared.append(found)
+                        self.compared.append(matched)
         except BaseException:
             self.close()
             raise
@@ -331,11 +331,7 @@ class Checks:
         same_step = info.xtc_integers and info.precision == expected.precision
         is_exact = info.precision is None or has_source_integers(layout.manifest or {}) or same_step
         result.allowed_diff_angstrom = 0.0 if is_exact else (info.precision or 0.0) / 2
-        result.fields_left_out = tuple(
-            name
-            for name in FIELDS[1:]
-            if getattr(expected, f"has_{name}") and not getattr(info, f"has_{name}")
-        )
+        result.fields_left_out = tuple(name for name in expected.fields if name not in info.fields)
         self.block_frames = max(1, BLOCK_NBYTES // max(1, info.frame_nbytes))
         self.compared = [(layout, source)]
         if source is not self.source_alone:
@@ -348,7 +344,9 @@ class Checks:
 
     def items(self, n_pieces: int) -> Iterator[Item]:
         """Yield the work, for each layout and the comparison cut into `n_pieces` at most."""
-        n_blocks = [math.ceil(own.info.n_frames / self.block_frames) for own, _ in self.compared]
+        n_blocks = [
+            math.ceil(output.info.n_frames / self.block_frames) for output, _ in self.compared
+        ]
         numbers = (*enumerate(self.n_units), *((-1 - n, count) for n, count in enumerate(n_blocks)))
         for number, n_units in numbers:
             n_cuts = min(n_pieces, n_units)
@@ -398,8 +396,8 @@ class Checks:
         files = [] if view is None else list(view.source.files())
         is_other = "crc32c_tail" in recorded[0] and bool(files)
         if is_other:
-            found = [fingerprint(file.path) for file in files]
-            is_other = [*map(contents_of, recorded)] != [*map(contents_of, found)]
+            fingerprints = [fingerprint(file.path) for file in files]
+            is_other = [*map(contents_of, recorded)] != [*map(contents_of, fingerprints)]
         is_moved = source.get("transformed") is not None
         rounds = is_moved or any(file.facts.rounds for file in files)
         return {"rounded_source": is_other and rounds, "is_other": is_other}
@@ -438,8 +436,8 @@ class Checks:
 
     def _compare(self, number: int, blocks: range, result: VerifyResult) -> None:
         """Compare blocks with the source (`number` 0), or those that a further file has, too."""
-        layout, (own, source) = self.layouts[0], self.compared[number]
-        n_frames = own.info.n_frames
+        layout, (output, source) = self.layouts[0], self.compared[number]
+        n_frames = output.info.n_frames
         is_further = number > 0
         container = container_format(layout)
         native = (layout if container is None else layout_class(container)).facts
@@ -448,12 +446,12 @@ class Checks:
             for start in (block * self.block_frames for block in blocks if self.wanted(block))
             if is_further or self._n_others(start, min(start + self.block_frames, n_frames))
         ]
-        for opened in (own, source):
+        for opened in (output, source):
             opened.prefetch((block, min(block + self.block_frames, n_frames)) for block in starts)
         for start in starts:
             stop = min(start + self.block_frames, n_frames)
             try:
-                own_block, source_block = own.read(start, stop), source.read(start, stop)
+                own_block, source_block = output.read(start, stop), source.read(start, stop)
             except OSError as error:
                 result.add(f"{frames_text(start, stop)}: {error}")
                 continue
@@ -671,9 +669,11 @@ def _verify_members(
 ) -> VerifyResult:
     """Verify the trajectories of an ensemble, each with those files that it was made from."""
     result = VerifyResult()
-    given = executor.from_owner(lambda: by_contents([] if against is None else path_list(against)))
+    path_of = executor.from_owner(
+        lambda: by_contents([] if against is None else path_list(against))
+    )
     for label, out in outs.items():
-        files = executor.from_owner(partial(_files_of, out, given)) if given else []
+        files = executor.from_owner(partial(_files_of, out, path_of)) if path_of else []
         member_result = verify(
             out,
             files or None,
@@ -683,7 +683,7 @@ def _verify_members(
             executor=executor,
             progress=progress,
         )
-        if given and not files:
+        if path_of and not files:
             member_result.add(
                 "its source is not among those that are given, or has changed since; to see where, "
                 f"compare {out} alone"
@@ -696,9 +696,9 @@ def _verify_members(
     return result
 
 
-def _files_of(out: Path, given: dict[str, AnyPath]) -> list[AnyPath]:
+def _files_of(out: Path, path_of: dict[str, AnyPath]) -> list[AnyPath]:
     with open_damaged(out) as layout:
-        return recorded_files(layout, given)
+        return recorded_files(layout, path_of)
 
 
 def _describe(item: Item) -> str:

@@ -120,8 +120,8 @@ class _Growing:
         planned = conversion.plan.notes
         result = conversion.run(Serial(), force=self.force and self.uuid is None)
         self.result = replace(result, out=str(self.name))
-        lost = [note for note in self.result.plan.notes if note not in planned]
-        for note in lost if not self._has_warned else ():
+        new_notes = [note for note in self.result.plan.notes if note not in planned]
+        for note in new_notes if not self._has_warned else ():
             self._has_warned = True
             warnings.warn(f"{self.name}: {note}", stacklevel=2)
         self.n_frames, self.uuid = conversion.plan.n_frames, conversion.uuid
@@ -174,8 +174,8 @@ class _Growing:
         if step is None or manifest.get("precision_source") == "asked":
             return info
         if "arrays" not in plan_values:
-            lost = f"are rounded to {step:g} angstrom, the precision of the files there"
-            warnings.warn(f"{self.name}: positions {lost}", stacklevel=6)
+            rounding_text = f"are rounded to {step:g} angstrom, the precision of the files there"
+            warnings.warn(f"{self.name}: positions {rounding_text}", stacklevel=6)
         elif "by_program" not in manifest["source"]:
             warnings.warn(
                 f"{self.name}: holds the integers of an XTC, and what is added is kept as floats: "
@@ -409,9 +409,9 @@ class Writer:
         step = ts.data.get("step", ts.frame)
         self.write_block(group.positions, box=ts.dimensions, time=ts.time, step=step, **values)
 
-    def _compare(self, indices: NDArray[np.int64], own: NDArray[np.int64]) -> None:
+    def _compare(self, indices: NDArray[np.int64], own_indices: NDArray[np.int64]) -> None:
         """Warn once if a frame has other atoms than those that are stored for all frames."""
-        if len(indices) == len(own) and not np.array_equal(indices, own):
+        if len(indices) == len(own_indices) and not np.array_equal(indices, own_indices):
             warnings.warn(
                 f"{self.out}: frame {self.n_frames} has other atoms of the Universe than the first "
                 "one, or in another order; the names and residues stored are those of the first",
@@ -513,7 +513,7 @@ class Writer:
         try:
             if self._error is None:
                 self._wait()
-                self._store(here=True)
+                self._store(wait=True)
                 self._finish()
         finally:
             if self._pool is not None:
@@ -640,7 +640,7 @@ class Writer:
             if self._append and one is not None and one.out.exists():
                 info = one.continue_from(n_atoms, time_ps, self._topology)
                 time_ps = min(time_ps, info.time_first_ps)
-                self._stored = {name: getattr(info, f"has_{name}") for name in self._stored}
+                self._stored = {name: name in info.fields for name in self._stored}
                 self._check_requested([name for name in self._stored if self._stored[name]])
         if self._growing.uuid is None:
             n_frames = 2 + PLANNED_NBYTES // (12 * n_atoms)
@@ -658,17 +658,19 @@ class Writer:
                 plans = [one.plan(planned).plan for one in (self._growing, self._final) if one]
             plan = plans[0]
             self._growing.shard_frames = (*plan.segment_frames, plan.piece_frames)[0]
-            made = plans[-1]
-            self._check_requested({array.field for array in made.arrays} or set(made.native.fields))
-            for note in () if made.arrays else made.notes:
+            final_plan = plans[-1]
+            self._check_requested(
+                {array.field for array in final_plan.arrays} or set(final_plan.native.fields)
+            )
+            for note in () if final_plan.arrays else final_plan.notes:
                 warnings.warn(f"{self.out}: {note}", stacklevel=5)
         self._n_before = self._growing.n_frames
         self._block = self._buffer()
 
-    def _check_requested(self, held: Container[str]) -> None:
-        """Raise PlanError where velocities or forces are asked for, and are not `held`."""
+    def _check_requested(self, stored_fields: Container[str]) -> None:
+        """Raise PlanError where velocities or forces are asked for, and are not `stored_fields`."""
         for name, is_requested in self._requested.items():
-            if is_requested and name not in held:
+            if is_requested and name not in stored_fields:
                 raise PlanError(
                     f"{self.out}: {name}=True, but it cannot hold them, or was begun without them; "
                     f"leave out {name}=True, or write another output: trr, ncdf, h5md or zarr"
@@ -735,15 +737,15 @@ class Writer:
                 self._error = error
                 raise
 
-    def _store(self, *, here: bool = False) -> None:
-        """Store what was written in the background; with `here`, before it returns."""
+    def _store(self, *, wait: bool = False) -> None:
+        """Store what was written in the background; with `wait`, before it returns."""
         self._wait()
         self._since_s = monotonic()
         if self._block is None or not self._n_filled:
             return
         block = self._block.frames(slice(0, self._n_filled))
         self._n_filled = 0
-        if here or self._pool is None:
+        if wait or self._pool is None:
             try:
                 self._add(block)
             except BaseException as error:

@@ -75,10 +75,9 @@ def chunk_boundaries(info: TrajectoryInfo) -> NDArray[np.int64]:
 def sparse_fields(infos: Sequence[TrajectoryInfo]) -> tuple[str, ...]:
     """Return the fields that some frames lack: in a file, or since another file lacks them."""
     sparse = {name for info in infos for name in info.sparse}
-    for name in ("velocities", "forces"):
-        if len({getattr(info, f"has_{name}") for info in infos}) > 1:
-            sparse.add(name)
-    return tuple(sorted(sparse))
+    fields = [set(info.fields) for info in infos]
+    lacking = set.union(*fields) - set.intersection(*fields)
+    return tuple(sorted(sparse | lacking))
 
 
 class ChosenAtoms(np.ndarray[Any, np.dtype[np.int64]]):
@@ -157,15 +156,15 @@ def atom_indices(
 
 def warn_of_lost(info: TrajectoryInfo, stacklevel: int) -> None:
     """Warn of frames that a truncated file lacks, where nobody is shown notes."""
-    for lost in info.lost:
-        warnings.warn(str(lost), stacklevel=stacklevel + 1)
+    for loss in info.lost:
+        warnings.warn(str(loss), stacklevel=stacklevel + 1)
 
 
 def fill_absent(block: FrameBlock, info: TrajectoryInfo) -> None:
     """Fill fields that a member of a trajectory lacks with NaN, and take them out of `block`."""
     for name in ("velocities", "forces"):
         values = getattr(block, name)
-        if values is not None and not getattr(info, f"has_{name}"):
+        if values is not None and name not in info.fields:
             values[...] = np.nan
             setattr(block, name, None)
 
@@ -222,9 +221,9 @@ class FormatFacts:
 
 def needless_option_error(path: Path, option: str) -> OptionError:
     """Return the error for an option that supplies what the file has already."""
-    flag, what = ASSUMED_OPTIONS[option]
+    flag, value = ASSUMED_OPTIONS[option]
     return OptionError(
-        f"{path}: it has {what} of its own, so that there is nothing to assume; leave out {flag} "
+        f"{path}: it has {value} of its own, so that there is nothing to assume; leave out {flag} "
         f"(in Python: {option}=), or give it to the conversion of a file that lacks them"
     )
 

@@ -119,10 +119,10 @@ class CutMolecules:
         """
         names = runs_text(runs_from_indices(np.unique(frames)), MAX_RUNS)
         more = "" if self.knows_residues else f"; {NOT_ALL}"
-        which = "values there are wrong" if per_frame else "values over all frames are wrong"
+        values = "values there are wrong" if per_frame else "values over all frames are wrong"
         return (
             f"the box cuts molecules in {len(frames):,} of {plural(n_frames, 'frame')} ({names}): "
-            f"neighbouring atoms lie on two sides of it, so that {which}{more}; {self.way_out}"
+            f"neighbouring atoms lie on two sides of it, so that {values}{more}; {self.way_out}"
         )
 
     def notes_on_reference(self, name: str, frame: FrameBlock, in_file: bool) -> tuple[str, ...]:
@@ -152,8 +152,8 @@ class WithoutCell:
         if len(frames) == n_frames:
             return ""
         names = runs_text(runs_from_indices(np.unique(frames)), MAX_RUNS)
-        which = "values there are" if per_frame else "they count with"
+        effect = "values there are" if per_frame else "they count with"
         return (
-            f"{len(frames):,} of {plural(n_frames, 'frame')} ({names}) have no unit cell: {which} "
+            f"{len(frames):,} of {plural(n_frames, 'frame')} ({names}) have no unit cell: {effect} "
             "those of direct distances, beside those of nearest images in the others"
         )

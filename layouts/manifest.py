@@ -82,8 +82,8 @@ def treatments(source: Mapping[str, Any] | None) -> dict[str, Any]:
     `source`: that of its manifest; the values with which the source was made count, too.
     """
     source = source or {}
-    given = (source.get("transformed") or {}).items()
-    values = {name: value for name, value in given if name in ("pbc", "fit") and value is not None}
+    steps = (source.get("transformed") or {}).items()
+    values = {name: value for name, value in steps if name in ("pbc", "fit") and value is not None}
     return {**source.get("treated", {}), **values}
 
 
@@ -278,9 +278,9 @@ def _check_types(manifest: Mapping[str, Any], path: str | PathLike[str]) -> None
         elif key == "field_precisions":
             is_valid = is_valid and all(type(n) in _NUMBER for n in value.values())
         if not is_valid:
-            found = repr(value)[:60] if key in manifest else "nothing"
+            text = repr(value)[:60] if key in manifest else "nothing"
             raise CorruptLayoutError(
-                f"{path}: its manifest has {found} for {key!r}; convert the source again"
+                f"{path}: its manifest has {text} for {key!r}; convert the source again"
             )
 
 

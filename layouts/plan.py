@@ -537,7 +537,7 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
         plan = plan_pieces(expected_info, options, quantised=quantised)
         return plan.replace(n_frames=info.n_frames, nbytes=plan.nbytes * info.n_frames // n_frames)
     for name, step in options.field_precisions.items():
-        if not getattr(info, f"has_{name}"):
+        if name not in info.fields:
             raise PlanError(f"{info.path}: has no {name}; leave --precision-{name} out")
         if not 0 < step < math.inf:
             raise PlanError(f"--precision-{name} is {step}; give a positive step")
@@ -556,8 +556,6 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
     # A power of two of chunks, so that groups can have 1, 2, 4, ... times as many frames a chunk.
     max_chunks = max(1, min(piece_nbytes // info.frame_nbytes, info.n_frames) // chunk_frames)
     n_chunks = 1 << (max_chunks.bit_length() - 1)
-    fields = ["positions"]
-    fields += ["velocities"] * info.has_velocities + ["forces"] * info.has_forces
     arrays = []
     for group, n_atoms in (("trajectory", info.n_atoms), *options.groups.items()):
         frames, atoms = chunk_frames, chunk_atoms
@@ -565,7 +563,7 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
             limit = max(options.stripe_nbytes, MIB)
             frames = group_frames(n_atoms, info.n_frames, chunk_frames, n_chunks, limit)
             atoms = fit_parts(chunk_atoms, n_atoms)
-        arrays += [ArrayPlan(group, name, n_atoms, frames, atoms) for name in fields]
+        arrays += [ArrayPlan(group, name, n_atoms, frames, atoms) for name in info.fields]
     shape, chunk = (info.n_frames, info.n_atoms), (chunk_frames, chunk_atoms)
     padding = plan_padding(shape, chunk, stripe)
     aligned = 1 < stripe < 12 * info.n_frames * info.n_atoms and padding <= MAX_PADDING

@@ -73,20 +73,20 @@ class RecordsLayout(FoundFrames):
         return info.replace(flaws=info.flaws._replace(made_up=(text,)))
 
     def _scan(self, path: Path) -> FrameIndex:
-        found = [0]
+        ends = [0]
         with open(open_regular(path), "rb") as file:
             try:
                 for nbytes in self.sizes(file):
-                    found.append(found[-1] + nbytes)
+                    ends.append(ends[-1] + nbytes)
             except MdioError:
                 raise
             except Exception as error:  # plug-ins raise anything on bad input
-                if len(found) == 1:
+                if len(ends) == 1:
                     raise SourceError(
                         f"{path}: its frames cannot be found ({error_text(error)[:200]}); it is "
                         "damaged, or no file of this format: copy it again"
                     ) from error
-        edges, size = np.array(found, np.int64), self._file.nbytes
+        edges, size = np.array(ends, np.int64), self._file.nbytes
         if len(edges) > 2 and edges[-1] > size:  # the last record says that it is longer
             edges = edges[:-1]
         if len(edges) == 1 or (np.diff(edges) <= 0).any() or edges[-1] > size:
@@ -168,8 +168,8 @@ class RecordsWriter(AppendingFileWriter):
         """Plan one file; the caller adds notes on `options` that were not followed."""
         piece_frames = max(1, min(PIECE_NBYTES // max(1, 12 * info.n_atoms), info.n_frames))
         nbytes = info.n_frames * (100 + cls.atom_nbytes * info.n_atoms)
-        present = ("positions", *(name for name in FIELDS[1:] if getattr(info, f"has_{name}")))
-        native = FieldPlan(tuple(name for name in present if name in cls.fields), info.sparse)
+        fields = tuple(name for name in info.fields if name in cls.fields)
+        native = FieldPlan(fields, info.sparse)
         return LayoutPlan(
             cls.name, info.n_frames, info.n_atoms, piece_frames, native=native, nbytes=nbytes
         )

@@ -226,7 +226,7 @@ class RefsWriter(LayoutWriter):
                     "leave it out, or write zarr"
                 )
         options.refuse_rounding("references")
-        omitted = [name for name in ("velocities", "forces") if getattr(info, f"has_{name}")]
+        omitted = info.fields[1:]
         note = f"references are to positions; {' and '.join(omitted)} stay in the source"
         return LayoutPlan(
             layout="refs",

@@ -277,63 +277,63 @@ def open_layout(
     `**options`: for the layout (``group=``, ``fields=``, ...). Returns Layout: opened on first use.
     Raises SourceError: it does not exist, or is empty. UnknownLayoutError: no layout reads it.
     """
-    where = to_path(path)
+    place = to_path(path)
     if layout is None and format is not None:
         layout = ALIASES.get(format.lower(), format.lower())
         layout = layout if _entry(layout) is not None else FALLBACK
         options |= {"format": format.upper()} if layout == FALLBACK else {}
-        if layout != FALLBACK and not store_at(where).opening_waits:
+        if layout != FALLBACK and not store_at(place).opening_waits:
             actual = None
             with suppress(OSError):  # opening it raises a better error
-                if where.is_file() and not _recognises(layout_class(layout), where):
+                if place.is_file() and not _recognises(layout_class(layout), place):
                     actual = next(
-                        (cls.name for cls in _candidates(where) if _recognises(cls, where)), None
+                        (cls.name for cls in _candidates(place) if _recognises(cls, place)), None
                     )
             if actual not in (None, FALLBACK):
                 raise SourceError(
-                    f"{where}: is {actual}, and was to be read as {layout}; leave its format out "
+                    f"{place}: is {actual}, and was to be read as {layout}; leave its format out "
                     "(an output's format is given by its suffix, or by --to)"
                 )
     if layout is not None:
-        return _instantiate(layout_class(layout), where, options)
+        return _instantiate(layout_class(layout), place, options)
     try:
-        status = where.stat()
+        status = place.stat()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise SourceError(f"{where}: {store_at(where).missing(where)}") from error
+        raise SourceError(f"{place}: {store_at(place).missing(place)}") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise SourceError(f"{where}: cannot be opened ({reason}); check the path") from error
+        raise SourceError(f"{place}: cannot be opened ({reason}); check the path") from error
     if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
         raise SourceError(
-            f"{where}: neither a file nor a folder (a pipe, a socket or a device); a trajectory is "
+            f"{place}: neither a file nor a folder (a pipe, a socket or a device); a trajectory is "
             "read in parts, so write it into a file first"
         )
     if stat.S_ISREG(status.st_mode) and status.st_size == 0:
-        raise SourceError(f"{where}: the file is empty (0 bytes), so it holds no trajectory")
+        raise SourceError(f"{place}: the file is empty (0 bytes), so it holds no trajectory")
     try:
-        reader = next((cls for cls in _candidates(where) if _recognises(cls, where)), None)
+        reader = next((cls for cls in _candidates(place) if _recognises(cls, place)), None)
     except OSError as error:
-        if (better := named_read_error(where, error)) is not None:
+        if (better := named_read_error(place, error)) is not None:
             raise better from error
         raise
     if reader is not None:
-        return _instantiate(reader, where, options)
+        return _instantiate(reader, place, options)
     if stat.S_ISDIR(status.st_mode):
         raise UnknownLayoutError(
-            f"{where}: a folder, but not an output of mdio; give a trajectory file, or a folder "
+            f"{place}: a folder, but not an output of mdio; give a trajectory file, or a folder "
             "NAME.zarr or NAME.segments"
         )
     from MDAnalysis import _PARSERS
 
     from mdio.layouts.foreign.packed import COMPRESSED_SUFFIXES
 
-    unpacked = where.with_suffix("") if where.suffix.lower() in COMPRESSED_SUFFIXES else where
+    unpacked = place.with_suffix("") if place.suffix.lower() in COMPRESSED_SUFFIXES else place
     if unpacked.suffix[1:].upper() in _PARSERS:
         raise UnknownLayoutError(
-            f"{where}: a topology, which holds no frames; give a trajectory, and this file with "
+            f"{place}: a topology, which holds no frames; give a trajectory, and this file with "
             "-s/--top (top= in Python)"
         )
     raise UnknownLayoutError(
-        f"{where}: not recognised as a trajectory; if it is one, name its format with --format "
+        f"{place}: not recognised as a trajectory; if it is one, name its format with --format "
         "(LAMMPSDUMP, XYZ, PDB, ...), or give the file the usual suffix"
     )

@@ -429,8 +429,8 @@ def _choose_indices(
     n_atoms = layout.info.n_atoms
     former = None if top is None else by_size.get(n_atoms)
     if former is not None and former.universe is not None:
-        named = former.universe.atoms
-        return former.kept, compare_names(named, stored_topology(layout), top, layout.path)
+        atom_group = former.universe.atoms
+        return former.kept, compare_names(atom_group, stored_topology(layout), top, layout.path)
     by_size[n_atoms] = choice = choose_atoms(layout, top, atoms, {})
     return choice.kept, choice.notes
 
@@ -444,5 +444,5 @@ def _check_last(sources: Sequence[_Source], fields: Sequence[str]) -> None:
             f"{first.layout.path}; choose the same number of each with atoms="
         )
     for name in fields[1:]:
-        if not getattr(last.info, f"has_{name}"):
+        if name not in last.info.fields:
             raise PlanError(f"{last.layout.path}: it has no {name}; leave them out of fields=")

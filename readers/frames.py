@@ -322,10 +322,7 @@ class BufferRing:
     """
 
     def __init__(self, info: TrajectoryInfo, fields: tuple[str, ...], n_buffers: int) -> None:
-        present = {"positions": True, "velocities": info.has_velocities, "forces": info.has_forces}
-        self._fields = tuple(
-            name for name, has in present.items() if has and (name in fields or name == "positions")
-        )
+        self._fields = tuple(name for name in info.fields if name in fields or name == "positions")
         self._n_atoms = info.n_atoms
         self._n_buffers = n_buffers
         self._buffers: list[_BufferMemory] = []

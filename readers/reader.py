@@ -366,8 +366,8 @@ class StoredTopologyParser(TopologyReaderBase):  # type: ignore[misc]
 
         `n_atoms`: for formats that do not store it.
         """
-        given = {"group": group, "n_atoms": n_atoms}
-        options: Any = {name: value for name, value in given.items() if value is not None}
+        given_options = {"group": group, "n_atoms": n_atoms}
+        options: Any = {name: value for name, value in given_options.items() if value is not None}
         with open_layout(self.filename, **options) as layout:
             topology = layout.topology()
             if topology is None:

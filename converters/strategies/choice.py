@@ -65,21 +65,23 @@ class CopiedBytes(Conversion):
                 for files, start, stop in parts
                 for one in _cut(list(islice(remaining, len(files))), start, stop)
             ]
-            kept = [one for one in _cut(frames, first, first + n_frames - n_taken) if one.n_frames]
+            planned_frames = [
+                one for one in _cut(frames, first, first + n_frames - n_taken) if one.n_frames
+            ]
             times_ps = _times_ps(source, first, job.plan)
         finally:
             for layout in layouts:
                 layout.close()
         share = (n_frames - n_taken) / n_frames
         plan = job.plan.replace(
-            nbytes=round(sum(one.nbytes for one in kept) / share),
+            nbytes=round(sum(one.nbytes for one in planned_frames) / share),
             piece_frames=max(job.plan.segment_frames),
         )
         return cls(
             job,
             plan,
             load_class(copier),
-            frames=kept,
+            frames=planned_frames,
             first_times_ps=times_ps,
             info=job.view.info,
             n_taken=n_taken,

@@ -257,16 +257,16 @@ class Conversion:
 
         Raises OutputError: it is the output of another conversion, and no run was to replace it.
         """
-        found = find_complete(self.job, self.plan, copies=self.copies)
+        complete = find_complete(self.job, self.plan, copies=self.copies)
         goal = link_target(self.out).absolute() if store_at(self.out).has_folders else None
-        if isinstance(found, str):
-            left = [] if goal is None else leftovers([goal])
-            if not any(unfinished for one in left for unfinished in unfinished_in(one)):
-                raise OutputError(f"{self.out}: it exists already, and {found}")
+        if isinstance(complete, str):
+            unfinished_runs = [] if goal is None else leftovers([goal])
+            if not any(unfinished for one in unfinished_runs for unfinished in unfinished_in(one)):
+                raise OutputError(f"{self.out}: it exists already, and {complete}")
             return None
-        if found is not None and goal is not None:
+        if complete is not None and goal is not None:
             drop_unfinished(goal, self._identity(self.job.meta()))
-        return found
+        return complete
 
     def _publication(
         self, stack: ExitStack, identity: Mapping[str, Any], *, force: bool, resume: bool
@@ -444,9 +444,9 @@ def _read_at_once(path: Path, plan: LayoutPlan, frames: Sequence[int]) -> None:
         )
 
 
-def _failed(path: Path, what: str) -> OutputError:
-    name, what = (TEMPORARY.sub(r"\1", text) for text in (str(path), what))
+def _failed(path: Path, problem: str) -> OutputError:
+    name, problem = (TEMPORARY.sub(r"\1", text) for text in (str(path), problem))
     return OutputError(
-        f"{name}: it does not read back as it was written ({what}), so it was not put in place; "
+        f"{name}: it does not read back as it was written ({problem}), so it was not put in place; "
         "check the disk and convert again"
     )

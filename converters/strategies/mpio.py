@@ -128,9 +128,9 @@ class MPIOConversion(Conversion):
         paths = [temporary, *names, journal_path(temporary), temporary.with_suffix(".lock")]
 
         def unfinished() -> tuple[list[Path], str]:
-            kept = find_unfinished(temporary)
+            unfinished = find_unfinished(temporary)
             replaces = self.appended is None and self.job.out.exists()
-            return (paths, "") if kept is None else ([], kept.advice(replaces=replaces))
+            return (paths, "") if unfinished is None else ([], unfinished.advice(replaces=replaces))
 
         return unfinished
 

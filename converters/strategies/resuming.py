@@ -121,8 +121,8 @@ def restore_plan(
     """
     values = journal.values
     with _as_written(journal):
-        same = {name: values[name] for name in ("created", "striping")}
-        meta = replace(meta, uuid=str(UUID(values["uuid"])), **same)
+        recorded = {name: values[name] for name in ("created", "striping")}
+        meta = replace(meta, uuid=str(UUID(values["uuid"])), **recorded)
         division = {name: values["division"][name] for name in DIVISION}
         division["segment_frames"] = tuple(division["segment_frames"])
         return meta, plan.replace(**division)
@@ -160,13 +160,13 @@ def _piece_record_of(record: Record) -> PieceRecord:
 
 
 def _intact(
-    records: Sequence[Record], holds: Callable[[Record], bool], temporary: Path
+    records: Sequence[Record], is_stored: Callable[[Record], bool], temporary: Path
 ) -> list[Record]:
     """Return the records of pieces that are stored.
 
     Pieces that were not flushed, and those stored last, are verified.
 
-    `records`: in the order of writing; of several for one piece, the last one counts. `holds`:
+    `records`: in the order of writing; of several for one piece, the last one counts. `is_stored`:
     returns whether the piece of a record has its checksums. `temporary`: for the message.
     Raises OutputError: a flushed piece is missing or differs, so that no record can be trusted.
     """
@@ -181,7 +181,7 @@ def _intact(
     ):
         if not record.flushed or checked_nbytes < VERIFIED_NBYTES:
             checked_nbytes += record.values["nbytes"]
-            if not holds(record):
+            if not is_stored(record):
                 if not record.flushed:
                     continue
                 name = TEMPORARY.sub(r"\1", str(temporary))
@@ -205,12 +205,12 @@ def resume_from(journal: Journal, writer: LayoutWriter) -> list[PieceRecord]:
             raise ValueError("frames that the output does not have")
 
     def select_intact(
-        usable: Sequence[PieceRecord], holds: Callable[[PieceRecord], bool]
+        usable: Sequence[PieceRecord], is_stored: Callable[[PieceRecord], bool]
     ) -> list[PieceRecord]:
         starts = {piece_record.start for piece_record in usable}
         records = _intact(
             [record for record in journal.records if record.first in starts],
-            lambda record: holds(piece_records[record.first]),
+            lambda record: is_stored(piece_records[record.first]),
             writer.path,
         )
         return [piece_records[record.first] for record in records]
@@ -275,7 +275,7 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
         | {"recipe": values.get("recipe", {})}
         for values in (manifest or expected, expected)
     )
-    same = holds_same or (
+    is_same = holds_same or (
         manifest is not None
         and changed(then, now) is None
         and "parts" not in manifest
@@ -292,7 +292,7 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
         )
         and _bytes(topology) == _bytes(job.topology)
     )
-    if not (same and all(file_has(path, data) for path, data in job.beside.items())):
+    if not (is_same and all(file_has(path, data) for path, data in job.beside.items())):
         return None if manifest is None else _explained(job, manifest, then, now)
     return job.result(
         plan,
@@ -345,9 +345,8 @@ def _holds_same(job: Job, plan: LayoutPlan, info: TrajectoryInfo) -> bool:
     expected = (plan.layout, plan.n_frames, plan.n_atoms, plan.precision)
     if is_source or (info.layout, info.n_frames, info.n_atoms, info.precision) != expected:
         return False
-    for name in ("velocities", "forces"):
-        if getattr(info, f"has_{name}") != (name in plan.native.fields):
-            return False
+    if set(info.fields) != {"positions", *plan.native.fields}:
+        return False
     share = min(1.0, COMPARED_NBYTES / (info.frame_nbytes * info.n_frames))
     return verify(job.out, view=job.view, wanted=sample(share)).ok
 

@@ -81,7 +81,7 @@ class OwnOutput(ABC, Generic[Array]):
     @property
     def has_manifest_times(self) -> bool:
         """Whether the manifest has the first and last time, so that opening reads no columns."""
-        times = (self.manifest.get(f"time_{which}_ps") for which in ("first", "last"))
+        times = (self.manifest.get(f"time_{edge}_ps") for edge in ("first", "last"))
         return None not in times
 
     @abstractmethod

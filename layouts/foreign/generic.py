@@ -214,9 +214,9 @@ class GenericLayout(Layout):
         if "format" in self.options and kind not in FORMATS:
             import MDAnalysis as mda
 
-            if kind not in (known := {*mda._READERS, *FORMATS}):
+            if kind not in (formats := {*mda._READERS, *FORMATS}):
                 raise OptionError(
-                    f"{self.path}: there is no format {kind!r}{did_you_mean(str(kind), known)}; "
+                    f"{self.path}: there is no format {kind!r}{did_you_mean(str(kind), formats)}; "
                     f"give one of {', '.join(sorted(FORMATS))}"
                 )
         if kind in AMBIGUOUS_SUFFIXES and "format" not in self.options:

@@ -118,9 +118,9 @@ class Sampling:
                 raise ValueError(f"the steps of {name} do not increase, others have other steps")
         self._steps = np.unique(np.concatenate(list(steps.values())))
         self.n_frames = len(self._steps)
-        for name, own in steps.items():
+        for name, array_steps in steps.items():
             rows = np.full(self.n_frames, -1, np.int64)
-            rows[np.searchsorted(self._steps, own)] = np.arange(len(own))
+            rows[np.searchsorted(self._steps, array_steps)] = np.arange(len(array_steps))
             self._rows[name] = rows
         self._axes = [(one, self._rows[name]) for name, one in series.items()]
         timed = [rows >= 0 for one, rows in self._axes if one.time is not None]
@@ -161,11 +161,11 @@ class Sampling:
             return self._axes[0][0].time.read(start, stop)
         for series, rows in reversed(self._axes):
             if series.time is not None:
-                here = rows[start:stop]
-                has = here >= 0
+                frame_rows = rows[start:stop]
+                has = frame_rows >= 0
                 if has.any():
-                    own = here[has]
-                    times[has] = series.time.read(int(own[0]), int(own[-1]) + 1)
+                    time_rows = frame_rows[has]
+                    times[has] = series.time.read(int(time_rows[0]), int(time_rows[-1]) + 1)
         return times
 
 
@@ -491,9 +491,9 @@ class ForeignTrajectory(ABC):
         values = np.empty((last - first, self.n_atoms, out.shape[2]), np.float32)
         self._read_field(field, first, last, None, values)
         order = np.argsort(ids, axis=1, kind="stable")
-        same = np.take_along_axis(ids, order, axis=1) == np.sort(self._ids[0])
-        if not same.all():
-            frame = frames[~same.all(axis=1)][0]
+        has_same_ids = np.take_along_axis(ids, order, axis=1) == np.sort(self._ids[0])
+        if not has_same_ids.all():
+            frame = frames[~has_same_ids.all(axis=1)][0]
             raise SourceError(
                 f"{self.path}: {self._ids.name} of frame {frame} has other numbers of atoms than "
                 "that of frame 0; a trajectory has the same atoms throughout: write the others "

@@ -160,10 +160,10 @@ def universe_parsed(parser: Any) -> Universe:
     """
     import MDAnalysis as mda
 
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         universe = mda.Universe(parser.parse(), to_guess=())
-    if any("Guessed all Masses" in str(warning.message) for warning in told):
+    if any("Guessed all Masses" in str(warning.message) for warning in caught):
         universe.del_TopologyAttr("masses")
     return universe
 
@@ -192,27 +192,27 @@ def topology_of(universe: Universe, atoms: NDArray[np.int64] | None = None) -> T
 
 
 def compare_names(
-    given: AtomGroup | Topology, stored: Topology | None, top: Any, path: Any
+    topology: AtomGroup | Topology, stored: Topology | None, top: Any, path: Any
 ) -> tuple[str, ...]:
     """Return a note if a topology names atoms otherwise than the one in a trajectory does.
 
-    `given`: of `top`. `stored`: of the trajectory at `path`; nothing is compared without one, or
+    `topology`: of `top`. `stored`: of the trajectory at `path`; nothing is compared without one, or
     with one of other atoms.
     Raises PlanError: these are the same atoms in another order.
     """
-    if stored is None or stored.n_atoms != (n := given.n_atoms):
+    if stored is None or stored.n_atoms != (n := topology.n_atoms):
         return ()
-    if not isinstance(given, Topology):
-        columns: dict[str, Any] = {RESINDEX: given.resindices}
-        for name, group in (("names", given), ("resnames", given.universe.residues)):
+    if not isinstance(topology, Topology):
+        columns: dict[str, Any] = {RESINDEX: topology.resindices}
+        for name, group in (("names", topology), ("resnames", topology.universe.residues)):
             if hasattr(group, name):
                 columns[name] = Texts.of(getattr(group, name))
-        given = Topology(n, columns)
-    atoms, is_reordered = given.atoms_named_otherwise(stored)
+        topology = Topology(n, columns)
+    atoms, is_reordered = topology.atoms_named_otherwise(stored)
     if not atoms.size:
         return ()
     first = int(atoms[0])
-    example = f"atom {first} is {given.name_of(first)}, inside {stored.name_of(first)}"
+    example = f"atom {first} is {topology.name_of(first)}, inside {stored.name_of(first)}"
     if is_reordered:
         raise PlanError(
             f"{top} has the atoms of {path} in another order than the topology inside ({example}); "

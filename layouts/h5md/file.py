@@ -396,8 +396,8 @@ def chunk_checksums(chunk: NDArray[np.float32], coder: Coder) -> list[int]:
     """Return the crc32c of a chunk and, if it is not compressed, those of its rows."""
     if coder is not None:
         return [crc32c(chunk)]
-    whole, rows = sums_of_rows(chunk)
-    return [whole, *rows]
+    chunk_crc, rows = sums_of_rows(chunk)
+    return [chunk_crc, *rows]
 
 
 def encode_chunk(

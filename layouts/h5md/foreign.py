@@ -31,8 +31,8 @@ def require_inside(path: Path, node: Any, folder: Path | None = None, depth: int
     if node.file.filename == str(path) and not (is_dataset and (node.is_virtual or node.external)):
         return
     folder = folder or path.resolve().parent
-    own = Path(node.file.filename).resolve()
-    places = {str(own): own}
+    own_path = Path(node.file.filename).resolve()
+    places = {str(own_path): own_path}
     sources = []
     if is_dataset:
         # HDF5 looks for external storage in the working folder, and, last, for virtual sources too.
@@ -40,15 +40,15 @@ def require_inside(path: Path, node: Any, folder: Path | None = None, depth: int
         sources = list(node.virtual_sources()) if node.is_virtual else []
         for source in sources:
             name = source.file_name.replace("%%", "%")
-            places[name] = own if name == "." else (own.parent / name).resolve()
+            places[name] = own_path if name == "." else (own_path.parent / name).resolve()
     for name, place in places.items():
         if folder not in place.parents or not place.is_file() or depth > MAX_DEPTH:
             raise SourceError(
                 f"{path}: {node.name} is stored in {name}, not in a file in the folder of this "
                 "one, so it is not read; copy both into one folder and use a relative name"
             )
-    if own != path.resolve():
-        check_heaps(own)
+    if own_path != path.resolve():
+        check_heaps(own_path)
     for source in sources:
         place = places[source.file_name.replace("%%", "%")]
         with h5py.File(place, "r", locking="best-effort") as file:

@@ -112,8 +112,8 @@ def as_output_error(path: Path) -> Iterator[None]:
         reason = _FULL_DISK_REASONS.get(number) if number is not None else None
         if reason is None:  # HDF5 before 2.0 has errno in its text only, MPI-IO its description
             reasons = (
-                known
-                for code, known in _FULL_DISK_REASONS.items()
+                known_reason
+                for code, known_reason in _FULL_DISK_REASONS.items()
                 if f"errno = {code}," in text or os.strerror(code) in text
             )
             reason = next(reasons, None)

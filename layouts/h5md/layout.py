@@ -40,13 +40,13 @@ def _names_mdio(file: h5py.File) -> bool:
 
 def written_by_mdio(path: str | PathLike[str]) -> bool:
     """Return whether a file is an H5MD file that mdio wrote; False for anything else."""
-    where = to_path(path)
-    if is_sealed(where):
+    place = to_path(path)
+    if is_sealed(place):
         return True
-    if not is_hdf5(where):
+    if not is_hdf5(place):
         return False
     try:
-        with open_hdf5(where) as file:
+        with open_hdf5(place) as file:
             return "mdio/manifest" in file
     except (OSError, RuntimeError, KeyError, ValueError):
         return False

@@ -395,7 +395,7 @@ class DCDLayout(NativeLayout):
     def _open_frames(self) -> TrajectoryInfo:
         header = self._header = read_header(self._file)
         self._fields = header.fields(0), header.fields(1)
-        n_frames, lost = self._count_frames()
+        n_frames, loss = self._count_frames()
         with np.errstate(all="ignore"):
             times = self._times(np.array([0, n_frames - 1]))
         boxes = np.ones((1, 6), np.float32)
@@ -414,7 +414,7 @@ class DCDLayout(NativeLayout):
             time_last_ps=float(times[1]),
             has_box=bool(boxes.any()),
             nbytes=self._file.nbytes,
-            flaws=Flaws(lost, self._made_up()),
+            flaws=Flaws(loss, self._made_up()),
         )
 
     def tables(self) -> Tables:

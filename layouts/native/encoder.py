@@ -113,8 +113,8 @@ class Encoder(ABC):
 
     def notes(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> Iterator[str]:
         """Yield a sentence on times, and one on steps, that the format cannot hold."""
-        if (lost := self.lost_times(time)) is not None:
-            yield lost
+        if (note := self.lost_times(time)) is not None:
+            yield note
         if (np.diff(step) > 1).any() and not self.keeps_steps:
             yield (
                 f"steps ({step[0]}, {step[1]}, ...) are not stored: in this format they are the "
@@ -203,11 +203,11 @@ _ROUNDED = (
 
 
 def native_plan(
-    container: str, info: TrajectoryInfo, options: WriteOptions, what: str | None = None
+    container: str, info: TrajectoryInfo, options: WriteOptions, output_text: str | None = None
 ) -> LayoutPlan:
     """Plan one file of a native format.
 
-    `what`: the name of the output in messages; files of that format by default.
+    `output_text`: the name of the output in messages; files of that format by default.
     `container`: xtc, trr, dcd or ncdf. `info`: the frames and atoms that will be written (after
     selection). `options`: what was asked; `precision` is for XTC only.
     Returns LayoutPlan: with pieces of about 8 MiB decoded; `notes` names fields that the format
@@ -219,21 +219,19 @@ def native_plan(
         raise PlanError(
             f"{info.path}: {info.n_frames} frames of {info.n_atoms} atoms: nothing to write"
         )
-    native, what = NATIVE_FORMATS[container], what or f"{container} files"
+    native, output_text = NATIVE_FORMATS[container], output_text or f"{container} files"
     if info.n_atoms > native.max_atoms:
         raise PlanError(
             f"{info.path}: {info.n_atoms} atoms, but {container} counts {native.max_atoms} at "
             "most; write h5md or zarr"
         )
     if options.groups:
-        raise PlanError(f"{what} hold no --group; write h5md or zarr")
+        raise PlanError(f"{output_text} hold no --group; write h5md or zarr")
     if options.compression is not None:
-        raise PlanError(f"{what} know no --compression; write h5md or zarr")
-    options.refuse_rounding(what)
-    present = ["positions"]
-    present += ["velocities"] * info.has_velocities + ["forces"] * info.has_forces
-    fields = tuple(name for name in present if name in native.fields)
-    left_out = [name for name in present if name not in fields]
+        raise PlanError(f"{output_text} know no --compression; write h5md or zarr")
+    options.refuse_rounding(output_text)
+    fields = tuple(name for name in info.fields if name in native.fields)
+    left_out = [name for name in info.fields if name not in fields]
     frame_nbytes = 12 * info.n_atoms * len(fields)
     notes = [f"{container} holds no {' and no '.join(left_out)}: left out"] if left_out else []
     changes: dict[str, Any] = {}
@@ -242,7 +240,7 @@ def native_plan(
         if "precision_source" not in changes and info.n_atoms > UNCOMPRESSED_ATOMS:
             notes.append(_ROUNDED)
     elif options.precision not in (None, "auto", "none"):
-        raise PlanError(f"{what} hold floats in full, so --precision does not fit; use xtc")
+        raise PlanError(f"{output_text} hold floats in full, so --precision does not fit; use xtc")
     plan = LayoutPlan(
         layout=container,
         n_frames=info.n_frames,

@@ -382,13 +382,15 @@ class IndexedLayout(FoundFrames):
         info = self.info
         if self._whole is None:
             return ()
-        whole = np.array(self._whole)
+        intact = np.array(self._whole)
         sizes, offsets = self._index.frame_nbytes, self._index.offsets
-        usual = float(np.median(sizes[whole]))
+        usual = float(np.median(sizes[intact]))
         stretches = []
-        for frame in np.setdiff1d(np.arange(info.n_frames), whole).tolist():
-            following = int(np.searchsorted(whole, frame))
-            neighbours = [int(whole[n]) for n in (following - 1, following) if 0 <= n < len(whole)]
+        for frame in np.setdiff1d(np.arange(info.n_frames), intact).tolist():
+            following = int(np.searchsorted(intact, frame))
+            neighbours = [
+                int(intact[n]) for n in (following - 1, following) if 0 <= n < len(intact)
+            ]
             times = [float(self.read(n, n + 1, atoms=[]).time[0]) for n in neighbours]
             by_size = max(1, round(sizes[frame] / usual))
             by_time = round((times[-1] - times[0]) / info.dt_ps) - 1 if info.dt_ps > 0 else 0
@@ -419,10 +421,10 @@ def scan_around_damage(path: Path, marks: FrameMarks) -> tuple[FrameIndex, list[
     cannot be read.
 
     `path`: the file. `marks`: of its frames.
-    Returns `index` (FrameIndex). `whole` (list of int): numbers of the frames with a header.
+    Returns `index` (FrameIndex). `intact` (list of int): numbers of the frames with a header.
     """
     offsets: list[int] = []
-    whole: list[int] = []
+    intact: list[int] = []
     with OpenFile(path) as file, _peeking(file) as peek:
         size = file.nbytes
 
@@ -443,7 +445,7 @@ def scan_around_damage(path: Path, marks: FrameMarks) -> tuple[FrameIndex, list[
                 if is_complete and following != stop:
                     following = stop
             if is_complete:
-                whole.append(len(offsets))
+                intact.append(len(offsets))
                 end = stop or end
             if is_complete or following is not None:
                 offsets.append(begin)
@@ -451,7 +453,7 @@ def scan_around_damage(path: Path, marks: FrameMarks) -> tuple[FrameIndex, list[
                 break
             begin = following
         lost_nbytes = size - end
-    return FrameIndex(np.array(offsets, np.int64), end, marks.n_atoms, lost_nbytes), whole
+    return FrameIndex(np.array(offsets, np.int64), end, marks.n_atoms, lost_nbytes), intact
 
 
 @contextmanager

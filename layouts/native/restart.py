@@ -85,8 +85,8 @@ class RestartLayout(Layout):
             check_heaps(self.path)
         with netCDF4.Dataset(str(self.path)) as data:
             data.set_auto_mask(False)
-            found = {name: self._array(data[name]) for name in data.variables if name in NAMES}
-        arrays = {name: values for name, values in found.items() if values is not None}
+            variables = {name: self._array(data[name]) for name in data.variables if name in NAMES}
+        arrays = {name: values for name, values in variables.items() if values is not None}
         if "coordinates" not in arrays:
             raise ValueError("there are no coordinates, or they were never written")
         positions = arrays["coordinates"]

@@ -208,11 +208,11 @@ class XTCLayout(IndexedLayout):
         """Return the finest precision, of all frames if sampled ones differ; None without one."""
         is_known = self.options.get("sums") is not None or store_at(self.path).opening_waits
         frames = [0] if is_known else self._sampled(N_SAMPLED)
-        found = {*self._precisions(frames)}
-        if len(found) > 1:
+        precisions = {*self._precisions(frames)}
+        if len(precisions) > 1:
             every = range(self._index.n_frames) if self._whole is None else self._whole
-            found = {*self._precisions(every)}
-        return max((one for one in found if one is not None), default=None)
+            precisions = {*self._precisions(every)}
+        return max((one for one in precisions if one is not None), default=None)
 
     def _precisions(self, frames: Sequence[int]) -> Iterator[float | None]:
         """Yield the precisions of ascending frames; a damaged one is told when it is read."""

@@ -169,9 +169,9 @@ def file_crc(path: Path) -> int:
 
 def read_manifest(path: Path, layout: str) -> dict[str, Any]:
     """Return the manifest of a folder of segments; raises CorruptLayoutError."""
-    where = path / MANIFEST
+    file = path / MANIFEST
     try:
-        manifest = json.loads(read_regular(where))
+        manifest = json.loads(read_regular(file))
     except FileNotFoundError as error:
         raise CorruptLayoutError(
             f"{path}: it has no {MANIFEST}, so it was not finished or is not a folder of "
@@ -179,7 +179,7 @@ def read_manifest(path: Path, layout: str) -> dict[str, Any]:
         ) from error
     except (OSError, ValueError, RecursionError) as error:
         raise CorruptLayoutError(
-            f"{where}: it cannot be read ({error}); split or convert the source again"
+            f"{file}: it cannot be read ({error}); split or convert the source again"
         ) from error
 
     manifest = check_manifest(manifest, path)
@@ -190,7 +190,7 @@ def read_manifest(path: Path, layout: str) -> dict[str, Any]:
         or not isinstance(fields, list)
     ):
         raise CorruptLayoutError(
-            f"{where}: it describes the layout {manifest['layout']!r} with {fields!r} in files "
+            f"{file}: it describes the layout {manifest['layout']!r} with {fields!r} in files "
             f"of format {container!r}, expected {layout!r} with one of "
             f"{', '.join(NATIVE_FORMATS)}; split or convert the source again"
         )

@@ -211,9 +211,9 @@ class SegmentsLayout(Layout):
 
     def _check_not_replaced(self, opened: Layout) -> None:
         """Raise if the folder was replaced before the segment was opened."""
-        where = self.path / MANIFEST
+        file = self.path / MANIFEST
         if (
-            file_state(where) != self._manifest_state
+            file_state(file) != self._manifest_state
             and self.uuid_at(self.path) != self._manifest["uuid"]
         ):
             opened.close()

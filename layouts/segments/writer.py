@@ -240,8 +240,8 @@ class SegmentsWriter(LayoutWriter):
         crc = crc32c_joined(np.array(sums, np.uint32), np.cumsum((0, *sizes)))
         if notes := list(self._encoder.notes(time, step)):
             is_one = len(self.plan.segment_frames) == 1
-            which = "" if is_one else f" (figures of {segment_name(number, self.container)})"
-            self._lost[number] = [note + which for note in notes]
+            figures = "" if is_one else f" (figures of {segment_name(number, self.container)})"
+            self._lost[number] = [note + figures for note in notes]
         self._has_box = self._has_box or any(bool(record.box.any()) for record in records)
         segment, info, offsets = describe_segment(
             self.path, number, self._encoder, self.container, self._first_frames[number], crc

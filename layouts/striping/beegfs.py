@@ -59,16 +59,16 @@ def set_stripe(
     As `mdio.layouts.striping.lustre.set_stripe`. BeeGFS has no progressive layouts and no word for
     all targets. Where users may not set patterns, the record says so.
     """
-    where = Path(path)
+    target = Path(path)
     request = stripe_request(stripe_nbytes, stripe_count, progressive)
     if progressive or stripe_count == -1:
         missing = (
             "no progressive layouts" if progressive else "no word for all targets; give a number"
         )
-        current = get_stripe(where if where.exists() else where.parent)
+        current = get_stripe(target if target.exists() else target.parent)
         return stripe_record(path, request, current, f"BeeGFS has {missing}")
     targets = [] if stripe_count is None else [f"--numtargets={stripe_count}"]
-    folder = where if where.is_dir() else where.with_name(f"{where.name}.stripes")
+    folder = target if target.is_dir() else target.with_name(f"{target.name}.stripes")
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
@@ -77,13 +77,13 @@ def set_stripe(
         )
     arguments = ("--setpattern", f"--chunksize={stripe_nbytes}", *targets, os.fspath(folder))
     _, reason = run_program("beegfs-ctl", *arguments)
-    if folder != where:
+    if folder != target:
         with contextlib.suppress(OSError):
             if reason is None:
-                (folder / where.name).touch()
-                (folder / where.name).rename(where)
+                (folder / target.name).touch()
+                (folder / target.name).rename(target)
             folder.rmdir()
-    current = get_stripe(where) if reason is None else None
+    current = get_stripe(target) if reason is None else None
     if reason is None and current is None:
         reason = "beegfs-ctl set a pattern, but does not show what it is"
     return stripe_record(path, request, current, reason)

@@ -34,10 +34,10 @@ def get_stripe(path: str | PathLike[str]) -> Striping | None:
     A folder without a layout of its own has that of the nearest folder above it with one. None
     where it is unknown, or no layout was set. Never raises.
     """
-    where = Path(path).absolute()
-    if not where.is_dir():
-        return _read_layout(where, "ceph.file.layout")
-    for folder in (where, *where.parents):
+    target = Path(path).absolute()
+    if not target.is_dir():
+        return _read_layout(target, "ceph.file.layout")
+    for folder in (target, *target.parents):
         striping = _read_layout(folder, "ceph.dir.layout")
         if striping is not None:
             return striping
@@ -68,7 +68,7 @@ def set_stripe(
     As `mdio.layouts.striping.lustre.set_stripe`; the file is made, empty. CephFS has no progressive
     layouts, and does not tell its number of servers, so a count of -1 is refused.
     """
-    where = Path(path)
+    target = Path(path)
     request = stripe_request(stripe_nbytes, stripe_count, progressive)
     reason = None
     if progressive:
@@ -77,25 +77,25 @@ def set_stripe(
         reason = "CephFS does not say how many servers there are; give the number of stripes"
     if reason is not None:
         return stripe_record(
-            path, request, get_stripe(where if where.exists() else where.parent), reason
+            path, request, get_stripe(target if target.exists() else target.parent), reason
         )
-    attribute = "ceph.dir.layout" if where.is_dir() else "ceph.file.layout"
+    attribute = "ceph.dir.layout" if target.is_dir() else "ceph.file.layout"
     count = stripe_count or 1
     # With one object at a time, a new one for each unit spreads the file over all servers.
     object_nbytes = (
         stripe_nbytes if count == 1 else max(1, OBJECT_NBYTES // stripe_nbytes) * stripe_nbytes
     )
     layout = f"stripe_unit={stripe_nbytes} stripe_count={count} object_size={object_nbytes}"
-    new_file = not where.exists()
+    new_file = not target.exists()
     try:
         if new_file:
-            where.touch()
-        os.setxattr(where, attribute, layout.encode())
+            target.touch()
+        os.setxattr(target, attribute, layout.encode())
     except OSError as error:
         if new_file:
-            remove_empty(where)
+            remove_empty(target)
         return stripe_record(path, request, None, f"CephFS refuses {layout} ({error.strerror})")
-    current = get_stripe(where)
+    current = get_stripe(target)
     if current is None:
         reason = "CephFS took the layout, but does not show it"
     return stripe_record(path, request, current, reason)

@@ -105,8 +105,8 @@ def set_stripe(
     bytes, stripe count); the last has `stripe_count` and extends to the end of the file.
     Returns StripeRecord. Never raises: a refusal is in the record.
     """
-    where = Path(path)
-    new_file = not where.exists()
+    target = Path(path)
+    new_file = not target.exists()
     counts = [] if stripe_count is None else ["-c", str(stripe_count)]
     size = ["-S", str(stripe_nbytes)]
     arguments = []
@@ -120,7 +120,7 @@ def set_stripe(
         if current is None:
             reason = "lfs setstripe succeeded, but lfs getstripe does not show the stripes"
     elif new_file:
-        remove_empty(where)
+        remove_empty(target)
     return stripe_record(
         path, stripe_request(stripe_nbytes, stripe_count, progressive), current, reason
     )

@@ -226,9 +226,9 @@ class ChainLayout(Layout):
             nbytes=sum(info.nbytes for info in distinct),
             flaws=Flaws(
                 lost=tuple(
-                    replace(lost, first=int(self._edges[infos.index(info)]))
+                    replace(loss, first=int(self._edges[infos.index(info)]))
                     for info in distinct
-                    for lost in info.lost
+                    for loss in info.lost
                 ),
                 made_up=tuple(dict.fromkeys(text for info in infos for text in info.made_up)),
             ),

@@ -128,7 +128,7 @@ def as_dataset(layout: Layout) -> Dataset:
     layouts = LayoutPerThread(layout)
     info = layout.info
     warn_of_lost(info, stacklevel=3)
-    names = {"positions", *(name for name in FIELDS[1:] if getattr(info, f"has_{name}"))}
+    names = set(info.fields)
     columns = read_columns(layout)
     has_box = bool(columns.box.any())  # the first frame may not have one
     variables: dict[str, Any] = {}
@@ -161,7 +161,7 @@ def as_dataset(layout: Layout) -> Dataset:
 def as_html(layout: Layout) -> str:
     """Return a table of facts about the trajectory, and the notes on it."""
     info = layout.info
-    fields = [name for name in ("velocities", "forces", "box") if getattr(info, f"has_{name}")]
+    fields = [*info.fields[1:], *["box"] * info.has_box]
     boxes = layout.read(0, 1, atoms=np.empty(0, np.int64)).box if info.n_frames else None
     rows = {
         "layout": info.layout,

@@ -76,8 +76,8 @@ def select_frames(
     if not len(frames):
         bounds: dict[str, float | None] = {"start": start, "stop": stop, "step": step}
         bounds |= {"begin": begin_ps, "end": end_ps, "dt": dt_ps}
-        given = {name: value for name, value in bounds.items() if value is not None}
-        options = " ".join(f"--{name} {value:g}" for name, value in given.items())
+        given_bounds = {name: value for name, value in bounds.items() if value is not None}
+        options = " ".join(f"--{name} {value:g}" for name, value in given_bounds.items())
         raise PlanError(
             f"{source.path}: no frames with {options}; it has frames 0 to {info.n_frames - 1}, "
             f"from {number_text(info.time_first_ps)} to {number_text(info.time_last_ps)} ps"
@@ -114,10 +114,10 @@ def _slack_ps(time: NDArray[np.float64]) -> float:
 
 def note_on_dt(source: TrajectoryInfo, chosen: TrajectoryInfo, dt_ps: float) -> str | None:
     """Return a note if the frames that ``dt_ps`` chose are not this time apart, else None."""
-    asked = f"--dt {number_text(dt_ps)}"
+    option = f"--dt {number_text(dt_ps)}"
     if source.n_frames > 1 and source.time_first_ps == source.time_last_ps:
-        same = number_text(source.time_first_ps)
-        return f"{asked} leaves no frame out: the first and the last have the same time, {same} ps"
+        time = number_text(source.time_first_ps)
+        return f"{option} leaves no frame out: the first and the last have the same time, {time} ps"
     latest_ps = max(abs(source.time_first_ps), abs(source.time_last_ps))
     ulp_ps = float(np.spacing(np.float32(latest_ps)))
     digits = max(1, math.floor(-math.log10(ulp_ps)))
@@ -128,8 +128,8 @@ def note_on_dt(source: TrajectoryInfo, chosen: TrajectoryInfo, dt_ps: float) -> 
         mean_ps = (info.time_last_ps - info.time_first_ps) / max(info.n_frames - 1, 1)
         is_even = abs(mean_ps - info.dt_ps) <= 2 * TIME_ROUNDING_ULPS * ulp_ps + 1e-3 * info.dt_ps
         apart_ps = mean_ps if is_even else info.dt_ps
-        which = "" if is_even else "the first two "
-        text = f", {which}{number_text(round(apart_ps, digits))} ps apart"
+        pair = "" if is_even else "the first two "
+        text = f", {pair}{number_text(round(apart_ps, digits))} ps apart"
         return apart_ps, text if info.n_frames > 1 else ""
 
     source_ps, _ = spacing(source)
@@ -138,14 +138,14 @@ def note_on_dt(source: TrajectoryInfo, chosen: TrajectoryInfo, dt_ps: float) -> 
     sure = max(1e-3, ratio * ulp_ps / max(source_ps, ulp_ps) / max(source.n_frames - 1, 1))
     if abs(ratio - round(ratio)) > sure or round(ratio) < 1:
         return (
-            f"{asked} is not a multiple of the {number_text(round(source_ps, digits))} ps between "
+            f"{option} is not a multiple of the {number_text(round(source_ps, digits))} ps between "
             f"frames, and frames are not interpolated: at multiples of {number_text(dt_ps)} ps "
             f"after the first there are {chosen.n_frames:,}{apart}"
         )
     if chosen.n_frames < 2 or abs(chosen_ps - dt_ps) <= slack_ps:
         return None
     return (
-        f"{asked} chose {chosen.n_frames:,} frames{apart}: --step, or a gap in the source, "
+        f"{option} chose {chosen.n_frames:,} frames{apart}: --step, or a gap in the source, "
         "leaves out others that it would choose"
     )
 

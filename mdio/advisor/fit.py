@@ -223,8 +223,8 @@ def guess_cores(rows: Sequence[TimingRow], default: int) -> int:
     the rank counts (the largest, if several do); but `default` if none divides half of them, or if
     `default` divides nearly as many.
     """
-    if (known := known_cores(rows)) is not None:
-        return known
+    if (n_cores := known_cores(rows)) is not None:
+        return n_cores
     counts = {row.n_ranks for row in rows if row.n_ranks >= 16}
     if not counts:
         return default

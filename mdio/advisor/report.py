@@ -322,8 +322,8 @@ def times(decision: Decision) -> str:
         ]
         for name, points in decision.curves.items()
     }
-    title, asked = "Predicted t_total of one pass", decision.ranks_asked
-    return over_ranks(lines, title, "t_total", RANKS, in_seconds=True, asked=asked)
+    title, ranks_asked = "Predicted t_total of one pass", decision.ranks_asked
+    return over_ranks(lines, title, "t_total", RANKS, in_seconds=True, ranks_asked=ranks_asked)
 
 
 def efficiencies(decision: Decision) -> str:
@@ -336,8 +336,8 @@ def efficiencies(decision: Decision) -> str:
         for point in points:
             share = work / (point.n_ranks * max(point.t_total_s, 1e-12))
             lines[name].append((point.n_ranks, share, share, share))
-    title, asked = "Predicted parallel efficiency", decision.ranks_asked
-    return over_ranks(lines, title, "efficiency", RANKS, asked=asked)
+    title, ranks_asked = "Predicted parallel efficiency", decision.ranks_asked
+    return over_ranks(lines, title, "efficiency", RANKS, ranks_asked=ranks_asked)
 
 
 def ratio_line(decision: Decision) -> str:

@@ -77,9 +77,9 @@ def blocks_on_ranks(plans: Sequence[Plan], comm: Any) -> tuple[list[Iterable[Num
     for plan in plans:
         parts = _parts_of_node(plan, comm.size, node, leaders)
         # Ranks take parts in turn across trajectories, as each may have fewer units than ranks.
-        own = parts[(node.rank - n_taken) % node.size :: node.size]
+        own_parts = parts[(node.rank - n_taken) % node.size :: node.size]
         n_taken += len(parts)
-        blocks.append(list(chain.from_iterable(own)))
+        blocks.append(list(chain.from_iterable(own_parts)))
     if node.rank == 0:
         leaders.Free()
     node.Free()
@@ -128,14 +128,14 @@ def blocks_on_dask(
         blocks = needed.blocks(np.arange(len(needed.indices)))
         return blocks, [()] * len(blocks)
     names = sorted(nodes)
-    held = np.zeros((len(names), len(needed.indices)), bool)
+    is_held = np.zeros((len(names), len(needed.indices)), bool)
     leaders = [nodes[name][0] for name in names]
     masks = client.run(needed.units.held, plan.cache, workers=leaders, on_error="ignore")
     for row, address in enumerate(leaders):
         with suppress(KeyError):  # the node has left
-            held[row] = masks[address][needed.indices]
+            is_held[row] = masks[address][needed.indices]
     n_threads = [sum(threads[address] for address in nodes[name]) for name in names]
-    owners = assign(held, names, n_threads, needed.keys)
+    owners = assign(is_held, names, n_threads, needed.keys)
     lanes: list[list[tuple[NumberedBlock, list[str]]]] = []
     for row, name in enumerate(names):
         own_units = np.flatnonzero(owners == row)

@@ -329,8 +329,10 @@ class Request:
         from mdio.converters.periodic import notes_on_cut
 
         # Where the same atoms are analysed, all frames are looked at.
-        same = self.kernel.needs_whole and transformed.fits(getattr(self.kernel, "select", None))
-        frames = chosen[:0] if same else chosen
+        only_needed = self.kernel.needs_whole and transformed.fits(
+            getattr(self.kernel, "select", None)
+        )
+        frames = chosen[:0] if only_needed else chosen
         return tuple(notes_on_cut(transformed, atoms, frames, system.residues))
 
     def _open(self, **options: Any) -> Layout:

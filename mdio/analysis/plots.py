@@ -147,11 +147,11 @@ def over_ranks(
     ranks: str = "workers",
     *,
     in_seconds: bool = False,
-    asked: int | None = None,
+    ranks_asked: int | None = None,
 ) -> str:
     """Draw curves over numbers of ranks: at each a value, its lower and its upper limit.
 
-    The curve ``ideal`` and the number `asked` for are dotted lines.
+    The curve ``ideal`` and the number `ranks_asked` for are dotted lines.
     """
     counts = sorted({point[0] for line in lines.values() for point in line})
     with figure(2.7 + 0.1 * len(lines)) as (fig, axes):
@@ -173,8 +173,8 @@ def over_ranks(
         ticks = counts[:: -max(1, -(-len(counts) // MAX_TICKS))]
         axes.set_xticks(ticks, [f"{count:,}" for count in ticks])
         axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
-        if asked is not None:
-            axes.axvline(asked, color="black", linewidth=0.8, linestyle=":")
+        if ranks_asked is not None:
+            axes.axvline(ranks_asked, color="black", linewidth=0.8, linestyle=":")
         axes.set_xlabel(ranks)
         axes.set_title(title)
         fig.legend(loc="outside lower center", ncols=3)
@@ -240,10 +240,10 @@ def draw(result: Any, ax: Axes) -> None:
     are_many = bool(result.quantity) and rows.shape[1] > MAX_LINES_NAMED
     # Of an ensemble with many lines, those of one trajectory have one colour, and a name together.
     are_together = result.label is not None and len(result.runs) * rows.shape[1] > MAX_LINES_NAMED
-    named = []
+    first_lines = []
     for number, part in enumerate(result.runs):
         look: dict[str, Any] = {"color": f"C{number}"} if are_together else {}
-        named.append(len(ax.lines))
+        first_lines.append(len(ax.lines))
         for chain in _split_at_falls(x[part], part.start):
             over, of_chain = x[chain], rows[chain]
             if result.per_frame:
@@ -260,7 +260,7 @@ def draw(result: Any, ax: Axes) -> None:
     if result.label is not None:
         labels = [str(result.label[part.start]) for part in result.runs]
         if are_together or rows.shape[1] == 1:
-            names, lines = labels, [ax.lines[first] for first in named]
+            names, lines = labels, [ax.lines[first] for first in first_lines]
         else:
             names = [f"{label} {name}" for label in labels for name in result.column_names]
     if result.over == "lag" and result.labels and result.labels[0].startswith("msd"):

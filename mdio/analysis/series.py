@@ -81,7 +81,7 @@ class SeriesWork:
         frames = self.frames
         timing = BlockTiming(number, frames)
         before = reads.nbytes_source, reads.nbytes_cache
-        whole, watch = Stopwatch(), Stopwatch()
+        block_watch, watch = Stopwatch(), Stopwatch()
         info = self.layout.info
         timing.t_open_s = watch.lap()
         loop = Stopwatch()
@@ -98,7 +98,7 @@ class SeriesWork:
         notes = () if self.quiet else self.kernel.notes(block)
         timing.notes = (*cache_notes(self.layout), *notes)
         timing.t_comp_s = watch.lap()
-        timing.t_all_frame_s, timing.t_block_s = loop.lap(), whole.lap()
+        timing.t_all_frame_s, timing.t_block_s = loop.lap(), block_watch.lap()
         return BatchResult(sums, time, timing)
 
     def _read(self, atoms: AtomIndices, info: TrajectoryInfo) -> FrameBlock:

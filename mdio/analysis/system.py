@@ -291,15 +291,20 @@ class System:
                     everything = stored_universe(names, layout).atoms
                     chosen = select_by_mdanalysis(everything, selection, notes=self.notes)
             n_found = layout.info.n_atoms if chosen is None else len(chosen)
-            own = None
+            trajectory_names = None
             if names is not None and (self._top is not None or self.topology is not None):
-                own = self.topology or topology_of(self.universe)
-                own = own if atoms is None else own.take(atoms)
+                trajectory_names = self.topology or topology_of(self.universe)
+                trajectory_names = (
+                    trajectory_names if atoms is None else trajectory_names.take(atoms)
+                )
                 names = names if chosen is None else names.take(chosen)
             if n_found != n_atoms:
-                where, way_out = "", "select atoms that both have (--select, in Python: select=)"
-                if own is not None and names is not None:
-                    where = f" ({_where_they_part(own, names)})"
+                part_text, way_out = (
+                    "",
+                    "select atoms that both have (--select, in Python: select=)",
+                )
+                if trajectory_names is not None and names is not None:
+                    part_text = f" ({_where_they_part(trajectory_names, names)})"
                 else:
                     way_out += ", such as 'protein and name CA'"
                 if not isinstance(selection, str | None):
@@ -310,10 +315,10 @@ class System:
                     )
                 raise PlanError(
                     f"{file}: the reference has {plural(n_found, 'atom')}, but {n_atoms:,} of the "
-                    f"trajectory are selected{where}; {way_out}"
+                    f"trajectory are selected{part_text}; {way_out}"
                 )
-            if own is not None and names is not None:
-                self.notes += note_on_reference_names(own, names, file, "compared")
+            if trajectory_names is not None and names is not None:
+                self.notes += note_on_reference_names(trajectory_names, names, file, "compared")
             frame = layout.read(0, 1, atoms=chosen)
         if not frame.box.any() and self.layout.info.n_frames:
             # A box of the trajectory shows molecules that were cut before they were saved.
@@ -402,13 +407,13 @@ class System:
         _ = self.layout.info  # opens it
         return self.stored.member_runs[0][0].manifest
 
-    def _compare_names(self, given: Any) -> None:
+    def _compare_names(self, topology: Any) -> None:
         """Add a note if the topology that was given differs from the one in the trajectory.
 
         Raises PlanError: it has the atoms in another order.
         """
         name = self._top if isinstance(self._top, str | PathLike) else "the Universe"
-        self.notes += compare_names(given, stored_topology(self.stored), name, self.stored.path)
+        self.notes += compare_names(topology, stored_topology(self.stored), name, self.stored.path)
 
     def _load(self, top: Any) -> Any:
         """Return the Universe, which has to fit the stored group or the full system."""
@@ -451,14 +456,14 @@ class System:
         return None
 
 
-def _where_they_part(own: Topology, reference: Topology) -> str:
+def _where_they_part(trajectory_names: Topology, reference: Topology) -> str:
     """Tell the first atom of the longer of two lists that the other does not have in its place."""
-    common = np.arange(min(own.n_atoms, reference.n_atoms))
-    differ, _ = own.take(common).atoms_named_otherwise(reference.take(common))
+    common = np.arange(min(trajectory_names.n_atoms, reference.n_atoms))
+    differ, _ = trajectory_names.take(common).atoms_named_otherwise(reference.take(common))
     first = int(differ[0]) if len(differ) else len(common)
-    whose, longer = "trajectory", own
-    if reference.n_atoms > own.n_atoms:
-        whose, longer = "reference", reference
+    longer_text, longer = "trajectory", trajectory_names
+    if reference.n_atoms > trajectory_names.n_atoms:
+        longer_text, longer = "reference", reference
     numbers = longer.per_atom("resids")
     residue = f" of residue {numbers[first]}" if isinstance(numbers, np.ndarray) else ""
-    return f"they differ from {longer.name_of(first)}{residue} of the {whose} on"
+    return f"they differ from {longer.name_of(first)}{residue} of the {longer_text} on"

@@ -73,8 +73,8 @@ class RowCollector:
         elif shape != self.row_shape and self._reducer.of_one_shape:
             raise BlockError(f"rows of different shapes, {self.row_shape} and then {shape}")
         if not self._stacks:
-            own = np.array(rows) if self._reducer.keeps_rows else rows
-            state = call_reducer(self._reducer, "lift", own)
+            block_rows = np.array(rows) if self._reducer.keeps_rows else rows
+            state = call_reducer(self._reducer, "lift", block_rows)
             if self._state is not None:
                 state = call_reducer(self._reducer, "merge", self._state, state)
             self._state = state
@@ -279,8 +279,8 @@ class BlockWork:
             times[n_done : n_done + len(run)] = frames.time  # before a kernel may change them
             self._compute(item, frames, run, collector)
             if self.prepared.doubts is not None:
-                found = self.prepared.doubts.frames(frames)
-                timing.doubtful_frames += [run[row] for row in found]
+                doubtful = self.prepared.doubts.frames(frames)
+                timing.doubtful_frames += [run[row] for row in doubtful]
             timing.t_comp_s += watch.lap()
             n_done += len(run)
             timing.nbytes_read += frames.nbytes

@@ -287,8 +287,8 @@ def _output(args: argparse.Namespace, result: AnalysisResult) -> None:
     if problems:
         files = (args.out, args.timings, args.plot, args.report)
         written = [file for file in files if file not in (None, "-")]
-        told = f"saved: {', '.join(written)}" if written else "-o FILE.npz saves the values"
-        raise PlanError("; ".join([*problems, told]))
+        saved_text = f"saved: {', '.join(written)}" if written else "-o FILE.npz saves the values"
+        raise PlanError("; ".join([*problems, saved_text]))
 
 
 def _source_text(paths: Sequence[str]) -> str:

@@ -64,16 +64,16 @@ def _selection_rows(facts: Mapping[str, Any]) -> dict[str, str]:
     source = facts["source"] or {}
     n_by_program = count_indices(source.get("by_program", ())) or 0
     counts = {"frames": facts["n_frames"] - n_by_program, "atoms": facts["n_atoms"]}
-    kept = [
+    parts = [
         f"{n_kept:,} of {source[f'n_{noun}']:,} {noun}"
         for noun, n_kept in counts.items()
         if source.get(f"n_{noun}", n_kept) != n_kept
     ]
     if n_by_program:
-        kept.append(f"{plural(n_by_program, 'frame')} written by a program")
+        parts.append(f"{plural(n_by_program, 'frame')} written by a program")
     made_with = {**(source.get("transformed") or {}), **treatments(source)}
     options = (f"--{k.replace('_', '-')} {v}" for k, v in made_with.items() if v is not None)
-    return {"kept": ", ".join(kept), "made with": " ".join(options)}
+    return {"kept": ", ".join(parts), "made with": " ".join(options)}
 
 
 def _notes_on_time_order(layout: Layout) -> tuple[str, ...]:

@@ -178,10 +178,12 @@ def _take_files(parser: FriendlyParser, args: argparse.Namespace, files: list[st
     if not any(action.nargs == "+" for action in actions) or any(f[:1] == "-" for f in files):
         return False
     values = [getattr(args, action.dest) for action in actions]
-    given = [word for one in values for word in (one if isinstance(one, list) else [one])] + files
+    words_left = [
+        word for one in values for word in (one if isinstance(one, list) else [one])
+    ] + files
     for number, action in enumerate(actions):
-        n_words = len(given) - (len(actions) - number - 1) if action.nargs == "+" else 1
-        words, given = given[:n_words], given[n_words:]
+        n_words = len(words_left) - (len(actions) - number - 1) if action.nargs == "+" else 1
+        words, words_left = words_left[:n_words], words_left[n_words:]
         setattr(args, action.dest, words if action.nargs == "+" else words[0])
     return True
 

@@ -236,10 +236,10 @@ class CacheFolder:
         usage = shutil.disk_usage(self.root)
         return max(0, used_nbytes + usage.free - _kept_free_nbytes(usage.total))
 
-    def make_room(self, nbytes: int, own: Path) -> bool:
+    def make_room(self, nbytes: int, folder: Path) -> bool:
         """Evict the least recently used units until `nbytes` fit; False if they cannot.
 
-        Units in `own`, the folder of the trajectory being read, stay: if that is larger than the
+        Units in `folder`, the folder of the trajectory being read, stay: if that is larger than the
         cache, each pass finds a part of it; otherwise its end would evict its beginning. Sizes are
         not summed each time: a process reserves a share of the free space, as if there were one
         process for each core.
@@ -256,7 +256,7 @@ class CacheFolder:
         limit = self.limit(used_nbytes)
         if used_nbytes + nbytes > limit:
             used_nbytes = self.evict(
-                [file for file in files if file.path.parent != own], used_nbytes, limit, nbytes
+                [file for file in files if file.path.parent != folder], used_nbytes, limit, nbytes
             )
         if used_nbytes + nbytes > limit:
             return False

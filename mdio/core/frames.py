@@ -400,6 +400,11 @@ class TrajectoryInfo:
         return self.nbytes / numbers if self.nbytes and numbers else None
 
     @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the arrays per atom: positions, and those of velocities and forces it has."""
+        return ("positions", *(name for name in FIELDS[1:] if getattr(self, f"has_{name}")))
+
+    @property
     def frame_nbytes(self) -> int:
         """Decoded bytes of one frame's per-atom arrays."""
         return 12 * self.n_atoms * (1 + self.has_velocities + self.has_forces)

@@ -52,8 +52,8 @@ def spell_option(option: Field[Any], value: Any = None) -> str:
     """Return how the command line spells an option that has this `value`."""
     flags = [word for word in option.metadata["spelled"].split() if word.startswith("--")]
     values = option.metadata.get("values", {})
-    named = values.get(value) if isinstance(value, str) else None
-    return str(named or (flags or [option.name])[0])
+    value_flag = values.get(value) if isinstance(value, str) else None
+    return str(value_flag or (flags or [option.name])[0])
 
 
 def _default(option: Field[Any]) -> Any:
@@ -131,8 +131,8 @@ def takes_options(
     declared = declared_fields(*parts)
 
     def decorated(function: Callable[P, R]) -> Callable[P, R]:
-        own = inspect.signature(function)
-        parameters = list(own.parameters.values())
+        own_signature = inspect.signature(function)
+        parameters = list(own_signature.parameters.values())
         names = {one.name for one in parameters if one.kind is not one.VAR_KEYWORD}
         names |= declared.keys() | apart.keys()
 
@@ -158,12 +158,14 @@ def takes_options(
         shown = [
             inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=_default(option))
             for option in declared.values()
-            if option.metadata.get("named") and option.name not in own.parameters
+            if option.metadata.get("named") and option.name not in own_signature.parameters
         ]
         objects = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in apart
         ]
-        signature = own.replace(parameters=[*parameters[:-1], *shown, *objects, parameters[-1]])
+        signature = own_signature.replace(
+            parameters=[*parameters[:-1], *shown, *objects, parameters[-1]]
+        )
         vars(checked).update(__signature__=signature, option_names=names)
         checked.__doc__ = (function.__doc__ or "").replace("<options>", _options_text(parts, apart))
         return checked
@@ -180,13 +182,13 @@ def _put_into(part: Any, name: str, keywords: dict[str, Any]) -> None:
     options: Any = keywords.get(name)
     if not (options is None or isinstance(options, part)):
         raise OptionError(f"{name} is {options!r}; give mdio.{part.__name__}(...)")
-    given = {option.name: option for option in fields(part) if option.name in keywords}
+    given_options = {option.name: option for option in fields(part) if option.name in keywords}
     in_object = (
         {option.name for option, _ in non_defaults(options)} if options is not None else set()
     )
-    for key in in_object & given.keys():
+    for key in in_object & given_options.keys():
         raise OptionError(f"{key} is given twice: by itself and in {name}; give it once")
-    deprecated = [key for key, option in given.items() if not _has_own_name(option)]
+    deprecated = [key for key, option in given_options.items() if not _has_own_name(option)]
     if deprecated:
         text = ", ".join(f"{key}={keywords[key]!r}" for key in deprecated)
         warnings.warn(

@@ -40,8 +40,8 @@ def find_plug_ins(
             classes[point.name] = cls
         except Exception as error:  # the other classes can still be used
             kind = group.removeprefix("mdio.").removesuffix("s")
-            where = f"the {kind} {point.name!r} ({point.value})"
-            reason = f"{where} is left out: {error}"
+            entry_text = f"the {kind} {point.name!r} ({point.value})"
+            reason = f"{entry_text} is left out: {error}"
             if left_out is None:
                 warnings.warn(reason, stacklevel=2)
             else:

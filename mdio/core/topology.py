@@ -43,8 +43,8 @@ def find_molecules(
     from scipy.sparse.csgraph import breadth_first_order, connected_components
 
     pairs = np.asarray(bonds, np.int64).reshape(-1, 2)
-    ones, shape = np.ones(len(pairs), np.int8), (n_atoms + 1, n_atoms + 1)
-    graph = coo_array((ones, (pairs[:, 0], pairs[:, 1])), shape)
+    edge_weights, shape = np.ones(len(pairs), np.int8), (n_atoms + 1, n_atoms + 1)
+    graph = coo_array((edge_weights, (pairs[:, 0], pairs[:, 1])), shape)
     molecules = connected_components(graph, directed=False)[1][:n_atoms].astype(np.int64)
     # One tree for all: a root that is bound to the first atom of each molecule.
     firsts = np.unique(molecules, return_index=True)[1]
@@ -172,11 +172,11 @@ class Topology:
         """
         differ, keys = np.zeros(self.n_atoms, bool), np.zeros((2, self.n_atoms), np.int64)
         for name in ("names", "resnames"):
-            own, others = self.per_atom(name), other.per_atom(name)
-            if isinstance(own, Texts) and isinstance(others, Texts):
-                codes = {text: code for code, text in enumerate(own.table)}
+            own_values, others = self.per_atom(name), other.per_atom(name)
+            if isinstance(own_values, Texts) and isinstance(others, Texts):
+                codes = {text: code for code, text in enumerate(own_values.table)}
                 of_table = np.array([codes.get(text, -1) for text in others.table], np.int64)
-                pair = np.stack([own.codes.astype(np.int64), of_table[others.codes]])
+                pair = np.stack([own_values.codes.astype(np.int64), of_table[others.codes]])
                 differ |= pair[0] != pair[1]
                 keys = keys * (len(codes) + 1) + pair
         atoms = np.flatnonzero(differ)

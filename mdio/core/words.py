@@ -195,16 +195,16 @@ def notes_by_label(
 
     `paths`: of the trajectories. Notes that differ only in these are one, without them.
     """
-    named: dict[str, list[tuple[str, str]]] = {}
+    notes_of: dict[str, list[tuple[str, str]]] = {}
     for label, own_notes in notes.items():
         for note in own_notes:
             path = str(paths[label])
             alike = note.removeprefix(f"{path}: ").replace(path, "it")
-            named.setdefault(alike, []).append((label, note))
+            notes_of.setdefault(alike, []).append((label, note))
     return tuple(
-        f"{_of_labels([label for label, _ in own], list(notes))}: "
-        f"{own[0][1] if len(own) == 1 else alike}"
-        for alike, own in named.items()
+        f"{_of_labels([label for label, _ in labelled], list(notes))}: "
+        f"{labelled[0][1] if len(labelled) == 1 else alike}"
+        for alike, labelled in notes_of.items()
     )
 
 

@@ -312,9 +312,9 @@ def _run_tasks(
             if deaths > MAX_DEATHS:
                 raise
             continue
-        if lost := ", ".join(map(describe, submit([]))):
+        if missing := ", ".join(map(describe, submit([]))):
             raise BlockError(
-                f"{executor!r} returned no result of {lost}; its imap has to yield all"
+                f"{executor!r} returned no result of {missing}; its imap has to yield all"
             )
         return
 
@@ -345,8 +345,10 @@ def _map_reduce_on_ranks(
         own_runs.extend(mapped.runs)
         return without_pairs(mapped)
 
-    blocks, own = blocks_on_ranks(plans, comm)
-    for _, mapped in executor.imap(map_block, job.tasks(blocks), describe=describe_block, own=own):
+    blocks, own_blocks = blocks_on_ranks(plans, comm)
+    for _, mapped in executor.imap(
+        map_block, job.tasks(blocks), describe=describe_block, own=own_blocks
+    ):
         job.add(mapped)
     job.frames.time[:] = bcast(comm, job.frames.time)
     map_s = watch.lap()
@@ -358,7 +360,11 @@ def _map_reduce_on_ranks(
 
 
 def _reduce_on_ranks(
-    job: MapReduceJob, runs: list[SortedRun], own: list[SortedRun], comm: Any, agreement: Agreement
+    job: MapReduceJob,
+    runs: list[SortedRun],
+    own_runs: list[SortedRun],
+    comm: Any,
+    agreement: Agreement,
 ) -> Table:
     """Return the table on rank 0, and one without rows elsewhere."""
     from mdio.parallel.ranks import exchange_rows
@@ -376,9 +382,9 @@ def _reduce_on_ranks(
         pairs, counts = KeyValuePairs.empty(schema, 0), [0] * comm.size
         try:
             if not error:
-                edges = edges or [run.edges(cuts) for run in own]
+                edges = edges or [run.edges(cuts) for run in own_runs]
                 last = min(first + comm.size, len(cuts) + 1)
-                parts = [_range_parts(own, edges, number) for number in range(first, last)]
+                parts = [_range_parts(own_runs, edges, number) for number in range(first, last)]
                 counts = [sum(map(len, part)) for part in parts] + [0] * (comm.size - len(parts))
                 pairs = concatenate_runs([run for part in parts for run in part], schema)
         except Exception as caught:

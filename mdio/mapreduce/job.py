@@ -147,9 +147,9 @@ class _SpoolingMap:
     def _map_block(self, block: FrameBlock) -> tuple[NDArray[Any], NDArray[Any], dict[str, Any]]:
         returned = self._function(block)
         if not isinstance(returned, tuple) or len(returned) != 3:
-            what = "None" if returned is None else f"a {type(returned).__name__}"
+            returned_text = "None" if returned is None else f"a {type(returned).__name__}"
             raise ValueError(
-                f"{kernel_name(self._function)} returned {what}; expected "
+                f"{kernel_name(self._function)} returned {returned_text}; expected "
                 "(keys, rows, values), or per_frame=True for a generator of (key, value)"
             )
         keys, rows = convert_keys(returned[0]), np.asarray(refuse_mask(returned[1], "rows"))
@@ -170,11 +170,11 @@ class _SpoolingMap:
             for key, value in pairs:
                 keys.append(key)
                 rows.append(row)
-                named = value if isinstance(value, dict) else {"value": value}
+                row_columns = value if isinstance(value, dict) else {"value": value}
                 values.append(
                     {
                         name: np.array(refuse_mask(number, f"values {name!r}"))
-                        for name, number in named.items()
+                        for name, number in row_columns.items()
                     }
                 )
         names = list(values[0]) if values else []

@@ -58,8 +58,8 @@ class Schema:
             own_type, other_type = KEY_TYPE_NAMES[own_letter], KEY_TYPE_NAMES[other_letter]
             raise ValueError(f"keys are {own_type} and {other_type}; give all one type")
         if self.names != other.names:
-            own, others = (list_text(names) or "none" for names in (self.names, other.names))
-            raise ValueError(f"values are named {own} in some pairs, {others} in others")
+            own_names, others = (list_text(names) or "none" for names in (self.names, other.names))
+            raise ValueError(f"values are named {own_names} in some pairs, {others} in others")
         columns = []
         pairs = zip(("", "", *self.names), self.columns, other.columns, strict=True)
         for name, (dtype, shape), (other_dtype, other_shape) in pairs:

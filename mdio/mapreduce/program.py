@@ -155,8 +155,10 @@ class Program:
         if isinstance(map, Kernel):
             kernel: Kernel = map
             if select is not None or fields is not None:
-                what = "fields" if select is None else "selection"
-                raise PlanError(f"give the {what} to the program: {type(map).__name__} has its own")
+                option_text = "fields" if select is None else "selection"
+                raise PlanError(
+                    f"give the {option_text} to the program: {type(map).__name__} has its own"
+                )
         elif callable(map) and not isinstance(map, type):
             selection = select if select is not None else getattr(owner, "select", None)
             own_fields = field_names(getattr(owner, "fields", ("positions",)))
@@ -196,14 +198,14 @@ def _check_reduce(reduce: Callable[..., Any]) -> None:
     """Raise PlanError if `reduce` does not take what it is given, before the work is done."""
     names = ("key", "frame", "time", "values")
     try:
-        taken = signature(reduce, follow_wrapped=False)
+        parameters = signature(reduce, follow_wrapped=False)
     except ValueError:  # some builtins have none
         return
     try:
-        taken.bind(*names)
+        parameters.bind(*names)
     except TypeError as error:
         raise PlanError(
-            f"{kernel_name(reduce)} takes {taken}; the reduce is called as "
+            f"{kernel_name(reduce)} takes {parameters}; the reduce is called as "
             f"reduce({', '.join(names)})"
         ) from error
 

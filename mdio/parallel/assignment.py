@@ -251,9 +251,9 @@ def _share_piece(
     counts, starts = np.diff(ends).tolist(), ends[:-1].tolist()
     n_blocks = int(edges[comm.rank + 1] - edges[comm.rank])
     words = np.zeros((comm.size, n_blocks * block_words), "<u8")
-    own = counts[comm.rank]
+    own_count = counts[comm.rank]
     own_counts, own_starts = (
-        [own] * comm.size,
+        [own_count] * comm.size,
         [n_blocks * block_nbytes * k for k in range(comm.size)],
     )
     comm.Alltoallv([held, counts, starts, MPI.BYTE], [words, own_counts, own_starts, MPI.BYTE])

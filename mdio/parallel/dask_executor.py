@@ -283,17 +283,17 @@ def _pickle(func: Callable[[Any], Any]) -> bytes:
     if not any(module.__name__.encode() in pickled for module in modules):
         return pickled
     cloudpickle = _distributed("cloudpickle")
-    sent = {module.__name__: module for module in modules}
+    sent_modules = {module.__name__: module for module in modules}
     for name in cloudpickle.list_registry_pickle_by_value():
-        sent.pop(name, None)
-    for module in sent.values():
+        sent_modules.pop(name, None)
+    for module in sent_modules.values():
         cloudpickle.register_pickle_by_value(module)
     try:
         return bytes(cloudpickle.dumps(func))
     except Exception:  # they hold an open file, say: workers import them where they can
         return pickled
     finally:
-        for module in sent.values():
+        for module in sent_modules.values():
             cloudpickle.unregister_pickle_by_value(module)
 
 

@@ -238,8 +238,8 @@ def pool_or_serial(executor: Executor | None, n_workers: int) -> Iterator[Execut
     if executor is not None:
         yield choose_executor(executor, None if n_workers == 1 else n_workers)
         return
-    with choose_executor(None, n_workers) as own:
-        yield own
+    with choose_executor(None, n_workers) as pool:
+        yield pool
 
 
 REPLICAS_PER_WORKER = 2

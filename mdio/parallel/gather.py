@@ -195,25 +195,25 @@ def gather_counted(
         return _one_sided(rows, comm, counts, begin)
     row = RowType(rows.shape[1:], rows.dtype)
     collect = _blocking if how == "blocking" else _nonblocking
-    whole = collect(rows, comm, counts, row)
+    gathered = collect(rows, comm, counts, row)
     row.free()
-    return Gathered(whole, time.perf_counter() - begin)
+    return Gathered(gathered, time.perf_counter() - begin)
 
 
 def _blocking(
     rows: NDArray[Any], comm: MPI.Intracomm, counts: list[int], row: RowType
 ) -> NDArray[Any] | None:
     n_rows = sum(counts)
-    whole, receive = None, None
+    gathered, receive = None, None
     if comm.rank == ROOT:
-        whole = row.empty(n_rows)
-        receive = [whole.reshape(-1).view(np.uint8), counts, None, row.datatype]
+        gathered = row.empty(n_rows)
+        receive = [gathered.reshape(-1).view(np.uint8), counts, None, row.datatype]
     request = comm.Igatherv(row.message(rows), receive, root=ROOT)
     if n_rows * row.nbytes <= SMALL_NBYTES:
         Nap().until(request.Test)
     else:
         request.Wait()
-    return whole
+    return gathered
 
 
 def _nonblocking(
@@ -223,28 +223,28 @@ def _nonblocking(
         if len(rows):
             comm.Isend(row.message(rows), dest=ROOT, tag=TAG).Wait()
         return None
-    whole = row.empty(sum(counts))
+    gathered = row.empty(sum(counts))
     requests, first = [], 0
     for rank, count in enumerate(counts):
-        part = whole[first : first + count]
+        part = gathered[first : first + count]
         first += count
         if rank == ROOT:
             part[...] = rows
         elif count:
             requests.append(comm.Irecv(row.message(part), source=rank, tag=TAG))
     _mpi().Request.Waitall(requests)
-    return whole
+    return gathered
 
 
 def _one_sided(
     rows: NDArray[Any], comm: MPI.Intracomm, counts: list[int], begin: float
 ) -> Gathered:
-    whole = None
+    gathered = None
     with GlobalArray(comm, sum(counts), rows.shape[1:], rows.dtype) as array:
         array.put(sum(counts[: comm.rank]), rows)
         array.sync()
         put_s = time.perf_counter() - begin
         if comm.rank == ROOT:
-            whole = array.get(0, array.n_rows)
+            gathered = array.get(0, array.n_rows)
         get_s = time.perf_counter() - begin - put_s
-    return Gathered(whole, time.perf_counter() - begin, put_s, get_s)
+    return Gathered(gathered, time.perf_counter() - begin, put_s, get_s)

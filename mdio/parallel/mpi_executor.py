@@ -113,10 +113,10 @@ class MPIExecutor(Executor):
 
     def agree(self, function: str, *paths: Any) -> None:
         """Check that all ranks call `function` on the same paths; raises PlanError."""
-        named = (path for path in paths if isinstance(path, str | PathLike))
-        call = f"{function}({', '.join(map(str, named))})"
-        own, sums = np.array([zlib.crc32(call.encode())]), np.empty(self._comm.size, np.int64)
-        Nap().until(self._comm.Iallgather(own, sums).Test)
+        path_arguments = (path for path in paths if isinstance(path, str | PathLike))
+        call = f"{function}({', '.join(map(str, path_arguments))})"
+        own_sum, sums = np.array([zlib.crc32(call.encode())]), np.empty(self._comm.size, np.int64)
+        Nap().until(self._comm.Iallgather(own_sum, sums).Test)
         if (sums != sums[0]).any():
             calls = allgather(self._comm, call)
             other = next(rank for rank, call in enumerate(calls) if call != calls[0])

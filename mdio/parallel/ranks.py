@@ -268,7 +268,7 @@ class Agreement:
         """Remove unfinished files, print the error once, and end the whole program."""
         from mpi4py import MPI
 
-        unfinished, kept = self._unfinished()
+        unfinished, advice = self._unfinished()
         reports = is_ours and not unfinished
         for number, path in enumerate(unfinished):
             try:
@@ -277,7 +277,7 @@ class Agreement:
             except OSError:  # another rank removed it, or it was never made
                 continue
         if reports:
-            abort(self._comm, BlockError(f"{error}; {kept}") if kept else error)
+            abort(self._comm, BlockError(f"{error}; {advice}") if advice else error)
         time.sleep(4 * FORWARD_S)  # until the rank that removed the first file has printed it
         sys.stderr.flush()
         MPI.COMM_WORLD.Abort(1)

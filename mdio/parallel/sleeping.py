@@ -50,9 +50,9 @@ class Nap:
 
 def duplicate(comm: Any) -> Any:
     """Return a communicator of the same ranks, whose messages are its own."""
-    own, request = comm.Idup()
+    duplicated, request = comm.Idup()
     Nap().until(request.Test)
-    return own
+    return duplicated
 
 
 def bcast(comm: Any, value: Any) -> Any:

@@ -220,10 +220,10 @@ def deviating_line(raw: bytes) -> str:
     return ""
 
 
-def integer(line: bytes, what: str) -> int:
+def integer(line: bytes, quantity: str) -> int:
     """Return the number on a line; raises FrameError."""
     if re.fullmatch(rb"\s*\d{1,15}\s*", line) is None:
-        raise FrameError(f"{shown(line)} in place of {what}", at_end=not line)
+        raise FrameError(f"{shown(line)} in place of {quantity}", at_end=not line)
     return int(line)
 
 
@@ -238,9 +238,9 @@ def skip_atoms(
     n_atoms = count if n_atoms is None else n_atoms
     if not n_atoms:
         raise FrameError("a frame of 0 atoms")
-    left = None if nbytes is None else nbytes - lines.offset
-    if left is not None and (left + 1) // min_nbytes < count:
-        raise FrameError(f"says {n_atoms} atoms, and {left} bytes follow", at_end=True)
+    n_remaining = None if nbytes is None else nbytes - lines.offset
+    if n_remaining is not None and (n_remaining + 1) // min_nbytes < count:
+        raise FrameError(f"says {n_atoms} atoms, and {n_remaining} bytes follow", at_end=True)
     if (n_skipped := lines.skip(count)) < count:
         raise FrameError(f"says {n_atoms} atoms, and {n_skipped} lines follow", at_end=True)
 
@@ -253,16 +253,18 @@ def without_axes(box: np.ndarray | None, periodic: tuple[bool, ...]) -> np.ndarr
     return box
 
 
-def remark_on_axes(periodic: tuple[bool, ...], why: str) -> tuple[str, ...]:
+def remark_on_axes(periodic: tuple[bool, ...], reason: str) -> tuple[str, ...]:
     """Return a note on axes along which boxes have no length."""
     axes = [axis for axis, one in zip("xyz", periodic, strict=True) if not one]
     if not axes:
         return ()
     if len(axes) == len(periodic):
-        return (f"no axis is periodic ({why}): there is no box",)
+        return (f"no axis is periodic ({reason}): there is no box",)
     noun = "axis" if len(axes) == 1 else "axes"
     verb = "is" if len(axes) == 1 else "are"
-    return (f"{noun} {' and '.join(axes)} {verb} not periodic ({why}): the box has length 0 there",)
+    return (
+        f"{noun} {' and '.join(axes)} {verb} not periodic ({reason}): the box has length 0 there",
+    )
 
 
 class SameAtoms:
@@ -359,8 +361,8 @@ class TextFrames(ForeignFrames):
                 raise self._refusal(0, str(problem or "it holds no frame"), lines.number)
             n_frames, end = len(self._stops), self._stops[-1]
             if problem is not None and not self._is_blank(end):
-                left = LostBytes(str(self.path), n_frames, end, size - end, at_end=problem.at_end)
-                self.lost = (left,)
+                loss = LostBytes(str(self.path), n_frames, end, size - end, at_end=problem.at_end)
+                self.lost = (loss,)
 
     def _check_atoms(self, span: Span) -> None:
         if not self._starts:
@@ -442,10 +444,10 @@ class TextFrames(ForeignFrames):
         )
 
     def _refusal(self, frame: int, problem: str, line: int | None = None) -> SourceError:
-        where = "" if line is None else f" (by line {line})"
+        place = "" if line is None else f" (by line {line})"
         kind = self.format.kind_read
         return SourceError(
-            f"{self.path}: frame {frame}{where} cannot be read as {kind}: {problem}; if the file "
+            f"{self.path}: frame {frame}{place} cannot be read as {kind}: {problem}; if the file "
             f"is of another format, name it with --format; else mend it, or cut it before that "
             "frame"
         )

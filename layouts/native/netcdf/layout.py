@@ -392,7 +392,7 @@ class NCDFLayout(NativeLayout):
         self._factors = {name: self._factor(name) for name in sorted(self._names)}
         self._scales = {name: self._scale(name) for name in self._names}
         self._fills = {name: self._fill_of(name) for name in self._names}
-        n_whole, lost = self._count_whole(n_frames)
+        n_whole, loss = self._count_whole(n_frames)
         self._leave_out_unwritten(n_whole)
         self._times_are_equal = self.options.get("dt") is not None and self._has_equal_times(
             n_whole
@@ -401,7 +401,7 @@ class NCDFLayout(NativeLayout):
             self._names.discard("time")
         self._refuse_needless_options()
         info = self._describe(n_whole, n_atoms)
-        return info.replace(flaws=info.flaws._replace(lost=lost))
+        return info.replace(flaws=info.flaws._replace(lost=loss))
 
     def _factor(self, name: str) -> float | None:
         """Return the factor from the unit of a variable to that of mdio; None where it is 1."""

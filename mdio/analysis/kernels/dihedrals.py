@@ -66,10 +66,10 @@ class Dihedrals(Kernel):
     def prepare(self, system: System) -> Prepared:
         """Find the four atoms of each angle."""
         check_switch("degrees", self.degrees)
-        given = self.angles.split(",") if isinstance(self.angles, str) else self.angles
-        unknown = [name for name in given if name not in ANGLES]
-        if unknown or not given:
-            raise PlanError(f"the angles are {list(given)}; choose from {', '.join(ANGLES)}")
+        names = self.angles.split(",") if isinstance(self.angles, str) else self.angles
+        unknown = [name for name in names if name not in ANGLES]
+        if unknown or not names:
+            raise PlanError(f"the angles are {list(names)}; choose from {', '.join(ANGLES)}")
         atoms = system.universe.atoms
         if isinstance(self.select, str):
             chosen = select_by_mdanalysis(atoms, self.select, notes=system.notes)
@@ -83,7 +83,7 @@ class Dihedrals(Kernel):
         angles: dict[str, list[Any]] = {
             name: residues.chi1_selections() if name == "chi1" else getattr(chains, name)()
             for name in ANGLES
-            if name in given
+            if name in names
         }
         quads, labels = [], []
         for row, residue in enumerate(chains.labels):
@@ -95,7 +95,7 @@ class Dihedrals(Kernel):
                     label = f"{name}:{residue}"
                     labels += [label] if self.degrees else [f"cos({label})", f"sin({label})"]
         if not quads:
-            raise PlanError(f"no residue of {self.select!r} has the angles {list(given)}")
+            raise PlanError(f"no residue of {self.select!r} has the angles {list(names)}")
         indices = system.to_layout_indices(np.array(quads, dtype=np.int64).ravel(), self.select)
         atoms, local = np.unique(indices, return_inverse=True)
         quadruples = local.reshape(-1, 4)
@@ -227,13 +227,13 @@ def _by_nearest_images(block: FrameBlock, quads: NDArray[np.int64]) -> NDArray[n
     theta = np.empty((block.n_frames, len(quads)))
     corners = [block.positions[:, atoms] for atoms in quads.T]
     skewed = skewed_cells(block.box)
-    for a, b, own in runs_of_boxes(block.box):
+    for a, b, box in runs_of_boxes(block.box):
         flat = [corner[a:b].reshape(-1, 3) for corner in corners]
         if (cell := skewed.get(a)) is not None:
             bonds = [shortest_images(b - a.astype(np.float64), cell) for a, b in pairwise(flat)]
             ends = accumulate(bonds, initial=np.zeros_like(bonds[0]))
-            flat, own = [corner.astype(np.float32) for corner in ends], None
-        calc_dihedrals(*flat, box=own, result=theta[a:b].reshape(-1))
+            flat, box = [corner.astype(np.float32) for corner in ends], None
+        calc_dihedrals(*flat, box=box, result=theta[a:b].reshape(-1))
     return np.stack([np.cos(theta), np.sin(theta)], axis=-1).reshape(block.n_frames, -1)
 
 

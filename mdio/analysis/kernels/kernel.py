@@ -132,13 +132,13 @@ class Prepared:
             )
         check_reducer(self.reducer)
         object.__setattr__(self, "fields", field_names(self.fields))
-        for what, kinds, expected in (
+        for attribute, kinds, expected in (
             ("labels", (str, Real), "texts or numbers, one for each column"),
             ("row_labels", (str, Real), "texts or numbers, one for each row of the result"),
             ("row_residues", (Real,), "numbers, one for each row of the result"),
         ):
-            names = _plain_names(what, getattr(self, what), kinds, expected)
-            object.__setattr__(self, what, names)
+            names = _plain_names(attribute, getattr(self, attribute), kinds, expected)
+            object.__setattr__(self, attribute, names)
         if not isinstance(self.quantity, str | None):
             raise PlanError(
                 f"the quantity is {self.quantity!r}; give a text with the unit, such as "
@@ -286,13 +286,13 @@ def import_callable(address: str) -> Callable[..., Any]:
             f"{address}: cannot import {module_name!r} ({error}); put {module_name}.py into "
             "this folder or on PYTHONPATH"
         ) from error
-    named = getattr(module, name, None)
-    if named is None:
+    value = getattr(module, name, None)
+    if value is None:
         raise PlanError(f"{address}: {_missing_function(module, name)}")
-    if not callable(named):
+    if not callable(value):
         raise PlanError(f"{address}: {name!r} is not a function")
     _warn_of_hidden_file(address, module, Path.cwd())
-    function: Callable[..., Any] = named
+    function: Callable[..., Any] = value
     return function
 
 
@@ -300,10 +300,10 @@ def _warn_of_hidden_file(address: str, module: ModuleType, folder: Path) -> None
     """Warn where a module of this name elsewhere is used, and not that of the working folder."""
     name = module.__name__.partition(".")[0]
     used = Path(getattr(sys.modules[name], "__file__", None) or folder)
-    for here in (folder / f"{name}.py", folder / name / "__init__.py"):
-        if here.is_file() and used.is_file() and not here.samefile(used):
+    for hidden in (folder / f"{name}.py", folder / name / "__init__.py"):
+        if hidden.is_file() and used.is_file() and not hidden.samefile(used):
             warnings.warn(
-                f"{address} is that of {used}, and not of {here}: give the file another name",
+                f"{address} is that of {used}, and not of {hidden}: give the file another name",
                 stacklevel=3,
             )
             return
@@ -483,11 +483,11 @@ OF_MDANALYSIS = {
 def _way_to_mdanalysis(name: str) -> str:
     """Return how to run an analysis that mdio lacks."""
     short = name.lower().replace("-", "").replace("_", "")
-    found = next((one for start, one in OF_MDANALYSIS.items() if short.startswith(start)), None)
-    which = "analyses of MDAnalysis and its kits run"
-    if found is not None:
-        which = f"MDAnalysis.analysis.{found} runs"
-    return f"{which} on mda.Universe(TOP, FILE, format='MDIO') (docs/howto.md)"
+    module = next((one for start, one in OF_MDANALYSIS.items() if short.startswith(start)), None)
+    runs_text = "analyses of MDAnalysis and its kits run"
+    if module is not None:
+        runs_text = f"MDAnalysis.analysis.{module} runs"
+    return f"{runs_text} on mda.Universe(TOP, FILE, format='MDIO') (docs/howto.md)"
 
 
 def kernel_options(arguments: Mapping[str, Any]) -> Collection[str]:

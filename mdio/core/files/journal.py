@@ -268,11 +268,11 @@ class Unfinished:
         if members is None:
             n_taken = self.values.get(N_TAKEN)
             return counted(self.n_frames, self.values["n_frames"], n_taken)
-        whole = f"{self.n_whole:,} of {len(members):,} trajectories"
+        whole_text = f"{self.n_whole:,} of {len(members):,} trajectories"
         frames = f"{self.n_frames:,} frames"
         if not self.n_whole:
             return frames
-        return f"{whole} and {frames} of others" if self.n_frames else whole
+        return f"{whole_text} and {frames} of others" if self.n_frames else whole_text
 
     def advice(self, *, replaces: bool) -> str:
         """Return the end of the message of a run that leaves it, with the ways out.
@@ -306,11 +306,11 @@ class Unfinished:
         change = changed(former if isinstance(former, dict) else {}, identity)
         if change is not None:
             difference, way = change
-            what = "a different conversion"
+            work_text = "a different conversion"
             if self._is_append:
-                what, way = "an append", "give mdio append the same source with --resume"
+                work_text, way = "an append", "give mdio append the same source with --resume"
             raise OutputError(
-                f"{goal}: {what} was left unfinished, which this one cannot continue "
+                f"{goal}: {work_text} was left unfinished, which this one cannot continue "
                 f"({difference}); {way}, or --force to start again"
             )
 
@@ -358,18 +358,18 @@ def _unfinished_ensemble(temporary: Path, values: Mapping[str, Any]) -> Unfinish
     if values.get(IN_PARTS):
         parts_at = temporary_for(parts_folder(temporary.with_name(match[1])), temporary)
     folder = parts_at or temporary
-    whole = [folder / name for name in values[MEMBERS] if os.path.lexists(folder / name)]
+    finished = [folder / name for name in values[MEMBERS] if os.path.lexists(folder / name)]
     parts = list(filter(None, map(find_unfinished, folder.glob(".*.tmp"))))
     n_frames = sum(part.n_frames for part in parts)
-    nbytes = sum(map(allocated_nbytes, whole)) + sum(part.nbytes for part in parts)
-    found = Unfinished(temporary, values, n_frames, nbytes, len(whole), parts_at)
-    return found if n_frames or whole else None
+    nbytes = sum(map(allocated_nbytes, finished)) + sum(part.nbytes for part in parts)
+    unfinished = Unfinished(temporary, values, n_frames, nbytes, len(finished), parts_at)
+    return unfinished if n_frames or finished else None
 
 
-def unfinished_in(left: Leftover) -> Iterator[Unfinished]:
+def unfinished_in(leftover: Leftover) -> Iterator[Unfinished]:
     """Yield the unfinished outputs of a leftover, which can be continued."""
-    for name in left.journals:
-        unfinished = find_unfinished(left.name(left.folder / name))
+    for name in leftover.journals:
+        unfinished = find_unfinished(leftover.name(leftover.folder / name))
         if unfinished is not None:
             yield unfinished
 
@@ -379,8 +379,8 @@ def refuse_unfinished(goal: Path, name: Path, *, follows: bool) -> None:
 
     `name`: of the output in the message. `follows`: whether the new output continues `goal`.
     """
-    for left in leftovers([goal]):
-        for unfinished in unfinished_in(left):
+    for leftover in leftovers([goal]):
+        for unfinished in unfinished_in(leftover):
             unfinished.check_follows(name, follows=follows)
             raise OutputError(
                 f"{name}: an earlier run did not finish; {unfinished.text}; give --resume "

@@ -203,8 +203,8 @@ def check_only_own(folder: Path, names: Iterable[str] | None = None) -> None:
     other packages' layouts.
     """
     manifest = manifest_in(folder) or {}
-    own = OWN_NAMES.get(str(manifest.get("layout")))
-    if own is None:
+    own_names = OWN_NAMES.get(str(manifest.get("layout")))
+    if own_names is None:
         return
     members = manifest.get("members")
     labels = {*map(str, members)} if isinstance(members, list) else set()
@@ -213,7 +213,7 @@ def check_only_own(folder: Path, names: Iterable[str] | None = None) -> None:
         for name in ([path.name for path in folder.iterdir()] if names is None else names)
         if not (
             name.startswith(".")
-            or re.fullmatch(own, name)
+            or re.fullmatch(own_names, name)
             or name.partition(".")[0] in labels  # a trajectory, or a topology of it
         )
     )

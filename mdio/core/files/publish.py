@@ -150,11 +150,13 @@ def _check_target(target: Path, force: bool, sources: Sequence[Path]) -> None:
         way_out = "choose another name"
         if target.is_symlink() or not _is_foreign_folder(target):
             way_out += " or use --force (force=True in Python)"
-        for kept in (one for left in leftovers([target]) for one in unfinished_in(left)):
-            way_out = f"of a run that was to replace it, {kept.advice(replaces=True)}"
+        for unfinished in (
+            one for leftover in leftovers([target]) for one in unfinished_in(leftover)
+        ):
+            way_out = f"of a run that was to replace it, {unfinished.advice(replaces=True)}"
         is_like_source = any(source.suffix == target.suffix for source in sources)
-        taken = ", and the last name is taken for the output" if is_like_source else ""
-        raise OutputError(f"{target}: it exists already{taken}; {way_out}")
+        source_text = ", and the last name is taken for the output" if is_like_source else ""
+        raise OutputError(f"{target}: it exists already{source_text}; {way_out}")
     if target.is_symlink():
         return
     mode = target.stat().st_mode

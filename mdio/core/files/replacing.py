@@ -306,31 +306,36 @@ def _tidy(targets: Sequence[Path], *, unfinished_too: bool) -> None:
         for index in target.parent.glob(f"..{escape(target.name)}.mdio-*.tmp{INDEX_ENDING}"):
             if not os.path.lexists(index.with_name(index.name[1 : -len(INDEX_ENDING)])):
                 index.unlink(missing_ok=True)
-    for left in leftovers(targets):
-        plan = left.plan
-        if plan is None and left.aside:  # of an older version: an output, and perhaps its parts
-            plan = {"goal": min(left.aside, key=len), "aside": left.aside, "new": {}}
+    for leftover in leftovers(targets):
+        plan = leftover.plan
+        if plan is None and leftover.aside:  # of an older version: an output, and perhaps its parts
+            plan = {"goal": min(leftover.aside, key=len), "aside": leftover.aside, "new": {}}
         if plan is not None:
-            goal = left.folder / plan["goal"]
+            goal = leftover.folder / plan["goal"]
             done = _is_done(goal, plan) if "gone" in plan else os.path.lexists(goal)
             if not done:
-                _undo(left, left.folder, plan)
-            obsolete = [left.folder / name for name in plan.get("gone", ()) if done]
-            obsolete += [left.name(left.folder / name, "old") for name in plan["aside"]]
+                _undo(leftover, leftover.folder, plan)
+            obsolete = [leftover.folder / name for name in plan.get("gone", ()) if done]
+            obsolete += [leftover.name(leftover.folder / name, "old") for name in plan["aside"]]
             for path in obsolete:
                 # Other folders are not ours; an empty one was being removed.
                 if not _is_folder(path) or is_output(path) or not any(path.iterdir()):
                     remove(path)
-        may_discard = unfinished_too and targets[0].name in left.journals
-        if not may_discard and any(unfinished_in(left)):
+        may_discard = unfinished_too and targets[0].name in leftover.journals
+        if not may_discard and any(unfinished_in(leftover)):
             continue
-        names = {*left.temporaries, *(plan["new"] if plan is not None else ())}  # some by `_undo`
-        temporaries = [left.name(left.folder / name) for name in names]
-        temporaries += [left.name(left.folder / name, "journal") for name in left.journals]
+        names = {
+            *leftover.temporaries,
+            *(plan["new"] if plan is not None else ()),
+        }  # some by `_undo`
+        temporaries = [leftover.name(leftover.folder / name) for name in names]
+        temporaries += [
+            leftover.name(leftover.folder / name, "journal") for name in leftover.journals
+        ]
         for path in temporaries:
             remove(path)
-        if left.lock is not None and not any(map(os.path.lexists, temporaries)):
-            left.lock.unlink(missing_ok=True)
+        if leftover.lock is not None and not any(map(os.path.lexists, temporaries)):
+            leftover.lock.unlink(missing_ok=True)
 
 
 def take_over(claim: Claim, goal: Path, identity: Mapping[str, Any], *, follows: bool) -> None:
@@ -340,18 +345,20 @@ def take_over(claim: Claim, goal: Path, identity: Mapping[str, Any], *, follows:
     Raises OutputError: it is of another conversion than that of this `identity`.
     """
     with _folder_lock(goal.parent):
-        for left in leftovers([goal]):
-            for unfinished in unfinished_in(left):
+        for leftover in leftovers([goal]):
+            for unfinished in unfinished_in(leftover):
                 unfinished.check_follows(goal, follows=follows)
                 unfinished.compare(goal, identity)
-                for name in left.temporaries:
-                    rename(left.name(left.folder / name), claim.name(left.folder / name))
+                for name in leftover.temporaries:
+                    rename(
+                        leftover.name(leftover.folder / name), claim.name(leftover.folder / name)
+                    )
                 for path in claim.name(goal).rglob(PARTIAL_INDEXES):
                     path.unlink(missing_ok=True)
                 # The journal last: it is useless without the files that it lists.
-                rename(journal_path(left.name(goal)), journal_path(claim.name(goal)))
-                if left.lock is not None:
-                    left.lock.unlink(missing_ok=True)
+                rename(journal_path(leftover.name(goal)), journal_path(claim.name(goal)))
+                if leftover.lock is not None:
+                    leftover.lock.unlink(missing_ok=True)
                 return
 
 
@@ -362,15 +369,15 @@ def drop_unfinished(goal: Path, identity: Mapping[str, Any]) -> None:
     needed.
     """
     with _folder_lock(goal.parent):
-        for left in leftovers([goal]):
-            for unfinished in unfinished_in(left):
+        for leftover in leftovers([goal]):
+            for unfinished in unfinished_in(leftover):
                 with suppress(OSError):  # another conversion, or a failing disk
                     unfinished.compare(goal, identity)
-                    for name in left.temporaries:
-                        remove(left.name(left.folder / name))
-                    journal_path(left.name(goal)).unlink(missing_ok=True)
-                    if left.lock is not None:
-                        left.lock.unlink(missing_ok=True)
+                    for name in leftover.temporaries:
+                        remove(leftover.name(leftover.folder / name))
+                    journal_path(leftover.name(goal)).unlink(missing_ok=True)
+                    if leftover.lock is not None:
+                        leftover.lock.unlink(missing_ok=True)
         with suppress(OSError):
             _tidy([goal], unfinished_too=False)
 

@@ -373,8 +373,8 @@ def prefetch_end(path: Path) -> None:
         return
     size = head.state.nbytes
     with _lock:
-        kept = _answers.get(key)
-    if isinstance(kept, Answer) and kept.state == head.state:
+        answer = _answers.get(key)
+    if isinstance(answer, Answer) and answer.state == head.state:
         return
     with suppress(OSError):  # opening it will raise the error
         end = get(path, (max(0, size - min(max(size // 200, 1 << 20), 8 << 20)), size))
