@@ -18,7 +18,7 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
+from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo, array_to_fill
 from mdio.layouts.base import Layout
 
 FloatArray = NDArray[np.float32]
@@ -234,7 +234,7 @@ class FrameCache:
         """
         self.stop_reading_ahead()
         n_atoms = self._layout.info.n_atoms if atoms is None else len(atoms)
-        out = np.empty((len(frames), n_atoms, 3), np.float32)
+        out = array_to_fill((len(frames), n_atoms, 3), np.float32)
         if not len(frames) or not n_atoms:
             return out
         if frames.step == 1:
@@ -262,7 +262,7 @@ class FrameCache:
 
 
 class _OwningArray(np.ndarray[Any, Any]):
-    """An array that owns its memory, and whose rows' references can be counted.
+    """An array whose rows' references can be counted.
 
     NumPy lets a view of a view refer to the array that owns the memory, unless the types of the
     arrays differ. So views of a row, which is a plain array, refer to the row or to this array, and
@@ -287,7 +287,10 @@ class _BufferMemory:
 
     def __init__(self, fields: tuple[str, ...], n_frames: int, n_atoms: int) -> None:
         self.n_frames = n_frames
-        self._arrays = {name: _OwningArray((n_frames, n_atoms, 3), np.float32) for name in fields}
+        shape = (n_frames, n_atoms, 3)
+        self._arrays = {
+            name: array_to_fill(shape, np.float32).view(_OwningArray) for name in fields
+        }
         self._buffer = self._new_buffer(n_frames)
         self._idle_counts = [
             sys.getrefcount(self._buffer),

@@ -29,7 +29,7 @@ from mdio.core.files.piece_sums import (
     widen_to_pieces,
 )
 from mdio.core.files.reading import Buffer, OpenFile
-from mdio.core.frames import AtomIndices
+from mdio.core.frames import AtomIndices, array_to_fill
 from mdio.core.kernels import crc32c, gather_atoms, unshuffle
 
 FloatArray = NDArray[np.float32]
@@ -102,9 +102,9 @@ class _Scratch(local):
     def take(self, nbytes: int) -> Bytes:
         """Return `nbytes`, valid until the next call; large buffers are not kept."""
         if nbytes > SCRATCH_NBYTES:
-            return np.empty(nbytes, np.uint8)
+            return array_to_fill((nbytes,), np.uint8)
         if self._buffer.nbytes < nbytes:
-            self._buffer = np.empty(nbytes, np.uint8)
+            self._buffer = array_to_fill((nbytes,), np.uint8)
         return self._buffer[:nbytes]
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mdio.core.frames import FrameBlock
+from mdio.core.frames import FrameBlock, array_to_fill
 
 
 def block(n_frames=2, n_atoms=3, **fields):
@@ -33,3 +33,17 @@ def test_blocks_of_one_kind_are_joined():
     for others in ([], [block(), block(velocities=True)], [block(), block(n_atoms=4)]):
         with pytest.raises(ValueError, match="same atoms and fields"):
             FrameBlock.concatenate(others)
+
+
+@pytest.mark.parametrize("shape", [(3, 3341, 3), (1 << 20,), (0, 5, 3), (2, 3, 3)])
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+def test_arrays_to_fill_are_plain_ones(shape, dtype):
+    array = array_to_fill(shape, dtype)
+    assert (array.shape, array.dtype) == (shape, dtype)
+    assert array.flags.c_contiguous and array.flags.writeable and type(array) is np.ndarray
+
+
+def test_large_arrays_begin_at_a_page():
+    blocks = [FrameBlock.empty(5, 3341 + n, velocities=True) for n in range(20)]
+    addresses = [array.ctypes.data for one in blocks for array in (one.positions, one.velocities)]
+    assert {address % 4096 for address in addresses} == {0}

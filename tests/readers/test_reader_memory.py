@@ -4,6 +4,7 @@ The oracle is MDAnalysis' own XTC reader, asked for the same frames in the same 
 """
 
 import gc
+import os
 import warnings
 
 import MDAnalysis as mda
@@ -214,3 +215,25 @@ def test_a_frame_knows_its_own_views():
     assert all(type(row) is np.ndarray and row.flags.writeable for row in rows)
     part = rows[1][1:3][:, 0]
     assert part.base is rows[1]
+
+
+@pytest.mark.parametrize("kind", ["h5md", "zarr"])
+def test_runs_of_raw_chunks_are_read_to_where_copying_is_fast(adk, tmp_path, monkeypatch, kind):
+    """Processors of AMD copy slowly to 1 to 31 bytes above the source, modulo a page."""
+    out = tmp_path / f"adk.{kind}"
+    mdio.convert(adk["xtc"], out, precision="none", compression="none")
+    distances = []
+    preadv = os.preadv
+
+    def recorded(descriptor, buffers, offset, *flags):
+        address = np.frombuffer(buffers[0], np.uint8).ctypes.data
+        if len(np.frombuffer(buffers[0], np.uint8)) >= 1 << 16:
+            distances.append((address - offset) % 4096)
+        return preadv(descriptor, buffers, offset, *flags)
+
+    monkeypatch.setattr(os, "preadv", recorded)
+    for _ in range(2):
+        for _ in universe(out).trajectory:
+            pass
+    assert 0 in distances  # of a chunk at a page of its file
+    assert not [distance for distance in distances if 0 < distance < 32]

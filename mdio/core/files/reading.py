@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.remote.objects import RemoteObject
 from mdio.core.files.store import MOUNTS, mounts, store_at
+from mdio.core.frames import array_to_fill
 from mdio.core.kernels import read_rows
 from mdio.core.stalls import waits
 
@@ -272,7 +273,7 @@ class OpenFile(Closing):
 
     def array(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
         """Return `nbytes` bytes from `offset` on; raises what `fill` raises."""
-        out = np.empty(nbytes, np.uint8)
+        out = array_to_fill((nbytes,), np.uint8)
         self.fill(offset, out)
         return out
 
