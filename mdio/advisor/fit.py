@@ -78,6 +78,8 @@ class TimingRow:
     executor: str = ""
     cores: int | None = None
     """Of a node, where the table has them."""
+    name: str = ""
+    """Of the layout, in the table."""
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -121,9 +123,8 @@ def read_timings(path: str | Path) -> list[TimingRow]:
         if len(cells) != len(header):
             raise SourceError(f"{place}: {len(cells)} columns, expected {len(header)}")
         by_name = dict(zip(header, cells, strict=True))
-        key_layout = by_name["layout"]  # several of mdio's may be one of the model
         row = _parse_row(by_name, place)
-        key = (key_layout, row.gather, row.executor, row.workload_x, row.n_ranks)
+        key = (row.name, row.gather, row.executor, row.workload_x, row.n_ranks)
         if earlier_line := lines_by_key.get(key):
             raise SourceError(
                 f"{place}: column n_ranks: {row.layout}, {row.gather}, workload {row.workload_x:g} "
@@ -149,7 +150,7 @@ def read_timings(path: str | Path) -> list[TimingRow]:
 def rows_of_executor(
     rows: Sequence[TimingRow], path: str | Path, executor: str | None
 ) -> tuple[list[TimingRow], list[str]]:
-    """Return the rows of one executor, and a note if it was chosen here.
+    """Return the rows of one executor, and notes on what was chosen or put together here.
 
     `executor`: its name; None: the only one, or else mpi. `path`: of the table, for messages.
     Raises SourceError: it has no row, or several executors have rows and none of them is mpi.
@@ -163,11 +164,20 @@ def rows_of_executor(
         raise SourceError(f"{path}: no row of the executor {chosen}, but of {listed}")
     note = f"fitted to the rows of mpi, one of the executors {listed}; --executor selects another"
     notes = [note] if executor is None and len(names) > 1 else []
-    return [row for row in rows if row.executor == chosen], notes
+    rows = [row for row in rows if row.executor == chosen]
+    for layout in ACCESS_MODELS:
+        alike = sorted({row.name for row in rows if row.layout == layout})
+        if len(alike) > 1:
+            notes.append(
+                f"{list_text(alike)} are one layout of the model, {layout}: the fit lies between "
+                "their times; give each a table of its own where they differ"
+            )
+    return rows, notes
 
 
 def _parse_row(cells: dict[str, str], place: str) -> TimingRow:
     # Tables of `mdio bench scaling` have mdio's own names of layouts and gathers.
+    cells["name"] = cells["layout"]
     cells["layout"] = BEHAVES_LIKE.get(cells["layout"], cells["layout"])
     cells["gather"] = TABLE_GATHERS.get(cells["gather"], cells["gather"])
     for name, names in (("layout", ACCESS_MODELS), ("gather", GATHERS)):
@@ -199,7 +209,8 @@ def _parse_row(cells: dict[str, str], place: str) -> TimingRow:
             f"t_total_max_s is {total_s:g}; expected means over ranks, not sums, and seconds"
         )
     numbers |= {name: int(numbers[name]) for name in counts}
-    texts = {name: cells.get(name, "") for name in ("layout", "gather", "machine", "executor")}
+    names = ("layout", "gather", "machine", "executor", "name")
+    texts = {name: cells.get(name, "") for name in names}
     return TimingRow(**texts, **numbers)  # type: ignore[arg-type]
 
 

@@ -70,7 +70,7 @@ from mdio.core.files.writing import free_memory
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.signals import terminations_raised
 from mdio.core.timing import Stopwatch
-from mdio.core.words import duration
+from mdio.core.words import duration, human_nbytes
 from mdio.layouts.base import Layout, container_format
 from mdio.layouts.striping.file_systems import get_stripe
 from mdio.parallel.executors import available_cores, pool_or_serial
@@ -594,6 +594,11 @@ def measure(
         )
     if len(frames) == info.n_frames:
         notes.append("the sample is the whole trajectory")
+    elif 0 < len(frames) == _n_fitting(info, free):
+        notes.append(
+            f"{folder}: {human_nbytes(free)} are free, room for trials of {len(frames)} frames "
+            "only, from which times are rough and mostly too long; name a larger folder (--target)"
+        )
     trial_candidates = candidates(info, container, group, ranks, allow_lossy) if frames else []
     if not frames:
         notes.append(
@@ -706,17 +711,21 @@ def _sample(layout: Layout, free: int, limits: Limits) -> range:
     started_at = time.perf_counter()
     layout.read(0, n_test)
     frames_per_s = n_test / max(time.perf_counter() - started_at, 1e-9)
-    n_fitting = min(limits.scratch_nbytes, free // 2) // (MAX_COPIES * info.frame_nbytes)
     n_frames = min(
         info.n_frames,
         max(2, limits.sample_nbytes // info.frame_nbytes),
         max(2, int(frames_per_s * limits.sample_s)),
-        n_fitting,
+        _n_fitting(info, min(free, 2 * limits.scratch_nbytes)),
     )
     if n_frames < min(2, info.n_frames):
         return range(0)
     first = (info.n_frames - n_frames) // 2
     return range(first, first + n_frames)
+
+
+def _n_fitting(info: TrajectoryInfo, free: int) -> int:
+    """Return how many frames half of the `free` bytes hold as often as trials write them."""
+    return free // 2 // (MAX_COPIES * info.frame_nbytes)
 
 
 def _parallel_hdf5() -> bool:

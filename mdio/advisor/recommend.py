@@ -20,7 +20,7 @@ from mdio.advisor.forecast import CACHES, Calibration, Forecast, Forecaster, Tot
 from mdio.advisor.measurements import SCHEMA, Measurements, Trial, segments_for
 from mdio.advisor.profile import Profile
 from mdio.core.errors import PlanError
-from mdio.core.words import duration, plural
+from mdio.core.words import duration, human_nbytes, plural
 from mdio.layouts.registry import layout_class
 from mdio.layouts.striping.file_systems import lies_on_its_stripes
 
@@ -347,7 +347,7 @@ class Choice:
         problem, total = trial.problem, self.totals.get(trial.name)
         if problem is None and not trial.fits:
             folder_kind = "local" if trial.layout == "local-copy" else "target"
-            problem = f"{trial.nbytes:,.0f} bytes do not fit into the {folder_kind} folder"
+            problem = f"{human_nbytes(trial.nbytes)} do not fit into the {folder_kind} folder"
         is_chosen = trial is self.best
         return Option(trial.name, trial.layout, trial.nbytes, total, is_chosen, problem)
 
@@ -490,9 +490,9 @@ class Choice:
             )
         if measurements.ratio_comp_io is not None and measurements.ratio_comp_io >= PAPERS_RATIO:
             yield "computing takes at least 100 times as long as reading: no layout can help"
-        for trial in measurements.trials:
-            if trial.problem is not None:
-                yield f"{trial.name}: {trial.problem}"
+        for option in map(self.option, measurements.trials):
+            if option.problem is not None:
+                yield f"{option.name}: {option.problem}"
         if "as-is" not in equally_good and total.high_s > source_total.low_s:
             yield (
                 f"the ranges of {advised.name} and of the source as it is overlap: "

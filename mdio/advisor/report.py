@@ -202,7 +202,12 @@ def gain_sentence(decision: Decision) -> str:
         )
     alternatives = {name: total for name, total in totals.items() if name != "as-is"}
     if not alternatives:
-        return f"{passes}: {duration(source.total_s)}; nothing else was measured"
+        others = (
+            "could be measured, or fits into its folder"
+            if len(decision.options) > 1
+            else "was measured"
+        )
+        return f"{passes}: {duration(source.total_s)}; nothing else {others}"
     name = min(alternatives, key=lambda name: alternatives[name].total_s)
     next_best = alternatives[name]
     return (
@@ -213,8 +218,9 @@ def gain_sentence(decision: Decision) -> str:
 
 def break_even_sentence(decision: Decision) -> str:
     """Return from which pass on converting pays, as a sentence."""
-    if not any(option.total for option in decision.options if option.name != "as-is"):
-        return "whether converting pays was not measured"
+    others = [option for option in decision.options if option.name != "as-is"]
+    if not any(option.total and option.problem is None for option in others):
+        return "whether converting pays is not known: no output could be measured that fits"
     if decision.break_even_passes is None:
         return "converting never pays, however many passes there are"
     passes = plural(decision.break_even_passes, "pass")

@@ -164,6 +164,9 @@ def test_what_does_not_fit_or_failed_is_not_recommended():
     assert "do not fit" in options["zarr"].problem
     assert options["h5md"].to_json()["predicted_total_s"] is None
     assert "h5py" in str(advice)
+    text = "\n".join(text_lines(advice))
+    assert "note: zarr: 976.6 KiB do not fit into the target folder" in text
+    assert "nothing else could be measured, or fits" in text and "never pays" not in text
 
 
 def test_cold_times_count_where_memory_is_too_small():

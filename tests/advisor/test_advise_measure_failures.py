@@ -65,6 +65,14 @@ def test_no_room(adk, tmp_path, monkeypatch):
     assert any("too few for trial conversions" in note for note in found.notes)
 
 
+def test_little_room_makes_a_short_sample_and_that_is_said(adk, tmp_path, monkeypatch):
+    little = shutil.disk_usage(tmp_path)._replace(free=10_000_000)
+    monkeypatch.setattr(probes.shutil, "disk_usage", lambda path: little)
+    found = quickly(adk, tmp_path)
+    assert found.source.sample_frames == 10
+    assert any("9.5 MiB are free" in note and "10 frames" in note for note in found.notes)
+
+
 def test_no_such_target(adk, tmp_path, monkeypatch):
     with pytest.raises(OutputError, match=r"no such folder.*--target"):
         quickly(adk, tmp_path / "nowhere")

@@ -193,7 +193,7 @@ def test_layouts_that_were_not_measured_are_named(tmp_path, capsys):
     assert "zarr was not measured" in told and "hdf5 was not" not in told
 
 
-def test_two_layouts_of_mdio_may_be_one_of_the_model(tmp_path):
+def test_two_layouts_of_mdio_may_be_one_of_the_model(tmp_path, capsys):
     header, row = CSV.read_text().splitlines()[:2]
     names, cells = header.split(","), row.split(",")
     rows = []
@@ -202,3 +202,4 @@ def test_two_layouts_of_mdio_may_be_one_of_the_model(tmp_path):
         rows.append(",".join(cells))
     (tmp_path / "t.csv").write_text("\n".join([header, *rows]) + "\n")
     assert main(["model", "fit", str(tmp_path / "t.csv"), "-o", str(tmp_path / "p.toml")]) == 0
+    assert "segments and zarr are one layout of the model, segments" in capsys.readouterr().err
