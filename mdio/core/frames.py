@@ -30,24 +30,27 @@ FIELDS = ("positions", "velocities", "forces")
 ELEMENTS = {"positions": "position", "velocities": "velocity", "forces": "force"}
 """What H5MD calls each of `FIELDS`."""
 
-PAGE_NBYTES = 4096
+PAGE_NBYTES, BEGIN_IN_PAGE = 4096, 256
 MIN_ALIGNED_NBYTES = 64 << 10
 """Smaller arrays may begin anywhere."""
 
 
-def array_to_fill(shape: tuple[int, ...], dtype: type[Number]) -> NDArray[Number]:
-    """Return an uninitialised array to read a file into, which begins at a page if it is large.
+def array_to_fill(
+    shape: tuple[int, ...], dtype: type[Number] | np.dtype[Number]
+) -> NDArray[Number]:
+    """Return an uninitialised array to read a file into; a large one begins where copying is fast.
 
-    `np.empty` begins large arrays 16 bytes behind a page. The kernel copies from the page cache
-    with ``rep movsb``, which on AMD's Zen takes four times as long where the target's address is 1
-    to 31 bytes above the source's, modulo 4096 (measured on an EPYC; glibc's bug 30994 for
-    ``memcpy``): as for all arrays of files that begin at pages, the chunks of HDF5 and Zarr.
+    The kernel copies from the page cache with ``rep movsb``, and so does ``memcpy``. On AMD's Zen
+    that takes four times as long, in the nearer caches fifteen times, where the target's address is
+    1 to 31 bytes above the source's, modulo 4096 (measured on an EPYC; also glibc's bug 30994). So
+    it is from the pages of a file, where chunks of HDF5 and Zarr begin, to arrays of `np.empty`,
+    which begin 16 bytes behind a page if they are large; these begin at a distance from both.
     """
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     if nbytes < MIN_ALIGNED_NBYTES:
         return np.empty(shape, dtype)
     memory = np.empty(nbytes + PAGE_NBYTES, np.uint8)
-    begin = -memory.ctypes.data % PAGE_NBYTES
+    begin = (BEGIN_IN_PAGE - memory.ctypes.data) % PAGE_NBYTES
     return memory[begin : begin + nbytes].view(dtype).reshape(shape)
 
 

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import BlockError, PlanError, error_text
 from mdio.core.files.reading import Closing
 from mdio.core.files.remote.objects import has_store_threads
+from mdio.core.frames import array_to_fill
 from mdio.core.signals import termination_signals_blocked, unblock_termination_signals
 
 if TYPE_CHECKING:
@@ -360,7 +361,7 @@ class SharedRows(Closing):
         Raises ValueError: no worker has written to it.
         """
         row_shape, dtype = self._written()
-        rows = np.empty((stop - start, *row_shape), dtype)
+        rows = array_to_fill((stop - start, *row_shape), dtype)
         content = rows.reshape(-1).view(np.uint8).data
         offset = HEAD_NBYTES + start * (content.nbytes // max(1, len(rows)))
         while content:
