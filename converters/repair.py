@@ -130,10 +130,10 @@ def repair(
     if against is None:
         _find_lost(out, result)
         return result
-    with pool_or_serial(executor, workers) as chosen:
-        planned = _prepare(out, state, against, top, names, chosen)
+    with pool_or_serial(executor, workers) as pool:
+        conversion = _prepare(out, state, against, top, names, pool)
         try:
-            planned.run(chosen, force=force, progress=progress)
+            conversion.run(pool, force=force, progress=progress)
         except CorruptLayoutError as error:
             if str(out) not in str(error):
                 raise
@@ -142,12 +142,12 @@ def repair(
                 f"was changed ({error}); mdio repair {out} alone lists what is lost"
             ) from error
         except ValueError as error:
-            if isinstance(error, MdioError) or not planned.plan.segment_frames:
+            if isinstance(error, MdioError) or not conversion.plan.segment_frames:
                 raise
             raise SourceError(
-                f"{out}: part of it was copied byte by byte from a file, and part was not, so what "
-                f"is damaged cannot be written again as it was ({error}); nothing was changed: "
-                "convert its sources again, or put the damaged segment back"
+                f"{out}: some segments were copied byte by byte and some encoded, which cannot be "
+                f"repaired ({error}); nothing was changed: convert its sources again, or put the "
+                "damaged segment back"
             ) from error
     result.repaired = True
     return result
@@ -241,7 +241,7 @@ def _prepare(
     paths = in_recorded_order(damaged, against)
     source = open_with_topology(paths, top, **source_open_options(damaged))
     try:
-        view, chosen = source_view(damaged, source, top)
+        view, transformed = source_view(damaged, source, top)
         if has_source_integers(manifest) and not source.info.xtc_integers:
             raise SourceError(
                 f"{source.path}: holds floats, but {out} the integers of an XTC; give that XTC"
@@ -250,7 +250,7 @@ def _prepare(
         with suppress(CorruptLayoutError):
             meta = replace(meta, topology=damaged.topology(), frame_data=damaged.frame_data())
         return plan_conversion(
-            chosen,
+            transformed,
             paths,
             out,
             manifest["layout"],
@@ -295,7 +295,7 @@ def _meta(
     manifest: dict[str, Any], source: Layout, view: ViewLayout, names: Sequence[str]
 ) -> OutputMeta:
     """Return the metadata of the output, with a record of the repair."""
-    done = {
+    record = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "units": list(names),
         "source": str(source.path),
@@ -312,6 +312,6 @@ def _meta(
         groups={name: indices_from_runs(r) for name, r in manifest["group_atoms"].items()},
         striping={k: v for k, v in striping.items() if k not in ("stripe_nbytes", "stripe_count")},
         not_finite=None if not_finite is None else NotFinite(**not_finite),
-        repaired=[*manifest.get("repaired", []), done],
+        repaired=[*manifest.get("repaired", []), record],
         recipe=manifest.get("recipe"),
     )

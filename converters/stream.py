@@ -207,7 +207,7 @@ def _transformed(
 
 def _last_steps(writer: Writer) -> tuple[int | None, int | None]:
     """Return the last step that the output has, and how far it is from the one before."""
-    for path in writer.places():
+    for path in writer.existing_paths():
         with open_layout(path) as layout:
             n_frames = layout.info.n_frames
             steps = layout.read(max(n_frames - 2, 0), n_frames, atoms=[]).step.tolist()

@@ -66,15 +66,15 @@ def _one_at_a_time(
     """Return a method of a writer that waits while another thread is in one."""
 
     @wraps(method)
-    def alone(self: Writer, /, *args: P.args, **keywords: P.kwargs) -> R:
+    def locked(self: Writer, /, *args: P.args, **keywords: P.kwargs) -> R:
         with self._lock:
             return method(self, *args, **keywords)
 
-    return alone
+    return locked
 
 
-WHOLE: Any = int | np.integer
-NUMBER: Any = float | np.floating | WHOLE
+INTEGERS: Any = int | np.integer
+NUMBERS: Any = float | np.floating | INTEGERS
 
 
 def _check_number(name: str, value: Any, kinds: Any, least: float, expected: str) -> None:
@@ -85,9 +85,9 @@ def _check_number(name: str, value: Any, kinds: Any, least: float, expected: str
 
 
 class _Growing:
-    """An output to whose frames others are added.
+    """An output that grows.
 
-    `name`: where it is, as told to people. `options`: how it is stored. `force`: whether the first
+    `name`: its path, for messages. `options`: how it is stored. `force`: whether the first
     frames replace what is there.
     """
 
@@ -117,10 +117,10 @@ class _Growing:
     def add(self, new: Layout) -> None:
         """Add the frames of `new`; raises OutputError, and then it stays as it was."""
         conversion = self.plan(new)
-        planned = conversion.plan.notes
+        planned_notes = conversion.plan.notes
         result = conversion.run(Serial(), force=self.force and self.uuid is None)
         self.result = replace(result, out=str(self.name))
-        new_notes = [note for note in self.result.plan.notes if note not in planned]
+        new_notes = [note for note in self.result.plan.notes if note not in planned_notes]
         for note in new_notes if not self._has_warned else ():
             self._has_warned = True
             warnings.warn(f"{self.name}: {note}", stacklevel=2)
@@ -129,10 +129,10 @@ class _Growing:
     def continue_from(
         self, n_atoms: int, time_ps: float, topology: Topology | None
     ) -> TrajectoryInfo:
-        """Continue the existing output before the frame of a time; return the information on it.
+        """Keep the existing output's frames before `time_ps`, and return the information on it.
 
         `topology`: what the atoms to add are, if it is known.
-        Raises OutputError: it has other atoms, or no frames before that time.
+        Raises OutputError: it has other atoms, or none of these frames.
         """
         self.out = link_target(self.out)
         settle(self.out)
@@ -156,8 +156,8 @@ class _Growing:
                     f"of the frames to add: atom {first} is {stored.name_of(first)} there and "
                     f"{topology.name_of(first)} here; give the same atoms, or another output"
                 )
-        not_before = np.flatnonzero(times_ps >= time_ps - SAME_TIME * abs(info.dt_ps))
-        self.n_frames = int(not_before[0]) if len(not_before) else info.n_frames
+        replaced = np.flatnonzero(times_ps >= time_ps - SAME_TIME * abs(info.dt_ps))
+        self.n_frames = int(replaced[0]) if len(replaced) else info.n_frames
         if not self.n_frames:
             raise OutputError(
                 f"{self.name}: begins at {number_text(times_ps[0])} ps, and the first frame to add "
@@ -275,11 +275,11 @@ class Writer:
         self.out, self.n_atoms = to_path(out), n_atoms
         self._lock = threading.RLock()
         if n_atoms is not None:
-            _check_number(f"{out}: n_atoms", n_atoms, WHOLE, 1, "a whole number of 1 or more")
+            _check_number(f"{out}: n_atoms", n_atoms, INTEGERS, 1, "a whole number of 1 or more")
         if every_s is not None:
-            _check_number(f"{out}: every_s", every_s, NUMBER, 0, "seconds, or None")
+            _check_number(f"{out}: every_s", every_s, NUMBERS, 0, "seconds, or None")
         tiny = float(np.finfo(float).tiny)
-        _check_number(f"{out}: dt_ps", dt_ps, NUMBER, tiny, "ps between frames, more than 0")
+        _check_number(f"{out}: dt_ps", dt_ps, NUMBERS, tiny, "ps between frames, more than 0")
         if append and force:
             raise PlanError(
                 f"{out}: append=True goes on with what is there, force=True replaces it; give one"
@@ -290,8 +290,8 @@ class Writer:
         self._requested = {"velocities": velocities, "forces": forces}
         self._stored: dict[str, bool] = {}
         self._dt_ps, self._time_ps, self._step = dt_ps, -dt_ps, -1
-        self._begin_ps = np.inf
-        """Time from which frames of an output that is gone on with are replaced by their steps."""
+        self._replaced_from_ps = np.inf
+        """Time from which stored frames are replaced, where new ones have steps only."""
         self._topology: Topology | None = None
         self._indices: NDArray[np.int64] | None = None
         """Atoms of the Universe that `_topology` describes; None once others have been told."""
@@ -321,7 +321,7 @@ class Writer:
                     f"{self.out}: exists already, and nothing can be added to {layout}; write to "
                     "NAME.zarr, NAME.h5md or NAME.segments, or choose another name"
                 )
-        for one in self.places():
+        for one in self.existing_paths():
             if not (append or force):
                 raise OutputError(
                     f"{self.out.with_name(one.name)}: exists already; go on with it with "
@@ -342,7 +342,7 @@ class Writer:
         """The `ConvertResult` of the last conversion or append; None before that."""
         return ((self._closed and self._final) or self._growing).result
 
-    def places(self) -> list[Path]:
+    def existing_paths(self) -> list[Path]:
         """Return the existing paths with frames: the output, or the tree that it is made from."""
         outs = (self._growing.out, self.out if self._final is None else self._final.out)
         return [one for one in dict.fromkeys(outs) if one.exists() or one.is_symlink()]
@@ -400,7 +400,7 @@ class Writer:
         if self._topology is None and self._block is None:
             self.set_atoms(group)
         elif self._indices is not None and group.indices is not self._indices:
-            self._compare(group.indices, self._indices)
+            self._warn_of_other_atoms(group.indices, self._indices)
         values = {
             name: getattr(group, name)
             for name, is_requested in self._requested.items()
@@ -409,7 +409,9 @@ class Writer:
         step = ts.data.get("step", ts.frame)
         self.write_block(group.positions, box=ts.dimensions, time=ts.time, step=step, **values)
 
-    def _compare(self, indices: NDArray[np.int64], own_indices: NDArray[np.int64]) -> None:
+    def _warn_of_other_atoms(
+        self, indices: NDArray[np.int64], own_indices: NDArray[np.int64]
+    ) -> None:
         """Warn once if a frame has other atoms than those that are stored for all frames."""
         if len(indices) == len(own_indices) and not np.array_equal(indices, own_indices):
             warnings.warn(
@@ -547,9 +549,9 @@ class Writer:
         step: ArrayLike | None,
         arrays: Mapping[str, ArrayLike | None],
     ) -> FrameBlock:
-        """Return frames as they are stored; begins with the first; raises ValueError."""
+        """Return frames as a block; the first call plans the output. Raises ValueError."""
 
-        def as_array(name: str, values: Any, dtype: Any) -> NDArray[Any]:
+        def converted(name: str, values: Any, dtype: Any) -> NDArray[Any]:
             try:
                 if dtype is not np.float32 or getattr(values, "dtype", None) == dtype:
                     return np.asarray(values, dtype)
@@ -561,9 +563,9 @@ class Writer:
         for name, values in {"positions": positions, **arrays}.items():
             if is_masked(values):
                 raise ValueError(f"{self.out}: {name} are masked, and the mask would be lost")
-            if as_array(name, values, None).dtype.kind == "c":
+            if converted(name, values, None).dtype.kind == "c":
                 raise ValueError(f"{self.out}: {name} are complex numbers; give their real parts")
-        frames: NDArray[np.float32] = as_array("positions", positions, np.float32)
+        frames: NDArray[np.float32] = converted("positions", positions, np.float32)
         frames = frames[np.newaxis] if frames.ndim == 2 else frames
         if (
             frames.ndim != 3
@@ -577,17 +579,17 @@ class Writer:
             )
         shape, n_frames = frames.shape, len(frames)
 
-        def array(name: str, values: ArrayLike, shape: tuple[int, ...], dtype: Any) -> Any:
-            converted = as_array(name, values, dtype)
-            if converted.shape != shape and (
-                converted.shape != shape[1:] or (n_frames > 1 and name != "box")
+        def broadcast(name: str, values: ArrayLike, shape: tuple[int, ...], dtype: Any) -> Any:
+            array = converted(name, values, dtype)
+            if array.shape != shape and (
+                array.shape != shape[1:] or (n_frames > 1 and name != "box")
             ):
-                raise ValueError(f"{self.out}: {name} of shape {converted.shape}, expected {shape}")
-            return np.broadcast_to(converted, shape)
+                raise ValueError(f"{self.out}: {name} of shape {array.shape}, expected {shape}")
+            return np.broadcast_to(array, shape)
 
         if self._block is None and self._append:
             times, steps = (
-                np.ravel([] if values is None else as_array(name, values, dtype))
+                np.ravel([] if values is None else converted(name, values, dtype))
                 for name, values, dtype in (("time", time, float), ("step", step, float))
             )
             self._continue_steps(times, steps)
@@ -596,9 +598,9 @@ class Writer:
         step = self._step + numbers if step is None else step
         block = FrameBlock(
             frames,
-            array("box", np.zeros(6) if box is None else box, (n_frames, 6), np.float32),
-            array("time", time, (n_frames,), np.float64),
-            array("step", step, (n_frames,), np.int64),
+            broadcast("box", np.zeros(6) if box is None else box, (n_frames, 6), np.float32),
+            broadcast("time", time, (n_frames,), np.float64),
+            broadcast("step", step, (n_frames,), np.int64),
         )
         if not (block.step == np.asarray(step)).all():
             raise ValueError(f"{self.out}: step is {step!r}; give whole numbers")
@@ -616,7 +618,7 @@ class Writer:
             values = arrays[name]
             if is_stored:
                 values = np.full(shape, np.nan, np.float32) if values is None else values
-                setattr(block, name, array(name, values, shape, np.float32))
+                setattr(block, name, broadcast(name, values, shape, np.float32))
             elif values is not None and self._requested[name] is not False:
                 raise ValueError(
                     f"{self.out}: a frame with {name}, which the first one did not have; make the "
@@ -630,7 +632,7 @@ class Writer:
 
         `block`: the first frames. `names`: what they have besides positions.
         """
-        n_atoms, time_ps = block.n_atoms, min(float(block.time[0]), self._begin_ps)
+        n_atoms, time_ps = block.n_atoms, min(float(block.time[0]), self._replaced_from_ps)
         self.n_atoms = n_atoms
         self._stored = {
             name: name in names if is_requested is None else is_requested
@@ -657,7 +659,9 @@ class Writer:
             with self._in_memory(planned_block, self._growing.out) as planned:
                 plans = [one.plan(planned).plan for one in (self._growing, self._final) if one]
             plan = plans[0]
-            self._growing.shard_frames = (*plan.segment_frames, plan.piece_frames)[0]
+            self._growing.shard_frames = (
+                plan.segment_frames[0] if plan.segment_frames else plan.piece_frames
+            )
             final_plan = plans[-1]
             self._check_requested(
                 {array.field for array in final_plan.arrays} or set(final_plan.native.fields)
@@ -681,8 +685,8 @@ class Writer:
 
         `times`, `steps`: of the new frames; empty where none are given.
         """
-        self._begin_ps = np.inf
-        for path in self.places()[:1]:
+        self._replaced_from_ps = np.inf
+        for path in self.existing_paths()[:1]:
             with open_layout(path) as layout:
                 columns, counts_steps = read_columns(layout), layout.timing.counts_steps
             is_before = np.ones(len(columns.time), bool)
@@ -695,7 +699,7 @@ class Writer:
                 )
             elif steps.size:
                 is_before = columns.step < steps[0]
-                self._begin_ps = columns.time[~is_before].min(initial=np.inf)
+                self._replaced_from_ps = columns.time[~is_before].min(initial=np.inf)
             for last in np.flatnonzero(is_before)[-1:].tolist():
                 self._time_ps, self._step = float(columns.time[last]), int(columns.step[last])
 

@@ -76,19 +76,19 @@ def sparse_fields(infos: Sequence[TrajectoryInfo]) -> tuple[str, ...]:
     """Return the fields that some frames lack: in a file, or since another file lacks them."""
     sparse = {name for info in infos for name in info.sparse}
     fields = [set(info.fields) for info in infos]
-    lacking = set.union(*fields) - set.intersection(*fields)
+    lacking = fields[0].union(*fields) - fields[0].intersection(*fields)
     return tuple(sorted(sparse | lacking))
 
 
 class ChosenAtoms(np.ndarray[Any, np.dtype[np.int64]]):
-    """Indices of atoms that were chosen among as many as are known."""
+    """Indices of atoms, and the number of atoms that they were chosen from."""
 
     n_all: int | None = None
     """Number of atoms of the Universe of a group, or of a mask; None if unknown, as in a copy."""
 
 
 def plain_atoms(atoms: Any) -> NDArray[Any]:
-    """Return atoms that are chosen otherwise than by a text as an array, of indices if it can be.
+    """Return atoms (chosen without a selection text) as an array, of indices if possible.
 
     `atoms`: indices; a mask of all atoms; or anything of MDAnalysis that has atoms: an atom, a
     residue or a segment, a group of them, a Universe.
@@ -129,13 +129,13 @@ def atom_indices(
     n_all = getattr(array, "n_all", None)
     if n_all is not None and n_all != n_atoms:
         raise error(
-            f"{name}: {option}: atoms of {n_all} are chosen, by a mask or of a Universe with "
-            f"{n_all} atoms, but it has {n_atoms}; choose among the atoms of this system"
+            f"{name}: {option}: the mask or Universe has {n_all} atoms, but this system has "
+            f"{n_atoms}; choose among its atoms"
         )
     if not array.size and array.ndim == 1:
         if may_be_empty:
             return np.empty(0, np.int64)
-        raise error(f"{name}: {option}: the selection is empty, so that it selects no atoms")
+        raise error(f"{name}: {option}: the selection selects no atoms")
     if array.dtype.kind not in "iu" or array.ndim != 1:
         raise error(
             f"{name}: {option}: {np.array2string(array, threshold=9)}, but atom indices must be a "
@@ -161,7 +161,7 @@ def warn_of_lost(info: TrajectoryInfo, stacklevel: int) -> None:
 
 
 def fill_absent(block: FrameBlock, info: TrajectoryInfo) -> None:
-    """Fill fields that a member of a trajectory lacks with NaN, and take them out of `block`."""
+    """Fill fields that the trajectory lacks with NaN, and set them to None in `block`."""
     for name in ("velocities", "forces"):
         values = getattr(block, name)
         if values is not None and name not in info.fields:
@@ -399,14 +399,13 @@ class Layout(Closing, ABC):
             better_error = self._damage(error, "frames {} to {} cannot be read".format(*frames))
         if better_error is None and isinstance(error, OSError):
             better_error = named_read_error(self.path, error)
-        best_error = better_error or error
-        if isinstance(best_error, CorruptLayoutError):
-            uuids = (None, self.uuid)
-            if self.uuid is not None and self.uuid_at(self.path) not in uuids:
+        damage = better_error or error
+        if isinstance(damage, CorruptLayoutError):
+            if self.uuid is not None and self.uuid_at(self.path) not in (None, self.uuid):
                 better_error = self._replaced_error()
             else:
                 manifest = self.manifest if self._info is not None else None
-                better_error = add_repair_hint(self.path, manifest, best_error) or better_error
+                better_error = add_repair_hint(self.path, manifest, damage) or better_error
         if better_error is not None:
             raise better_error from error
 

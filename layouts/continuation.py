@@ -44,12 +44,12 @@ def storage_options_like(
     """
     first = plan_values["arrays"][0] if "arrays" in plan_values else None
     contiguous = first is not None and first.contiguous
-    steps = manifest.get("field_precisions", {})
+    precisions = manifest.get("field_precisions", {})
     return {
         # The compression of a native format is not an option of its writer.
         "compression": manifest.get("compression") if first else None,
-        "precision_velocities": steps.get("velocities"),
-        "precision_forces": steps.get("forces"),
+        "precision_velocities": precisions.get("velocities"),
+        "precision_forces": precisions.get("forces"),
         "stripe_nbytes": manifest["stripe"]["stripe_nbytes"],
         "stripe_count": manifest["stripe"]["stripe_count"],
         "chunk_frames": first and first.chunk_frames,
@@ -103,7 +103,7 @@ class Continuation(ABC):
         return store_at(self.old.path).sizes(self.old.path)
 
     def link_file(self, name: str, folder: Path) -> None:
-        """Link a file of the output into `folder`; of an object, put a stand-in file there.
+        """Link a file of the output into `folder`; of an object, put a placeholder there.
 
         Raises CorruptLayoutError: it is missing. OutputError: the disk is full, ...
         """
@@ -114,7 +114,7 @@ class Continuation(ABC):
             new.parent.mkdir(parents=True, exist_ok=True)
             store_at(old).link(old, new, self.sizes[name])
 
-    def version_error(self) -> MdioError:
+    def mismatch_error(self) -> MdioError:
         """Return the error for an output of an older version, or that was replaced meanwhile."""
         if self.old.uuid_at(self.old.path) not in (None, self.manifest["uuid"]):
             return self.old._replaced_error()
@@ -132,8 +132,8 @@ def open_continuation(old: Layout, stop: int) -> Continuation:
     address = old.facts.continuation
     if old.manifest is None or address is None:
         raise PlanError(
-            f"{old.path}: cannot append to {old.name}, only to mdio's zarr, segments and h5md, "
-            "which come last (mdio append SRC OUT); convert all sources together"
+            f"{old.path}: cannot append to {old.name}, only to mdio's zarr, segments and h5md; "
+            "give the output last (mdio append SRC OUT), or convert all sources together"
         )
     return cast(Continuation, load_class(address)(old, stop))
 
@@ -160,7 +160,7 @@ class ZarrContinuation(Continuation):
             except OSError:
                 stored = b""
             if stored != json.dumps(node).encode():
-                raise self.version_error()
+                raise self.mismatch_error()
 
     def take_over(self, writer: LayoutWriter) -> None:
         """Link the shards, and commit their checksums; see the base class."""
@@ -197,7 +197,7 @@ class SegmentsContinuation(Continuation):
         from mdio.layouts.segments.files import read_sums
 
         if read_sums(self.old.path, self.manifest, 0) is None:
-            raise self.version_error()
+            raise self.mismatch_error()
         old_sizes = [segment.n_frames for segment in self.reused_segments]
         self.n_reused = sum(old_sizes)
         size = self.old.segments[0].n_frames

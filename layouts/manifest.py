@@ -82,9 +82,9 @@ def treatments(source: Mapping[str, Any] | None) -> dict[str, Any]:
     `source`: that of its manifest; the values with which the source was made count, too.
     """
     source = source or {}
-    steps = (source.get("transformed") or {}).items()
-    values = {name: value for name, value in steps if name in ("pbc", "fit") and value is not None}
-    return {**source.get("treated", {}), **values}
+    options = (source.get("transformed") or {}).items()
+    own = {name: value for name, value in options if name in ("pbc", "fit") and value is not None}
+    return {**source.get("treated", {}), **own}
 
 
 def runs_from_indices(indices: ArrayLike) -> list[list[int]]:
@@ -162,9 +162,9 @@ def build_manifest(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str
         **({"frame_data": to_json(meta.frame_data)} if meta.frame_data else {}),
         **({} if meta.appended_to is None else {"appended_to": meta.appended_to}),
     }
-    if steps := dict(plan.field_precisions):
-        manifest["field_precisions"] = steps
-        manifest["field_error_bounds"] = {name: step / 2 for name, step in steps.items()}
+    if precisions := dict(plan.field_precisions):
+        manifest["field_precisions"] = precisions
+        manifest["field_error_bounds"] = {name: step / 2 for name, step in precisions.items()}
     if plan.flavour is not None:
         manifest["flavour"] = plan.flavour
     if plan.native.sparse:

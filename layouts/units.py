@@ -144,5 +144,5 @@ def add_repair_hint(
         names = [names[0], f"... (all {len(names)})"]
     hint = f"`mdio repair {quote(str(path))} --against {' '.join(names)}` writes it again"
     if is_gone:
-        hint += ", with the place of the source now: it is no longer there"
+        hint += "; the source has moved: give its new path"
     return CorruptLayoutError(CONVERT_AGAIN.sub(lambda _: hint, str(error)))

@@ -157,7 +157,7 @@ class OpenMMReporter:
 
         `time_ps`: at which it begins, at step 0.
         """
-        for path in self.writer.places()[:1]:
+        for path in self.writer.existing_paths()[:1]:
             with open_layout(path) as output:
                 end_ps = output.info.time_last_ps
             if end_ps > time_ps:

@@ -36,13 +36,13 @@ Trajectory = AnyPath | Sequence[AnyPath] | Layout
 
 POOL_NBYTES = 256 << 20
 RUN_NBYTES = 4 << 20
-"""Decoded bytes of a run, unless a chunk has more: enough for fast reads, few of a pool."""
+"""Decoded bytes of a run, unless a chunk has more: enough to read fast, little beside the pool."""
 MIN_RUNS_IN_POOL, MIN_RUNS = 16, 256
 """Least numbers of runs in a pool and in all, since frames of one run are similar."""
 MAX_OPEN = 16
 """Most trajectories that a worker has open at a time; each may have some thirty files."""
 PAUSE_S = 0.005
-"""How long a worker pauses while too many blocks wait for a slower worker's."""
+"""How long a worker pauses while too many of its blocks wait for those of a slower one."""
 
 
 @dataclass(slots=True, repr=False)

@@ -35,7 +35,7 @@ NUMBER_WIDTHS = {"INPCRD": 12, "RESTRT": 12}
 """Characters of each number, of formats with numbers of a fixed width."""
 WITHOUT_N_ATOMS = ("CONFIG", "FHIAIMS", "IN")
 """Formats that do not store the number of atoms."""
-LAST_LINES = {"GMS": b"EXECUTION OF GAMESS TERMINATED"}
+END_MARKS = {"GMS": b"EXECUTION OF GAMESS TERMINATED"}
 """Bytes near the end of complete files, for formats without a number of frames."""
 TAIL_NBYTES = 1 << 16
 
@@ -65,7 +65,7 @@ class WholeFile(ForeignFrames):
                 "by MDAnalysis; write them into a PDB file, of which each model is read as a frame"
             )
         first = self.read(0)
-        if kind in LAST_LINES and LAST_LINES[kind] not in _tail(path):
+        if kind in END_MARKS and END_MARKS[kind] not in _tail(path):
             size = path.stat().st_size
             self.lost = (LostBytes(str(path), self.n_frames, size, 0),)
         self._take_facts(first)
@@ -150,12 +150,12 @@ def _tail(path: Path) -> bytes:
 
 FIXED_HEADER_NBYTES = 40
 """Bytes of the header of a TNG block before its name."""
-MAX_HEADER = 4096
+MAX_HEADER_NBYTES = 4096
 READ_NBYTES = 4 << 20
 CHEMFILES_NOTE = "read by chemfiles, since pytng cannot: forces, if there are any, are left out"
 
 
-def check_blocks(path: Path) -> None:
+def check_tng_blocks(path: Path) -> None:
     """Compare all blocks of a TNG file with their checksums.
 
     Raises SourceError: a block is truncated or damaged.
@@ -172,7 +172,7 @@ def check_blocks(path: Path) -> None:
                 else (0, 0)
             )
             end = offset + length + nbytes
-            if not FIXED_HEADER_NBYTES < length <= MAX_HEADER or nbytes < 0 or end > size:
+            if not FIXED_HEADER_NBYTES < length <= MAX_HEADER_NBYTES or nbytes < 0 or end > size:
                 raise SourceError(
                     f"{path}: block {number} at byte {offset} says it ends at byte {end}, the file "
                     f"has {size}: it is truncated or damaged; copy it again"
@@ -241,7 +241,7 @@ def tng_frames(path: Path, options: Mapping[str, Any]) -> ForeignFrames:
 
     Only pytng reads forces, but it reads only files with a box and positions in all frames.
     """
-    check_blocks(path)
+    check_tng_blocks(path)
     is_installed = {
         name: importlib.util.find_spec(name) is not None for name in ("pytng", "chemfiles")
     }

@@ -441,7 +441,7 @@ class ShardedChunks(ChunkedArray):
             further = [*self.checksums.pieces(start, stop, 0, 0, n_pieces).reshape(-1).tolist()]
         name = self.metadata.file_name(rows.start // self.frames_per_shard)
         crcs = cast(list[int], [*decoded, *further])
-        return EncodedChunk(f"{self._name}/{name}", store_at(path).linked(path), crcs, path)
+        return EncodedChunk(f"{self._name}/{name}", store_at(path).bytes_to_link(path), crcs, path)
 
 
 Numbers = NDArray[Any]

@@ -90,17 +90,17 @@ class ForeignTree(ForeignTrajectory):
             rows = self._frames_of_chunks(field, number, first, end)
             out[first - start : end - start] = rows if atoms is None else rows[:, atoms]
 
-    def _frames_of_chunks(self, field: str, number: int, start: int, stop: int) -> NDArray[Any]:
-        """Read frames ``start:stop`` of one row of chunks, which is kept if they are part of it."""
+    def _frames_of_chunks(self, field: str, chunk_row: int, start: int, stop: int) -> NDArray[Any]:
+        """Read frames ``start:stop`` of a row of chunks, which is kept if they are part of it."""
         array = self._values[field]
-        begin = number * array.chunks[0]
+        begin = chunk_row * array.chunks[0]
         end = min(begin + array.chunks[0], array.shape[0])
         cached = self._cached.get(field)
-        if cached is None or cached[0] != number:
+        if cached is None or cached[0] != chunk_row:
             nbytes = (end - begin) * self.n_atoms * 3 * array.dtype.itemsize
             if (start, stop) == (begin, end) or nbytes > MAX_CACHED_NBYTES:
                 return np.asarray(array[start:stop])
-            cached = self._cached[field] = number, np.asarray(array[begin:end])
+            cached = self._cached[field] = chunk_row, np.asarray(array[begin:end])
         return cached[1][start - begin : stop - begin]
 
     def close(self) -> None:
@@ -142,9 +142,9 @@ def _codec_names(node: Any) -> Iterator[str]:
     for key in ("filters", "compressor", "codecs", "index_codecs"):
         codecs = node.get(key) or ()
         for codec in (codecs,) if isinstance(codecs, dict) else codecs:
-            options = codec if isinstance(codec, dict) else codec.get_config()
-            yield str(options.get("id", options.get("name"))).removeprefix("numcodecs.")
-            yield from _codec_names(options.get("configuration") or {})
+            name, options = _name_and_options(codec)
+            yield name
+            yield from _codec_names(options)
 
 
 UNCOMPRESSED_FLAG = 2
@@ -204,7 +204,7 @@ class _BloscChunks:
     """Bytes of a chunk once Blosc has decoded it; None if other codecs change its size before."""
     index: _ShardIndex | None
     """None if each file is a chunk."""
-    behind_nbytes: int
+    trailer_nbytes: int
     """Bytes of checksums behind a chunk."""
 
 
@@ -251,9 +251,9 @@ def _describe_chunks(array: Any) -> _BloscChunks | None:
     if behind or "blosc" in before or set(after) - {"crc32c"}:
         other = [*behind, *before, *(name for name in after if name != "crc32c")][0]
         raise SourceError(
-            f"{array.name} is packed by Blosc and by the codec {other}, so that a damaged chunk "
-            "is not known before it is decoded, expected Blosc as the last codec (or only crc32c "
-            "behind it); write the tree again in this order"
+            f"{array.name} is packed by Blosc and by the codec {other}, so that damage is not "
+            "known before decoding; expected Blosc as the last codec (or only crc32c behind it): "
+            "write the tree again in this order"
         )
     keeps_sizes = all(name in SIZE_KEEPING_CODECS for name in (*before, *names[:first]))
     nbytes_decoded = math.prod(shape) * array.dtype.itemsize if keeps_sizes else None
@@ -318,7 +318,7 @@ class BloscChecked(WrapperStore[Store]):
 
     def _check(self, name: str, buffer: Buffer, chunks: _BloscChunks) -> None:
         data: Any = buffer.as_numpy_array()
-        data = data[: max(0, len(data) - chunks.behind_nbytes)]
+        data = data[: max(0, len(data) - chunks.trailer_nbytes)]
         self._raise_problem(name, find_blosc_problem(memoryview(data), chunks.nbytes))
 
     def _raise_problem(self, name: str, problem: str | None) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mdio.advisor.forecast import Total, read_calibration
 from mdio.advisor.measure import Limits, StepProgress, measure
 from mdio.advisor.measurements import Measurements, load_measurements, save_measurements
-from mdio.advisor.probes import Share, read_as_worker, total_bandwidth
+from mdio.advisor.probes import WorkerRead, read_as_worker, total_bandwidth
 from mdio.advisor.profile import PROFILE_NAMES, Profile, load_profile
 from mdio.advisor.recommend import Decision, recommend
 from mdio.advisor.report import advice_html, headline, save_advice, text_lines
@@ -249,7 +249,7 @@ def advise(
 def _shares(
     executor: Executor | None,
     trajectory: str | PathLike[str] | Sequence[str | PathLike[str]] | None,
-) -> list[Share]:
+) -> list[WorkerRead]:
     """Return the reads of each worker while all of them read; empty for a single worker."""
     if executor is None or executor.n_workers == 1 or trajectory is None:
         return []

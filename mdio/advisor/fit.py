@@ -209,8 +209,8 @@ def _parse_row(cells: dict[str, str], place: str) -> TimingRow:
             f"t_total_max_s is {total_s:g}; expected means over ranks, not sums, and seconds"
         )
     numbers |= {name: int(numbers[name]) for name in counts}
-    names = ("layout", "gather", "machine", "executor", "name")
-    texts = {name: cells.get(name, "") for name in names}
+    columns = ("layout", "gather", "machine", "executor", "name")
+    texts = {name: cells.get(name, "") for name in columns}
     return TimingRow(**texts, **numbers)  # type: ignore[arg-type]
 
 

@@ -43,10 +43,10 @@ from mdio.advisor.probes import (
     analysis_name,
     analysis_settings,
     bandwidths,
-    check_target,
+    free_nbytes,
     local_disk,
     probe,
-    read_only,
+    without_computing,
 )
 from mdio.advisor.profile import BEHAVES_LIKE
 from mdio.analysis.driver import analyze
@@ -292,7 +292,7 @@ class InterleavedRepeats:
         """Run the analysis on the source alone, once from memory and once from disk."""
         self._step("the source as it is")
         is_light = cost.finished and cost.t_comp_frame_s * len(self.frames) <= LIGHT_S
-        self._analysis = prepared if is_light else read_only(prepared)
+        self._analysis = prepared if is_light else without_computing(prepared)
         self._run(source, "warm", first=True)
         self._run(source, "cold", first=True)
         self._is_light = is_light
@@ -561,8 +561,8 @@ def measure(
     paths = [str(trajectory)] if single else [str(path) for path in trajectory]  # type: ignore[union-attr]
     need_disk(target, "trial conversions need a folder on a disk; give it as --target")
     folder = Path(target)
-    free, memory = check_target(folder, "--target"), free_memory()
-    local_free = 0 if local_folder is None else check_target(Path(local_folder), "--local-dir")
+    free, memory = free_nbytes(folder, "--target"), free_memory()
+    local_free = 0 if local_folder is None else free_nbytes(Path(local_folder), "--local-dir")
     kernel = make_kernel(analysis, select)
     if isinstance(kernel, SeriesKernel):
         raise PlanError(

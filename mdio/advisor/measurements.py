@@ -1,7 +1,4 @@
-"""Measurements of the advisor as plain values, which are saved and loaded; layouts worth a trial.
-
-Pure: no disk, no clock.
-"""
+"""Measurements of the advisor as plain values, which are saved and loaded; candidate layouts."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ PROBE_NBYTES = 64 << 20
 """Bytes that are written to and read from a local disk to measure it."""
 
 
-def check_target(folder: Path, option: str) -> int:
+def free_nbytes(folder: Path, option: str) -> int:
     """Return the free bytes of a writable folder, which `option` names.
 
     Raises OutputError: it is missing, or not writable.
@@ -90,7 +90,7 @@ def bandwidths(paths: Sequence[Path], readers: Sequence[int]) -> list[Bandwidth]
     return rates
 
 
-class Share(NamedTuple):
+class WorkerRead(NamedTuple):
     """The bytes that one worker read while all of them did."""
 
     node: str
@@ -99,7 +99,7 @@ class Share(NamedTuple):
     seconds: float
 
 
-def read_as_worker(paths: Sequence[Path], n_workers: int, number: int) -> Share:
+def read_as_worker(paths: Sequence[Path], n_workers: int, number: int) -> WorkerRead:
     """Read worker `number`'s part of the largest file, with `SHARED_STORAGE_READERS` at once."""
     largest, size = _largest_file(paths)
     region = size // n_workers // SHARED_STORAGE_READERS
@@ -107,10 +107,10 @@ def read_as_worker(paths: Sequence[Path], n_workers: int, number: int) -> Share:
     nbytes = min(region, MAX_READER_NBYTES)
     parts = [(largest, k * region, nbytes) for k in range(first, first + SHARED_STORAGE_READERS)]
     cold = drop_cache(largest) is None
-    return Share(platform.node(), cold, *_read_parts(parts))
+    return WorkerRead(platform.node(), cold, *_read_parts(parts))
 
 
-def total_bandwidth(shares: Sequence[Share]) -> list[Bandwidth]:
+def total_bandwidth(shares: Sequence[WorkerRead]) -> list[Bandwidth]:
     """Return the bandwidth of all workers together; nothing if the file is too small."""
     nbytes = sum(share.nbytes for share in shares)
     cache = "cold" if all(share.cold for share in shares) else "warm"
@@ -215,7 +215,7 @@ class PreparedKernel(Kernel):
         return self.prepared
 
 
-def read_only(prepared: Prepared) -> Prepared:
+def without_computing(prepared: Prepared) -> Prepared:
     """Return a kernel that reads the atoms and fields of `prepared` and computes nothing."""
     return Prepared(_zeros, prepared.atoms, Stack(), prepared.fields)
 
@@ -234,7 +234,7 @@ class Probe:
     """Whether a frame was computed within the time limit; if not, `t_comp_frame_s` is the limit."""
 
 
-def probe(layout: Layout, prepared: Prepared, cap_s: float) -> Probe:
+def probe(layout: Layout, prepared: Prepared, limit_s: float) -> Probe:
     """Run the analysis on one frame, then on more while time remains, in a separate process.
 
     Raises BlockError: the function failed or did not return a row for each frame, or its process
@@ -242,7 +242,9 @@ def probe(layout: Layout, prepared: Prepared, cap_s: float) -> Probe:
     """
     context: Any = multiprocessing.get_context(start_method())
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_compute, args=(sender, layout, prepared, cap_s), daemon=True)
+    process = context.Process(
+        target=_compute, args=(sender, layout, prepared, limit_s), daemon=True
+    )
     with termination_signals_blocked():
         process.start()
     sender.close()
@@ -250,7 +252,7 @@ def probe(layout: Layout, prepared: Prepared, cap_s: float) -> Probe:
     try:
         if receiver.poll(MAX_START_S):
             receiver.recv()
-        deadline = time.monotonic() + cap_s
+        deadline = time.monotonic() + limit_s
         while receiver.poll(max(0.0, deadline - time.monotonic())):
             message = receiver.recv()
             if isinstance(message, BaseException):
@@ -270,16 +272,16 @@ def probe(layout: Layout, prepared: Prepared, cap_s: float) -> Probe:
         process.kill()
         process.join()
         receiver.close()
-    return latest or Probe(cap_s, 0.0, finished=False)
+    return latest or Probe(limit_s, 0.0, finished=False)
 
 
-def _compute(pipe: Connection, layout: Layout, prepared: Prepared, cap_s: float) -> None:
+def _compute(pipe: Connection, layout: Layout, prepared: Prepared, limit_s: float) -> None:
     unblock_termination_signals()
     pipe.send(None)  # it has started
     try:
         # A pickled layout has none of the parent's open files.
         layout_copy = pickle.loads(pickle.dumps(layout))
-        for cost in _costs(layout_copy, prepared, cap_s):
+        for cost in _costs(layout_copy, prepared, limit_s):
             pipe.send(cost)
         pipe.send(None)
     except MdioError as error:
@@ -289,10 +291,10 @@ def _compute(pipe: Connection, layout: Layout, prepared: Prepared, cap_s: float)
         pipe.send(BlockError(f"{name} failed: {type(error).__name__}: {error}"))
 
 
-def _costs(layout: Layout, prepared: Prepared, cap_s: float) -> Iterator[Probe]:
+def _costs(layout: Layout, prepared: Prepared, limit_s: float) -> Iterator[Probe]:
     """Yield the cost of computing a frame, from ever more frames; reading is not timed."""
     function, n_frames, total_s = prepared.function, 1, 0.0
-    while total_s < min(MIN_COMPUTE_S, cap_s / 4):
+    while total_s < min(MIN_COMPUTE_S, limit_s / 4):
         n_frames = min(n_frames, layout.info.n_frames)
         block = layout.read(0, n_frames, atoms=prepared.atoms)
         started_at = time.perf_counter()
@@ -300,6 +302,6 @@ def _costs(layout: Layout, prepared: Prepared, cap_s: float) -> Iterator[Probe]:
         compute_s = time.perf_counter() - started_at
         total_s += compute_s
         yield Probe(compute_s / n_frames, rows.nbytes / n_frames, finished=True)
-        if n_frames >= min(layout.info.n_frames, 256) or 4 * compute_s > cap_s / 2:
+        if n_frames >= min(layout.info.n_frames, 256) or 4 * compute_s > limit_s / 2:
             return
         n_frames *= 4

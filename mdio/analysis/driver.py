@@ -40,7 +40,7 @@ from mdio.layouts.base import Layout
 from mdio.layouts.views.opening import ensemble_members
 from mdio.layouts.views.options import CachedReading, FrameChoice
 from mdio.layouts.views.view import select_frames
-from mdio.parallel import GATHERS, How
+from mdio.parallel import GATHERS, GatherMode
 from mdio.parallel.executors import Executor, Serial, choose_executor, replicas_fill
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def analyze(
     executor: Executor | None = None,
     blocks_per_worker: int = 1,
     reducer: Reducer | None = None,
-    gather: How = "blocking",
+    gather: GatherMode = "blocking",
     progress: Progress | None = None,
     **options: Any,
 ) -> AnalysisResult:
@@ -236,7 +236,7 @@ def analyze_replica(replica: tuple[str, Request], n_blocks: int) -> AnalysisResu
 def _run(
     request: Request,
     chosen_executor: Executor,
-    gather: How,
+    gather: GatherMode,
     progress: Progress | None,
     blocks_per_worker: int,
 ) -> AnalysisResult:

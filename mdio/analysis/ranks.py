@@ -44,7 +44,7 @@ from mdio.layouts.native.file import comes_over_a_network, join_parts, scan_part
 from mdio.layouts.native.trr import TRRLayout
 from mdio.layouts.native.xtc import XTCLayout
 from mdio.layouts.registry import import_likely
-from mdio.parallel import How
+from mdio.parallel import GatherMode
 from mdio.parallel.gather import Gathered, gather_counted
 from mdio.parallel.mpi_executor import MPIExecutor
 from mdio.parallel.pool import TO_BE_SENT
@@ -106,7 +106,7 @@ OwnResults = list[tuple[NumberedBlock, BlockResult]]
 
 
 def analyze_on_ranks(
-    request: Request, executor: MPIExecutor, gather: How, progress: Progress | None
+    request: Request, executor: MPIExecutor, gather: GatherMode, progress: Progress | None
 ) -> AnalysisResult:
     """Run an analysis on all ranks of `executor` (collective); see `mdio.analysis.driver`."""
     comm = executor.comm
@@ -224,7 +224,7 @@ def _pickle(plan: Plan, request: Request) -> bytes:
         ) from error
 
 
-def _gather(own_results: OwnResults, plan: Plan, comm: Any, how: How) -> list[Gathered]:
+def _gather(own_results: OwnResults, plan: Plan, comm: Any, how: GatherMode) -> list[Gathered]:
     """Gather the times of all frames and, for a `Stack`, all rows, without copies.
 
     Raises BlockError: blocks have rows of different shapes or types (on all ranks).

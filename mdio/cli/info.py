@@ -20,7 +20,7 @@ from mdio.core.frames import absent_frames, describe_columns, notes_on_times
 from mdio.core.units import FIELD_UNITS
 from mdio.core.words import (
     MAX_RUNS,
-    are_even,
+    are_times_even,
     box_text,
     human_nbytes,
     number_text,
@@ -87,7 +87,7 @@ def _notes_on_time_order(layout: Layout) -> tuple[str, ...]:
         return ()
     if info.time_last_ps > info.time_first_ps:
         ends_ps = info.time_first_ps, info.time_last_ps
-        if layout.facts.keeps_columns and not are_even(info.n_frames, *ends_ps, info.dt_ps):
+        if layout.facts.keeps_columns and not are_times_even(info.n_frames, *ends_ps, info.dt_ps):
             with suppress(CorruptLayoutError):  # which verify tells
                 return notes_on_times(read_times(layout))
         return ()
@@ -101,7 +101,7 @@ def _notes_on_time_order(layout: Layout) -> tuple[str, ...]:
 def _times_text(facts: dict[str, Any]) -> str:
     n_frames, first, last, dt = (facts[key] for key in ("n_frames", *TIMES))
     text = times_text(n_frames, first, last, dt)
-    is_uneven = n_frames > 1 and first != last and not are_even(n_frames, first, last, dt)
+    is_uneven = n_frames > 1 and first != last and not are_times_even(n_frames, first, last, dt)
     return f"{text} (first and last frame), not evenly spaced" if is_uneven else text
 
 

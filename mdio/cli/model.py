@@ -32,7 +32,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(fit, "--executor NAME", text)
     text = "default: as in the table, or guessed from its numbers of ranks"
     add(fit, "--cores-per-node N", text, positive)
-    text = f"profile of the priors: a file, {' or '.join(PROFILE_NAMES)} (default: comet)"
+    text = f"profile of what is not measured: a file, {' or '.join(PROFILE_NAMES)} (default: comet)"
     add(fit, "--prior PROFILE", text)
     add(fit, "--json", "print one JSON object")
     prediction = actions.add_parser("predict", help="seconds for numbers of ranks")
@@ -63,7 +63,7 @@ def _fit(args: argparse.Namespace) -> int:
     save_profile(profile, args.out)
     if args.cores_per_node is None and known_cores(rows) is None:
         assumed = f"{profile.cores_per_node} cores a node are assumed"
-        notes.append(f"{assumed}: {args.csv} has no column cores; --cores-per-node says it")
+        notes.append(f"{assumed}: {args.csv} has no column cores; give --cores-per-node")
     print_notes("model", notes)
     table = [
         {

@@ -25,7 +25,7 @@ from mdio.parallel.executors import Executor
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     add(parser, "source SRC", "trajectory (several are joined)", nargs="+")
-    add(parser, "out OUT", "folder of segments, NAME.segments, with files */seg-*.xtc in it")
+    add(parser, "out OUT", "folder of segments, NAME.segments, with files */seg-* in it")
     add(parser, "-n --segments N", "number of segments", positive, required=True)
     add_options(parser, Sources, overlap="", salvage="")
     add_workers(parser)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from mdio.cli.common import add, positive, print_notes
 from mdio.core.errors import MdioError, MissingExtraError, PlanError
-from mdio.core.words import RANK_NAMES, plural, without_passwords
+from mdio.core.words import RANK_VARIABLES, plural, without_passwords
 
 if TYPE_CHECKING:
     from mdio.parallel.executors import Executor
@@ -39,7 +39,7 @@ ENDED_BY_ROOT_S = 10.0
 
 def launched_rank(words: Sequence[str]) -> int:
     """Return this process' rank from the launcher's environment; 0 without MPI."""
-    names = RANK_NAMES + ((SLURM_RANK_NAME,) if {"--mpi", "mpi"} & set(words) else ())
+    names = RANK_VARIABLES + ((SLURM_RANK_NAME,) if {"--mpi", "mpi"} & set(words) else ())
     for name in names:
         value = os.environ.get(name, "")
         if value.isdecimal():

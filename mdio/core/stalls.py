@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import get_ident
 from typing import NamedTuple
 
-from mdio.core.words import RANK_NAMES
+from mdio.core.words import RANK_VARIABLES
 
 STALL_TIMEOUT_S = 60.0
 MAX_POLL_S = 5.0
@@ -142,7 +142,7 @@ WAITING = "the storage does not answer, still waiting"
 
 def describe_process() -> str:
     """Return rank and host of this process, for messages."""
-    rank = next((os.environ[name] for name in RANK_NAMES if name in os.environ), None)
+    rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), None)
     host = os.uname().nodename
     return f"mdio on {host}" if rank is None else f"mdio, rank {rank} on {host}"
 

@@ -6,13 +6,14 @@ shapes the object lists. Texts are numbers into tables, which the object has.
 
 Simple selections on stored attributes need no MDAnalysis, whose import takes longer. Their
 language is the part of MDAnalysis' that asks for attributes: ``name CA and resid 1:10``, with
-``and`` and ``or`` of equal rank from left to right, ``not``, brackets and ``byres``. Whatever else
-there is in a selection is left to MDAnalysis.
+``and`` and ``or`` of equal precedence from left to right, ``not``, brackets and ``byres``.
+Whatever else there is in a selection is left to MDAnalysis.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import zlib
 from collections import deque
@@ -68,7 +69,7 @@ BONDS = "bonds"
 RESINDEX, SEGINDEX = "resindices", "segindices"
 """Names of the columns with the residue of each atom, and the segment of each residue."""
 LEVELS: tuple[tuple[str, tuple[str, ...]], ...] = ((RESINDEX, RESIDUES), (SEGINDEX, SEGMENTS))
-CODES = tuple(np.dtype(code) for code in ("<u1", "<u2", "<i4", "<i8", "<f4", "<f8"))
+DTYPES = tuple(np.dtype(code) for code in ("<u1", "<u2", "<i4", "<i8", "<f4", "<f8"))
 ERRORS = (
     ValueError,
     LookupError,
@@ -113,7 +114,7 @@ class Texts:
 def _small(values: NDArray[Any]) -> NDArray[Any]:
     """Return non-negative numbers in the smallest type that holds them."""
     most = int(values.max(initial=0))
-    return values.astype(next(c for c in CODES if c.kind != "f" and most <= np.iinfo(c).max))
+    return values.astype(next(c for c in DTYPES if c.kind != "f" and most <= np.iinfo(c).max))
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,10 +274,9 @@ class Topology:
 
         Some may have no atoms, and appear in columns of names only.
         """
-        level_number = [level for level, _ in LEVELS].index(index)
-        parents, names = self.numbers(index), LEVELS[level_number][1]
-        child_index = (LEVELS[level_number + 1][0],) if level_number + 1 < len(LEVELS) else ()
-        columns = [self.columns[name] for name in (*names, *child_index) if name in self.columns]
+        parents = self.numbers(index)
+        names = (*RESIDUES, SEGINDEX) if index == RESINDEX else SEGMENTS
+        columns = [self.columns[name] for name in names if name in self.columns]
         sizes = [len(_codes(column)) for column in columns]
         return max([0 if parents is None else _most(parents) + 1, *sizes])
 
@@ -316,7 +316,7 @@ def _codes(column: NDArray[Any] | Texts) -> NDArray[Any]:
 def _check_range(name: str, values: NDArray[Any], end: int) -> None:
     """Raise ValueError unless all are integers from 0 to ``end - 1``: others count from the end."""
     if values.dtype.kind not in "iu" or _most(values) >= end or values.min(initial=0) < 0:
-        raise ValueError(f"{name} are to be integers from 0 to {end - 1}, which some are not")
+        raise ValueError(f"{name} must be integers from 0 to {end - 1}")
 
 
 def _most(values: NDArray[Any]) -> int:
@@ -325,12 +325,9 @@ def _most(values: NDArray[Any]) -> int:
 
 def _nbytes(row: Mapping[str, Any]) -> int:
     shape: Sequence[int] = row["shape"]
-    if np.dtype(row["dtype"]) not in CODES or any(type(n) is not int or n < 0 for n in shape):
+    if np.dtype(row["dtype"]) not in DTYPES or any(type(n) is not int or n < 0 for n in shape):
         raise ValueError(f"a column of {row['dtype']} {shape}")
-    size = int(np.dtype(row["dtype"]).itemsize)
-    for n in shape:
-        size *= n
-    return size
+    return int(np.dtype(row["dtype"]).itemsize) * math.prod(shape)
 
 
 def _checked_column(row: Mapping[str, Any], values: NDArray[Any]) -> NDArray[Any] | Texts:
@@ -359,7 +356,7 @@ class Residues(NamedTuple):
 
     @property
     def neighbours(self) -> NDArray[np.int64]:
-        """Atoms, as positions among all, that are in one molecule with the next, (n,).
+        """Indices of atoms that are in one molecule with the next, (n,).
 
         That is, in one residue, or in neighbouring residues of a chain of protein or nucleic acid.
         """
@@ -377,7 +374,7 @@ class Residues(NamedTuple):
 
 Mask = NDArray[np.bool_]
 
-TEXT_WORDS = {
+TEXT_KEYWORDS = {
     "name": "names",
     "type": "types",
     "element": "elements",
@@ -385,8 +382,9 @@ TEXT_WORDS = {
     "segid": "segids",
 }
 BACKBONE = ("N", "CA", "C", "O")
-WORDS = {*TEXT_WORDS, "resid", "index", "bynum", "protein", "backbone", "nucleic", "water", "all"}
-OPERATIONS = ("and", "or")
+OTHER_KEYWORDS = "resid", "index", "bynum", "protein", "backbone", "nucleic", "water", "all"
+KEYWORDS = {*TEXT_KEYWORDS, *OTHER_KEYWORDS}
+OPERATORS = ("and", "or")
 RANGE = re.compile(r"(-?\d+)(?:(?:[:-]|to)(-?\d+))?")
 
 
@@ -398,8 +396,8 @@ def select(topology: Topology, selection: str) -> NDArray[np.int64] | None:
     """Return the atoms of a simple selection, ascending; None if it is not a simple one.
 
     `topology`: the attributes. `selection`: in MDAnalysis' language.
-    Returns (n,) int64, or None: None also for what the topology lacks, and for mistakes: MDAnalysis
-    has the words for them.
+    Returns (n,) int64, or None: None also for what the topology lacks, and for mistakes, which
+    MDAnalysis reports.
     """
     tokens = deque(selection.replace("(", " ( ").replace(")", " ) ").split())
     try:
@@ -411,10 +409,10 @@ def select(topology: Topology, selection: str) -> NDArray[np.int64] | None:
     return np.flatnonzero(mask).astype(np.int64)
 
 
-def _expression(topology: Topology, tokens: deque[str], rank: int) -> Mask:
-    """Return the atoms of an expression; `and` and `or` have the rank 3."""
+def _expression(topology: Topology, tokens: deque[str], precedence: int) -> Mask:
+    """Return the atoms of an expression; `and` and `or` have the precedence 3."""
     mask = _term(topology, tokens)
-    while tokens and tokens[0] in OPERATIONS and rank <= 3:
+    while tokens and tokens[0] in OPERATORS and precedence <= 3:
         is_and = tokens.popleft() == "and"
         operand = _expression(topology, tokens, 4)
         mask = mask & operand if is_and else mask | operand
@@ -441,8 +439,8 @@ def _term(topology: Topology, tokens: deque[str]) -> Mask:
         return names & _of_class(topology, "protein")
     if word in ("protein", "nucleic", "water"):
         return _of_class(topology, word)
-    if word in TEXT_WORDS:
-        return _matching(topology, TEXT_WORDS[word], _values(tokens))
+    if word in TEXT_KEYWORDS:
+        return _matching(topology, TEXT_KEYWORDS[word], _values(tokens))
     if word in ("resid", "index", "bynum"):
         return _in_ranges(topology, word, _values(tokens))
     raise _NotSimpleError
@@ -451,7 +449,7 @@ def _term(topology: Topology, tokens: deque[str]) -> Mask:
 def _values(tokens: deque[str]) -> list[str]:
     """Take the values after a keyword; anything that may be another keyword is not simple."""
     values = []
-    while tokens and tokens[0] not in (*OPERATIONS, "not", "byres", "(", ")", *WORDS):
+    while tokens and tokens[0] not in (*OPERATORS, "not", "byres", "(", ")", *KEYWORDS):
         value = tokens.popleft()
         if value.startswith("\\") or value[:1].islower():  # chainID, record_type
             raise _NotSimpleError

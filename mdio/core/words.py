@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-RANK_NAMES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 """Environment variables in which launchers of MPI programs pass the rank."""
 
 PASSWORD = re.compile(
@@ -111,7 +111,7 @@ def runs_text(runs: Sequence[Sequence[int]], max_runs: int | None = None) -> str
     """Return runs of numbers (start, stop, step), at most `max_runs`: ``3, 5 to 9, 20, 24``."""
     joined: list[range] = []
     for numbers in (range(*run) for run in runs[:max_runs]):
-        # The second of two may begin the next run.
+        # Two are taken one by one, since the second may begin the next run.
         for part in [numbers] if len(numbers) > 2 else [range(n, n + 1) for n in numbers]:
             last = joined[-1] if joined else range(0)
             step = part.step if len(part) > 1 else last.step
@@ -139,7 +139,7 @@ def number_text(value: float) -> str:
     return f"{value:g}"
 
 
-def are_even(n_frames: int, first: float, last: float, dt: float) -> bool:
+def are_times_even(n_frames: int, first: float, last: float, dt: float) -> bool:
     """Return whether the last time is where even steps lead to; files joined may have others."""
     return abs(first + (n_frames - 1) * dt - last) <= 0.25 * abs(dt)
 
@@ -152,7 +152,7 @@ def times_text(n_frames: int, first: float, last: float, dt: float) -> str:
     if first == last:
         return f"{number_text(first)} ps, all frames"
     shown = round(dt, 4) if dt >= 0.001 else dt  # times that were rounded to float32
-    every = f", every {number_text(shown)} ps" if are_even(n_frames, first, last, dt) else ""
+    every = f", every {number_text(shown)} ps" if are_times_even(n_frames, first, last, dt) else ""
     return f"{number_text(first)} to {number_text(last)} ps{every}"
 
 

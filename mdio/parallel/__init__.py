@@ -2,6 +2,6 @@
 
 from typing import Literal
 
-How = Literal["blocking", "nonblocking", "one-sided"]
-GATHERS: tuple[How, ...] = ("blocking", "nonblocking", "one-sided")
+GatherMode = Literal["blocking", "nonblocking", "one-sided"]
+GATHERS: tuple[GatherMode, ...] = ("blocking", "nonblocking", "one-sided")
 """Ways in which ranks bring their rows together; see `mdio.parallel.gather`."""

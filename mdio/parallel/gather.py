@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from mdio.core.errors import PlanError
-from mdio.parallel import GATHERS, How
+from mdio.parallel import GATHERS, GatherMode
 from mdio.parallel.sleeping import Nap
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class GlobalArray:
             self.destroy()
 
 
-def gather_rows(rows: NDArray[Any], comm: MPI.Intracomm, how: How = "blocking") -> Gathered:
+def gather_rows(rows: NDArray[Any], comm: MPI.Intracomm, how: GatherMode = "blocking") -> Gathered:
     """Gather the rows of all ranks on rank 0, in order of rank (collective).
 
     `rows`, (n, ...): this rank's rows, one a frame; n may differ from rank to rank and be 0, but
@@ -182,7 +182,7 @@ def gather_counted(
     rows: NDArray[Any],
     comm: MPI.Intracomm,
     counts: list[int],
-    how: How = "blocking",
+    how: GatherMode = "blocking",
     begin: float | None = None,
 ) -> Gathered:
     """Gather rows of one dtype and row shape as `gather_rows` does (collective).

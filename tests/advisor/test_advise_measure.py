@@ -224,9 +224,9 @@ def test_a_topology_counts_the_atoms(tmp_path):
 
 
 def test_a_copy_has_to_fit_into_its_own_folder(adk, tmp_path, monkeypatch):
-    check = measure.check_target
+    check = measure.free_nbytes
     monkeypatch.setattr(
-        measure, "check_target", lambda *where: 9 if where[0].name == "local" else check(*where)
+        measure, "free_nbytes", lambda *where: 9 if where[0].name == "local" else check(*where)
     )
     (tmp_path / "local").mkdir()
     found = quickly(adk, tmp_path, local_folder=tmp_path / "local")

@@ -10,7 +10,7 @@ from structure.tree import HOMES
 
 from mdio.cli.main import main
 from mdio.cli.workers import SLURM_RANK_NAME
-from mdio.core.words import RANK_NAMES
+from mdio.core.words import RANK_VARIABLES
 
 PAGE = ROOT / "docs" / "environment.md"
 SET_FOR_OTHERS = {"LC_ALL", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MPLBACKEND", "PYTHONPATH"}
@@ -43,7 +43,7 @@ def test_every_environment_variable_is_listed():
     tops = [ROOT / name for name in (*HOMES, "tests", "bench")]
     found = {name for top in tops for path in top.rglob("*.py") for name in asked_for(path)}
     found -= {"PATH", *SET_FOR_OTHERS}
-    assert listed == found | {*RANK_NAMES, SLURM_RANK_NAME}
+    assert listed == found | {*RANK_VARIABLES, SLURM_RANK_NAME}
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ BACKBONE = ("phi", "psi")
 ANGLES = (*BACKBONE, "chi1")
 
 PEPTIDE_BOND = 2.0
-"""Largest distance of bonded C and N, angstrom; others are beyond 2.5."""
+"""Largest distance of is_candidate C and N, angstrom; others are beyond 2.5."""
 
-SURE = 0.49
+SAFE_SHARE = 0.49
 """A bond shorter than half the shortest height of the cell is the shortest of its images."""
 
 
@@ -97,14 +97,18 @@ class Dihedrals(Kernel):
         if not quads:
             raise PlanError(f"no residue of {self.select!r} has the angles {list(names)}")
         indices = system.to_layout_indices(np.array(quads, dtype=np.int64).ravel(), self.select)
-        atoms, local = np.unique(indices, return_inverse=True)
-        quadruples = local.reshape(-1, 4)
+        atoms, rows = np.unique(indices, return_inverse=True)
         of_block = degrees_of_block if self.degrees else dihedrals_of_block
-        function = partial(of_block, quads=quadruples, periodic=periodic)
-        more: dict[str, Any] = {"fills": not self.degrees, "is_direct": not periodic}
-        more["quantity"] = "angle_degrees" if self.degrees else ""
-        more["doubts"] = WithoutCell() if periodic else None
-        return Prepared(function, atoms, labels=labels, **more)
+        function = partial(of_block, quads=rows.reshape(-1, 4), periodic=periodic)
+        return Prepared(
+            function,
+            atoms,
+            labels=labels,
+            fills=not self.degrees,
+            is_direct=not periodic,
+            quantity="angle_degrees" if self.degrees else "",
+            doubts=WithoutCell() if periodic else None,
+        )
 
 
 class _Chains:
@@ -112,7 +116,7 @@ class _Chains:
 
     A residue's neighbour is the next one of its segment that has the atom N or C, if its number is
     the same (insertion codes) or the following one. Where numbers have a gap, as in numbering
-    schemes of families, residues are neighbours if they are bonded in the first frame.
+    schemes of families, residues are neighbours if they are is_candidate in the first frame.
 
     `periodic`: whether the box may lie between them.
     """
@@ -122,7 +126,7 @@ class _Chains:
         universe = residues.universe
         all_residues = universe.residues
         self._own = residues.ix
-        self._atom = {name: _only_atoms(universe, name) for name in ("N", "CA", "C")}
+        self._atom = {name: _unique_atoms(universe, name) for name in ("N", "CA", "C")}
         icodes = getattr(all_residues, "icodes", np.full(len(all_residues), ""))
         self.labels = [
             f"{residue.segid}:{residue.resname}{residue.resid}{str(icodes[residue.ix]).strip()}"
@@ -134,13 +138,13 @@ class _Chains:
             all_residues.segindices[residue_before] == all_residues.segindices[residue_after]
         )
         is_selected = np.isin(residue_before, self._own) | np.isin(residue_after, self._own)
-        bonded = (
+        is_candidate = (
             (self._atom["C"][residue_before] >= 0)
             & (self._atom["N"][residue_after] >= 0)
             & in_segment
             & is_selected
         )
-        residue_before, residue_after = residue_before[bonded], residue_after[bonded]
+        residue_before, residue_after = residue_before[is_candidate], residue_after[is_candidate]
         step = all_residues.resids[residue_after] - all_residues.resids[residue_before]
         neighbours = (step == 0) | (step == 1)
         neighbours[~neighbours] = self._are_close(
@@ -181,7 +185,7 @@ class _Chains:
         return [None if min(row) < 0 else row for row in np.stack(columns, axis=1).tolist()]
 
 
-def _only_atoms(universe: Any, name: str) -> NDArray[np.int64]:
+def _unique_atoms(universe: Any, name: str) -> NDArray[np.int64]:
     """Return the atom of each residue with this name; -1 if there is none, or several."""
     atoms = np.flatnonzero(universe.atoms.names == name)
     residues = universe.atoms.resindices[atoms]
@@ -206,7 +210,7 @@ def dihedrals_of_block(
     longest = dihedrals(block.positions, quads, values)
     if periodic and block.box.any():
         # Frame by frame, so that a frame's values are the same in whatever block it is read.
-        far = np.flatnonzero(~(longest < SURE * _shortest_heights(block.box)))
+        far = np.flatnonzero(~(longest < SAFE_SHARE * _shortest_heights(block.box)))
         if far.size:
             values[far] = _by_nearest_images(block.frames(far), quads)
     return values
@@ -227,13 +231,16 @@ def _by_nearest_images(block: FrameBlock, quads: NDArray[np.int64]) -> NDArray[n
     theta = np.empty((block.n_frames, len(quads)))
     corners = [block.positions[:, atoms] for atoms in quads.T]
     skewed = skewed_cells(block.box)
-    for a, b, box in runs_of_boxes(block.box):
-        flat = [corner[a:b].reshape(-1, 3) for corner in corners]
-        if (cell := skewed.get(a)) is not None:
-            bonds = [shortest_images(b - a.astype(np.float64), cell) for a, b in pairwise(flat)]
+    for start, stop, box in runs_of_boxes(block.box):
+        flat = [corner[start:stop].reshape(-1, 3) for corner in corners]
+        if (cell := skewed.get(start)) is not None:
+            bonds = [
+                shortest_images(head - tail.astype(np.float64), cell)
+                for tail, head in pairwise(flat)
+            ]
             ends = accumulate(bonds, initial=np.zeros_like(bonds[0]))
             flat, box = [corner.astype(np.float32) for corner in ends], None
-        calc_dihedrals(*flat, box=box, result=theta[a:b].reshape(-1))
+        calc_dihedrals(*flat, box=box, result=theta[start:stop].reshape(-1))
     return np.stack([np.cos(theta), np.sin(theta)], axis=-1).reshape(block.n_frames, -1)
 
 

@@ -70,7 +70,7 @@ class FrameIndex:
         """Return the bytes of the file `path` that belong to no whole frame."""
         if not self.lost_nbytes:
             return ()
-        # More than a frame has: not one that is cut, but damage, or frames of another system.
+        # Less than two frames: one is cut. More: damage, or frames of another system.
         is_cut = self.lost_nbytes < 2 * int(self.frame_nbytes.max(initial=0))
         return (LostBytes(str(path), self.n_frames, self.nbytes, self.lost_nbytes, is_cut),)
 
@@ -122,7 +122,7 @@ def load_index(
     `path`: the trajectory file. `scan`: reads the file and returns its index; called only if no
     valid one is stored. `n_atoms`: if the caller knows it, an index with another number of atoms is
     not used. `extend`: returns an index with the frames that a file has gained since; called if the
-    first and last 4 KiB of the former bytes are unchanged. If it returns None, the file is scanned.
+    first and last 4 KiB of the file as it was are unchanged; if it returns None, it is scanned.
     Returns FrameIndex.
     Raises SourceError: the file cannot be read; and what `scan` raises.
     """
@@ -130,7 +130,7 @@ def load_index(
     store.prefetch([next(index_paths(path))], PREFETCH_NBYTES)
     identity = Identity.of(path)
     index: FrameIndex | None = None
-    for index_path, stored_identity, body in stored_beside(path, MAGIC):
+    for index_path, stored_identity, body in load_facts(path, MAGIC):
         stored = _index_from(body, stored_identity.nbytes)
         if stored is None or n_atoms not in (None, stored.n_atoms):
             continue
@@ -187,7 +187,7 @@ def index_paths(path: Path, ending: str = INDEX_ENDING) -> Iterator[Path]:
 def _is_trusted(index_path: Path, path: Path) -> bool:
     """Return whether an index belongs to this user, or to the owner of the file `path`.
 
-    The indexes of others could leave out frames.
+    Another user's index could leave out frames.
     """
     try:
         status = index_path.stat()
@@ -196,7 +196,7 @@ def _is_trusted(index_path: Path, path: Path) -> bool:
         return True
 
 
-def stored_beside(
+def load_facts(
     path: Path, magic: bytes, ending: str = INDEX_ENDING
 ) -> Iterator[tuple[Path, Identity, memoryview]]:
     """Yield facts stored about a file: path of the facts, identity of the file then, and bytes.
@@ -238,15 +238,15 @@ def _read_file(path: Path) -> bytes:
 def _store(path: Path, index: FrameIndex, identity: Identity) -> None:
     offsets = np.ascontiguousarray(index.offsets, "<i8").tobytes()
     body = COUNTS.pack(index.n_atoms, index.n_frames) + offsets
-    store_beside(path, identity, MAGIC, body)
+    save_facts(path, identity, MAGIC, body)
 
 
-def store_beside(
+def save_facts(
     path: Path, identity: Identity, magic: bytes, body: bytes, ending: str = INDEX_ENDING
 ) -> None:
-    """Store facts about a file for `stored_beside`, if that is possible."""
-    checked = IDENTITY.pack(identity.crc, identity.nbytes, identity.mtime_ns) + body
-    data = HEADER.pack(magic, zlib.crc32(checked)) + checked
+    """Store facts about a file for `load_facts`, if that is possible."""
+    payload = IDENTITY.pack(identity.crc, identity.nbytes, identity.mtime_ns) + body
+    data = HEADER.pack(magic, zlib.crc32(payload)) + payload
     for number, index_path in enumerate(index_paths(path, ending)):
         if not store_at(index_path).built_in_place or not _is_trusted(index_path, path):
             continue  # another user's file stays, and is not read
@@ -277,9 +277,7 @@ def _from_mdanalysis(path: Path) -> FrameIndex | None:
                 return None
             offsets = np.asarray(stored["offsets"]).astype(np.int64, casting="safe")
             n_atoms = int(stored["n_atoms"])
-    except (
-        Exception
-    ):  # a damaged file of another program may raise anything; the file is scanned then
+    except Exception:  # a damaged file of another program may raise anything: scan the trajectory
         return None
     if n_atoms < 1 or not _is_plausible(offsets, status.st_size):
         return None

@@ -136,7 +136,7 @@ class Disk:
     """Whether files may grow; otherwise they are only replaced as a whole."""
     in_page_cache: ClassVar[bool] = True
     """Whether the system keeps bytes in memory that were read."""
-    compares_states: ClassVar[bool] = False
+    has_conditional_writes: ClassVar[bool] = False
     """Whether requests have conditions, so that only an object of a known state is replaced."""
 
     def open(self, path: Path, last_nbytes: int = 0) -> tuple[int, RemoteObject | None]:  # noqa: ARG002
@@ -180,7 +180,7 @@ class Disk:
         except OSError:
             shutil.copyfile(source, target)
 
-    def linked(self, path: Path) -> NDArray[np.uint8]:
+    def bytes_to_link(self, path: Path) -> NDArray[np.uint8]:
         """Return the bytes of a file that is given to `link`."""
         return np.memmap(path, np.uint8, "r")
 
@@ -217,7 +217,7 @@ class ObjectStore(Disk):
 
     opening_waits = True
     has_folders = holds_ensembles = built_in_place = keeps_times = grows = in_page_cache = False
-    compares_states = True
+    has_conditional_writes = True
 
     def open(self, path: Path, last_nbytes: int = 0) -> tuple[int, RemoteObject | None]:
         """See the base class."""
@@ -245,7 +245,7 @@ class ObjectStore(Disk):
         target.unlink(missing_ok=True)
         make_placeholder(target, source.stat().st_size if nbytes is None else nbytes)
 
-    def linked(self, path: Path) -> NDArray[np.uint8]:  # noqa: ARG002
+    def bytes_to_link(self, path: Path) -> NDArray[np.uint8]:  # noqa: ARG002
         """Return no bytes: the object stays in the store."""
         return np.empty(0, np.uint8)
 
@@ -314,8 +314,8 @@ def to_path(path: str | os.PathLike[str]) -> Path:
     if "@" in host[2] or "?" in text or "#" in text or not host[2]:
         shown = re.sub(r"//[^/]*@", "//", re.split(r"[?#]", text)[0])
         raise PlanError(
-            f"{shown}: a URL of a store, its bucket (or host) and a name are expected, without "
-            "user, password, query or fragment: give credentials in the environment "
+            f"{shown}: give store, bucket (or host) and name, as s3://bucket/name, without user, "
+            "password, query or fragment: credentials belong in the environment "
             "(AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, ...), where they stay"
         )
     if not text[host.end() :].strip("/"):

@@ -423,7 +423,7 @@ def state_at(path: Path) -> State | None:
     For a folder, the state of its manifest, which is written last. None in stores, whose requests
     compare states themselves. Raises OSError: it cannot be read.
     """
-    if store_at(path).compares_states:
+    if store_at(path).has_conditional_writes:
         return None
     try:
         status = path.lstat()

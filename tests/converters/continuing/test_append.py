@@ -455,6 +455,6 @@ def test_an_output_that_was_replaced_is_not_called_old(adk, tmp_path):
     mdio.convert(adk["xtc"], out, stop=20)
     with mdio.open(out) as old:
         found = continuation.open_continuation(old, 20)
-        assert "to which this version cannot add" in str(found.version_error())
+        assert "to which this version cannot add" in str(found.mismatch_error())
         mdio.convert(adk["xtc"], out, stop=30, force=True)
-        assert "was replaced" in str(found.version_error())
+        assert "was replaced" in str(found.mismatch_error())
