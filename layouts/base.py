@@ -135,7 +135,7 @@ def atom_indices(
     if not array.size and array.ndim == 1:
         if may_be_empty:
             return np.empty(0, np.int64)
-        raise error(f"{name}: {option}: the selection selects no atoms")
+        raise error(f"{name}: {option}: the selection is empty")
     if array.dtype.kind not in "iu" or array.ndim != 1:
         raise error(
             f"{name}: {option}: {np.array2string(array, threshold=9)}, but atom indices must be a "

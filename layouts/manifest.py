@@ -130,7 +130,6 @@ def build_manifest(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str
     the source's, before rounding to float32.
     """
     precision = plan.precision
-    lossy = precision is not None and not plan.keeps_integers
     manifest: dict[str, Any] = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -146,7 +145,7 @@ def build_manifest(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str
         "compression": plan.compression,
         "precision": precision,
         "precision_source": plan.precision_source,
-        "error_bound_angstrom": precision / 2 if precision is not None and lossy else 0.0,
+        "error_bound_angstrom": 0.0 if plan.keeps_integers else (precision or 0.0) / 2,
         "groups": {a.group: a.n_atoms for a in plan.arrays if a.group != "trajectory"},
         "frames": [[int(n) for n in run] for run in meta.frames],
         "atoms": None if meta.atoms is None else runs_from_indices(meta.atoms),

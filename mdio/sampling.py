@@ -134,21 +134,21 @@ class _Pool:
 
     def add(self, run: _Run, block: FrameBlock) -> None:
         """Add the frames of a run; there must be enough free rows."""
-        frame = np.arange(run.start, run.stop)
         columns: dict[str, NDArray[Any]] = {
             "box": block.box,
             "time": block.time,
             "step": block.step,
-            "frame": frame,
+            "frame": np.arange(run.start, run.stop),
+            "trajectory": np.full(block.n_frames, run.trajectory),
+            **block.present(),
         }
-        columns["trajectory"] = np.full(len(frame), run.trajectory)
-        rows = self._rows[self.n_held : self.n_held + len(frame)]
-        for name, values in [*columns.items(), *block.present().items()]:
+        rows = self._rows[self.n_held : self.n_held + block.n_frames]
+        for name, values in columns.items():
             if name not in self._arrays:
                 shape = (len(self._rows), *values.shape[1:])
                 self._arrays[name] = np.empty(shape, values.dtype)
             self._arrays[name][rows] = values
-        self.n_held += len(frame)
+        self.n_held += block.n_frames
 
     def draw(self, n_frames: int) -> Batch:
         """Remove and return `n_frames`, or all if there are fewer."""
@@ -161,8 +161,7 @@ class _Pool:
             drawn_rows = rows[drawn]
             rows[drawn[drawn < n_left]] = rows[np.setdiff1d(np.arange(n_left, n_held), drawn)]
             rows[n_left:n_held] = drawn_rows
-        drawn_rows = rows[n_left:n_held]
-        return Batch(**{name: values[drawn_rows] for name, values in self._arrays.items()})
+        return Batch(**{name: values[rows[n_left:n_held]] for name, values in self._arrays.items()})
 
 
 class Sample:

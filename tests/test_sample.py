@@ -434,5 +434,5 @@ def test_the_dataset_of_the_page(adk, tmp_path, monkeypatch):
 
 def test_an_atom_group_is_of_this_system(many):
     group = mda.Universe.empty(5).atoms
-    with pytest.raises(PlanError, match="a Universe with 5 atoms"):
+    with pytest.raises(PlanError, match="the mask or Universe has 5 atoms"):
         next(iter(mdio.sample(many[-1], atoms=group)))

@@ -111,8 +111,8 @@ def test_indices_keep_their_order(adk, how):
         ([], "the selection is empty"),
         (np.zeros(3341, bool), "the selection is empty"),
         ([1, 99999], "and select has atom 99999"),
-        (np.ones(5, bool), "of 5 are chosen, by a mask"),
-        (mda.Universe.empty(5).atoms, "Universe with 5 atoms"),
+        (np.ones(5, bool), "the mask or Universe has 5 atoms"),
+        (mda.Universe.empty(5).atoms, "the mask or Universe has 5 atoms"),
     ],
 )
 def test_what_is_no_selection(adk, given, says):

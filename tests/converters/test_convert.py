@@ -311,7 +311,7 @@ def test_what_a_prompt_shows_of_a_conversion_is_short(adk, tmp_path):
 def test_atoms_of_another_universe(adk, tmp_path):
     other = mda.Universe.empty(3000).atoms[:3]
     for wrong in ({"select": other}, {"groups": {"few": other}}):
-        with pytest.raises(PlanError, match=r"of a Universe with 3000 atoms, but .* has 3341"):
+        with pytest.raises(PlanError, match=r"Universe has 3000 atoms, but .* has 3341"):
             mdio.convert(adk["xtc"], tmp_path / "a.zarr", **wrong)
     with pytest.raises(PlanError, match="a group cannot be called 5"):
         mdio.convert(adk["xtc"], tmp_path / "a.zarr", groups={5: range(3)})

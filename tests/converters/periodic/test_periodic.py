@@ -252,7 +252,7 @@ def test_atoms_in_place_of_a_selection(tmp_path):
     mdio.convert(XTC, tmp_path / "atoms.zarr", stop=2, selection=few)
     first, second = (mdio.open(tmp_path / name).read(0, 2) for name in ("text.zarr", "atoms.zarr"))
     assert first == second
-    with pytest.raises(PlanError, match="--center: atoms of 5 are chosen"):
+    with pytest.raises(PlanError, match="--center: the mask or Universe has 5 atoms"):
         mdio.convert(XTC, tmp_path / "no.zarr", selection=mdio.Selection(center=[True] * 5))
 
 
