@@ -33,6 +33,7 @@ from mdio.parallel.executors import (
     Serial,
     choose_executor,
     replicas_fill,
+    results_of,
 )
 
 MANY_FILES = 1000
@@ -265,7 +266,7 @@ def _convert_each(
     apart = members[n_first:]
     if not apart:
         return results
-    outcomes: Any = executor.imap(MemberWork(options), apart, describe=itemgetter(0))
+    outcomes: Any = results_of(executor, MemberWork(options), apart, itemgetter(0))
     with closing(outcomes):  # ends workers before what they write is removed
         for number, (result, n_frames, nbytes) in outcomes:
             raise_received_signal()

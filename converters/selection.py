@@ -21,6 +21,7 @@ from mdio.core.frames import TrajectoryInfo
 from mdio.core.stalls import is_mount_gone
 from mdio.core.topology import Residues, Topology
 from mdio.core.topology import select as select_stored
+from mdio.core.words import plural
 from mdio.layouts.base import Layout, atom_indices
 from mdio.layouts.foreign.universe import (
     compare_names,
@@ -57,10 +58,8 @@ def check_whole(info: TrajectoryInfo, stop: int | None, end_ps: float | None) ->
             before = ""
             if whole < info.n_frames:  # `split`, which ends here too, has no --stop
                 before = f", or convert with --stop {whole} (stop={whole}) to take those before it"
-            raise SourceError(
-                f"{loss}; add --salvage (salvage=True) to take all {info.n_frames} whole frames"
-                f"{before}"
-            )
+            frames = plural(info.n_frames, "whole frame")
+            raise SourceError(f"{loss}; add --salvage (salvage=True) to take the {frames}{before}")
 
 
 def readable(source: Layout, frames: FrameNumbers) -> tuple[FrameNumbers, list[list[int]]]:

@@ -43,7 +43,7 @@ from mdio.layouts.registry import layout_class, open_layout
 from mdio.layouts.units import UnitFilter, add_repair_hint, add_unit_name
 from mdio.layouts.views.opening import ensemble_members
 from mdio.layouts.views.view import ViewLayout
-from mdio.parallel.executors import Executor, choose_executor
+from mdio.parallel.executors import Executor, choose_executor, results_of
 
 Bools = NDArray[np.bool_]
 Problem = tuple[Bools, str]
@@ -640,7 +640,7 @@ def verify(
     try:
         parts = {}
         items = checks.items(1 if is_serial else PIECES_PER_WORKER * chosen.n_workers)
-        for number, part in chosen.imap(checks, items, describe=_describe):
+        for number, part in results_of(chosen, checks, items, _describe):
             parts[number] = part
             if progress is not None and not is_serial:
                 progress(part.frames_compared, part.frames_compared * checks.frame_nbytes)

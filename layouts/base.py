@@ -31,7 +31,7 @@ from mdio.core.errors import (
 from mdio.core.files.in_flight import ByteRange, Opening, Prefetch
 from mdio.core.files.reading import Closing
 from mdio.core.files.store import store_at, to_path
-from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, Stretch, TrajectoryInfo
+from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, Stretch, TrajectoryInfo, is_masked
 from mdio.core.words import plural
 from mdio.layouts.units import Unit, UnitFilter, add_repair_hint, check_units, frame_units
 
@@ -98,6 +98,8 @@ def plain_atoms(atoms: Any) -> NDArray[Any]:
         n_all = len(atoms.universe.atoms)
         array = np.asarray(getattr(atoms, "atoms", atoms).ix)
     else:
+        if is_masked(atoms):
+            raise PlanError("atoms are masked, and the mask would be lost: leave masked ones out")
         array = np.asanyarray(atoms)
         if array.dtype == bool and array.ndim == 1:
             n_all, array = len(array), np.flatnonzero(array)

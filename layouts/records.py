@@ -1,26 +1,25 @@
 """Base classes for formats of other packages whose files are records, each of one frame.
 
 Such a package finds where records end, and decodes and encodes one record. The rest is done here:
-an index of the records, kept beside the file, prefetching, caches on nodes, selections, checks of
-decoded frames, writing in order by many workers, and resuming.
+an index of the records, prefetching, caches on nodes, selections, checks of decoded frames, writing
+in order by many workers, and resuming.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO, ClassVar
 
 import numpy as np
 
 from mdio.core.errors import MdioError, SourceError, error_text
-from mdio.core.files.index import FrameIndex, load_index
+from mdio.core.files.index import FrameIndex
 from mdio.core.files.marks import open_regular
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
-from mdio.layouts.base import STEPS_KNOWN, TIMES_MADE_UP
+from mdio.layouts.base import STEPS_KNOWN, TIMES_MADE_UP, Layout
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.native.encoder import PIECE_NBYTES, Bytes, Encoder
 from mdio.layouts.native.file import FoundFrames
@@ -61,7 +60,8 @@ class RecordsLayout(FoundFrames):
         """
 
     def _open_frames(self) -> TrajectoryInfo:
-        self._index = load_index(self.path, self._scan)
+        # Not stored beside the file, where it would outlive the code that found the records.
+        self._index = self._opened_state or self._scan()
         first = self._snapshot(0)
         self._lacks = {name: getattr(first, name) is None for name in NUMBERS}
         has_fields = {f"has_{name}": getattr(first, name) is not None for name in FIELDS[1:]}
@@ -72,8 +72,12 @@ class RecordsLayout(FoundFrames):
         text = f"{beginning}, since {self.name} holds none: frames are 1 ps apart"
         return info.replace(flaws=info.flaws._replace(made_up=(text,)))
 
-    def _scan(self, path: Path) -> FrameIndex:
-        ends = [0]
+    def preopened(self) -> Layout:
+        """Return a layout that pickles with its index, so that no worker scans the file again."""
+        return self._with_opened_state(self.index)
+
+    def _scan(self) -> FrameIndex:
+        path, ends = self.path, [0]
         with open(open_regular(path), "rb") as file:
             try:
                 for nbytes in self.sizes(file):

@@ -47,7 +47,7 @@ from mdio.layouts.striping.file_systems import no_stripes_note
 from mdio.layouts.views import KEEP_ALL
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import LayoutWriter, OutputMeta, PieceRecord, add_not_finite
-from mdio.parallel.executors import Executor
+from mdio.parallel.executors import Executor, results_of
 
 
 class Conversion:
@@ -341,13 +341,11 @@ class Conversion:
 
     def _write(self, work: Any, executor: Executor, progress: Progress | None) -> int:
         """Make this process' share of the pieces; the owner stores and commits all."""
-        nbytes, imap = 0, executor.imap
+        nbytes, more = 0, dict[str, Any]()
         if executor.ranks is not None:  # a write may take the system now a little, now long
             owner_works = not self.plan.writing.by_owner
             # The owner alone stores and commits what ranks have made.
-            imap = partial(
-                executor.ranks.imap, at_own_pace=True, owner_works=owner_works, to_all=False
-            )
+            more = {"at_own_pace": True, "owner_works": owner_works, "to_all": False}
         writer: LayoutWriter = work.writer
         work.lends = executor.takes_at_once
         work.lags = bool(self.plan.writing.direct) and executor.shares_memory
@@ -358,7 +356,7 @@ class Conversion:
             self._note(writer, record)
 
         with write_tasks.CommitQueue(writer, commit, lags=work.lags) as queue:
-            for _, (record, items) in imap(work, pieces, describe=describe_task):
+            for _, (record, items) in results_of(executor, work, pieces, describe_task, **more):
                 raise_received_signal()
                 for item in items:
                     writer.store(item)

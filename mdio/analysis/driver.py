@@ -41,7 +41,7 @@ from mdio.layouts.views.opening import ensemble_members
 from mdio.layouts.views.options import CachedReading, FrameChoice
 from mdio.layouts.views.view import select_frames
 from mdio.parallel import GATHERS, GatherMode
-from mdio.parallel.executors import Executor, Serial, choose_executor, replicas_fill
+from mdio.parallel.executors import Executor, Serial, choose_executor, replicas_fill, results_of
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe
@@ -204,7 +204,7 @@ def analyze_replicas(
     # In this process, so that workers forked later inherit its imports and its topology.
     results = {0: work(first)}
     _report(results[0], progress)
-    for number, result in executor.imap(work, remaining, describe=itemgetter(0)):
+    for number, result in results_of(executor, work, remaining, itemgetter(0)):
         result.timings[-1].gathered()
         results[number + 1] = result
         _report(result, progress)
@@ -299,13 +299,11 @@ def _gather(
 ) -> list[BlockResult]:
     """Return the results of all blocks in their order."""
     results: dict[int, BlockResult] = {}
-    for number, result in executor.imap(work, items, describe=block_label):
+    for number, result in results_of(executor, work, items, block_label):
         result.timing.gathered()
         results[items[number][0]] = result
         if progress is not None:
             progress(result.timing.n_frames, result.timing.nbytes_read)
-    if len(results) != len(items):
-        raise BlockError(f"{executor!r} returned {len(results)} of {len(items)} blocks")
     return [results[number] for number in sorted(results)]
 
 

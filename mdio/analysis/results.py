@@ -42,10 +42,11 @@ def result_table(
     """
     columns, names = result.columns, result.column_names
     if (fields := columns.dtype.names) is not None:
-        if columns.shape[1] > 1 or any(columns.dtype[name].shape for name in fields):
+        arrays = [name for name in fields if columns.dtype[name].shape]
+        if columns.shape[1] > 1 or arrays:
             raise PlanError(
-                f"rows have the fields {', '.join(fields)}, which hold arrays and are no columns "
-                "of a table; save them as .npz, or return one number in each"
+                f"rows have the fields {', '.join(arrays or fields)}, which hold arrays and are no "
+                "columns of a table; save them as .npz, or return one number in each"
             )
         columns, names = columns[:, 0], list(fields)
     index_columns: dict[str, Iterable[Any]] = {}
@@ -117,16 +118,19 @@ def write_csv(file: BinaryIO, names: Iterable[str], rows: Iterable[Row]) -> None
 
 def _dat(result: AnalysisResult, file: BinaryIO) -> None:
     names, rows = result_table(result)
-    file.write(("#" + " ".join(re.sub(r"\s", "_", name) for name in names) + "\n").encode())
+    file.write(("#" + " ".join(re.sub(r"\s|^$", "_", name) for name in names) + "\n").encode())
     for row in rows:
         words = map(_word, row)
         file.write((" ".join(words) + "\n").encode())
 
 
 def _word(value: Any) -> str:
-    """Return a value as one word of a line: text with blanks is quoted, False and True are 0, 1."""
+    """Return a value as one word of a line, quoted as in CSV if need be; True and False as 1, 0."""
     text = str(int(value) if isinstance(value, bool) else value)
-    return json.dumps(text) if any(map(str.isspace, text)) else text
+    if re.fullmatch(r'[^\s"#]+', text):
+        return text
+    line = " ".join(text.splitlines()).replace('"', '""')
+    return f'"{line}"'
 
 
 def _xvg(result: AnalysisResult, file: BinaryIO) -> None:
@@ -135,6 +139,7 @@ def _xvg(result: AnalysisResult, file: BinaryIO) -> None:
     Each trajectory of an ensemble is a data set.
     """
     names, rows = result_table(result, labelled=False)
+    names = [name.replace('"', "'") for name in names]  # they are quoted
     first = 1 if result.per_frame else 0
     if result.has_residues and all(
         len({*result.row_residues[run]}) == run.stop - run.start for run in result.runs

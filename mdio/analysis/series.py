@@ -25,7 +25,7 @@ from mdio.core.timing import BlockTiming, Stopwatch
 from mdio.core.words import human_nbytes, number_text
 from mdio.layouts.base import Layout, cache_notes
 from mdio.layouts.views.view import ViewLayout
-from mdio.parallel.executors import Executor
+from mdio.parallel.executors import Executor, results_of
 
 NARROW_NBYTES = 32 << 20
 """Largest time series of a batch if chunks are a few atoms wide."""
@@ -151,7 +151,7 @@ def _analyze(
     unmerged: dict[int, BatchResult] = {}
     time, sums = np.empty(0), np.zeros(0)
     timings: list[BlockTiming] = []
-    for number, finished in executor.imap(work, enumerate(batches), describe=batch_label):
+    for number, finished in results_of(executor, work, enumerate(batches), batch_label):
         finished.timing.gathered()
         unmerged[number] = finished
         while (result := unmerged.pop(len(timings), None)) is not None:

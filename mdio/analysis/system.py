@@ -169,10 +169,7 @@ class System:
         if stored is not None:
             return stored if atoms is None else stored[atoms]
         if self._top is None and self.topology is None:
-            raise PlanError(
-                f"{self.layout.path}: weighting atoms by mass needs a topology; name one with "
-                "-s/--top, or weight all equally with --weights none (in Python: weights=None)"
-            )
+            raise PlanError(f"{self.layout.path}: masses need a topology; name one with -s/--top")
         universe = self.universe
         path = self._top if isinstance(self._top, str | PathLike) else self.layout.path
         group = self._group_atoms
@@ -182,7 +179,7 @@ class System:
         except (ValueError, AttributeError) as error:
             raise PlanError(
                 f"{path}: it has no masses, and they cannot be guessed ({error}); use a topology "
-                "that has them, or --weights none"
+                "that has them"
             ) from error
         if group is not None:
             masses = masses[group]

@@ -124,4 +124,4 @@ def named_read_error(path: object, error: OSError) -> SourceError | None:
 
 def error_text(error: BaseException | None) -> str:
     """Return the type and message of an error, in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")

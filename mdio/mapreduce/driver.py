@@ -25,7 +25,7 @@ from mdio.analysis.kernels.kernel import BlockFunction, Kernel
 from mdio.analysis.placing import blocks_on_dask, blocks_on_ranks
 from mdio.analysis.plan import Request, Trajectory
 from mdio.analysis.work import Progress
-from mdio.core.errors import BlockError, PlanError, WorkerDiedError
+from mdio.core.errors import PlanError, WorkerDiedError
 from mdio.core.options import build_parts, takes_options
 from mdio.core.signals import raise_received_signal, terminations_raised
 from mdio.core.timing import Stopwatch
@@ -54,7 +54,7 @@ from mdio.mapreduce.pairs import (
 )
 from mdio.mapreduce.program import FrameSelector, Program, choose_frames
 from mdio.mapreduce.results import MapReduceResult
-from mdio.parallel.executors import Executor, choose_executor
+from mdio.parallel.executors import Executor, choose_executor, results_of
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe
@@ -304,7 +304,7 @@ def _run_tasks(
     for deaths in itertools.count(1):
         numbers: list[int] = []
         try:
-            for position, result in executor.imap(work, submit(numbers), describe=describe, **more):
+            for position, result in results_of(executor, work, submit(numbers), describe, **more):
                 raise_received_signal()
                 del unfinished[numbers[position]]
                 yield numbers[position], result
@@ -312,10 +312,6 @@ def _run_tasks(
             if deaths > MAX_DEATHS:
                 raise
             continue
-        if missing := ", ".join(map(describe, submit([]))):
-            raise BlockError(
-                f"{executor!r} returned no result of {missing}; its imap has to yield all"
-            )
         return
 
 

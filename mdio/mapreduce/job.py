@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
+from reprlib import repr as short_repr
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -291,7 +292,7 @@ class ReduceWork:
             key, self._frames.number[index], self._frames.time[index], pairs.values
         )
         if not isinstance(returned, dict):
-            raise TypeError(f"it returned a {type(returned).__name__}; expected a dict")
+            raise TypeError(f"it returned {short_repr(returned)}; expected a dict")
         row = {
             str(name): np.asarray(refuse_mask(value, f"values {name!r}"))
             for name, value in returned.items()

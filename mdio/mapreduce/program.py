@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from mdio.analysis.kernels.kernel import (
     BlockFunction,
     Kernel,
     UserKernel,
+    check_takes,
     field_names,
     kernel_name,
 )
@@ -149,9 +149,9 @@ class Program:
 
         Raises PlanError: there is no map or no reduce, or it takes other arguments.
         """
-        if not callable(map):
-            map = getattr(map, "map", map)  # a program
         owner = map if isinstance(map, Kernel) else getattr(map, "__self__", None)
+        if not callable(map) and hasattr(map, "map"):  # a program
+            owner, map = map, map.map
         if isinstance(map, Kernel):
             kernel: Kernel = map
             if select is not None or fields is not None:
@@ -180,7 +180,7 @@ class Program:
                 "there is no reduce; give reduce=, a function of a key, frames, times and values, "
                 "or a method reduce beside the map"
             )
-        _check_reduce(reduce)
+        check_takes(reduce, 4, "the reduce is called as reduce(key, frame, time, values)")
         combine = combine if combine is not None else getattr(owner, "combine", None)
         if combine is not None and not callable(combine) and combine not in COMBINERS:
             raise PlanError(f"combine is {combine!r}; give one of {', '.join(COMBINERS)}")
@@ -192,22 +192,6 @@ class Program:
             name = type(owner).__name__
             notes = (f"the frames that {name} names are replaced by those asked for",)
         return cls(kernel, reduce, combine, per_frame, frames, notes)
-
-
-def _check_reduce(reduce: Callable[..., Any]) -> None:
-    """Raise PlanError if `reduce` does not take what it is given, before the work is done."""
-    names = ("key", "frame", "time", "values")
-    try:
-        parameters = signature(reduce, follow_wrapped=False)
-    except ValueError:  # some builtins have none
-        return
-    try:
-        parameters.bind(*names)
-    except TypeError as error:
-        raise PlanError(
-            f"{kernel_name(reduce)} takes {parameters}; the reduce is called as "
-            f"reduce({', '.join(names)})"
-        ) from error
 
 
 def combine_pairs(combine: Callable[..., Any] | str, pairs: KeyValuePairs) -> KeyValuePairs:

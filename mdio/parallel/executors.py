@@ -13,10 +13,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import tee
+from reprlib import repr as short_repr
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from mdio.core.errors import BlockError, MdioError, PlanError, WorkerDiedError
+from mdio.core.errors import BlockError, MdioError, PlanError, WorkerDiedError, error_text
 from mdio.core.files.reading import Closing
 from mdio.core.signals import raise_received_signal
 
@@ -55,10 +56,9 @@ def item_error(label: str, cause: BaseException) -> MdioError:
     """
     if isinstance(cause, BlockError | PlanError):
         return cause
-    text = " ".join(str(cause).split())
-    error: MdioError = BlockError(f"{label} failed: {type(cause).__name__}: {text}")
+    error: MdioError = BlockError(f"{label} failed: {error_text(cause)}")
     if isinstance(cause, MdioError):
-        error = type(cause)(f"{label}: {text}")
+        error = type(cause)(f"{label}: {' '.join(str(cause).split())}")
     error.__cause__ = cause
     return error
 
@@ -194,11 +194,54 @@ class Executor(Closing, ABC):
         describe: Callable[[Item], str] = str,
     ) -> list[Result]:
         """Return all results in the order of `items`; raises as `imap` does."""
-        done = sorted(self.imap(func, items, describe=describe), key=lambda pair: pair[0])
+        done = sorted(results_of(self, func, items, describe), key=lambda pair: pair[0])
         return [result for _, result in done]
 
     def close(self) -> None:
         """End all workers."""
+
+
+def results_of(
+    executor: Executor,
+    func: Callable[[Item], Result],
+    items: Iterable[Item],
+    describe: Callable[[Item], str] = str,
+    **more: Any,
+) -> Iterator[tuple[int, Result]]:
+    """Yield what `imap` of an executor, which may be a user's own, yields.
+
+    Raises PlanError: that is not a number of an item and its result, once of each; BlockError: not
+    of all items. `more`: further arguments of `imap`.
+    """
+    if executor.ranks is not None:  # results may come on rank 0 alone
+        yield from executor.imap(func, items, describe=describe, **more)
+        return
+    numbered = enumerate(items)
+    unfinished: dict[int, Item] = {}
+
+    def sent() -> Iterator[Item]:
+        for number, item in numbered:
+            unfinished[number] = item
+            yield item
+
+    contract = "it is called as imap(func, items, describe=...), and yields (number, result)"
+    try:
+        pairs = iter(executor.imap(func, sent(), describe=describe, **more))
+    except TypeError as error:
+        raise PlanError(f"imap of {executor!r} failed: {error_text(error)}; {contract}") from error
+    for pair in pairs:
+        try:
+            number, result = pair
+            del unfinished[number]
+        except (TypeError, ValueError, KeyError) as error:
+            raise PlanError(
+                f"imap of {executor!r} yielded {short_repr(pair)}; {contract} of each item once"
+            ) from error
+        yield number, result
+    unfinished.update(numbered)
+    if unfinished:
+        missing = ", ".join(map(describe, unfinished.values()))
+        raise BlockError(f"{executor!r} returned no result of {missing}; its imap has to yield all")
 
 
 def with_prefetch(
@@ -218,7 +261,7 @@ def with_prefetch(
 def choose_executor(executor: Executor | None, n_workers: int | None) -> Executor:
     """Return `executor`, or one with so many processes; by default, a serial one.
 
-    Raises PlanError: both are given, or `executor` is not an executor.
+    Raises PlanError: both are given, or `executor` is not an executor, or one without workers.
     """
     if executor is None:
         return Serial() if n_workers in (None, 1) else Processes(n_workers)
@@ -229,6 +272,7 @@ def choose_executor(executor: Executor | None, n_workers: int | None) -> Executo
             f"the executor is {executor!r}; give one of mdio's: Serial(), Processes(N), "
             "DaskExecutor(client) or MPIExecutor(comm), or an Executor of your own"
         )
+    checked_count(executor.n_workers or 0, f"workers of {executor!r}")
     return executor
 
 

@@ -306,6 +306,24 @@ def test_dates_keep_their_unit_and_text_stays_one_word(path, tmp_path):
         result.plot()
 
 
+def test_texts_read_back_as_from_csv(path, tmp_path):
+    import csv
+
+    texts = ["", 'a "b"', "#3", "two words", "CA", "α β", "'"]
+    result = analyze(MemoryLayout(path), kernel=lambda block: block.time)
+    result = replace(result, values=np.array([texts] * result.n_frames), labels=['"', *"bcdef", ""])
+    for suffix, n_index_columns in (("dat", 2), ("xvg", 1)):
+        result.save(tmp_path / f"a.{suffix}")
+        with (tmp_path / f"a.{suffix}").open(newline="", encoding="utf-8") as file:
+            lines = [*file]
+        (row,) = csv.reader(lines[-1:], delimiter=" ")
+        assert row[n_index_columns:] == texts
+        if suffix == "dat":
+            assert len(lines[0].split()) == len(row)
+        else:
+            assert """@ s0 legend "'"\n""" in lines
+
+
 @pytest.mark.parametrize("suffix", ["csv", "dat", "xvg"])
 def test_structured_rows_are_columns(path, tmp_path, suffix):
     def pairs(block):
@@ -320,7 +338,7 @@ def test_structured_rows_are_columns(path, tmp_path, suffix):
     assert {"csv": "a b,c", "dat": "a_b c", "xvg": "a b"}[suffix] in text
     assert text.splitlines()[-1].split("," if suffix == "csv" else None)[-2:] == ["1.0", "1"]
     result = analyze(MemoryLayout(path), kernel=arrays)
-    with pytest.raises(PlanError, match=r"fields a, b, which hold arrays .* as \.npz"):
+    with pytest.raises(PlanError, match=r"fields a, which hold arrays .* as \.npz"):
         result.save(tmp_path / f"b.{suffix}")
     assert not list(tmp_path.glob("b.*"))
     result.save(tmp_path / "b.npz")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 import tomllib
@@ -292,12 +293,34 @@ def test_a_file_without_frames(lines, tmp_path, data):
         _ = lines.LinesLayout(tmp_path / "a.lines").info
 
 
-def test_records_are_found_once_and_lines_that_are_added_later_too(lines, source, tmp_path):
+def test_records_are_found_by_the_code_that_there_is_once_for_all_workers(
+    lines, source, tmp_path, monkeypatch
+):
+    out = tmp_path / "a.lines"
+    mdio.convert(source, out)
+
+    def finds(sizes):
+        monkeypatch.setattr(lines.LinesLayout, "sizes", staticmethod(sizes))
+
+    def draft(file):
+        sizes = [*map(len, file)]
+        return [*sizes[:2], sum(sizes[2:4]), *sizes[4:]]
+
+    finds(draft)
+    assert mdio.open(out).info.n_frames == 4
+    finds(lambda file: map(len, file))
+    with mdio.open(out) as layout:
+        sent, expected = pickle.dumps(layout.preopened()), layout.read(0, 5).positions
+    finds(lambda file: pytest.fail("scanned again"))
+    with pickle.loads(sent) as layout:
+        np.testing.assert_array_equal(layout.read(0, 5).positions, expected)
+
+
+def test_lines_that_are_added_later_are_found(lines, source, tmp_path):
     out = tmp_path / "a.lines"
     mdio.convert(source, out)
     with mdio.open(out) as layout:
         n_frames, last = layout.info.n_frames, layout.read(4, 5).positions
-    assert (tmp_path / ".a.lines.mdio-index").exists()
     with out.open("ab") as file:
         file.write(out.read_bytes().splitlines(keepends=True)[-1])
     with mdio.open(out) as layout:

@@ -251,6 +251,31 @@ def test_fields_that_are_asked_for_are_more_than_those_of_the_class(fields):
     assert {*found.keys.tolist()} == {*FIELDS}
 
 
+class Static:
+    """A map that does not know its object."""
+
+    select = "name CA"
+
+    @staticmethod
+    def map(block):
+        counts = np.full(block.n_frames, block.n_atoms)
+        return np.zeros(block.n_frames, int), np.arange(block.n_frames), {"n": counts}
+
+    def reduce(self, key, frame, time, values):
+        return {"n": values["n"].max()}
+
+
+class Assigned(Static):
+    def __init__(self):
+        self.map = lambda block: Static.map(block)
+
+
+@pytest.mark.parametrize("program", [Static, Assigned])
+def test_a_map_that_is_no_method_belongs_to_its_object(adk, program):
+    result = mdio.map_reduce(adk["dcd"], top=adk["psf"], map=program())
+    assert result.columns["n"].tolist() == [214]
+
+
 def test_nothing_at_all(adk):
     found = mdio.map_reduce(adk["dcd"], map=programs.nothing, reduce=programs.total, workers=2)
     assert len(found.keys) == 0 and found.columns == {} and found.n_frames == 98

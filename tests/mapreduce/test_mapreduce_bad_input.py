@@ -132,7 +132,7 @@ def test_a_begin_that_fails_is_not_told_as_the_reduce_of_a_key(adk, keep_going):
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (lambda key: None, "returned a NoneType; expected a dict"),
+        (lambda key: None, "returned None; expected a dict"),
         (lambda key: {"n": object()}, "'n' is object"),
         (lambda key: {"n": np.ma.masked}, "values 'n' are masked"),
         (lambda key: {"keys": 1}, "a column cannot be called 'keys'"),

@@ -18,6 +18,7 @@ from suites.every_command import Counted, make_sources
 from suites.outputs import as_options
 
 import mdio
+from mdio.analysis import series
 from mdio.core.errors import BlockError, PlanError, SourceError
 from mdio.parallel.executors import Executor, item_error
 
@@ -195,9 +196,90 @@ class Losing(mdio.Serial):
                 yield number, result
 
 
-def test_a_lost_result_is_an_error(adk):
-    with pytest.raises(BlockError, match=r"Losing\(1\) returned no result of block 1"):
-        mdio.map_reduce(adk["xtc"], map=Counted().map, reduce=Counted().reduce, executor=Losing())
+class Misnumbering(mdio.Serial):
+    """Gives all results one number."""
+
+    def imap(self, func, items, *, describe=str):
+        for _, result in super().imap(func, items, describe=describe):
+            yield 0, result
+
+
+class WithoutNumbers(mdio.Serial):
+    """Yields results alone."""
+
+    def imap(self, func, items, *, describe=str):
+        yield from map(func, items)
+
+
+class WithoutLabels(mdio.Serial):
+    """Takes no `describe`."""
+
+    def imap(self, func, items):
+        yield from enumerate(map(func, items))
+
+
+class Returning(mdio.Serial):
+    """Forgets to return what it has."""
+
+    def imap(self, func, items, *, describe=str):
+        dict(enumerate(map(func, items)))
+
+
+class Nobody(mdio.Serial):
+    """Has no workers."""
+
+    n_workers = 0
+
+
+def map_reduce(paths, out, executor):
+    program = Counted()
+    mdio.map_reduce(paths["dcd"], map=program.map, reduce=program.reduce, executor=executor)
+
+
+def convert(paths, out, executor):
+    mdio.convert(paths["dcd"], out, storage=mdio.Storage(chunk_frames=10), executor=executor)
+
+
+def convert_ensemble(paths, out, executor):
+    members = {f"r{number}": paths["dcd"] for number in range(5)}
+    mdio.convert_ensemble(members, out, step=10, executor=executor)
+
+
+def verify(paths, out, executor):
+    mdio.verify(paths["dcd"], paths["xtc"], executor=executor)
+
+
+def analyze(paths, out, executor):
+    mdio.analyze(paths["dcd"], kernel=lambda block: block.time, executor=executor)
+
+
+def analyze_series(paths, out, executor):
+    mdio.analyze(paths["dcd"], kernel=mdio.MSD(), stop=5, executor=executor)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "told"),
+    [
+        (Losing, BlockError, r"Losing\(2\) returned no result of (block|batch|frames|units|r\d)"),
+        (Misnumbering, PlanError, r"imap of Misnumbering\(2\) yielded \(0, .* each item once"),
+        (WithoutNumbers, PlanError, r"imap of WithoutNumbers\(2\) yielded .* \(number, result\)"),
+        (WithoutLabels, PlanError, r"imap of WithoutLabels\(2\) failed: .*describe=\.\.\."),
+        (Returning, PlanError, r"imap of Returning\(2\) failed: .* yields"),
+        (Nobody, PlanError, r"0 workers of Nobody\(0\)"),
+    ],
+)
+@pytest.mark.parametrize(
+    "call", [map_reduce, convert, convert_ensemble, verify, analyze, analyze_series]
+)
+def test_what_an_executor_does_wrong_is_told_with_its_name(
+    adk, tmp_path, monkeypatch, kind, error, told, call
+):
+    if kind is not Nobody:
+        monkeypatch.setattr(kind, "n_workers", 2)
+    monkeypatch.setattr(kind, "shares_memory", False)
+    monkeypatch.setattr(series, "WIDE_NBYTES", 12 * 5 * 2000)  # two batches
+    with pytest.raises(error, match=told):
+        call(adk, tmp_path / "a.zarr", kind())
 
 
 def fails(block):

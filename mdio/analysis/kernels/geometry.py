@@ -152,12 +152,16 @@ def atom_weights(
     if isinstance(weights, str):
         if weights != "mass":
             raise PlanError(f"the weights are {weights!r}; give 'mass' or a number for each atom")
-        values = system.masses(atoms)
-        if not values.any():
-            raise PlanError(
-                f"{system.layout.path}: the selected atoms have no masses; use a topology that has "
-                "them, or weight all equally with --weights none (in Python: weights=None)"
-            )
+        try:
+            values = system.masses(atoms)
+            if not values.any():
+                raise PlanError(
+                    f"{system.layout.path}: the selected atoms have no masses; use a topology that "
+                    "has them"
+                )
+        except PlanError as error:
+            way = "or weight all equally with --weights none (in Python: weights=None)"
+            raise PlanError(f"{error}, {way}") from error
     else:
         values = np.array(weights, dtype=np.float64)
     if values.shape != (n_atoms,):

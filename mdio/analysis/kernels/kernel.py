@@ -246,6 +246,12 @@ class UserKernel(Kernel):
     fields: tuple[str, ...] = ("positions",)
 
     def __post_init__(self) -> None:
+        check_takes(
+            self.function,
+            1,
+            "a function over blocks is called as f(block); for one with options, derive a class "
+            "from mdio.Kernel, or give its other arguments with functools.partial",
+        )
         object.__setattr__(self, "fields", field_names(self.fields))
 
     def prepare(self, system: System) -> Prepared:
@@ -337,6 +343,21 @@ def kernel_name(function: BlockFunction) -> str:
     """Return the name of a kernel's function, for messages."""
     inner = function.func if isinstance(function, partial) else function
     return str(getattr(inner, "__name__", type(inner).__name__))
+
+
+def check_takes(function: Callable[..., Any], n_arguments: int, call: str) -> None:
+    """Raise PlanError if a function does not take so many arguments, before the work is done.
+
+    `call`: how it is called, for the message.
+    """
+    try:
+        parameters = signature(function, follow_wrapped=False)
+    except ValueError:  # some builtins have none
+        return
+    try:
+        parameters.bind(*range(n_arguments))
+    except TypeError as error:
+        raise PlanError(f"{kernel_name(function)} takes {parameters}; {call}") from error
 
 
 def check_rows(
@@ -439,6 +460,7 @@ def find_kernel(name: str) -> Callable[..., Kernel]:
             if hasattr(loaded, "reduce"):
                 way = f"programs with map and reduce run by mdio mapreduce {name}"
             raise PlanError(f"{name}: the class {loaded.__name__} is no kernel; {way}")
+        UserKernel(loaded)  # refuses one with other arguments, before they are taken for options
         return partial(UserKernel, loaded)
     if name in FORMER_NAMES:
         former, name = name, FORMER_NAMES[name]

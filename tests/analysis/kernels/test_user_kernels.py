@@ -118,6 +118,12 @@ class Limited(Bare):
     def prepare(self, system): raise mdio.MdioError(f"the limit is {self.limit!r}")
 class Absent(Bare):
     def __init__(self): open("weights.dat")
+class Silent(Bare):
+    def __init__(self): raise ValueError
+class Weighted(Bare):
+    def prepare(self, system): return mdio.Prepared(boom, system.masses(None))
+def wordless(block): raise RuntimeError
+def two(block, cutoff): pass
 class Undefined(Program):
     def __init__(self): undefined
 """
@@ -150,6 +156,12 @@ MADE = "making it failed: "
         ),
         (["analyze", "called"], "TypeError: 'NoneType' object is not callable; --debug shows"),
         (["analyze", "Absent"], "'weights.dat'; --debug shows the line"),
+        (["analyze", "Silent"], "mistaken_kernels:Silent: ValueError; arguments"),
+        (["analyze", "wordless"], "failed: RuntimeError; --debug shows the line"),
+        (["analyze", "wordless", "-w", "2"], "failed: RuntimeError; --debug shows the line"),
+        (["analyze", "Weighted"], "masses need a topology; name one with -s/--top"),
+        (["analyze", "two"], "two takes (block, cutoff); a function over blocks is called as f(b"),
+        (["analyze", "two", "--set", "cutoff=5"], "with options, derive a class from mdio.Kernel"),
         (
             ["mapreduce", "Undefined"],
             f"mistaken_kernels:Undefined: {MADE}NameError: name 'undefined'",
@@ -167,7 +179,7 @@ def test_mistakes_are_told(adk, tmp_path, monkeypatch, capsys, words, says):
     address = f"mistaken_kernels:{name}"
     assert main([command, address, str(adk["dcd"]), "--stop", "9", "-q", *more]) in (1, 2)
     told = capsys.readouterr().err.splitlines()[-1]
-    assert says in told and "velocities" not in told
+    assert says in told and "velocities" not in told and "--weights" not in told
 
 
 def test_an_import_that_a_module_lacks_is_not_the_module(adk, folder):
@@ -413,7 +425,7 @@ def test_atoms_of_a_kernel_are_indices_or_a_mask(adk):
     want = mdio.open(adk["dcd"]).read(0, 98, atoms=mask).positions[:, :, 2]
     for atoms in (mask, np.flatnonzero(mask), [7, 1007, 2007, 3007]):
         assert np.array_equal(mdio.analyze(adk["dcd"], kernel=Chosen(atoms)).values, want)
-    for wrong in ([5.7], [99999], [-1]):
+    for wrong in ([5.7], [99999], [-1], np.ma.array([5, 7], mask=[False, True])):
         with pytest.raises((PlanError, IndexError), match="atom"):
             mdio.analyze(adk["dcd"], kernel=Chosen(wrong))
     block = mdio.open(adk["dcd"]).read(0, 2)

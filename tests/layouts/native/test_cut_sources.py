@@ -115,3 +115,11 @@ def test_frames_of_another_system_are_not_one_that_is_cut(tmp_path, kind):
         (lost,) = layout.info.lost
         assert (lost.frame, lost.offset, lost.at_end) == (5, few.stat().st_size, False)
     assert "hold no whole frame, 5 whole frames before it" in str(lost)
+
+
+def test_one_whole_frame_is_told_as_one(adk, tmp_path):
+    path = tmp_path / "a.xtc"
+    mdio.convert(adk["xtc"], path, stop=2)
+    os.truncate(path, path.stat().st_size - 100)
+    with pytest.raises(SourceError, match=r"take the 1 whole frame$"):
+        mdio.convert(path, tmp_path / "a.zarr")
