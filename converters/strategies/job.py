@@ -87,7 +87,7 @@ def check_room(out: Path, nbytes: float, folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if nbytes > free:
         raise OutputError(
-            f"{out}: needs {nbytes:.0f} bytes, but only {free} are free in {folder}; "
+            f"{out}: needs at least {nbytes:.0f} bytes, but only {free} are free in {folder}; "
             "free some space, choose another folder, or use --precision or --select"
         )
 
@@ -319,6 +319,8 @@ class Job:
     """Unreadable frames that may be several."""
     former: State | None = None
     """State of the output that it replaces, before it was read; None in stores."""
+    least_nbytes: float = 0.0
+    """Bytes that integers take at least when they are packed anew; 0 = unknown."""
 
     @property
     def other_files(self) -> list[Path]:

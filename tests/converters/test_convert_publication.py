@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import MDAnalysis as mda
@@ -111,6 +112,21 @@ def test_a_topology_in_gro_is_replaced_by_that_of_its_output(adk, tmp_path):
         mdio.convert(tmp_path / "far.ncdf", tmp_path / "md.zarr", **words)
         assert names_in(tmp_path) == ["far.ncdf", "md.top.gro", "md.zarr"]
         assert len(mda.Universe(str(tmp_path / "md.top.gro")).atoms) == n_atoms
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "share"),
+    [("a.xtc", {}, 1), ("a.xtc", {"select": "name CA"}, 0.5), ("a.zarr", {}, 0.5)],
+)
+def test_no_room_for_integers_of_an_xtc(adk, tmp_path, monkeypatch, name, options, share):
+    """Their bytes are known beforehand by those of the source: refused is what surely is full."""
+    out = tmp_path / name
+    needed = share * mdio.convert(adk["xtc"], out, top=adk["psf"], **options).nbytes_out
+    for free, fits in ((1.3 * needed, True), (0.7 * needed, False)):
+        room = shutil._ntuple_diskusage(10, 5, free)
+        monkeypatch.setattr(shutil, "disk_usage", lambda path, room=room: room)
+        with nullcontext() if fits else pytest.raises(OutputError, match="are free"):
+            mdio.convert(adk["xtc"], out, top=adk["psf"], force=True, **options)
 
 
 def cut(path):
