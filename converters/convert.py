@@ -238,6 +238,8 @@ def plan_conversion(
             name = origin.path if len(source) == 1 else "the joined files"
             text = f"{name}: {plural(len(single_frames), 'frame')} cannot be read ({numbers})"
             notes = (*notes, f"{text}; left out, {kept_text}")
+    if layout_class(layout_name).facts.in_segments and reading.top and choice.kept is None:
+        notes = (*notes, f"{layout_name} hold no topology: give it with -s/--top again to read it")
     if running.growing:  # what is not complete is to come
         notes = ()
     elif not reading.salvage:
