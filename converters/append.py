@@ -38,7 +38,7 @@ from mdio.core.files.store import AnyPath, to_path
 from mdio.core.files.turns import State, state_at
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.signals import terminations_raised
-from mdio.core.words import number_text, plural
+from mdio.core.words import list_text, number_text, plural
 from mdio.layouts.base import Layout
 from mdio.layouts.continuation import open_continuation
 from mdio.layouts.manifest import has_source_integers, indices_from_runs, runs_from_indices
@@ -174,8 +174,8 @@ class Timeline:
     Attributes: `members`: the output and the sources added. `member`, `frame`: for each frame, its
     member and its number there. `numbers`: for each member, the number of its frame that each
     frame is or equals; -1 = none. `unit`: the unit in which frames were matched. `n_equal`: how
-    many frames of the last source the output already had. `n_left_out`: frames of all sources in
-    place of which others are kept. `notes`: frames replaced or dropped.
+    many frames of the last source were there already. `holders`: the members that had them.
+    `notes`: frames replaced or dropped.
     """
 
     def __init__(self, old: Layout) -> None:
@@ -186,7 +186,7 @@ class Timeline:
         self.frame = np.arange(n_frames)
         self.numbers = [np.arange(n_frames)]
         self.notes: list[str] = []
-        self.unit, self.n_equal, self.n_left_out = "ps", 0, 0
+        self.unit, self.n_equal, self.holders = "ps", 0, list[Layout]()
 
     def add(
         self,
@@ -214,6 +214,8 @@ class Timeline:
         is_old = merged.old_frames >= 0
         old_frame = np.where(is_old, merged.old_frames, 0)
         added = merged.added
+        holders = np.unique(self.member[old_frame[merged.equal]]).tolist()
+        self.holders = [self.members[number] for number in holders]
         new_frame = np.where(added | merged.equal, merged.new_frames, -1)
         self.numbers = [
             np.where(is_old & (merged.equal | ~added), numbers[old_frame], -1)
@@ -237,7 +239,6 @@ class Timeline:
         )
         self.members.append(source)
         self.unit, self.n_equal = merged.unit, int(np.count_nonzero(merged.equal))
-        self.n_left_out += source.info.n_frames - int(np.count_nonzero(added | merged.equal))
         self.notes += merged.notes
 
     @property
@@ -500,13 +501,16 @@ class _Plan:
                     "was written: run it again"
                 )
                 raise
-            if timeline.n_equal == source.info.n_frames:
-                self.notes.append(f"{path}: left out: {old.path} has all of its frames already")
+            n_frames = source.info.n_frames
+            self.n_left_out += n_frames - int(np.count_nonzero(timeline.numbers[-1] >= 0))
+            have = "has" if len(timeline.holders) == 1 else "have"
+            holders = f"{list_text([str(one.path) for one in timeline.holders])} {have}"
+            if timeline.n_equal == n_frames:
+                self.notes.append(f"{path}: left out: {holders} all of its frames already")
             elif timeline.n_equal:
-                n_frames = f"{timeline.n_equal:,} of its {source.info.n_frames:,} frames"
-                self.notes.append(f"{path}: {old.path} has {n_frames} already")
+                n_text = f"{timeline.n_equal:,} of its {n_frames:,} frames"
+                self.notes.append(f"{path}: {holders} {n_text} already")
         self.notes += timeline.notes
-        self.n_left_out = timeline.n_left_out
         joining = Joining(tuple(timeline.parts), tuple(timeline.gaps()), changes=True)
         chain = chain_parts(timeline.members, joining)
         return chain, self._origin(chain, timeline, sources)

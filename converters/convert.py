@@ -56,7 +56,7 @@ from mdio.core.frames import TrajectoryInfo
 from mdio.core.options import takes_options
 from mdio.core.words import list_text, plural, runs_text
 from mdio.layouts.base import Layout, container_format
-from mdio.layouts.manifest import indices_from_runs, runs_from_indices
+from mdio.layouts.manifest import FULL_SYSTEM, indices_from_runs, runs_from_indices
 from mdio.layouts.plan import COMPRESSION_NOTE, LayoutPlan, StorageOptions, WriteOptions
 from mdio.layouts.registry import (
     layout_class,
@@ -238,6 +238,8 @@ def plan_conversion(
             name = origin.path if len(source) == 1 else "the joined files"
             text = f"{name}: {plural(len(single_frames), 'frame')} cannot be read ({numbers})"
             notes = (*notes, f"{text}; left out, {kept_text}")
+    if layout_class(layout_name).facts.in_segments and reading.top and choice.kept is None:
+        notes = (*notes, f"{layout_name} hold no topology: give it with -s/--top again to read it")
     if running.growing:  # what is not complete is to come
         notes = ()
     elif not reading.salvage:
@@ -276,6 +278,11 @@ def plan_conversion(
             "again with --group NAME=SELECTION",
         )
     plan = plan.replace(notes=(*plan.notes, *notes), source_density=origin.info.density)
+    packed = filter(None, write_options.packed.get(FULL_SYSTEM, ()))
+    least_share = min(packed, default=0.0) / 2  # a few frames tell little of the others
+    if plan.container == "xtc" and plan.keeps_integers:
+        is_whole = choice.kept is None and plan.n_frames == origin.info.n_frames
+        least_share = 1.0 if is_whole and len(source) == 1 else 0.5  # several may overlap
     if repairs is not None:
         plan = plan.replace(**repairs.plan_values)
     if plan.writing.direct is not None and running.mpio is None:
@@ -299,6 +306,7 @@ def plan_conversion(
         repairs=repairs,
         former=former,
         stretches=stretches,
+        least_nbytes=least_share * (origin.info.density or 0.0) * plan.n_frames * plan.n_atoms,
     )
     return choose(job)
 

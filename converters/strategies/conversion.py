@@ -227,10 +227,10 @@ class Conversion:
         return 0 if self.appended is None else self.appended.continuation.n_reused
 
     @property
-    def _needed_nbytes(self) -> float | None:
-        """Bytes that will be written; None where sizes are not known before."""
+    def _needed_nbytes(self) -> float:
+        """Bytes that will be written at least; 0 if unknown."""
         if self.plan.compression is not None or self.plan.is_rounded:
-            return None
+            return self.job.least_nbytes
         return self.plan.after(self.n_taken).nbytes
 
     def _note_stripes(self, writer: LayoutWriter) -> None:
@@ -293,7 +293,7 @@ class Conversion:
             )
         )
         needed = self._needed_nbytes
-        if needed is not None and (self._upload is None or not self._upload.early):
+        if needed and (self._upload is None or not self._upload.early):
             check_room(self.out, needed - allocated_nbytes(temporary), temporary.parent)
         for path, data in new.items():
             temporary_for(temporary.with_name(path.name), temporary).write_bytes(data)

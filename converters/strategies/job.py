@@ -22,7 +22,7 @@ from mdio.converters.selection import AtomChoice
 from mdio.converters.storage import StripeRequest
 from mdio.core.errors import OutputError, SourceError
 from mdio.core.files.fingerprint import fingerprint
-from mdio.core.files.marks import read_regular
+from mdio.core.files.marks import first_bytes, read_regular
 from mdio.core.files.store import to_path
 from mdio.core.files.turns import State
 from mdio.core.frames import AtomIndices, FrameBlock, Stretch, TrajectoryInfo
@@ -87,7 +87,7 @@ def check_room(out: Path, nbytes: float, folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if nbytes > free:
         raise OutputError(
-            f"{out}: needs {nbytes:.0f} bytes, but only {free} are free in {folder}; "
+            f"{out}: needs at least {nbytes:.0f} bytes, but only {free} are free in {folder}; "
             "free some space, choose another folder, or use --precision or --select"
         )
 
@@ -155,13 +155,14 @@ def topology_files(
     One for the kept atoms if only some are kept, and one for each group, with the coordinates of
     the output's first frame; none where no topology was given. Outputs with one stem (``md.zarr``
     and ``md.h5md``) share a topology if it is the same; if a different file has the name and may
-    belong to another output, since `out` is new or others have its stem, the name gets the suffix
-    of `out` too (``md.h5md.top.pdb``).
+    belong to another output, since `out` is new or others have its stem, or is not by mdio, the
+    name gets the suffix of `out` too (``md.h5md.top.pdb``).
 
     `choice`: the kept atoms. `out`: the output. `sources`: the source's files, which are no outputs
     even if they have the stem. `first`: the first frame, (1, kept atoms), if not the source's.
     Returns dict of path to bytes: ``NAME.top.pdb`` and ``NAME.GROUP.top.pdb``; ``.gro`` where the
     coordinates do not fit the columns of a PDB file.
+    Raises OutputError: a file that mdio did not write has the longer name, too.
     """
     groups: list[str | None] = [] if choice.kept is None else [None]
     groups += choice.groups
@@ -170,12 +171,35 @@ def topology_files(
         files = [_topology(choice, group) for group in groups]
     for group, (suffix, data) in zip(groups, files, strict=True):
         ending = f".{group}.top{suffix}" if group else f".top{suffix}"
-        path = out.with_name(out.stem + ending)
-        is_of_another = not os.path.lexists(out) or _has_namesakes(out, sources)
-        if os.path.lexists(path) and not file_has(path, data) and is_of_another:
-            path = out.with_name(out.name + ending)
+        path, longer = (out.with_name(name + ending) for name in (out.stem, out.name))
+        if _is_other(path, data) and (
+            not (_exists(out) and _is_by_mdio(path))
+            or _exists(longer)
+            or _has_namesakes(out, sources)
+        ):
+            path = longer
+            if _is_other(path, data) and not _is_by_mdio(path):
+                raise OutputError(
+                    f"{path}: not a topology that mdio wrote, so it is not replaced by that of "
+                    f"{out.name}; move it elsewhere or choose another name for the output"
+                )
         contents[path] = data
     return contents
+
+
+def _exists(path: Path) -> bool:
+    return path.is_symlink() or path.exists()
+
+
+def _is_other(path: Path, data: bytes) -> bool:
+    return _exists(path) and not file_has(path, data)
+
+
+def _is_by_mdio(path: Path) -> bool:
+    """Return whether a file is a topology with the title that `_topology` gives it."""
+    with suppress(OSError):
+        return TITLE in first_bytes(path, 80)
+    return False
 
 
 def file_has(path: Path, data: bytes) -> bool:
@@ -188,7 +212,7 @@ def file_has(path: Path, data: bytes) -> bool:
 def _has_namesakes(out: Path, sources: Sequence[Path]) -> bool:
     """Return whether trajectories besides `out` have its stem."""
     names = {out.stem + suffix for suffix in output_suffixes()} - {out.name}
-    existing = [out.with_name(name) for name in names if os.path.lexists(out.with_name(name))]
+    existing = [out.with_name(name) for name in names if _exists(out.with_name(name))]
     source_paths = {os.path.realpath(source) for source in sources}
     return any(os.path.realpath(path) not in source_paths for path in existing)
 
@@ -207,6 +231,9 @@ def _placed(atoms: Any, first: FrameBlock | None) -> Iterator[None]:
         atoms.positions, atoms.dimensions = positions, box
 
 
+TITLE = b"Topology written by mdio\n"
+
+
 def _topology(choice: AtomChoice, group: str | None) -> tuple[str, bytes]:
     """Return the suffix and the bytes of a topology."""
     atoms = choice.atom_group(group)
@@ -221,7 +248,8 @@ def _topology(choice: AtomChoice, group: str | None) -> tuple[str, bytes]:
                     raise
             else:
                 break
-        return suffix, written.read_bytes()
+        _, _, rest = written.read_bytes().partition(b"\n")  # the first line is a title
+        return suffix, (b"TITLE     " if suffix == ".pdb" else b"") + TITLE + rest
 
 
 SUMS = ("file_crc32c", "column_crc32c", "table_crc32c", "segments", "piece_checksums")
@@ -291,6 +319,8 @@ class Job:
     """Unreadable frames that may be several."""
     former: State | None = None
     """State of the output that it replaces, before it was read; None in stores."""
+    least_nbytes: float = 0.0
+    """Bytes that integers take at least when they are packed anew; 0 = unknown."""
 
     @property
     def other_files(self) -> list[Path]:

@@ -196,7 +196,7 @@ def encoder_of(container: str, plan: LayoutPlan) -> Encoder:
 XTC_PRECISION = 0.01
 """Step in angstrom where neither the source nor the user has one: 1/1000 nm, as everywhere."""
 _ROUNDED = (
-    f"xtc rounds positions to {XTC_PRECISION:g} angstrom: those from an XTC with this step "
+    f"xtc rounds positions to {XTC_PRECISION:g} angstrom: unmoved ones from an XTC with this step "
     f"stay as they are, others are off by at most {XTC_PRECISION / 2:g}; --precision STEP takes "
     "another step"
 )

@@ -435,17 +435,20 @@ class Choice:
         if layout == advised.layout:
             return Rule(layout, gather, text, True, "")
         trials = [trial for trial in measurements.trials if trial.layout == layout]
-        measured = [self.totals[trial.name] for trial in trials if trial.name in self.totals]
-        best = min(measured, key=lambda total: total.total_s, default=None)
-        if best is None:
+        measured = [trial.name for trial in trials if trial.name in self.totals]
+        if not measured:
             problem = next((trial.problem for trial in trials if trial.problem), "it was not tried")
             return Rule(layout, gather, text, False, f"{layout} could not be measured: {problem}")
+        name = min(measured, key=lambda one: self.totals[one].total_s)
+        best, total = self.totals[name], self.totals[advised.name]
         reason = (
             f"the rule looks at the ratio alone; the time for {plural(self.passes, 'pass')} is "
-            f"{duration(best.total_s)} with {layout}, "
-            f"{duration(self.totals[advised.name].total_s)} with {advised.name}"
+            f"{duration(best.total_s)} with {name}, {duration(total.total_s)} with {advised.name}"
         )
-        if advised.name == "as-is":
+        if advised.name == "as-is" and best.run.t_total_s > total.run.t_total_s:
+            one_pass = f"{duration(best.run.t_total_s)} instead of {duration(total.run.t_total_s)}"
+            reason += f", because one pass takes {one_pass}"
+        elif advised.name == "as-is" and best.run.t_total_s < total.run.t_total_s:
             reason += f", because converting costs {duration(best.convert_s)}"
         elif advised.groups:
             reason += ", which reads a stored group of just the analysed atoms"

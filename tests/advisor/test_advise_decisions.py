@@ -148,7 +148,17 @@ def test_the_papers_rule_stands_beside():
     others = [trial("as-is", [run(1, MS, 0)]), trial("segments of dcd", [run(1, MS, 0)])]
     chunked = recommend(measurements(*others, ratio=0.01), 1, 1).rule
     assert chunked.layout == "segments"
-    assert "with segments, " in chunked.why_not
+    assert "with segments of dcd, " in chunked.why_not
+    assert "because" not in chunked.why_not  # both take as long
+
+
+def test_the_reason_against_the_rule_is_what_takes_longer():
+    """A conversion of no time at all explains no longer passes."""
+    slower = trial("segments of dcd", [run(1, 2 * MS, 0)], convert_s=0.1)
+    others = [trial("as-is", [run(1, MS, 0)]), trial("segments", [run(1, 3 * MS, 0)]), slower]
+    rule = recommend(measurements(*others, ratio=0.01), 1, 100).rule
+    assert "with segments of dcd, " in rule.why_not
+    assert rule.why_not.endswith("because one pass takes 20 s instead of 10 s")
 
 
 def test_what_does_not_fit_or_failed_is_not_recommended():

@@ -97,10 +97,18 @@ def test_what_is_no_path_is_told_so(adk, tmp_path):
     assert result.n_frames == 3
 
 
+def test_segments_that_lack_a_topology_that_was_given_are_told(adk, tmp_path):
+    words = {"top": adk["psf"], "stop": 3, "force": True}
+    done = mdio.convert(adk["dcd"], tmp_path / "a.segments", **words)
+    assert any("no topology" in note for note in done.plan.notes)
+    done = mdio.convert(adk["dcd"], tmp_path / "a.segments", select="name CA", **words)
+    assert done.topologies and not any("no topology" in note for note in done.plan.notes)
+
+
 def test_floats_of_an_xtc_make_the_same_xtc_again(adk, tmp_path):
     mdio.convert(adk["xtc"], tmp_path / "a.h5md", stop=3)
     result = mdio.convert(tmp_path / "a.h5md", tmp_path / "back.xtc")
     (note,) = [note for note in result.plan.notes if "rounds positions" in note]
-    assert "from an XTC with this step stay as they are" in note
+    assert "unmoved ones from an XTC with this step stay as they are" in note
     back = mdio.open(tmp_path / "back.xtc").read(0, 3).positions
     assert np.array_equal(back, mdio.open(adk["xtc"]).read(0, 3).positions)

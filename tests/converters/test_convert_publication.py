@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import MDAnalysis as mda
@@ -75,6 +76,57 @@ def test_the_only_output_of_its_stem_replaces_its_topology(adk, tmp_path):
         mdio.convert(source, tmp_path / "md.zarr", force=True, stop=5, **words)
         assert names_in(tmp_path) == ["md.dcd", "md.top.pdb", "md.zarr"]
         assert (tmp_path / "md.top.pdb").read_text().count("ATOM  ") == n_atoms
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen"), [("md.zarr", "select"), ("md.xtc", "select"), ("md.h5md", "groups")]
+)
+def test_force_replaces_no_topology_of_the_users(adk, tmp_path, name, chosen):
+    """Neither beside the first output, nor where another name was taken to avoid it."""
+    ending = ".top.pdb" if chosen == "select" else ".ca.top.pdb"
+    own, avoiding = tmp_path / f"md{ending}", tmp_path / f"{name}{ending}"
+    words = {"top": adk["psf"], "stop": 5, "force": True}
+    mdio.convert(adk["dcd"], tmp_path / name, stop=5)
+    own.write_text("TITLE     mine\n")
+    for n_atoms in (20, 30):
+        selection = f"name CA and resid 1:{n_atoms}"
+        words[chosen] = selection if chosen == "select" else {"ca": selection}
+        done = mdio.convert(adk["dcd"], tmp_path / name, **words)
+        assert done.topologies == (str(avoiding),)
+        assert own.read_text() == "TITLE     mine\n"
+        assert avoiding.read_text().count("ATOM  ") == n_atoms
+    avoiding.write_text("TITLE     mine, too\n")
+    before = contents(tmp_path / name)
+    with pytest.raises(OutputError, match="not a topology that mdio wrote"):
+        mdio.convert(adk["dcd"], tmp_path / name, **words)
+    assert avoiding.read_text() == "TITLE     mine, too\n" and contents(tmp_path / name) == before
+
+
+def test_a_topology_in_gro_is_replaced_by_that_of_its_output(adk, tmp_path):
+    """Too large for a PDB file; the title says that mdio wrote it, there too."""
+    universe = mda.Universe(str(adk["psf"]), str(adk["dcd"]))
+    universe.atoms.positions += 20_000
+    universe.atoms.write(str(tmp_path / "far.ncdf"))
+    for n_atoms in (20, 30):
+        words = {"top": adk["psf"], "select": f"name CA and resid 1:{n_atoms}", "force": True}
+        mdio.convert(tmp_path / "far.ncdf", tmp_path / "md.zarr", **words)
+        assert names_in(tmp_path) == ["far.ncdf", "md.top.gro", "md.zarr"]
+        assert len(mda.Universe(str(tmp_path / "md.top.gro")).atoms) == n_atoms
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "share"),
+    [("a.xtc", {}, 1), ("a.xtc", {"select": "name CA"}, 0.5), ("a.zarr", {}, 0.5)],
+)
+def test_no_room_for_integers_of_an_xtc(adk, tmp_path, monkeypatch, name, options, share):
+    """Their bytes are known beforehand by those of the source: refused is what surely is full."""
+    out = tmp_path / name
+    needed = share * mdio.convert(adk["xtc"], out, top=adk["psf"], **options).nbytes_out
+    for free, fits in ((1.3 * needed, True), (0.7 * needed, False)):
+        room = shutil._ntuple_diskusage(10, 5, free)
+        monkeypatch.setattr(shutil, "disk_usage", lambda path, room=room: room)
+        with nullcontext() if fits else pytest.raises(OutputError, match="are free"):
+            mdio.convert(adk["xtc"], out, top=adk["psf"], force=True, **options)
 
 
 def cut(path):

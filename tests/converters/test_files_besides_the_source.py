@@ -163,6 +163,8 @@ def test_the_topology_of_another_output_is_not_overwritten(adk, tmp_path):
     done = mdio.convert(adk["xtc"], out, top=PSF, select="name CB", stop=2, force=True)
     assert done.topologies == (str(tmp_path / "md.x.zarr.top.pdb"),)
     assert (tmp_path / "md.x.top.pdb").read_bytes() == before
+    mdio.convert(adk["xtc"], out, top=PSF, select="name CG", stop=2, force=True)
+    assert (tmp_path / "md.x.top.pdb").read_bytes() == before
 
 
 @pytest.mark.parametrize("selection", ["name CA chainID A", "name CA record_type ATOM"])

@@ -201,6 +201,22 @@ def test_the_continuation_wins_unless_asked(tmp_path):
     assert files(tmp_path / "None.zarr") == before
 
 
+def test_a_note_says_which_file_has_a_frame_already(tmp_path):
+    """Of the frames that two parts share, the output itself may have none."""
+    spans = {"1": (0, 11), "2": (11, 21), "3": (20, 31), "4": (9, 25), "5": (15, 23)}
+    parts = {name: write(tmp_path / f"{name}.xtc", range(*span)) for name, span in spans.items()}
+    out = tmp_path / "out.h5md"
+    mdio.convert(parts["1"], out)
+    notes = mdio.append([parts["3"], parts["2"]], out).plan.notes
+    assert f"{parts['3']}: {parts['2']} has 1 of its 11 frames already" in notes
+    assert not any(str(out) in note and " of its " in note for note in notes)
+    mdio.convert(parts["1"], out, force=True)
+    notes = mdio.append([parts["4"], parts["5"], parts["3"]], out).plan.notes
+    assert f"{parts['4']}: {out} has 2 of its 16 frames already" in notes
+    assert f"{parts['5']}: left out: {parts['4']} has all of its frames already" in notes
+    assert f"{parts['3']}: {parts['4']} has 5 of its 11 frames already" in notes
+
+
 def test_what_is_there_already_is_left_out(tmp_path, whole, capsys):
     """All parts may be given each time, and a file that has grown."""
     parts = [

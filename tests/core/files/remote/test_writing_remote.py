@@ -167,6 +167,9 @@ class TestOutputs:
         made = mdio.convert(adk["dcd"], f"{bucket}/some.h5md", **options)
         assert made.topologies == (f"{bucket}/some.top.pdb",)
         assert names("some.") == ["some.h5md", "some.top.pdb"]
+        other = {"top": adk["psf"], "select": "name CB", "force": True}
+        made = mdio.convert(adk["dcd"], f"{bucket}/some.xtc", **other)  # that of another stays
+        assert made.topologies == (f"{bucket}/some.xtc.top.pdb",)
 
     def test_of_dasks_workers(self, bucket, adk, positions):
         from dask.distributed import Client, LocalCluster
