@@ -280,7 +280,7 @@ def plan_conversion(
     plan = plan.replace(notes=(*plan.notes, *notes), source_density=origin.info.density)
     packed = filter(None, write_options.packed.get(FULL_SYSTEM, ()))
     least_share = min(packed, default=0.0) / 2  # a few frames tell little of the others
-    if plan.container == "xtc" and plan.keeps_integers:
+    if plan.container is not None and plan.keeps_integers:
         is_whole = choice.kept is None and plan.n_frames == origin.info.n_frames
         least_share = 1.0 if is_whole and len(source) == 1 else 0.5  # several may overlap
     if repairs is not None:
