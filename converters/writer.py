@@ -148,7 +148,7 @@ class _Growing:
                 "give the same atoms, or another output"
             )
         if stored is not None and topology is not None:
-            others, _ = stored.atoms_named_otherwise(topology)
+            others, _ = stored.differing_names(topology)
             if len(others):
                 first = int(others[0])
                 raise OutputError(

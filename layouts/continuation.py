@@ -94,7 +94,7 @@ class Continuation(ABC):
         """
 
     @abstractmethod
-    def take_over(self, writer: LayoutWriter) -> None:
+    def reuse_units(self, writer: LayoutWriter) -> None:
         """Give `writer`, after its `create`, the units of the first `n_reused` frames."""
 
     @cached_property
@@ -162,7 +162,7 @@ class ZarrContinuation(Continuation):
             if stored != json.dumps(node).encode():
                 raise self.mismatch_error()
 
-    def take_over(self, writer: LayoutWriter) -> None:
+    def reuse_units(self, writer: LayoutWriter) -> None:
         """Link the shards, and commit their checksums; see the base class."""
         from mdio.layouts.zarr.tree import atom_arrays
 
@@ -208,7 +208,7 @@ class SegmentsContinuation(Continuation):
             segment_frames=sizes, piece_frames=min(plan.piece_frames, size), n_files=len(sizes)
         )
 
-    def take_over(self, writer: LayoutWriter) -> None:
+    def reuse_units(self, writer: LayoutWriter) -> None:
         """Link the segments; see the base class."""
         from mdio.layouts.segments.files import read_sums
 
@@ -221,7 +221,9 @@ class SegmentsContinuation(Continuation):
             if (name := str(index.relative_to(self.old.path))) in self.sizes:
                 self.link_file(name, writer.path)
             adopted.append((segment, sums.table))
-        cast("SegmentsWriter", writer).adopt(adopted, has_box=bool(self.manifest["has_box"]))
+        cast("SegmentsWriter", writer).reuse_segments(
+            adopted, has_box=bool(self.manifest["has_box"])
+        )
 
 
 class H5MDContinuation(Continuation):
@@ -237,7 +239,7 @@ class H5MDContinuation(Continuation):
             self.n_reused = self.stop // plan.piece_frames * plan.piece_frames
         return plan
 
-    def take_over(self, writer: LayoutWriter) -> None:
+    def reuse_units(self, writer: LayoutWriter) -> None:
         """Copy the chunks; see the base class."""
         for start, stop in writer.plan.write_tasks():
             if stop <= self.n_reused:

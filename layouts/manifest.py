@@ -146,7 +146,7 @@ def build_manifest(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str
         "precision": precision,
         "precision_source": plan.precision_source,
         "error_bound_angstrom": 0.0 if plan.keeps_integers else (precision or 0.0) / 2,
-        "groups": {a.group: a.n_atoms for a in plan.arrays if a.group != "trajectory"},
+        "groups": {a.group: a.n_atoms for a in plan.arrays if a.group != FULL_SYSTEM},
         "frames": [[int(n) for n in run] for run in meta.frames],
         "atoms": None if meta.atoms is None else runs_from_indices(meta.atoms),
         "group_atoms": {

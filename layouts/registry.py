@@ -231,7 +231,7 @@ def _instantiate(cls: type[Layout], path: Path, options: dict[str, Any]) -> Layo
     if options.get("cache") is not None:
         need_disk(path, "caches of nodes hold files, not objects; leave cache= out")
     try:
-        store_at(path).check_kind(path)
+        store_at(path).check_regular(path)
     except (FileNotFoundError, NotADirectoryError):
         pass  # opening it says so
     except OSError as error:

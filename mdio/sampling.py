@@ -72,7 +72,7 @@ class _Source(NamedTuple):
     n_atoms: int
     """Number of chosen atoms."""
     info: TrajectoryInfo
-    edges: NDArray[np.int64]
+    boundaries: NDArray[np.int64]
     notes: tuple[str, ...]
 
 
@@ -87,11 +87,13 @@ class _Run(NamedTuple):
 class _Reader(Closing):
     """Reads runs; in each worker, a few trajectories are open at a time.
 
-    `max_frames`: frames of the longest run. `shape`: keywords of `FrameBlock.empty` for blocks.
+    `max_frames`: frames of the longest run. `block_options`: keywords of `FrameBlock.empty`.
     """
 
-    def __init__(self, sources: Sequence[_Source], max_frames: int, shape: dict[str, Any]) -> None:
-        self._sources, self._max_frames, self._shape = sources, max_frames, shape
+    def __init__(
+        self, sources: Sequence[_Source], max_frames: int, block_options: dict[str, Any]
+    ) -> None:
+        self._sources, self._max_frames, self._block_options = sources, max_frames, block_options
         self._buffer: FrameBlock | None = None
         self._layouts = Handles[int, Layout](self._layout, MAX_OPEN)
 
@@ -104,7 +106,7 @@ class _Reader(Closing):
             time.sleep(PAUSE_S)
             return None
         if self._buffer is None:  # reused, since fresh memory is slow
-            self._buffer = FrameBlock.empty(self._max_frames, **self._shape)
+            self._buffer = FrameBlock.empty(self._max_frames, **self._block_options)
         block = self._buffer.frames(slice(run.stop - run.start))
         atoms = self._sources[run.trajectory].atoms
         return self._layouts[run.trajectory].read(run.start, run.stop, atoms, block)
@@ -204,15 +206,17 @@ class Sample:
         max_run_frames = min(RUN_NBYTES, *max_nbytes) // row_nbytes
         self._runs = [
             _Run(number, run.start, run.stop)
-            for number, (*_, info, edges, _) in enumerate(sources)
-            for run in runs_within(edges, info.n_frames, info.chunk_frames or 1, max_run_frames)
+            for number, (*_, info, boundaries, _) in enumerate(sources)
+            for run in runs_within(
+                boundaries, info.n_frames, info.chunk_frames or 1, max_run_frames
+            )
         ]
         max_frames = max(run.stop - run.start for run in self._runs)
         self._pool_frames = batch + max_frames
         if shuffle:
             self._pool_frames = max(pool_nbytes // row_nbytes, self._pool_frames)
-        other_fields = {name: name in fields for name in FIELDS[1:]}
-        self._reader = _Reader(sources, max_frames, {"n_atoms": self.n_atoms} | other_fields)
+        has_field = {name: name in fields for name in FIELDS[1:]}
+        self._reader = _Reader(sources, max_frames, {"n_atoms": self.n_atoms} | has_field)
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""
@@ -392,10 +396,12 @@ def sample(
             with layout:
                 indices, notes = _choose_indices(layout, atoms, top, choice_by_size)
                 n_atoms = layout.read(0, 0, indices).n_atoms  # raises for missing atoms
-                edges, notes = layout.boundaries(), layout.notes + notes
+                boundaries, notes = layout.boundaries(), layout.notes + notes
                 warn_of_lost(layout.info, stacklevel=2)
                 closed_layout = layout.preopened()
-                sources.append(_Source(closed_layout, indices, n_atoms, layout.info, edges, notes))
+                sources.append(
+                    _Source(closed_layout, indices, n_atoms, layout.info, boundaries, notes)
+                )
             _check_last(sources, fields)
     return Sample(
         sources,

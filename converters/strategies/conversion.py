@@ -143,7 +143,7 @@ class Conversion:
             else:
                 writer.create()
             if self.appended is not None:
-                self.appended.continuation.take_over(writer)
+                self.appended.continuation.reuse_units(writer)
             n_resumed = sum(record.stop - record.start for record in records)
             if n_resumed:
                 n_taken = None if self.appended is None else self.n_taken

@@ -208,7 +208,7 @@ def compare_names(
             if hasattr(group, name):
                 columns[name] = Texts.of(getattr(group, name))
         topology = Topology(n, columns)
-    atoms, is_reordered = topology.atoms_named_otherwise(stored)
+    atoms, is_reordered = topology.differing_names(stored)
     if not atoms.size:
         return ()
     first = int(atoms[0])
@@ -233,7 +233,7 @@ def note_on_reference_names(
     `own`, `reference`: those atoms of the trajectory and of `file`. `doing`: what they are, fitted.
     Raises PlanError: it has these names in another order.
     """
-    atoms, is_reordered = own.atoms_named_otherwise(reference)
+    atoms, is_reordered = own.differing_names(reference)
     if not len(atoms):
         return ()
     first, compared = int(atoms[0]), plural(own.n_atoms, "atom")

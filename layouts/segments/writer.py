@@ -145,7 +145,7 @@ class SegmentsWriter(LayoutWriter):
                 file.parent.mkdir(exist_ok=True)
                 file.touch()
 
-    def adopt(self, segments: Sequence[tuple[Segment, bytes]], *, has_box: bool) -> None:
+    def reuse_segments(self, segments: Sequence[tuple[Segment, bytes]], *, has_box: bool) -> None:
         """Keep the descriptions and checksums of the first segments, which exist and are intact."""
         for number, (segment, table) in enumerate(segments):
             self._done[number], self._tables[number] = segment, table

@@ -64,7 +64,7 @@ class ForeignTree(ForeignTrajectory):
         """By field, number and decoded frames of the row of chunks that was read in part."""
         with as_source_error(path, "cannot be read as a Zarr tree"):
             group = zarr.open_group(str(path), mode="r")
-            store = BloscChecked(group.store, path)
+            store = BloscCheckingStore(group.store, path)
             root: Any = zarr.open_group(store, path=group.path, mode="r")
             particles = root.get("particles")
             names = sorted(particles.group_keys()) if isinstance(particles, zarr.Group) else []
@@ -108,7 +108,7 @@ class ForeignTree(ForeignTrajectory):
         self._values, self._cached = {}, {}
 
 
-def _check_arrays(path: Path, group: Any, store: BloscChecked) -> None:
+def _check_arrays(path: Path, group: Any, store: BloscCheckingStore) -> None:
     """Raise SourceError if arrays in `group` that are read do not hold plain numbers.
 
     It also raises for folders without Zarr metadata, which zarr would ignore. Blosc chunks of all
@@ -260,7 +260,7 @@ def _describe_chunks(array: Any) -> _BloscChunks | None:
     return _BloscChunks(nbytes_decoded, index, CRC_NBYTES * len(after))
 
 
-class BloscChecked(WrapperStore[Store]):
+class BloscCheckingStore(WrapperStore[Store]):
     """A store that checks the Blosc chunks of watched arrays when they are read.
 
     `path`: root of the tree, for messages.

@@ -134,7 +134,7 @@ SCHEMA = "mdio-measurements-1"
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Repeats of one measurement."""
+    """Statistics of the repeats of one measurement."""
 
     median: float
     low: float

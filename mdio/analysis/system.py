@@ -456,7 +456,7 @@ class System:
 def _where_they_part(trajectory_names: Topology, reference: Topology) -> str:
     """Tell the first atom of the longer of two lists that the other does not have in its place."""
     common = np.arange(min(trajectory_names.n_atoms, reference.n_atoms))
-    differ, _ = trajectory_names.take(common).atoms_named_otherwise(reference.take(common))
+    differ, _ = trajectory_names.take(common).differing_names(reference.take(common))
     first = int(differ[0]) if len(differ) else len(common)
     longer_text, longer = "trajectory", trajectory_names
     if reference.n_atoms > trajectory_names.n_atoms:

@@ -166,7 +166,7 @@ class Topology:
             return None
         return column.take(picked)
 
-    def atoms_named_otherwise(self, other: Topology) -> tuple[NDArray[np.int64], bool]:
+    def differing_names(self, other: Topology) -> tuple[NDArray[np.int64], bool]:
         """Return the atoms whose names, or those of their residues, are others in `other`.
 
         Also whether it has the same names in another order. What one of them lacks is not compared.

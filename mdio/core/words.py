@@ -202,13 +202,13 @@ def notes_by_label(
             alike = note.removeprefix(f"{path}: ").replace(path, "it")
             notes_of.setdefault(alike, []).append((label, note))
     return tuple(
-        f"{_of_labels([label for label, _ in labelled], list(notes))}: "
+        f"{_labels_text([label for label, _ in labelled], list(notes))}: "
         f"{labelled[0][1] if len(labelled) == 1 else alike}"
         for alike, labelled in notes_of.items()
     )
 
 
-def _of_labels(labels: Sequence[str], among: Sequence[str]) -> str:
+def _labels_text(labels: Sequence[str], among: Sequence[str]) -> str:
     if len(labels) == 1:
         return labels[0]
     if len(labels) == len(among):

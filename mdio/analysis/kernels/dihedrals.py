@@ -25,7 +25,7 @@ BACKBONE = ("phi", "psi")
 ANGLES = (*BACKBONE, "chi1")
 
 PEPTIDE_BOND = 2.0
-"""Largest distance of is_candidate C and N, angstrom; others are beyond 2.5."""
+"""Largest distance of bonded C and N, angstrom; others are beyond 2.5."""
 
 SAFE_SHARE = 0.49
 """A bond shorter than half the shortest height of the cell is the shortest of its images."""
@@ -116,9 +116,9 @@ class _Chains:
 
     A residue's neighbour is the next one of its segment that has the atom N or C, if its number is
     the same (insertion codes) or the following one. Where numbers have a gap, as in numbering
-    schemes of families, residues are neighbours if they are is_candidate in the first frame.
+    schemes of families, residues are neighbours if they are bonded in the first frame.
 
-    `periodic`: whether the box may lie between them.
+    `periodic`: whether bonds between them may cross the box.
     """
 
     def __init__(self, system: System, residues: Any, *, periodic: bool) -> None:

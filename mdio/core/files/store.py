@@ -152,7 +152,7 @@ class Disk:
         """Yield the path of a local file with the same contents."""
         return nullcontext(path)
 
-    def check_kind(self, path: Path) -> None:
+    def check_regular(self, path: Path) -> None:
         """Raise OSError unless `path` is a file or a folder."""
         check_regular(path)
 
@@ -231,7 +231,7 @@ class ObjectStore(Disk):
         """See the base class."""
         return local_copy(path)
 
-    def check_kind(self, path: Path) -> None:
+    def check_regular(self, path: Path) -> None:
         """Do nothing: a store has objects only."""
 
     def sizes(self, folder: Path) -> dict[str, int]:

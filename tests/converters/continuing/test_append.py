@@ -390,15 +390,15 @@ def test_two_at_once_lose_nothing(tmp_path, monkeypatch):
     out = tmp_path / "out.segments"
     mdio.convert(write(tmp_path / "1.xtc", range(10)), out)
     ours, theirs = (write(tmp_path / f"{n}.xtc", range(10, 10 + n)) for n in (2, 3))
-    take_over = type(continuation.open_continuation(mdio.open(out), 0)).take_over
+    reuse_units = type(continuation.open_continuation(mdio.open(out), 0)).reuse_units
 
     def slowly(self, writer):
         monkeypatch.undo()
         mdio.append(theirs, out)
-        take_over(self, writer)
+        reuse_units(self, writer)
 
     monkeypatch.setattr(
-        type(continuation.open_continuation(mdio.open(out), 0)), "take_over", slowly
+        type(continuation.open_continuation(mdio.open(out), 0)), "reuse_units", slowly
     )
     with pytest.raises(MdioError, match="another run has changed it meanwhile"):
         mdio.append(ours, out)
