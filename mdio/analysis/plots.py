@@ -151,7 +151,7 @@ def over_ranks(
 ) -> str:
     """Draw curves over numbers of ranks: at each a value, its lower and its upper limit.
 
-    The curve ``ideal`` and the number `ranks_asked` for are dotted lines.
+    The curve ``ideal`` and the number of `ranks_asked` are dotted lines.
     """
     counts = sorted({point[0] for line in lines.values() for point in line})
     with figure(2.7 + 0.1 * len(lines)) as (fig, axes):

@@ -277,9 +277,8 @@ def call_with(factory: Callable[..., R], name: str, arguments: Mapping[str, Any]
     except (MdioError, MemoryError):
         raise
     except (TypeError, ValueError) as error:
-        problem = re.sub(
-            r"^[\w.<>]+\(\) ", "it ", str(error) or error_text(error)
-        )  # the name of the class is internal
+        text = str(error) or error_text(error)
+        problem = re.sub(r"^[\w.<>]+\(\) ", "it ", text)  # the name of the class is internal
         way = "arguments are given with --set (in Python: by name)"
         unknown = re.search(r"unexpected keyword argument '(\w+)'", problem)
         if unknown:

@@ -324,10 +324,8 @@ def _tidy(targets: Sequence[Path], *, unfinished_too: bool) -> None:
         may_discard = unfinished_too and targets[0].name in leftover.journals
         if not may_discard and any(unfinished_in(leftover)):
             continue
-        names = {
-            *leftover.temporaries,
-            *(plan["new"] if plan is not None else ()),
-        }  # some by `_undo`
+        new_names = plan["new"] if plan is not None else ()
+        names = {*leftover.temporaries, *new_names}  # some by `_undo`
         temporaries = [leftover.name(leftover.folder / name) for name in names]
         temporaries += [
             leftover.name(leftover.folder / name, "journal") for name in leftover.journals
