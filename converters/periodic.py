@@ -401,7 +401,8 @@ class TransformedLayout(Layout):
         if stored is None:
             raise PlanError(
                 f"{self.path}: --pbc {'/'.join(NEED_BONDS[:2])}, --center and --fit-select need a "
-                "topology; name one with -s/--top FILE (in Python: top=)"
+                "topology, here too if an output was made with them; name one with -s/--top FILE "
+                "(in Python: top=)"
             )
         return stored_universe(stored, self.source)
 

@@ -392,6 +392,11 @@ class Residual:
         """Predicted/measured - 1."""
         return self.t_total_s / self.row.t_total_max_s - 1
 
+    @property
+    def is_outside(self) -> bool:
+        """Whether the measured total is beyond the predicted range."""
+        return not self.low_s <= self.row.t_total_max_s <= self.high_s
+
 
 LOCKS = ("lock_s", "lock_gather_s", "client_lock_s")
 """Seconds of `StorageModel` that locks cost."""

@@ -437,8 +437,9 @@ class Choice:
         trials = [trial for trial in measurements.trials if trial.layout == layout]
         measured = [trial.name for trial in trials if trial.name in self.totals]
         if not measured:
-            problem = next((trial.problem for trial in trials if trial.problem), "it was not tried")
-            return Rule(layout, gather, text, False, f"{layout} could not be measured: {problem}")
+            problem = next((trial.problem for trial in trials if trial.problem), None)
+            reason = f"could not be measured: {problem}" if problem else "was not tried"
+            return Rule(layout, gather, text, False, f"{layout} {reason}")
         name = min(measured, key=lambda one: self.totals[one].total_s)
         best, total = self.totals[name], self.totals[advised.name]
         reason = (

@@ -219,6 +219,8 @@ def gain_sentence(decision: Decision) -> str:
 def break_even_sentence(decision: Decision) -> str:
     """Return from which pass on converting pays, as a sentence."""
     others = [option for option in decision.options if option.name != "as-is"]
+    if not others:
+        return "whether converting pays was not measured"
     if not any(option.total and option.problem is None for option in others):
         return "whether converting pays is not known: no output could be measured that fits"
     if decision.break_even_passes is None:

@@ -19,6 +19,7 @@ from mdio.advisor.profile import (
 )
 from mdio.analysis.results import check_output
 from mdio.cli.common import add, check_outputs_differ, positive, positives, print_json, print_notes
+from mdio.core.words import plural
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +65,14 @@ def _fit(args: argparse.Namespace) -> int:
     if args.cores_per_node is None and known_cores(rows) is None:
         assumed = f"{profile.cores_per_node} cores a node are assumed"
         notes.append(f"{assumed}: {args.csv} has no column cores; give --cores-per-node")
+    fits = residuals(profile, rows)
+    n_outside = sum(one.is_outside for one in fits)
+    if n_outside > len(fits) / 5:
+        notes.append(
+            f"{n_outside:,} of {plural(len(fits), 'row')} took more or less time than this profile "
+            "predicts for them (low_s to high_s): it cannot tell these runs apart; runs that last "
+            "seconds, of more frames and on more ranks, make a better profile"
+        )
     print_notes("model", notes)
     table = [
         {
@@ -72,7 +81,7 @@ def _fit(args: argparse.Namespace) -> int:
             "t_total_s": fit.t_total_s,
             "relative_error": fit.relative,
         }
-        for fit in residuals(profile, rows)
+        for fit in fits
     ]
     error = median(abs(row["relative_error"]) for row in table)
     if args.json:

@@ -15,6 +15,7 @@ from MDAnalysisTests.datafiles import GRO
 from suites.quick_advice import QUICK, quickly
 
 import mdio
+import mdio.advisor.advise  # before a test replaces `measure.Limits`, which it imports
 from mdio.advisor import measure, probes
 from mdio.advisor.measure import Limits
 from mdio.advisor.measurements import load_measurements, save_measurements
@@ -277,6 +278,8 @@ def test_where_the_source_is_fast_enough_nothing_else_is_tried(adk, tmp_path, ca
     told = capsys.readouterr()
     assert told.out.startswith("read the source as it is")
     assert "that is fast enough, and nothing else was tried" in told.out
+    assert "whether converting pays was not measured" in told.out
+    assert "could be measured" not in told.out and "could not be measured" not in told.out
     assert "trial conversions" not in told.err
     assert sorted(tmp_path.iterdir()) == before
 
