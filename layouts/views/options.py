@@ -33,7 +33,9 @@ class FrameChoice:
     stop: int | None = option(
         "frame to stop before", "--stop N", kind="int", by_name=True, append=True, follow=False
     )
-    step: int | None = option("every Nth frame", "--step N", by_name=True, append=True)
+    step: int | None = option(
+        "every Nth frame, counted from --start", "--step N", by_name=True, append=True
+    )
     begin_ps: float | None = option("first time, ps", "-b --begin PS", follow=False)
     end_ps: float | None = option("last time, ps", "-e --end PS", follow=False)
     dt_ps: float | None = option("keep one frame every PS ps", "--dt PS", follow=False)
