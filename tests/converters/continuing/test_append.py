@@ -366,7 +366,7 @@ def test_refused(tmp_path, whole):
     with pytest.raises(PlanError, match="leave out --no-topology"):
         mdio.append(whole, out, storage=mdio.Storage(topology=False))
     with pytest.raises(
-        PlanError, match=r"cannot append to xtc, only to .* come last \(mdio append SRC OUT\)"
+        PlanError, match=r"cannot append to xtc, only to .* output last \(mdio append SRC OUT\)"
     ):
         mdio.append(whole, late)
     for path in (tmp_path / "not-there.zarr", late / "X"):
