@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import mdio
 from mdio.advisor.measure import Limits, convert_trial, measure
 from mdio.advisor.measurements import SCHEMA, Candidate, Group, candidates
-from mdio.advisor.probes import PreparedKernel, read_only
+from mdio.advisor.probes import PreparedKernel, without_computing
 from mdio.analysis.kernels.kernel import Kernel, Prepared, UserKernel
 from mdio.analysis.system import System
 from mdio.layouts.base import container_format
@@ -163,7 +163,7 @@ class Truth:
     def _runs(self, prepared: Prepared, made: Made, workers: int) -> dict[str, list[float]]:
         found: dict[str, list[float]] = {option: [] for option in made.outs}
         for option in found:  # brings the bytes into memory
-            self._run(option, made, PreparedKernel(read_only(prepared)), workers)
+            self._run(option, made, PreparedKernel(without_computing(prepared)), workers)
         for _ in self._repeats():
             for option, took_s in found.items():
                 took_s.append(self._run(option, made, PreparedKernel(prepared), workers))

@@ -278,7 +278,11 @@ def test_tables_may_lack_what_is_not_needed(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("\ufeff" + HEADER + ",note,t_open_mean_s\n" + GOOD + ",x,\n\n")
     assert read_timings(path) == [
-        TimingRow("xtc-shared", "gather", 1.0, 1, 1000.0, 200.0, 790.0, machine="here")
+        TimingRow(
+            *("xtc-shared", "gather", 1.0, 1, 1000.0, 200.0, 790.0),
+            machine="here",
+            name="xtc-shared",
+        )
     ]
 
 
