@@ -152,7 +152,7 @@ def test_no_option_is_advised_that_a_command_lacks(tmp_path):
         lambda: mdio.append(cut, tmp_path / "o.zarr"),
         lambda: mdio.split(cut, tmp_path / "o.segments", 2),
     ):
-        with pytest.raises(SourceError, match=r"--salvage .* to take all 4 whole frames$"):
+        with pytest.raises(SourceError, match=r"--salvage .* to take the 4 whole frames$"):
             run()
 
 

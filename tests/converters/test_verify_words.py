@@ -75,10 +75,10 @@ def test_damage_is_told_with_its_way_out(adk, tmp_path, capsys, name):
     told = capsys.readouterr().out
     assert "convert the source again" not in told
     assert f"`mdio repair {out} --against {source}` writes it again" in told
-    assert "no longer there" not in told
+    assert "has moved" not in told
     source.unlink()
     assert main(["verify", str(out)]) == 1
-    assert "no longer there" in capsys.readouterr().out
+    assert "has moved" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("given", ["relative", "absolute"])
