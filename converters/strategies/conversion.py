@@ -260,8 +260,8 @@ class Conversion:
         complete = find_complete(self.job, self.plan, copies=self.copies)
         goal = link_target(self.out).absolute() if store_at(self.out).has_folders else None
         if isinstance(complete, str):
-            unfinished_runs = [] if goal is None else leftovers([goal])
-            if not any(unfinished for one in unfinished_runs for unfinished in unfinished_in(one)):
+            dead_runs = [] if goal is None else leftovers([goal])
+            if not any(unfinished for one in dead_runs for unfinished in unfinished_in(one)):
                 raise OutputError(f"{self.out}: it exists already, and {complete}")
             return None
         if complete is not None and goal is not None:

@@ -325,8 +325,8 @@ class Job:
     @property
     def other_files(self) -> list[Path]:
         """The topology and the reference of a fit, where they are files."""
-        topology_files = (self.options.sources.top, (self.transformed or {}).get("fit_reference"))
-        return [to_path(one) for one in topology_files if isinstance(one, str | PathLike)]
+        files = (self.options.sources.top, (self.transformed or {}).get("fit_reference"))
+        return [to_path(one) for one in files if isinstance(one, str | PathLike)]
 
     @cached_property
     def universe_crc32c(self) -> int | None:

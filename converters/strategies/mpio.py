@@ -128,9 +128,9 @@ class MPIOConversion(Conversion):
         paths = [temporary, *names, journal_path(temporary), temporary.with_suffix(".lock")]
 
         def unfinished() -> tuple[list[Path], str]:
-            unfinished = find_unfinished(temporary)
+            dead_run = find_unfinished(temporary)
             replaces = self.appended is None and self.job.out.exists()
-            return (paths, "") if unfinished is None else ([], unfinished.advice(replaces=replaces))
+            return (paths, "") if dead_run is None else ([], dead_run.advice(replaces=replaces))
 
         return unfinished
 
