@@ -94,7 +94,10 @@ def test_what_bench_scaling_wrote_can_be_fitted(adk, tmp_path, capsys):
     words += ["-w", "1,2", "--repeats", "1", "-o", str(tmp_path), "--quiet"]
     assert main(["bench", "scaling", str(adk["dcd"]), *words]) == 0
     table, profile = tmp_path / "scaling.csv", tmp_path / "mine.toml"
-    found = out_json(capsys, "model", "fit", table, "-o", profile, "--json")
+    capsys.readouterr()
+    # Runs this short may be told on stderr not to be told apart: it depends on the machine's load.
+    assert main(["model", "fit", str(table), "-o", str(profile), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
     assert (found["n_rows"], found["cores_per_node"]) == (2, available_cores())
     words = ["model", "predict", profile, "--layout", "dcd", "--gather", "blocking", "--ranks", "1"]
     (row,) = out_json(capsys, *words, "--json")["rows"]
