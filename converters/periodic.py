@@ -380,7 +380,7 @@ class TransformedLayout(Layout):
     def _inner_layouts(self) -> tuple[Layout, ...]:
         return (self.source,)
 
-    def _members_of(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
+    def _inner_runs(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
         yield self.source, start, stop
 
     def _ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
@@ -747,7 +747,7 @@ def notes_on_cut(
     source, steps = transformed.source, transformed.prepare_steps(to_read)
     if not source.info.has_box:
         return []
-    manifest, notes = source.member_runs[0][0].manifest, list[str]()
+    manifest, notes = source.joined_layouts[0][0].manifest, list[str]()
     was_rotated = treatment(manifest, "fit") == FITS[0]
     pbc = transformed.pbc or treatment(manifest, "pbc")
     file = transformed.options["fit_reference"]

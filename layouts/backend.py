@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from mdio.core.blocks import Spans
+from mdio.core.blocks import FrameRuns
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.in_flight import ByteRange, Opening
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
@@ -108,7 +108,7 @@ class BackendLayout(Layout):
         if ranges is not None:
             yield from ranges(start, stop, atoms, self.fields)
 
-    def _openings(self, runs: Spans, atoms: AtomIndices | None) -> Iterator[Opening]:
+    def _openings(self, runs: FrameRuns, atoms: AtomIndices | None) -> Iterator[Opening]:
         openings = getattr(self.contents, "openings", None)
         if openings is not None:
             yield from openings(runs, atoms, self.fields)
@@ -120,7 +120,7 @@ class BackendLayout(Layout):
             return "", None
         group, _ = contents.stored_group(atoms)
         fields = [field for field in self.fields if (group, field) in contents.arrays]
-        group_atoms = None if group == contents.group else contents.groups.members(group)
+        group_atoms = None if group == contents.group else contents.groups.atoms_of(group)
         return f"{group}: {', '.join(fields)}", group_atoms
 
     def tables(self) -> Tables:

@@ -26,7 +26,8 @@ FULL_SYSTEM = "trajectory"
 FORMAT_VERSION = 1
 """Increased whenever older versions of mdio could misread new outputs."""
 
-Runs = Sequence[Sequence[int]]
+IndexRuns = Sequence[Sequence[int]]
+"""Indices as runs, each [start, stop, step], as a manifest has them."""
 
 _NUMBER = (int, float)
 _NONE = type(None)
@@ -112,7 +113,7 @@ def runs_from_indices(indices: ArrayLike) -> list[list[int]]:
     return runs
 
 
-def indices_from_runs(runs: Runs) -> NDArray[np.int64]:
+def indices_from_runs(runs: IndexRuns) -> NDArray[np.int64]:
     """Return the indices that `runs` stand for; inverse of `runs_from_indices`."""
     parts = [np.arange(*run, dtype=np.int64) for run in runs]
     return np.concatenate(parts) if parts else np.empty(0, np.int64)

@@ -25,7 +25,7 @@ from mdio.core.files.store import to_path
 from mdio.core.files.writing import write_atomically
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.topology import Topology
-from mdio.layouts.base import FormatFacts, Layout, Timing
+from mdio.layouts.base import FormatFacts, Layout, StoredTimes
 from mdio.layouts.manifest import build_manifest, check_manifest, count_indices, indices_from_runs
 from mdio.layouts.plan import FieldPlan, LayoutPlan, WriteOptions
 from mdio.layouts.registry import open_layout
@@ -156,16 +156,16 @@ class RefsLayout(Layout):
         self._source.read(start, stop, atoms=atoms, out=block)
 
     @property
-    def timing(self) -> Timing:
-        """Timing of the source."""
+    def stored_times(self) -> StoredTimes:
+        """Those of the source."""
         _ = self.info
-        return self._source.timing
+        return self._source.stored_times
 
     @property
     def _inner_layouts(self) -> tuple[Layout, ...]:
         return (self._source,) if "_source" in self.__dict__ else ()  # it may not be open
 
-    def _members_of(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
+    def _inner_runs(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
         yield self._source, start, stop
 
     def units(self) -> Iterator[Unit]:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.blocks import Spans
+from mdio.core.blocks import FrameRuns
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.in_flight import ByteRange, Opening
 from mdio.core.files.piece_sums import (
@@ -325,7 +325,7 @@ class ChunkedArray(ABC):
 
     def openings(
         self,
-        runs: Spans,  # noqa: ARG002
+        runs: FrameRuns,  # noqa: ARG002
         atoms: AtomIndices | None,  # noqa: ARG002
         share: int,  # noqa: ARG002
     ) -> Iterator[Opening]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.blocks import Spans
+from mdio.core.blocks import FrameRuns
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
 from mdio.core.files.in_flight import ByteRange, Opening
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, Rounding, TrajectoryInfo
@@ -67,12 +67,12 @@ class OwnOutput(ABC, Generic[Array]):
             raise PlanError(
                 f"{path}: there is no group {group!r} in it; there are {', '.join(self._sizes)}"
             )
-        members = {}
+        group_atoms = {}
         if self.group == FULL_SYSTEM:
             runs = self.manifest["group_atoms"]
             names = [name for name in self.manifest["groups"] if name in runs]
-            members = {name: indices_from_runs(runs[name]) for name in names}
-        self.groups = StoredGroups(members)
+            group_atoms = {name: indices_from_runs(runs[name]) for name in names}
+        self.groups = StoredGroups(group_atoms)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without `_columns_run`."""
@@ -204,7 +204,7 @@ class OwnOutput(ABC, Generic[Array]):
                     yield from self.arrays[group, field].byte_ranges(start, stop, atoms)
 
     def openings(
-        self, runs: Spans, atoms: AtomIndices | None, fields: Sequence[str]
+        self, runs: FrameRuns, atoms: AtomIndices | None, fields: Sequence[str]
     ) -> Iterator[Opening]:
         """Yield the objects that reading `fields` opens; those of several fields alternate."""
         group, atoms = self.stored_group(atoms)
@@ -273,18 +273,18 @@ class StoredGroups:
         self._last = (atoms.copy(), covered)
         return covered
 
-    def members(self, name: str) -> AtomIndices:
+    def atoms_of(self, name: str) -> AtomIndices:
         """Return the atoms of a group in the order in which they are stored; raises KeyError."""
         return self._groups_as_stored[name]
 
     def _search(self, atoms: AtomIndices) -> Covered | None:
-        for name, members, order in self._groups:
-            if not members.size:
+        for name, group_atoms, order in self._groups:
+            if not group_atoms.size:
                 continue
-            indices = np.minimum(np.searchsorted(members, atoms), members.size - 1)
-            if np.array_equal(members[indices], atoms):
+            indices = np.minimum(np.searchsorted(group_atoms, atoms), group_atoms.size - 1)
+            if np.array_equal(group_atoms[indices], atoms):
                 indices = order[indices]
-                is_all = np.array_equal(indices, np.arange(members.size))
+                is_all = np.array_equal(indices, np.arange(group_atoms.size))
                 return name, None if is_all else indices
         return None
 
@@ -309,7 +309,7 @@ class Ensemble(ABC):
         """Make the folder for the trajectories; raises OSError."""
 
     @abstractmethod
-    def member(self, label: str, *, final: bool = False) -> Path:
+    def member_path(self, label: str, *, final: bool = False) -> Path:
         """Return the path where a trajectory is written; `final`: its path after publication."""
 
     @abstractmethod

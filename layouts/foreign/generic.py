@@ -23,7 +23,7 @@ from mdio.core.files.fingerprint import read_head
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.topology import Topology
 from mdio.core.words import did_you_mean
-from mdio.layouts.base import FormatFacts, Layout, Timing, needless_option_error
+from mdio.layouts.base import FormatFacts, Layout, StoredTimes, needless_option_error
 from mdio.layouts.foreign.packed import (
     COMPRESSED_SUFFIXES,
     DECOMPRESSORS,
@@ -227,10 +227,10 @@ class GenericLayout(Layout):
         return None if kind is None else str(kind)
 
     @property
-    def timing(self) -> Timing:
-        """Whether the file has times; see `Layout.timing`."""
-        timing = super().timing  # opens the file
-        return timing._replace(has_times=self._frames.has_times)
+    def stored_times(self) -> StoredTimes:
+        """Whether the file has times; see `Layout.stored_times`."""
+        stored = super().stored_times  # opens the file
+        return stored._replace(has_times=self._frames.has_times)
 
     def topology(self) -> Topology | None:
         """Return the topology in the file, as PDB, MOL2 and GRO have one; else None."""

@@ -287,11 +287,11 @@ class H5MDEnsemble(Ensemble):
     def create(self) -> None:
         """Make the folder of parts, and an empty file in place of the one that `seal` writes."""
         self.path.touch()
-        folder = self.member("x").parent
+        folder = self.member_path("x").parent
         folder.mkdir()
         mark_parts(folder, self.uuid, self.target, self.folder.name)
 
-    def member(self, label: str, *, final: bool = False) -> Path:
+    def member_path(self, label: str, *, final: bool = False) -> Path:
         """Return the file of a trajectory."""
         temporary = temporary_for(parts_folder(self.target.absolute()), self.path)
         return (self.folder if final else temporary) / f"{label}.h5md"

@@ -49,7 +49,7 @@ from mdio.core.frames import AtomIndices, Flaws, FrameBlock, LostBytes, Trajecto
 from mdio.core.kernels import planar_to_xyz, xyz_to_planar
 from mdio.core.units import AKMA_TO_PS, FS_TO_PS
 from mdio.core.words import number_text
-from mdio.layouts.base import FormatFacts, Timing
+from mdio.layouts.base import FormatFacts, StoredTimes
 from mdio.layouts.native.encoder import Bytes, Encoder, coarse_times
 from mdio.layouts.native.file import NO_ATOMS, Field, NativeLayout, PositionalFile, skips_gaps
 from mdio.layouts.tables import ChunkTable, FrameTable, Tables, frame_chunk_table
@@ -460,10 +460,10 @@ class DCDLayout(NativeLayout):
         return self._header.nsavc or 1
 
     @property
-    def timing(self) -> Timing:
-        """Times are computed from steps, which are counted; see `Layout.timing`."""
-        timing = super().timing  # opens the file
-        return timing._replace(step_ps=self._dt_ps / self._interval)
+    def stored_times(self) -> StoredTimes:
+        """Times are computed from steps, which are counted; see `Layout.stored_times`."""
+        stored = super().stored_times  # opens the file
+        return stored._replace(step_ps=self._dt_ps / self._interval)
 
     @property
     def _dt_ps(self) -> float:

@@ -293,7 +293,7 @@ class FoundFrames(NativeLayout):
         return self._index
 
     def _span(self, start: int, stop: int) -> tuple[int, int]:
-        begin, nbytes = self._index.offsets[start], self._index.nbytes
+        begin, nbytes = self._index.offsets[start], self._index.end
         return int(begin), int(
             nbytes if stop == self._index.n_frames else self._index.offsets[stop]
         )
@@ -314,7 +314,7 @@ class FoundFrames(NativeLayout):
             time_first_ps=times[0],
             time_last_ps=times[2],
             has_box=bool(edges.box[0].any()),
-            nbytes=self._index.nbytes + self._index.lost_nbytes,
+            nbytes=self._index.end + self._index.lost_nbytes,
             flaws=Flaws(self._index.lost(self.path)),
             **more,
         )
@@ -328,7 +328,7 @@ class IndexedLayout(FoundFrames):
 
     def tables(self) -> Tables:
         """Return the tables of frames and positions; see `Layout.tables`."""
-        edges = np.append(self.index.offsets, np.int64(self.index.nbytes))
+        edges = np.append(self.index.offsets, np.int64(self.index.end))
         order = None if self.info.xtc_integers else ">"
         frames = FrameTable(
             self.path,
@@ -363,7 +363,7 @@ class IndexedLayout(FoundFrames):
         else:
             self._index = sums.index(n_atoms)
         # The file may have grown since it was opened.
-        self._file.nbytes = max(self._file.nbytes, self._index.nbytes)
+        self._file.nbytes = max(self._file.nbytes, self._index.end)
 
     def _sampled(self, count: int) -> list[int]:
         """Return the numbers of `count` frames at most: the first ones, some, and the last.
@@ -561,7 +561,7 @@ def extend_index(path: Path, marks: FrameMarks, stored: FrameIndex) -> FrameInde
 
     Returns None if anything else than frames follows; a scan reports what.
     """
-    offsets, end = [], stored.nbytes
+    offsets, end = [], stored.end
     with OpenFile(path) as file:
         while end < file.nbytes:
             header = file.peek(end, marks.head_nbytes)

@@ -98,7 +98,7 @@ def read_frames(
     checks.array(step, "step", np.int64, (n_frames,), filled=True)
     edges = index.offsets[start : stop + 1]
     if stop == index.n_frames:
-        edges = np.append(edges, np.int64(index.nbytes))
+        edges = np.append(edges, np.int64(index.end))
     with source_errors(file.path):
         if not n_atoms:
             _read_headers(file, start, edges, index.n_atoms, vectors, time, step)

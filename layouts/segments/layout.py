@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.blocks import Spans, runs_of_parts
+from mdio.core.blocks import FrameRuns, runs_of_parts
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.in_flight import Opening
 from mdio.core.files.marks import read_regular
@@ -21,7 +21,7 @@ from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.places import Redirect
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
-from mdio.layouts.base import FormatFacts, Layout, Timing, fill_absent
+from mdio.layouts.base import FormatFacts, Layout, StoredTimes, fill_absent
 from mdio.layouts.registry import layout_class
 from mdio.layouts.segments.files import (
     MANIFEST,
@@ -168,7 +168,7 @@ class SegmentsLayout(Layout):
                 opened.pop(other).close()
         return opened[number]
 
-    def member(self, number: int) -> Layout:
+    def segment_layout(self, number: int) -> Layout:
         """Open a segment, which the caller closes.
 
         Raises CorruptLayoutError: it is missing, damaged, or not the one that the manifest
@@ -235,12 +235,12 @@ class SegmentsLayout(Layout):
             )
 
     @property
-    def timing(self) -> Timing:
-        """Without steps where segments do not store the source's; see `Layout.timing`."""
-        timing = super().timing
+    def stored_times(self) -> StoredTimes:
+        """Without steps where segments do not store the source's; see `Layout.stored_times`."""
+        stored = super().stored_times
         counts_steps = layout_class(self.manifest["container"]).facts.counts_steps
-        has_steps = timing.has_steps and not counts_steps
-        return timing._replace(has_steps=has_steps, counts_steps=counts_steps)
+        has_steps = stored.has_steps and not counts_steps
+        return stored._replace(has_steps=has_steps, counts_steps=counts_steps)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
@@ -257,11 +257,11 @@ class SegmentsLayout(Layout):
             if layout.facts.counts_steps:
                 rows.step += first_frame
 
-    def _members_of(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
+    def _inner_runs(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
         for number, first, end in runs_of_parts(self._edges, start, stop):
             yield self._segment(number, early=True), first, end
 
-    def _openings(self, runs: Spans, atoms: AtomIndices | None) -> Iterator[Opening]:  # noqa: ARG002
+    def _openings(self, runs: FrameRuns, atoms: AtomIndices | None) -> Iterator[Opening]:  # noqa: ARG002
         numbers = (
             number
             for start, stop in runs
@@ -283,9 +283,9 @@ class SegmentsLayout(Layout):
         """Yield a layout for each segment, not opened."""
         with self:
             for number in range(len(self.segments)):
-                member = self.member(number)
-                member.close()  # opened again when it is used: there may be many
-                yield member
+                layout = self.segment_layout(number)
+                layout.close()  # opened again when it is used: there may be many
+                yield layout
 
     def _close(self) -> None:
         while self._opened:

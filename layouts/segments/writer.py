@@ -61,7 +61,7 @@ def describe_segment(
         info = layout.info
         if encoder.frame_nbytes is None:
             index = cast(XTCLayout, layout).index
-            edges = np.append(index.offsets, np.int64(index.nbytes))
+            edges = np.append(index.offsets, np.int64(index.end))
         else:
             frames = np.arange(info.n_frames + 1, dtype=np.int64)
             edges = encoder.header_nbytes + encoder.frame_nbytes * frames

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.blocks import Spans
+from mdio.core.blocks import FrameRuns
 from mdio.core.errors import PlanError
 from mdio.core.files.in_flight import MAX_SEPARATE_RUNS, ByteRange, Opening
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, FrameData, TrajectoryInfo
 from mdio.core.topology import Topology
 from mdio.core.words import number_text
-from mdio.layouts.base import FormatFacts, Layout, Timing
+from mdio.layouts.base import FormatFacts, Layout, StoredTimes
 from mdio.layouts.manifest import runs_from_indices
 
 FrameNumbers = range | NDArray[np.int64]
@@ -90,7 +90,7 @@ def select_frames(
 def clip_runs(
     runs: Sequence[tuple[Layout, int, int]], start: int, stop: int
 ) -> Iterator[tuple[Layout, int, int]]:
-    """Yield the runs of frames ``start:stop`` of all frames in `runs`; see `Layout.member_runs`."""
+    """Yield those parts of `runs` (see `Layout.joined_layouts`) that are frames ``start:stop``."""
     for layout, first, last in runs:
         begin, end = max(first, first + start), min(last, first + stop)
         if begin < end:
@@ -228,16 +228,18 @@ class ViewLayout(Layout):
         return (self.source,)
 
     @property
-    def timing(self) -> Timing:
-        """Timing of the source."""
-        return self.source.timing
+    def stored_times(self) -> StoredTimes:
+        """Those of the source."""
+        return self.source.stored_times
 
     @property
-    def member_runs(self) -> list[tuple[Layout, int, int]]:
-        """Layouts of which the view has unchanged runs of frames; see `Layout.member_runs`."""
+    def joined_layouts(self) -> list[tuple[Layout, int, int]]:
+        """Layouts of which the view has unchanged runs of frames; see `Layout.joined_layouts`."""
         if self.atoms is not None or self.first is None:
-            return super().member_runs
-        return list(clip_runs(self.source.member_runs, self.first, self.first + len(self.frames)))
+            return super().joined_layouts
+        return list(
+            clip_runs(self.source.joined_layouts, self.first, self.first + len(self.frames))
+        )
 
     def topology(self) -> Topology | None:
         """Return the topology of the view's atoms."""
@@ -300,7 +302,7 @@ class ViewLayout(Layout):
                     recent.append(byte_range)
                     yield byte_range
 
-    def _openings(self, runs: Spans, atoms: AtomIndices | None) -> Iterator[Opening]:
+    def _openings(self, runs: FrameRuns, atoms: AtomIndices | None) -> Iterator[Opening]:
         source_runs = (source_run for run in runs for source_run in self._source_runs(*run))
         yield from self.source._openings(
             list(islice(source_runs, MAX_SEPARATE_RUNS)), self._source_atoms(atoms)

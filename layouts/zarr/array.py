@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core import kernels
-from mdio.core.blocks import Spans
+from mdio.core.blocks import FrameRuns
 from mdio.core.boxes import edges_from_boxes, periodic_axes
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.in_flight import Opening
@@ -343,7 +343,7 @@ class ShardedChunks(ChunkedArray):
             )
         return shard.file, offset, nbytes
 
-    def openings(self, runs: Spans, atoms: AtomIndices | None, share: int) -> Iterator[Opening]:
+    def openings(self, runs: FrameRuns, atoms: AtomIndices | None, share: int) -> Iterator[Opening]:
         """Yield tables and shards (whole if all their chunks are read); see the base class."""
         if self.verifies:
             covered = [self._covered(*run, self.chunk_frames) for run in runs]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from mdio.core import kernels
-from mdio.core.blocks import Spans
+from mdio.core.blocks import FrameRuns
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.in_flight import Opening, prefetch_openings
 from mdio.core.files.piece_sums import pieces_of_row
@@ -87,7 +87,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
             )
 
     def openings(
-        self, runs: Spans, atoms: AtomIndices | None, fields: Sequence[str]
+        self, runs: FrameRuns, atoms: AtomIndices | None, fields: Sequence[str]
     ) -> Iterator[Opening]:
         """Yield the objects that reading `fields` opens; see the base class."""
         for column in self._columns.values() if runs else ():

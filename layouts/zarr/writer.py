@@ -510,7 +510,7 @@ class ZarrEnsemble(Ensemble):
         """Make the root."""
         self.path.mkdir()
 
-    def member(self, label: str, *, final: bool = False) -> Path:
+    def member_path(self, label: str, *, final: bool = False) -> Path:
         """Return the folder of a group."""
         return (self.target if final else self.path) / label
 

@@ -34,7 +34,7 @@ from mdio.core.errors import OutputError, SourceError
 from mdio.core.files.fingerprint import read_head
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, FrameData, LostBytes, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
-from mdio.layouts.base import FormatFacts, Timing, needless_option_error
+from mdio.layouts.base import FormatFacts, StoredTimes, needless_option_error
 from mdio.layouts.foreign.units import WITHOUT, length_factor, made_up, spelled_factor
 from mdio.layouts.native.encoder import Bytes, Encoder
 from mdio.layouts.native.file import NO_ATOMS, NativeLayout, batches
@@ -293,10 +293,10 @@ class NCDFLayout(NativeLayout):
         return (*super().notes, *filter(None, (note,)), *unwritten)
 
     @property
-    def timing(self) -> Timing:
-        """Whether there is a variable with times; see `Layout.timing`."""
-        timing = super().timing  # opens it
-        return timing._replace(has_times="time" in self._names)
+    def stored_times(self) -> StoredTimes:
+        """Whether there is a variable with times; see `Layout.stored_times`."""
+        stored = super().stored_times  # opens it
+        return stored._replace(has_times="time" in self._names)
 
     def _open_frames(self) -> TrajectoryInfo:
         magic = self._file.read(0, 8)
