@@ -45,16 +45,16 @@ if TYPE_CHECKING:
     from mdio.layouts.tables import Tables
 
 
-ASSUMED_OPTIONS = {
+MISSING_VALUE_OPTIONS = {
     "dt": ("--timestep", "times"),
     "length_unit": ("--length-unit", "units of lengths"),
 }
-"""Options that supply what a format lacks: flag, and what it supplies."""
-
+"""Options for values that a file may lack: flag, and what it gives. Without them, values are made
+up."""
 
 TIMES_MADE_UP = "times are made up"
 """Beginning of the note in `TrajectoryInfo.made_up`."""
-STEPS_KNOWN = f"{TIMES_MADE_UP}, though steps are known"
+TIMES_MADE_UP_NOT_STEPS = f"{TIMES_MADE_UP}, though steps are known"
 """Beginning of the note if the format numbers integration steps."""
 
 
@@ -220,9 +220,9 @@ class FormatFacts:
     """Names of programs for which outputs can be written in their flavour."""
 
 
-def needless_option_error(path: Path, option: str) -> OptionError:
-    """Return the error for an option that supplies what the file has already."""
-    flag, value = ASSUMED_OPTIONS[option]
+def redundant_option_error(path: Path, option: str) -> OptionError:
+    """Return the error for an option whose value the file has already."""
+    flag, value = MISSING_VALUE_OPTIONS[option]
     return OptionError(
         f"{path}: it has {value} of its own, so that there is nothing to assume; leave out {flag} "
         f"(in Python: {option}=), or give it to the conversion of a file that lacks them"
@@ -324,8 +324,8 @@ class Layout(Closing, ABC):
             return
         if unknown := sorted(self.options.keys() - self.facts.options - {"n_atoms"}):
             names = ", ".join(sorted({*self.facts.options, "fields"}))
-            if unknown[0] in ASSUMED_OPTIONS:
-                raise needless_option_error(self.path, unknown[0])
+            if unknown[0] in MISSING_VALUE_OPTIONS:
+                raise redundant_option_error(self.path, unknown[0])
             raise OptionError(
                 f"{self.path}: the layout {self.name} has no option {unknown[0]!r}; it has {names} "
                 "and verify"
@@ -430,12 +430,14 @@ class Layout(Closing, ABC):
 
     def files(self) -> Iterator[Layout]:
         """Yield an unopened layout for each of its files."""
-        yield type(self)(self.path, **{name: self.options[name] for name in self._assumed})
+        yield type(self)(
+            self.path, **{name: self.options[name] for name in self._missing_value_options}
+        )
 
     @property
-    def _assumed(self) -> list[str]:
-        """Names of the given options that supply what the file lacks."""
-        return [name for name in ASSUMED_OPTIONS if self.options.get(name) is not None]
+    def _missing_value_options(self) -> list[str]:
+        """Names of the given options for values that the file lacks."""
+        return [name for name in MISSING_VALUE_OPTIONS if self.options.get(name) is not None]
 
     def boundaries(self) -> NDArray[np.int64]:
         """Return the frames at which chunks, shards or segments begin, and ``n_frames`` last.
@@ -538,7 +540,7 @@ class Layout(Closing, ABC):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the user, a sentence each: on truncated files, and on what is assumed."""
+        """Notes for the user, a sentence each: on truncated files, and on what is made up."""
         info = self.info
         return (*map(str, info.lost), *(f"{self.path}: {text}" for text in info.made_up))
 
@@ -574,7 +576,7 @@ class Layout(Closing, ABC):
     def stored_times(self) -> StoredTimes:
         """Which of times and steps it stores."""
         texts = self.info.made_up
-        knows_steps = any(text.startswith(STEPS_KNOWN) for text in texts)
+        knows_steps = any(text.startswith(TIMES_MADE_UP_NOT_STEPS) for text in texts)
         return StoredTimes(
             has_times=not any(text.startswith(TIMES_MADE_UP) for text in texts),
             has_steps=knows_steps and not self.facts.counts_steps,

@@ -19,7 +19,7 @@ from mdio.core.files.index import FrameIndex
 from mdio.core.files.marks import open_regular
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
-from mdio.layouts.base import STEPS_KNOWN, TIMES_MADE_UP, Layout
+from mdio.layouts.base import TIMES_MADE_UP_NOT_STEPS, TIMES_MADE_UP, Layout
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.native.encoder import PIECE_NBYTES, Bytes, Encoder
 from mdio.layouts.native.file import FoundFrames
@@ -68,7 +68,7 @@ class RecordsLayout(FoundFrames):
         info = self._describe(**has_fields)
         if first.time is not None:
             return info
-        beginning = TIMES_MADE_UP if first.step is None else STEPS_KNOWN
+        beginning = TIMES_MADE_UP if first.step is None else TIMES_MADE_UP_NOT_STEPS
         text = f"{beginning}, since {self.name} holds none: frames are 1 ps apart"
         return info.replace(flaws=info.flaws._replace(made_up=(text,)))
 

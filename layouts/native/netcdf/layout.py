@@ -34,7 +34,7 @@ from mdio.core.errors import OutputError, SourceError
 from mdio.core.files.fingerprint import read_head
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, FrameData, LostBytes, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
-from mdio.layouts.base import FormatFacts, StoredTimes, needless_option_error
+from mdio.layouts.base import FormatFacts, StoredTimes, redundant_option_error
 from mdio.layouts.foreign.units import WITHOUT, length_factor, made_up, spelled_factor
 from mdio.layouts.native.encoder import Bytes, Encoder
 from mdio.layouts.native.file import NO_ATOMS, NativeLayout, batches
@@ -399,7 +399,7 @@ class NCDFLayout(NativeLayout):
         )
         if self._times_are_equal:
             self._names.discard("time")
-        self._refuse_needless_options()
+        self._refuse_redundant_options()
         info = self._describe(n_whole, n_atoms)
         return info.replace(flaws=info.flaws._replace(lost=loss))
 
@@ -463,12 +463,12 @@ class NCDFLayout(NativeLayout):
         times = [self._data.read(n, n + 1, {"time": (0, 0)})["time"][0] for n in frames]
         return times.count(times[0]) == len(times)
 
-    def _refuse_needless_options(self) -> None:
+    def _refuse_redundant_options(self) -> None:
         """Raise OptionError if an option gives what the file itself holds."""
-        needless = {"dt": "time" in self._names, "length_unit": not self._without_units}
-        for option, is_needless in needless.items():
-            if is_needless and self.options.get(option) is not None:
-                raise needless_option_error(self.path, option)
+        redundant = {"dt": "time" in self._names, "length_unit": not self._without_units}
+        for option, is_redundant in redundant.items():
+            if is_redundant and self.options.get(option) is not None:
+                raise redundant_option_error(self.path, option)
 
     def _count_whole(self, n_frames: int) -> tuple[int, tuple[LostBytes, ...]]:
         """Return the number of whole frames, and the bytes that follow them."""
