@@ -19,7 +19,7 @@ from mdio.core.files.index import FrameIndex
 from mdio.core.files.marks import open_regular
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
-from mdio.layouts.base import TIMES_MADE_UP_NOT_STEPS, TIMES_MADE_UP, Layout
+from mdio.layouts.base import TIMES_MADE_UP, TIMES_MADE_UP_NOT_STEPS, Layout
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.native.encoder import PIECE_NBYTES, Bytes, Encoder
 from mdio.layouts.native.file import FoundFrames

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import FOREIGN_ERRORS, MdioError, PlanError, SourceError
 from mdio.core.frames import ELEMENTS, FIELDS, AtomIndices, Flaws, FrameBlock, TrajectoryInfo
-from mdio.layouts.base import TIMES_MADE_UP_NOT_STEPS, TIMES_MADE_UP
+from mdio.layouts.base import TIMES_MADE_UP, TIMES_MADE_UP_NOT_STEPS
 from mdio.layouts.foreign.units import UNITS_OF_PROGRAMS, factor_of
 
 MAX_KEPT_NBYTES = 8 << 20

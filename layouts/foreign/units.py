@@ -20,7 +20,7 @@ import numpy as np
 
 from mdio.core.errors import SourceError
 from mdio.core.units import KCAL_TO_KJ
-from mdio.layouts.base import TIMES_MADE_UP_NOT_STEPS, TIMES_MADE_UP
+from mdio.layouts.base import TIMES_MADE_UP, TIMES_MADE_UP_NOT_STEPS
 
 BOHR = 0.529177210903
 """CODATA 2018, angstrom."""
