@@ -22,7 +22,7 @@ from mdio.core.kernels import crc32c
 from mdio.layouts.base import TIMES_MADE_UP, TIMES_MADE_UP_NOT_STEPS, Layout
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.native.encoder import PIECE_NBYTES, Bytes, Encoder
-from mdio.layouts.native.file import FoundFrames
+from mdio.layouts.native.file import IndexedLayout
 from mdio.layouts.native.writer import AppendingFileWriter
 from mdio.layouts.plan import FieldPlan, LayoutPlan, WriteOptions
 from mdio.layouts.writer import EncodedChunk
@@ -30,7 +30,7 @@ from mdio.layouts.writer import EncodedChunk
 NUMBERS = ("time", "step")
 
 
-class RecordsLayout(FoundFrames):
+class RecordsLayout(IndexedLayout):
     """A file of records, each of one frame.
 
     A subclass defines `name`, `facts`, `sniff` and the abstract methods.
@@ -109,7 +109,7 @@ class RecordsLayout(FoundFrames):
 
     def _snapshot(self, frame: int) -> Snapshot:
         """Return a frame whose arrays have the right shapes; raises SourceError."""
-        begin, end = self._span(frame, frame + 1)
+        begin, end = self._byte_bounds(frame, frame + 1)
         record = self._file.peek(begin, end - begin)
         try:
             snapshot = self.snapshot(record)

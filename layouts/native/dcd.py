@@ -142,7 +142,7 @@ class DCDHeader:
         return first + (frame - 1) * self.frame_nbytes(self.n_free)
 
 
-def looks_like_dcd(head: bytes) -> str | None:
+def marker_type(head: bytes) -> str | None:
     """Return the type of the record lengths if `head` (12 bytes) begins a DCD file."""
     for marker in MARKER_TYPES:
         size = np.dtype(marker).itemsize
@@ -163,7 +163,7 @@ class _Records:
         self.size = np.dtype(marker).itemsize
         self.offset = 0
 
-    def next(self, what: str, nbytes: int | None = None) -> bytes:
+    def next(self, name: str, nbytes: int | None = None) -> bytes:
         length = self._length()
         n_left = self.file.nbytes - self.offset - 2 * self.size
         if length is None or not 0 <= length <= n_left or (nbytes is not None and length != nbytes):
@@ -171,14 +171,14 @@ class _Records:
             if nbytes in (None, length):
                 expected = f"at most {max(n_left, 0)}, since the file ends there"
             raise SourceError(
-                f"{self.file.path}: the record of {what} at byte {self.offset} has a length of "
+                f"{self.file.path}: the record of {name} at byte {self.offset} has a length of "
                 f"{length}, expected {expected}: the header is truncated or damaged"
             )
         payload = self.file.read(self.offset + self.size, length)
         self.offset += self.size + length
         if self._length() != length:
             raise SourceError(
-                f"{self.file.path}: the record of {what} does not end at byte {self.offset} as its "
+                f"{self.file.path}: the record of {name} does not end at byte {self.offset} as its "
                 f"length of {length} says: the header is damaged"
             )
         self.offset += self.size
@@ -215,7 +215,7 @@ def read_header(file: PositionalFile) -> DCDHeader:
     Raises SourceError: it is not a DCD file, or damaged.
     """
     head = file.read(0, 12)
-    marker = looks_like_dcd(head)
+    marker = marker_type(head)
     if marker is None:
         raise SourceError(
             f"{file.path}: begins with {head!r}, expected a length of 84 and CORD: no DCD file"
@@ -261,7 +261,7 @@ def read_header(file: PositionalFile) -> DCDHeader:
 INT32_MAX = (1 << 31) - 1
 
 
-def _header_of(
+def _part_header(
     raw: bytes, offset: int, order: str, istart: int, stride: int, start: int, stop: int
 ) -> bytes:
     """Return the header of a file of frames ``start:stop``, with their number and first step.
@@ -294,7 +294,7 @@ def _check_markers(
             )
 
 
-def bytes_of(path: Path, header: DCDHeader, n_frames: int) -> FrameTable | None:
+def frame_table(path: Path, header: DCDHeader, n_frames: int) -> FrameTable | None:
     """Return the table of frames; None if copies would not make valid files.
 
     That is so with fixed atoms (only the first frame has them) or with steps beyond 32 bits.
@@ -305,7 +305,7 @@ def bytes_of(path: Path, header: DCDHeader, n_frames: int) -> FrameTable | None:
     with OpenFile(path) as file:
         raw = file.peek(0, header.nbytes)
     offset = header.marker.itemsize + 4
-    header_for = partial(_header_of, raw, offset, header.order, header.istart, stride)
+    header_for = partial(_part_header, raw, offset, header.order, header.istart, stride)
     numbers = np.arange(n_frames + 1, dtype=np.int64)
     edges = header.nbytes + header.frame_nbytes(header.n_atoms) * numbers
     check = partial(_check_markers, tuple(_markers(header)))
@@ -384,7 +384,7 @@ class DCDLayout(NativeLayout):
     @classmethod
     def sniff(cls, path: Path) -> bool:
         """Return whether the file begins with a record of 84 bytes and ``CORD``."""
-        return looks_like_dcd(read_head(path)[:12]) is not None
+        return marker_type(read_head(path)[:12]) is not None
 
     @property
     def header(self) -> DCDHeader:
@@ -421,7 +421,7 @@ class DCDLayout(NativeLayout):
         """Return the tables of frames, and of x, y and z of each; see `Layout.tables`."""
         frames = None  # copies would lose the time step that the user gave
         if "dt" not in self.options:
-            frames = bytes_of(self.path, self.header, self.info.n_frames)
+            frames = frame_table(self.path, self.header, self.info.n_frames)
             frames = frames and replace(frames, sums=self.options.get("sums"))
         return Tables(frames, self._positions)
 
@@ -436,7 +436,7 @@ class DCDLayout(NativeLayout):
             self.path, begins, planes, header.n_atoms, dtype=f"{header.order}f4"
         )
 
-    def _span(self, start: int, stop: int) -> tuple[int, int]:
+    def _byte_bounds(self, start: int, stop: int) -> tuple[int, int]:
         return self._header.frame_offset(start), self._header.frame_offset(stop)
 
     def _count_frames(self) -> tuple[int, tuple[LostBytes, ...]]:
@@ -457,6 +457,7 @@ class DCDLayout(NativeLayout):
 
     @property
     def _interval(self) -> int:
+        """Integration steps between frames."""
         return self._header.nsavc or 1
 
     @property
@@ -527,8 +528,8 @@ class DCDLayout(NativeLayout):
         low, high = 0, (n_atoms := all_fields["x"].shape[0])
         if atoms is not None:
             low, high = (int(atoms.min()), int(atoms.max()) + 1) if atoms.size else (0, 0)
-        unwanted = 4 * (n_atoms - (high - low)) * header.n_dimensions
-        if low == high or skips_gaps(unwanted, header.n_dimensions + 1):
+        unwanted_nbytes = 4 * (n_atoms - (high - low)) * header.n_dimensions
+        if low == high or skips_gaps(unwanted_nbytes, header.n_dimensions + 1):
             fields = {"cell": all_fields["cell"]} if header.has_cell else {}
             fields |= {name: all_fields[name].part(low, high) for name in "xyz" if low < high}
             atoms = None if atoms is None else atoms - low
@@ -591,7 +592,7 @@ class DCDEncoder(Encoder):
 
     def header(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> bytes:
         """Return the header of a file with these frames; see the base class."""
-        istart, nsavc, dt_ps = _clock(time, step)
+        istart, nsavc, dt_ps = _header_times(time, step)
         first = HEADER.pack(
             84, b"CORD", len(time), istart, nsavc, *[0] * 6,
             dt_ps / AKMA_TO_PS / nsavc, 1, *[0] * 8, 24, 84, 4 + TITLE_NBYTES,
@@ -614,17 +615,19 @@ class DCDEncoder(Encoder):
 
     def lost_times(self, time: NDArray[np.float64]) -> str | None:
         """Return a sentence if these times are not equally spaced, with the first that differs."""
-        even = _first(time) + _dt(time) * np.arange(len(time))  # what `_clock` makes of them
+        even = _first_time(time) + _mean_dt(time) * np.arange(
+            len(time)
+        )  # as `_header_times` stores them
         # Times may come from a format in single precision, and go into one.
-        tolerance = min(4e-7 * np.abs(even).max() + 1e-6 * _dt(time), _dt(time) / 4)
+        tolerance = min(4e-7 * np.abs(even).max() + 1e-6 * _mean_dt(time), _mean_dt(time) / 4)
         differ = ~(np.abs(time - even) <= tolerance)  # NaN too
         if not differ.any():
-            istart, nsavc, dt_ps = _clock(time, np.empty(0, np.int64))
+            istart, nsavc, dt_ps = _header_times(time, np.empty(0, np.int64))
             stored_dt = float(np.float32(dt_ps / AKMA_TO_PS / nsavc)) * AKMA_TO_PS * nsavc
             frames = np.arange(len(time), dtype=np.float64)
             return coarse_times(time, (frames + istart / nsavc) * stored_dt)
         first = int(np.argmax(differ))
-        ascends = 0 < time[-1] - _first(time) < np.inf and np.isfinite(time[0])
+        ascends = 0 < time[-1] - _first_time(time) < np.inf and np.isfinite(time[0])
         remedy = (
             "they are evened out"
             if ascends
@@ -632,8 +635,8 @@ class DCDEncoder(Encoder):
         )
         return (
             f"dcd cannot hold times that are not equally spaced: {remedy}; the file says "
-            f"{number_text(even[0])} to {number_text(even[-1])} ps, every {number_text(_dt(time))} "
-            f"ps. Frame {first} is the first to differ, at {number_text(even[first])} ps instead "
+            f"{number_text(even[0])} to {number_text(even[-1])} ps, every "
+            f"{number_text(_mean_dt(time))} ps. Frame {first} is the first to differ, at {number_text(even[first])} ps instead "
             f"of {number_text(time[first])} ps; h5md, zarr, trr and ncdf hold any times"
         )
 
@@ -646,31 +649,31 @@ def _cells(box: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.ascontiguousarray(cells, "<f8")
 
 
-def _dt(time: NDArray[np.float64]) -> float:
+def _mean_dt(time: NDArray[np.float64]) -> float:
     """Return the mean time between frames; 1 ps if there is none, as MDAnalysis has it."""
     with np.errstate(invalid="ignore"):
         duration = time[-1] - time[0]
     return float(duration) / (len(time) - 1) if 0 < duration < np.inf else 1.0
 
 
-def _first(time: NDArray[np.float64]) -> float:
+def _first_time(time: NDArray[np.float64]) -> float:
     """Return the first time; 0 if it is not a number."""
     return float(time[0]) if np.isfinite(time[0]) else 0.0
 
 
-def _clock(time: NDArray[np.float64], step: NDArray[np.int64]) -> tuple[int, int, float]:
+def _header_times(time: NDArray[np.float64], step: NDArray[np.int64]) -> tuple[int, int, float]:
     """Choose (istart, nsavc, dt) so that ``(frame + istart / nsavc) * dt`` are the times of frames.
 
     The source's own steps are kept where they agree with its times; otherwise the ratio of
     the first time to dt is written as the nearest simple fraction.
     """
-    dt_ps = _dt(time)
-    offset = _first(time) / dt_ps
+    dt_ps = _mean_dt(time)
+    offset = _first_time(time) / dt_ps
     if len(step) > 1:
         stride = int(step[1] - step[0])
-        even = bool((np.diff(step) == stride).all())
-        fits = even and 0 < stride <= INT32_MAX and abs(int(step[0])) <= INT32_MAX
-        if fits and abs(int(step[0]) / stride - offset) <= 1e-6 * max(1.0, abs(offset)):
+        is_even = bool((np.diff(step) == stride).all())
+        is_stored = is_even and 0 < stride <= INT32_MAX and abs(int(step[0])) <= INT32_MAX
+        if is_stored and abs(int(step[0]) / stride - offset) <= 1e-6 * max(1.0, abs(offset)):
             return int(step[0]), stride, dt_ps
     ratio = Fraction(offset).limit_denominator(1000)
     if abs(ratio.numerator) > INT32_MAX:

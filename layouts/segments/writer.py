@@ -24,10 +24,10 @@ from mdio.layouts.native import NATIVE_FORMATS
 from mdio.layouts.native.encoder import (
     Encoder,
     EncodingBuffer,
+    batch_checksums,
     encoder_of,
     is_stored,
     native_plan,
-    summed,
 )
 from mdio.layouts.native.xtc import XTCLayout
 from mdio.layouts.plan import LayoutPlan, WriteOptions
@@ -235,7 +235,7 @@ class SegmentsWriter(LayoutWriter):
             if self._encoder.frame_nbytes is None:
                 self._join(number, file.fileno(), records)
         size = self._encoder.frame_nbytes
-        parts = [part for record in records for part in summed(record, size)]
+        parts = [part for record in records for part in batch_checksums(record, size)]
         sums, sizes = zip((crc32c(header), len(header)), *parts, strict=True)
         crc = crc32c_joined(np.array(sums, np.uint32), np.cumsum((0, *sizes)))
         if notes := list(self._encoder.notes(time, step)):
