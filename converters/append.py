@@ -314,7 +314,7 @@ def prepare_append(
         return _Plan(old, former, files, options).plan()
     except CorruptLayoutError as error:
         old.close()
-        old._explain(error)  # another run may have replaced it meanwhile
+        old._raise_clearer(error)  # another run may have replaced it meanwhile
         raise
     except BaseException:
         old.close()

@@ -768,7 +768,7 @@ def notes_on_cut(
             looked_at = f"{len(cut_frames)} of the {plural(len(some), 'frame')} looked at"
             notes.append(
                 f"the box cuts the {plural(len(atoms), 'atom')} that are {doing} in {looked_at} "
-                f"({runs_text(runs_from_indices(cut_frames), MAX_RUNS)}): {effect}; {cut.way_out}"
+                f"({runs_text(runs_from_indices(cut_frames), MAX_RUNS)}): {effect}; {cut.remedy}"
             )
 
     is_whole, is_file = pbc in NEED_BONDS, isinstance(file, str)
@@ -781,7 +781,7 @@ def notes_on_cut(
         reference = FrameBlock.empty(1, len(fit.atoms))
         reference.positions[0], reference.box[0] = fit.reference, fit.box
         if cut is not None and len(cut.frames(reference)):
-            way_out = f"make molecules whole in {file}" if is_file else cut.way_out
+            way_out = f"make molecules whole in {file}" if is_file else cut.remedy
             notes.append(
                 f"the box cuts the {plural(len(fit.atoms), 'atom')} that are fitted in the "
                 f"reference, so that all frames are laid on it wrongly; {way_out}"

@@ -156,7 +156,7 @@ def atom_indices(
     return indices
 
 
-def warn_of_lost(info: TrajectoryInfo, stacklevel: int) -> None:
+def warn_of_lost_frames(info: TrajectoryInfo, stacklevel: int) -> None:
     """Warn of frames that a truncated file lacks, where nobody is shown notes."""
     for loss in info.lost:
         warnings.warn(str(loss), stacklevel=stacklevel + 1)
@@ -368,16 +368,16 @@ class Layout(Closing, ABC):
         return self._info
 
     def _open_checked(self) -> None:
-        self._keep_path()
+        self._update_path()
         try:
             self._info = self._open()
             self._opens_ahead = self._opening_waits()
         except OSError as error:
-            self._explain(error)
+            self._raise_clearer(error)
             raise
         self._check_identity()
 
-    def _keep_path(self) -> None:
+    def _update_path(self) -> None:
         """Make a relative path absolute if the working folder has changed."""
         if self._folder and working_folder() != self._folder:
             self.path, self._folder = Path(self._folder) / self.path, ""
@@ -390,7 +390,7 @@ class Layout(Closing, ABC):
             raise self._replaced_error()
         self.uuid = uuid
 
-    def _explain(self, error: Exception, frames: tuple[int, int] | None = None) -> None:
+    def _raise_clearer(self, error: Exception, frames: tuple[int, int] | None = None) -> None:
         """Raise a clearer error than `error`, if there is one: system errors name no file.
 
         `frames`: the first and the last frame that could not be read.
@@ -410,10 +410,10 @@ class Layout(Closing, ABC):
         if better_error is not None:
             raise better_error from error
 
-    def _damage(self, error: Exception, what: str) -> CorruptLayoutError | None:  # noqa: ARG002
+    def _damage(self, error: Exception, failure: str) -> CorruptLayoutError | None:  # noqa: ARG002
         """Return the error for damage if `error` is one that a library raises on damage.
 
-        `what`: what failed, for the message.
+        `failure`: what could not be done, for the message.
         """
         return None
 
@@ -508,7 +508,7 @@ class Layout(Closing, ABC):
                     reads = None if self.cache is None else self._cached_reads(indices)
                     (self._read_into if reads is None else reads.read)(start, stop, indices, out)
                 except Exception as error:
-                    self._explain(error, (start, stop - 1))
+                    self._raise_clearer(error, (start, stop - 1))
                     raise
         return out
 

@@ -122,7 +122,7 @@ def indices_from_runs(runs: IndexRuns) -> NDArray[np.int64]:
 def build_manifest(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str, Any]:
     """Return the manifest of an output as JSON-able values.
 
-    `plan`, `meta`: the plan of the output, and the facts of its source. `extra`: values that only
+    `plan`, `meta`: the plan of the output, and on its source and recipe. `extra`: values that only
     the writer knows: at least ``has_box`` (whether any frame has a non-zero box), and whatever its
     layout needs for reading.
     Returns dict: frames and atoms that were kept, and the atoms of the groups, are runs of [start,

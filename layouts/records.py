@@ -124,8 +124,8 @@ class RecordsLayout(IndexedLayout):
                     setattr(snapshot, name, values)
             for name, lacks in self._lacks.items():
                 if (getattr(snapshot, name) is None) != lacks:
-                    found, expected = ("a", "none") if lacks else ("no", "one")
-                    raise ValueError(f"it has {found} {name}, but the first frame has {expected}")
+                    actual, expected = ("a", "none") if lacks else ("no", "one")
+                    raise ValueError(f"it has {actual} {name}, but the first frame has {expected}")
         except MdioError:
             raise
         except Exception as error:  # plug-ins raise anything on bad input

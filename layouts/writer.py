@@ -68,7 +68,7 @@ def add_not_finite(
 
 @dataclass(frozen=True, slots=True)
 class OutputMeta:
-    """The facts of an output besides its frames, for its manifest."""
+    """What the manifest says of an output, besides what its plan says."""
 
     uuid: str
     created: str
@@ -126,7 +126,7 @@ class EncodedChunk:
 
 @dataclass(frozen=True, slots=True)
 class PieceRecord:
-    """The facts of a stored piece that the output's owner needs, and its journal records."""
+    """What the owner of an output needs of a stored piece; also written into the journal."""
 
     start: int
     stop: int

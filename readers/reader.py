@@ -33,7 +33,7 @@ from mdio.core.errors import FrameReadError, SourceError
 from mdio.core.files.store import is_remote, to_path
 from mdio.core.frames import absent_frames
 from mdio.core.words import did_you_mean
-from mdio.layouts.base import Layout, cache_notes, plain_atoms, warn_of_lost
+from mdio.layouts.base import Layout, cache_notes, plain_atoms, warn_of_lost_frames
 from mdio.layouts.foreign.universe import made_for_mdanalysis
 from mdio.layouts.h5md import layout as h5md
 from mdio.layouts.registry import open_layout
@@ -133,7 +133,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
             self._layout.options["n_atoms"] = n_atoms
         info = self._layout.info
         self._kwargs["uuid"] = self._layout.uuid  # copies of the reader fail on another output
-        warn_of_lost(info, stacklevel=1)  # what warns is ours, not MDAnalysis
+        warn_of_lost_frames(info, stacklevel=1)  # what warns is ours, not MDAnalysis
         self.n_atoms = info.n_atoms
         self.n_frames = info.n_frames
         self._dt_ps = info.dt_ps

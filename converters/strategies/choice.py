@@ -84,7 +84,7 @@ class CopiedBytes(Conversion):
             frames=planned_frames,
             first_times_ps=times_ps,
             info=job.view.info,
-            n_taken=n_taken,
+            n_reused=n_taken,
         )
 
     @property

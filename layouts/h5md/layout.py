@@ -128,12 +128,12 @@ class H5MDLayout(BackendLayout):
         uuid = _manifest_at(path).get("uuid")
         return uuid if isinstance(uuid, str) else None
 
-    def _damage(self, error: Exception, what: str) -> CorruptLayoutError | None:
+    def _damage(self, error: Exception, failure: str) -> CorruptLayoutError | None:
         if not isinstance(error, FOREIGN_ERRORS):
             return None
         text = " ".join(str(error).split()) or type(error).__name__
         return CorruptLayoutError(
-            f"{self.path}: {what} ({text}); the file is damaged: convert the source again"
+            f"{self.path}: {failure} ({text}); the file is damaged: convert the source again"
         )
 
     def _open_anew(self) -> TrajectoryInfo:

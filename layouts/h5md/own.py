@@ -126,7 +126,6 @@ class OwnFile(OwnOutput[PlacedChunks]):
     `verify`: as in `OwnOutput`, which raises the same errors.
     """
 
-    holds = "_bytes"
     contiguous = False  # whether arrays have no chunks
 
     def __init__(
@@ -306,6 +305,10 @@ class OwnFile(OwnOutput[PlacedChunks]):
             "flavour": self.manifest.get("flavour"),
             "topology_nbytes": topology.shape[0] if topology else 0,
         }
+
+    def open_again(self) -> bool:
+        """Open the file in another process; return whether it is still the same file."""
+        return self._bytes.open_again()
 
     def close(self) -> None:
         """Close the file."""

@@ -77,8 +77,8 @@ from mdio.layouts.plan import (
     ArrayPlan,
     LayoutPlan,
     WriteOptions,
+    plan_arrays,
     plan_padding,
-    plan_pieces,
 )
 from mdio.layouts.writer import (
     CHUNK_OPTIONS,
@@ -345,7 +345,7 @@ class H5MDWriter(LayoutWriter):
 
 
 def plan_contiguous(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-    """Plan contiguous arrays, as `mdio.layouts.plan.plan_pieces` does arrays in chunks.
+    """Plan contiguous arrays, as `mdio.layouts.plan.plan_arrays` does arrays in chunks.
 
     Raises PlanError: compression, precision or ``chunk_atoms`` was asked for too.
     """
@@ -361,7 +361,7 @@ def plan_contiguous(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
                 f"--contiguous stores every array in one piece, and {option} {value} needs chunks; "
                 "leave one of them out"
             )
-    plan = plan_pieces(info, replace(options, chunk_atoms=info.n_atoms), quantised=False)
+    plan = plan_arrays(info, replace(options, chunk_atoms=info.n_atoms), quantised=False)
     arrays = tuple(replace(a, chunk_atoms=a.n_atoms, contiguous=True) for a in plan.arrays)
     shape = (info.n_frames, info.n_atoms)
     stripe = plan.stripes.stripe_nbytes
@@ -448,7 +448,7 @@ def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
     plan = (
         plan_contiguous(info, options)
         if contiguous
-        else plan_pieces(info, options, quantised=quantised)
+        else plan_arrays(info, options, quantised=quantised)
     )
     plan = plan.replace(
         layout="h5md",

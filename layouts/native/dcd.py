@@ -636,8 +636,9 @@ class DCDEncoder(Encoder):
         return (
             f"dcd cannot hold times that are not equally spaced: {remedy}; the file says "
             f"{number_text(even[0])} to {number_text(even[-1])} ps, every "
-            f"{number_text(_mean_dt(time))} ps. Frame {first} is the first to differ, at {number_text(even[first])} ps instead "
-            f"of {number_text(time[first])} ps; h5md, zarr, trr and ncdf hold any times"
+            f"{number_text(_mean_dt(time))} ps. Frame {first} is the first to differ, at "
+            f"{number_text(even[first])} ps instead of {number_text(time[first])} ps; h5md, zarr, "
+            "trr and ncdf hold any times"
         )
 
 

@@ -113,7 +113,7 @@ class ChainLayout(Layout):
             self._infos = self._opened_state[1]
             self._set_edges()
             return cast(TrajectoryInfo, self._opened_state[0])
-        timings = self._inspect_sources()
+        stored_times = self._inspect_sources()
         first = self._infos[0]
         for info in self._infos:
             if info.n_atoms != first.n_atoms:
@@ -124,27 +124,27 @@ class ChainLayout(Layout):
         if self._joining is None:
             self._joining = join(
                 self._infos,
-                [timing.has_times for timing in timings],
+                [stored.has_times for stored in stored_times],
                 self._read_times,
                 self.overlap,
-                [timing.step_ps for timing in timings],
-                [timing.has_steps for timing in timings],
+                [stored.step_ps for stored in stored_times],
+                [stored.has_steps for stored in stored_times],
             )
-        self._step_notes = self._notes_on_steps(self._joining, timings)
+        self._step_notes = self._notes_on_steps(self._joining, stored_times)
         self._select_sources()
         return self._describe()
 
-    def _notes_on_steps(self, joining: Joining, timings: list[StoredTimes]) -> tuple[str, ...]:
+    def _notes_on_steps(self, joining: Joining, stored_times: list[StoredTimes]) -> tuple[str, ...]:
         """Return a note if frames of a file are numbered, and not as the steps beside them."""
         for (number, start, stop), (following, first, end) in pairwise(joining.parts):
-            if timings[number].counts_steps == timings[following].counts_steps:
+            if stored_times[number].counts_steps == stored_times[following].counts_steps:
                 continue
             before = self._read_times(number, max(start, stop - 2), stop)
             after = self._read_times(following, first, min(first + 2, end))
             intervals = np.diff(np.concatenate([before.step, after.step]))
             if len(intervals) > 1 and (intervals == intervals[0]).all():
                 continue
-            ends = sorted((number, following), key=lambda n: not timings[n].counts_steps)
+            ends = sorted((number, following), key=lambda n: not stored_times[n].counts_steps)
             counted, other = (self.sources[n].path for n in ends)
             advice = "; go by the times" if after.time[0] > before.time[-1] else ""
             return (
@@ -154,16 +154,16 @@ class ChainLayout(Layout):
         return ()
 
     def _inspect_sources(self) -> list[StoredTimes]:
-        """Open each source once, for all that is needed of it except frames; return its timing."""
+        """Open each source once, for all that is needed of it except frames; return its stored."""
         self.sources = self._all_sources
-        self._infos, self._source_boundaries, timings = [], {}, []
+        self._infos, self._source_boundaries, stored_times = [], {}, []
         for number in range(len(self.sources)):
             source = self._open_source(number)
             self._infos.append(source.info)
-            timings.append(source.stored_times)
+            stored_times.append(source.stored_times)
             if type(source).boundaries is not Layout.boundaries:
                 self._source_boundaries[number] = source.boundaries()
-        return timings
+        return stored_times
 
     def _read_times(self, number: int, start: int, stop: int) -> FrameBlock:
         return self._open_source(number).read(start, stop, atoms=[])
@@ -330,7 +330,7 @@ class ChainLayout(Layout):
             edges.append(np.concatenate([[0] if count else [], boundaries]) + self._edges[number])
         return np.concatenate([*edges, self._edges[-1:]]).astype(np.int64)
 
-    def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    def _parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Yield (number of the source, start, stop of its frames) of a run of frames."""
         for number, first, last in runs_of_parts(self._edges, start, stop):
             yield number, first + self._starts[number], last + self._starts[number]
@@ -338,7 +338,7 @@ class ChainLayout(Layout):
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        for number, first, last in self._pieces(start, stop):
+        for number, first, last in self._parts(start, stop):
             self._read_source(number, first, last, atoms, block.frames(slice(0, last - first)))
             block = block.frames(slice(last - first, None))
 
@@ -347,7 +347,7 @@ class ChainLayout(Layout):
         return self.sources
 
     def _inner_runs(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
-        for number, first, last in self._pieces(start, stop):
+        for number, first, last in self._parts(start, stop):
             if first < last and self._open_source(number).info:
                 yield self._open_source(number), first, last
 

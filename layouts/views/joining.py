@@ -147,6 +147,8 @@ def _by_steps(
 
 
 class _Joiner:
+    """Joins files by their times; collects notes on what it drops."""
+
     def __init__(
         self,
         infos: Sequence[TrajectoryInfo],
@@ -576,6 +578,7 @@ class _Merger:
         return False
 
     def _decide(self, zone: slice) -> None:
+        """Choose one of the two branches in a zone; raise SourceError if the user has to."""
         indices = np.arange(zone.start, zone.stop)
         new = indices[self.is_new[zone]]
         begin, end = int(new[0]), int(new[-1]) + 1

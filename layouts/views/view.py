@@ -150,10 +150,13 @@ def note_on_dt(source: TrajectoryInfo, chosen: TrajectoryInfo, dt_ps: float) -> 
     )
 
 
-def read_columns(source: Layout, run: int = 65536) -> FrameBlock:
-    """Return boxes, times and steps of all frames, with no atoms; `run` frames are read at once."""
+def read_columns(source: Layout, run_frames: int = 65536) -> FrameBlock:
+    """Return boxes, times and steps of all frames, without atoms, read in runs."""
     n_frames = source.info.n_frames
-    runs = [(first, min(first + run, n_frames)) for first in range(0, max(1, n_frames), run)]
+    runs = [
+        (first, min(first + run_frames, n_frames))
+        for first in range(0, max(1, n_frames), run_frames)
+    ]
     return FrameBlock.concatenate([source.read(a, b, atoms=[]) for a, b in runs])
 
 

@@ -50,8 +50,6 @@ class OwnTree(OwnOutput[ShardedChunks]):
     the manifest in it. `group`, `verify`: as in `OwnOutput`, which raises the same errors.
     """
 
-    holds = "_root"
-
     def __init__(
         self, root: Folder, text: bytes, manifest: Any, group: str | None, *, verify: bool
     ) -> None:
@@ -290,6 +288,10 @@ class OwnTree(OwnOutput[ShardedChunks]):
             yield f"{element}/time", "time"
         for element in edges:
             yield f"{element}/value", "edges"
+
+    def open_again(self) -> bool:
+        """Open the tree in another process; return whether it is still the same tree."""
+        return self._root.open_again()
 
     def close(self) -> None:
         """Close all files."""

@@ -53,7 +53,7 @@ from mdio.layouts.plan import (
     LayoutPlan,
     PackedShare,
     WriteOptions,
-    plan_pieces,
+    plan_arrays,
 )
 from mdio.layouts.writer import (
     CHUNK_OPTIONS,
@@ -127,7 +127,7 @@ class ZarrWriter(LayoutWriter):
             raise PlanError("--container and --segments belong to the layout segments, not to zarr")
         check_group_names(options.groups)
         choice = choose_encoding(info, options)
-        plan = plan_pieces(info, options, quantised=choice.precision is not None)
+        plan = plan_arrays(info, options, quantised=choice.precision is not None)
         arrays = tuple(
             replace(array, compression=choice.by_group.get(array.group))
             if array.field == "positions"
