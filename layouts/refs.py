@@ -157,7 +157,7 @@ class RefsLayout(Layout):
 
     @property
     def stored_times(self) -> StoredTimes:
-        """Those of the source."""
+        """Which of times and steps the source stores."""
         _ = self.info
         return self._source.stored_times
 

@@ -85,11 +85,11 @@ class OwnOutput(ABC, Generic[Array]):
         return None not in times
 
     @abstractmethod
-    def rows(self, name: str, start: int, stop: int) -> NDArray[Any]:
+    def read_column(self, name: str, start: int, stop: int) -> NDArray[Any]:
         """Return ``time``, ``step`` or ``box`` of frames; raises CorruptLayoutError."""
 
     @abstractmethod
-    def _held(self, start: int, stop: int) -> tuple[int, int]:
+    def _run_in_memory(self, start: int, stop: int) -> tuple[int, int]:
         """Return a run around these frames whose times, steps and boxes are in memory."""
 
     @abstractmethod
@@ -137,9 +137,9 @@ class OwnOutput(ABC, Generic[Array]):
         else:
             # Damaged outputs must open without verifying, to be repaired.
             with nullcontext() if self._verifies else suppress(CorruptLayoutError):
-                has_box = bool(self.rows("box", 0, 1).any())
-                time_first_ps = float(self.rows("time", 0, 1)[0])
-                time_last_ps = float(self.rows("time", self.n_frames - 1, self.n_frames)[0])
+                has_box = bool(self.read_column("box", 0, 1).any())
+                time_first_ps = float(self.read_column("time", 0, 1)[0])
+                time_last_ps = float(self.read_column("time", self.n_frames - 1, self.n_frames)[0])
         positions = self.arrays[self.group, "positions"]
         integers = has_source_integers(manifest)
         has_floats = integers and "by_program" in manifest["source"]  # kept in chunks of floats
@@ -174,8 +174,10 @@ class OwnOutput(ABC, Generic[Array]):
         """Fill `block` with frames; raises CorruptLayoutError."""
         first, last, (time, step, box) = self._columns_run
         if not first <= start <= stop <= last:
-            first, last = self._held(start, stop)
-            time, step, box = (self.rows(name, first, last) for name in ("time", "step", "box"))
+            first, last = self._run_in_memory(start, stop)
+            time, step, box = (
+                self.read_column(name, first, last) for name in ("time", "step", "box")
+            )
             self._columns_run = first, last, (time, step, box)
         one = stop - start == 1  # NumPy copies a number four times as fast as a slice of one
         rows, out_rows = (start - first, 0) if one else (slice(start - first, stop - first), ...)

@@ -237,11 +237,11 @@ def make_seal(file: OpenFile, places: ChunkPlaces, written: Written | None = Non
 
 
 def find_seal_problem(
-    file: OpenFile, places: ChunkPlaces, what: str, written: Written | None = None
+    file: OpenFile, places: ChunkPlaces, name: str, written: Written | None = None
 ) -> str | None:
     """Return the text of a problem with a file or its seal; None if it is intact or has no seal.
 
-    `places`, `written`: as for `make_seal`.
+    `places`, `written`: as for `make_seal`. `name`: of the file, for the text.
     """
     size = file.nbytes
     head = file.peek(0, 64).ljust(64, b"\0")
@@ -252,19 +252,19 @@ def find_seal_problem(
     is_intact = len(seal) == SEAL_NBYTES and seal[-4:] == struct.pack("<I", crc32c(seal[:-4]))
     magic, length, expected = _SEAL_BODY.unpack(seal[:-4]) if is_intact else (b"", 0, 0)
     if magic != SEAL or length != size - SEAL_NBYTES:
-        return f"{what}: HDF5's part ends at byte {hdf5_end} of {size}, and no seal follows it"
+        return f"{name}: HDF5's part ends at byte {hdf5_end} of {size}, and no seal follows it"
     crc = _checksum(file, places, length, written)
     if crc != expected:
         return (
-            f"{what}: crc32c {crc:08x} of all but the frames found, {expected:08x} expected; "
+            f"{name}: crc32c {crc:08x} of all but the frames found, {expected:08x} expected; "
             "the file is damaged or was changed: convert the source again"
         )
     return None
 
 
-def check_seal(file: OpenFile, places: ChunkPlaces, what: str) -> None:
+def check_seal(file: OpenFile, places: ChunkPlaces, name: str) -> None:
     """Raise CorruptLayoutError if a file does not match its seal."""
-    problem = find_seal_problem(file, places, what)
+    problem = find_seal_problem(file, places, name)
     if problem is not None:
         raise CorruptLayoutError(problem)
 

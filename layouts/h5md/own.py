@@ -79,7 +79,7 @@ class PlacedChunks(ChunksInFile):
                 "convert the source again",
             )
 
-    def _pieces(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
+    def _piece_sums(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
         assert self.pieces is not None
         table = self.pieces.read(self.file, start, stop)
         return table[:, j, first : first + n_pieces]
@@ -188,7 +188,6 @@ class OwnFile(OwnOutput[PlacedChunks]):
         tables = file[f"{ARRAYS}/{group}/{ELEMENTS[field]}"]
         if dataset.shape != shape or dataset.dtype != np.dtype("<f4"):
             raise ValueError(f"{dataset.name} is {dataset.dtype} {dataset.shape}, expected {shape}")
-        what = f"{self.path}: {ELEMENTS[field]} of {group}"
         crcs = np.asarray(tables["crc32c"], np.uint32)
         expected = self.manifest.get("table_crc32c", {}) if self._verifies else {}
         element = f"{group}/{ELEMENTS[field]}"
@@ -199,8 +198,8 @@ class OwnFile(OwnOutput[PlacedChunks]):
             n_pieces = pieces_of_row(12 * (dataset.chunks or shape)[1])
             table_shape = (shape[0], crcs.shape[1], n_pieces)
             crc = expected[f"{element}/{PIECES}"]
-            name = f"{ELEMENTS[field]} of {group}, checksums"
-            pieces = self._column(tables[PIECES], table_shape, "<u4", crc, name)
+            table_name = f"{ELEMENTS[field]} of {group}, checksums"
+            pieces = self._column(tables[PIECES], table_shape, "<u4", crc, table_name)
         if dataset.chunks is None:
             self.contiguous = True
             unpack_chunk: Unpack | None = None
@@ -214,7 +213,12 @@ class OwnFile(OwnOutput[PlacedChunks]):
         if offset.min() < 0 or nbytes.min() < 0 or (offset + nbytes).max() > self._bytes.nbytes:
             raise ValueError(f"{dataset.name} has chunks beyond the end of the file")
         return PlacedChunks(
-            *(what, shape, chunk, self._bytes, offset, nbytes),
+            f"{self.path}: {ELEMENTS[field]} of {group}",
+            shape,
+            chunk,
+            self._bytes,
+            offset,
+            nbytes,
             crcs=crcs,
             unpack=unpack_chunk,
             pieces=pieces,
@@ -256,7 +260,7 @@ class OwnFile(OwnOutput[PlacedChunks]):
     def _topology_bytes(self) -> bytes | None:
         if "topology" not in self._columns:
             return None
-        return self.rows("topology", 0, self._columns["topology"].shape[0]).tobytes()
+        return self.read_column("topology", 0, self._columns["topology"].shape[0]).tobytes()
 
     def positions(self) -> ChunkTable | None:
         """Return the table of positions; see `mdio.layouts.tables.Tables`."""
@@ -270,11 +274,11 @@ class OwnFile(OwnOutput[PlacedChunks]):
         offset, nbytes = array.offset[..., None], array.nbytes[..., None]
         return ChunkTable(self.path, chunk, offset, nbytes)
 
-    def rows(self, name: str, start: int, stop: int) -> NDArray[Any]:
+    def read_column(self, name: str, start: int, stop: int) -> NDArray[Any]:
         """Return frames ``start:stop`` of a column; raises CorruptLayoutError."""
         return self._columns[name].read(self._bytes, start, stop)
 
-    def _held(self, start: int, stop: int) -> tuple[int, int]:
+    def _run_in_memory(self, start: int, stop: int) -> tuple[int, int]:
         are_kept = all(self._columns[name].is_kept for name in ("time", "step", "box"))
         return (0, self.n_frames) if are_kept else (start, stop)
 
@@ -285,11 +289,11 @@ class OwnFile(OwnOutput[PlacedChunks]):
             check = partial(check_seal, self._bytes, places, str(self.path))
             yield Unit(f"{self.path}: all but the frames", check)
         for column in self._columns.values():
-            yield Unit(column.what, partial(column.verify, self._bytes))
+            yield Unit(column.name, partial(column.verify, self._bytes))
         for (group, field), array in self.arrays.items():
             if array.pieces is not None:
                 verify = partial(array.pieces.verify, self._bytes)
-                yield Unit(array.pieces.what, verify, None, group)
+                yield Unit(array.pieces.name, verify, None, group)
             yield from self._units_of((group, field))
 
     def encoded_chunks(self, start: int, stop: int) -> list[EncodedChunk]:

@@ -41,7 +41,7 @@ PIECE_NBYTES = 8 << 20
 """Decoded bytes of a piece."""
 BATCH_NBYTES = 2 << 20
 """Encoded bytes of a batch of frames of one size: so few that they are still in the processor's
-cache when they are batch_checksums and written, and so many that calls cost nothing."""
+cache when they are summed and written, and so many that calls cost nothing."""
 
 HEAD_NBYTES = 96
 """Bytes at the beginning of a frame that give its size."""

@@ -154,7 +154,7 @@ class ChainLayout(Layout):
         return ()
 
     def _inspect_sources(self) -> list[StoredTimes]:
-        """Open each source once, for all that is needed of it except frames; return its stored."""
+        """Open each source once, for all but its frames; return which times each stores."""
         self.sources = self._all_sources
         self._infos, self._source_boundaries, stored_times = [], {}, []
         for number in range(len(self.sources)):

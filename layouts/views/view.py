@@ -150,14 +150,15 @@ def note_on_dt(source: TrajectoryInfo, chosen: TrajectoryInfo, dt_ps: float) -> 
     )
 
 
-def read_columns(source: Layout, run_frames: int = 65536) -> FrameBlock:
-    """Return boxes, times and steps of all frames, without atoms, read in runs."""
+RUN_FRAMES = 65536
+"""Frames whose boxes, times and steps are read at a time."""
+
+
+def read_columns(source: Layout) -> FrameBlock:
+    """Return boxes, times and steps of all frames, without atoms."""
     n_frames = source.info.n_frames
-    runs = [
-        (first, min(first + run_frames, n_frames))
-        for first in range(0, max(1, n_frames), run_frames)
-    ]
-    return FrameBlock.concatenate([source.read(a, b, atoms=[]) for a, b in runs])
+    edges = [*range(0, max(1, n_frames), RUN_FRAMES), n_frames]
+    return FrameBlock.concatenate([source.read(a, b, atoms=[]) for a, b in pairwise(edges)])
 
 
 def read_times(source: Layout) -> NDArray[np.float64]:
@@ -232,7 +233,7 @@ class ViewLayout(Layout):
 
     @property
     def stored_times(self) -> StoredTimes:
-        """Those of the source."""
+        """Which of times and steps the source stores."""
         return self.source.stored_times
 
     @property

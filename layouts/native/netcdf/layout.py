@@ -58,7 +58,12 @@ ATTRIBUTES = {
 }
 REMD_DIMENSION = "remd_dimension"
 DIMENSIONS = (
-    *("frame", "atom", "spatial", "cell_spatial", "cell_angular", "label"),
+    "frame",
+    "atom",
+    "spatial",
+    "cell_spatial",
+    "cell_angular",
+    "label",
     REMD_DIMENSION,
 )
 LABELS: dict[str, tuple[tuple[str, ...], bytes]] = {
