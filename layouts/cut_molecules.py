@@ -118,11 +118,11 @@ class CutMolecules:
         `per_frame`: whether each frame has values of its own.
         """
         names = runs_text(runs_from_indices(np.unique(frames)), MAX_RUNS)
-        more = "" if self.knows_residues else f"; {RESIDUES_UNKNOWN}"
+        caveat = "" if self.knows_residues else f"; {RESIDUES_UNKNOWN}"
         values = "values there are wrong" if per_frame else "values over all frames are wrong"
         return (
             f"the box cuts molecules in {len(frames):,} of {plural(n_frames, 'frame')} ({names}): "
-            f"neighbouring atoms lie on two sides of it, so that {values}{more}; {self.remedy}"
+            f"neighbouring atoms lie on two sides of it, so that {values}{caveat}; {self.remedy}"
         )
 
     def notes_on_reference(self, name: str, frame: FrameBlock, in_file: bool) -> tuple[str, ...]:

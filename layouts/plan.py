@@ -72,8 +72,8 @@ def plan_padding(
     if chunks follow each other without gaps. `item_nbytes`: bytes of one atom in one frame.
     """
     n_chunks = math.ceil(shape[0] / chunk[0]) * math.ceil(shape[1] / chunk[1])
-    used = math.ceil(item_nbytes * chunk[0] * chunk[1] / stripe_nbytes) * stripe_nbytes
-    return 1 - item_nbytes * shape[0] * shape[1] / (n_chunks * used)
+    stored_nbytes = math.ceil(item_nbytes * chunk[0] * chunk[1] / stripe_nbytes) * stripe_nbytes
+    return 1 - item_nbytes * shape[0] * shape[1] / (n_chunks * stored_nbytes)
 
 
 def fit_parts(longest: int, total: int) -> int:

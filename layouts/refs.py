@@ -116,8 +116,9 @@ class RefsLayout(Layout):
                 f"{n_listed} up to frame {stop - 1}, and {source} has {layout.info.n_frames}; "
                 "make the references again"
             )
-        frames = indices_from_runs(manifest["frames"])
-        self._source = ViewLayout(source, source=layout, frames=_range_of(frames))
+        runs = manifest["frames"]
+        frames = range(*runs[0]) if len(runs) == 1 else indices_from_runs(runs)
+        self._source = ViewLayout(source, source=layout, frames=frames)
         info = self._source.info
         if (info.n_frames, info.n_atoms) != (manifest["n_frames"], manifest["n_atoms"]):
             self._source.close()
@@ -180,13 +181,6 @@ class RefsLayout(Layout):
 
     def _close(self) -> None:
         self._source.close()
-
-
-def _range_of(frames: Any) -> Any:
-    """Return frame numbers as a range if each follows the one before, else as they are."""
-    first, n_frames = int(frames[0]), len(frames)
-    are_consecutive = (frames[1:] - frames[:-1] == 1).all()
-    return range(first, first + n_frames) if are_consecutive else frames
 
 
 PIECE_FRAMES = 4096

@@ -126,7 +126,7 @@ class ChunkedArray(ABC):
     as complete pieces (`mdio.core.files.piece_sums`).
     """
 
-    behind_nbytes = 0
+    trailer_nbytes = 0
     """Bytes that follow each chunk and are read with it."""
     decodes_parts = False
     """Whether `_decode` is faster for few atoms."""
@@ -228,10 +228,10 @@ class ChunkedArray(ABC):
 
     # The next three are not needed of arrays that do not verify, or whose chunks are all plain.
 
-    def _compare(self, i: int, j: int, file: OpenFile, crc: int, behind: Bytes) -> None:
+    def _compare(self, i: int, j: int, file: OpenFile, crc: int, trailer: Bytes) -> None:
         """Compare the crc32c of a chunk with the stored one; raises CorruptLayoutError.
 
-        `behind`: the bytes that follow the chunk.
+        `trailer`: the bytes that follow the chunk.
         """
         raise NotImplementedError
 
@@ -307,7 +307,7 @@ class ChunkedArray(ABC):
     def chunk_range(self, i: int, j: int) -> list[ByteRange]:
         """Return the range of a chunk in its file; raises CorruptLayoutError."""
         file, offset, nbytes = self.locate(i, j)
-        return [ByteRange(file, offset, nbytes + self.behind_nbytes)]
+        return [ByteRange(file, offset, nbytes + self.trailer_nbytes)]
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield the ranges that `read` reads; raises the errors of `read`."""
@@ -323,7 +323,7 @@ class ChunkedArray(ABC):
                     nbytes = (last - first) * self.row_nbytes
                     yield ByteRange(file, offset + first * self.row_nbytes, nbytes)
                 else:
-                    yield ByteRange(file, offset, nbytes + self.behind_nbytes)
+                    yield ByteRange(file, offset, nbytes + self.trailer_nbytes)
 
     def openings(
         self,
@@ -389,7 +389,7 @@ class ChunkedArray(ABC):
                 continue
             next_file, offset, nbytes = self.locate(i, 0)
             data = out[target].reshape(-1).view(np.uint8)
-            behind = np.empty(nbytes - data.nbytes + self.behind_nbytes, np.uint8)
+            behind = np.empty(nbytes - data.nbytes + self.trailer_nbytes, np.uint8)
             if file is not None and (
                 next_file is not file or offset != end or offset + nbytes > begin + max_nbytes
             ):
@@ -400,7 +400,7 @@ class ChunkedArray(ABC):
             if not run:
                 file, begin = next_file, offset
             run.append((i, data, behind))
-            end = offset + nbytes + self.behind_nbytes
+            end = offset + nbytes + self.trailer_nbytes
         if file is not None:
             self._read_run(file, begin, run, max_nbytes)
 
@@ -415,7 +415,7 @@ class ChunkedArray(ABC):
         self._fill(i, 0, file, offset, *(part for _, *parts in run for part in parts if part.size))
         for i, data, behind in run if self.verifies else ():
             crc = crc32c(data, crc)
-            n_zeros = behind.nbytes - self.behind_nbytes  # after the last frame
+            n_zeros = behind.nbytes - self.trailer_nbytes  # after the last frame
             if n_zeros:
                 crc = crc32c(behind[:n_zeros], crc)
             self._compare(i, 0, file, crc, behind[n_zeros:])
@@ -471,7 +471,7 @@ class ChunkedArray(ABC):
     def _encoded(self, i: int, j: int, *, verify: bool) -> tuple[OpenFile, Bytes]:
         """Return the stored bytes of a chunk, valid until the next call in this thread."""
         file, offset, nbytes = self.locate(i, j)
-        encoded = _scratch.take(nbytes + self.behind_nbytes)
+        encoded = _scratch.take(nbytes + self.trailer_nbytes)
         self._fill(i, j, file, offset, encoded)
         if verify and (self.plain or not self.sums_of_decoded):
             self._compare(i, j, file, crc32c(encoded[:nbytes]), encoded[nbytes:])

@@ -179,8 +179,10 @@ class OwnOutput(ABC, Generic[Array]):
                 self.read_column(name, first, last) for name in ("time", "step", "box")
             )
             self._columns_run = first, last, (time, step, box)
-        one = stop - start == 1  # NumPy copies a number four times as fast as a slice of one
-        rows, out_rows = (start - first, 0) if one else (slice(start - first, stop - first), ...)
+        is_single = stop - start == 1  # NumPy copies a number four times as fast as a slice of one
+        rows, out_rows = (
+            (start - first, 0) if is_single else (slice(start - first, stop - first), ...)
+        )
         block.time[out_rows] = time[rows]
         block.step[out_rows] = step[rows]
         block.box[out_rows] = box[rows]

@@ -40,13 +40,13 @@ def _names_mdio(file: h5py.File) -> bool:
 
 def written_by_mdio(path: str | PathLike[str]) -> bool:
     """Return whether a file is an H5MD file that mdio wrote; False for anything else."""
-    place = to_path(path)
-    if is_sealed(place):
+    file_path = to_path(path)
+    if is_sealed(file_path):
         return True
-    if not is_hdf5(place):
+    if not is_hdf5(file_path):
         return False
     try:
-        with open_hdf5(place) as file:
+        with open_hdf5(file_path) as file:
             return "mdio/manifest" in file
     except (OSError, RuntimeError, KeyError, ValueError):
         return False

@@ -239,8 +239,8 @@ class OwnFile(OwnOutput[PlacedChunks]):
             # A copy by h5repack has the same chunks elsewhere: compare the first and the last.
             corners = [(0, 0), ((grid[0] - 1) * chunk_frames, (grid[1] - 1) * chunk_atoms)]
             infos = [dataset.id.get_chunk_info_by_coord((*corner, 0)) for corner in corners]
-            listed = [(int(offset.flat[k]), int(nbytes.flat[k])) for k in (0, -1)]
-            if [(info.byte_offset, info.size) for info in infos] != listed:
+            table_places = [(int(offset.flat[k]), int(nbytes.flat[k])) for k in (0, -1)]
+            if [(info.byte_offset, info.size) for info in infos] != table_places:
                 offset, nbytes = chunk_table(dataset)
         if offset.shape != grid:
             raise ValueError(f"{dataset.name} has {grid} chunks, its tables {offset.shape}")

@@ -548,9 +548,9 @@ class DCDLayout(NativeLayout):
                 planes = np.stack([arrays[name] for name in "xyz"], axis=1)
                 planar_to_xyz(planes, positions[rows], atoms)
 
-    def _check_lengths(self, around: Sequence[NDArray[Any]], nbytes: int, first: int) -> None:
+    def _check_lengths(self, markers: Sequence[NDArray[Any]], nbytes: int, first: int) -> None:
         """Compare the lengths around records, (F,) or (F, D) of all axes, from frame `first` on."""
-        for lengths in around:
+        for lengths in markers:
             if (lengths != nbytes).any():
                 row, *axis = index = tuple(np.argwhere(lengths != nbytes)[0])
                 raise SourceError(

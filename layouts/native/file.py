@@ -298,7 +298,7 @@ class IndexedLayout(NativeLayout):
         end = self._index.end if stop == self._index.n_frames else offsets[stop]
         return int(offsets[start]), int(end)
 
-    def _describe(self, **more: Any) -> TrajectoryInfo:
+    def _describe(self, **fields: Any) -> TrajectoryInfo:
         last = self._index.n_frames - 1
         second = (
             min(1, last)
@@ -320,7 +320,7 @@ class IndexedLayout(NativeLayout):
             has_box=bool(edges.box[0].any()),
             nbytes=self._index.end + self._index.lost_nbytes,
             flaws=Flaws(self._index.lost(self.path)),
-            **more,
+            **fields,
         )
 
 

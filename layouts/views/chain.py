@@ -145,11 +145,11 @@ class ChainLayout(Layout):
             if len(intervals) > 1 and (intervals == intervals[0]).all():
                 continue
             ends = sorted((number, following), key=lambda n: not stored_times[n].counts_steps)
-            counted, other = (self.sources[n].path for n in ends)
+            counted_path, other_path = (self.sources[n].path for n in ends)
             advice = "; go by the times" if after.time[0] > before.time[-1] else ""
             return (
-                f"steps do not go on from file to file: {counted} holds none, so its frames are "
-                f"numbered, and not as the steps in {other} go on{advice}",
+                f"steps do not go on from file to file: {counted_path} holds none, so its frames "
+                f"are numbered, and not as the steps in {other_path} go on{advice}",
             )
         return ()
 

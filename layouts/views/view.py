@@ -112,8 +112,8 @@ def _slack_ps(time: NDArray[np.float64]) -> float:
     return min(max(rounding, 1e-3 * spacing), spacing / 4)
 
 
-def note_on_dt(source: TrajectoryInfo, chosen: TrajectoryInfo, dt_ps: float) -> str | None:
-    """Return a note if the frames that ``dt_ps`` chose are not this time apart, else None."""
+def note_on_dt(source: TrajectoryInfo, selected: TrajectoryInfo, dt_ps: float) -> str | None:
+    """Return a note if the frames that ``dt_ps`` selected are not this time apart, else None."""
     option = f"--dt {number_text(dt_ps)}"
     if source.n_frames > 1 and source.time_first_ps == source.time_last_ps:
         time = number_text(source.time_first_ps)
@@ -133,20 +133,20 @@ def note_on_dt(source: TrajectoryInfo, chosen: TrajectoryInfo, dt_ps: float) -> 
         return apart_ps, text if info.n_frames > 1 else ""
 
     source_ps, _ = spacing(source)
-    chosen_ps, apart = spacing(chosen)
+    selected_ps, spacing_text = spacing(selected)
     ratio = dt_ps / source_ps if source_ps > 0 else 1.0
-    sure = max(1e-3, ratio * ulp_ps / max(source_ps, ulp_ps) / max(source.n_frames - 1, 1))
-    if abs(ratio - round(ratio)) > sure or round(ratio) < 1:
+    tolerance = max(1e-3, ratio * ulp_ps / max(source_ps, ulp_ps) / max(source.n_frames - 1, 1))
+    if abs(ratio - round(ratio)) > tolerance or round(ratio) < 1:
         return (
             f"{option} is not a multiple of the {number_text(round(source_ps, digits))} ps between "
             f"frames, and frames are not interpolated: at multiples of {number_text(dt_ps)} ps "
-            f"after the first there are {chosen.n_frames:,}{apart}"
+            f"after the first there are {selected.n_frames:,}{spacing_text}"
         )
-    if chosen.n_frames < 2 or abs(chosen_ps - dt_ps) <= slack_ps:
+    if selected.n_frames < 2 or abs(selected_ps - dt_ps) <= slack_ps:
         return None
     return (
-        f"{option} chose {chosen.n_frames:,} frames{apart}: --step, or a gap in the source, "
-        "leaves out others that it would choose"
+        f"{option} chose {selected.n_frames:,} frames{spacing_text}: --step, or a gap in the "
+        "source, leaves out others that it would choose"
     )
 
 

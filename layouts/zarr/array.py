@@ -294,7 +294,7 @@ class ShardedChunks(ChunkedArray):
     whether to compare what is read with them.
     """
 
-    behind_nbytes = CRC_NBYTES
+    trailer_nbytes = CRC_NBYTES
 
     def __init__(
         self,
@@ -376,8 +376,8 @@ class ShardedChunks(ChunkedArray):
         """Return the error for a chunk, which names its frames."""
         return CorruptLayoutError(f"{file.path}: {problem} ({self.describe_chunk(i, j)})")
 
-    def _compare(self, i: int, j: int, file: OpenFile, crc: int, behind: Bytes) -> None:
-        if crc != int.from_bytes(behind.tobytes(), "little"):
+    def _compare(self, i: int, j: int, file: OpenFile, crc: int, trailer: Bytes) -> None:
+        if crc != int.from_bytes(trailer.tobytes(), "little"):
             raise self.corrupt(
                 i,
                 j,
