@@ -157,7 +157,7 @@ def atom_indices(
 
 
 def warn_of_lost_frames(info: TrajectoryInfo, stacklevel: int) -> None:
-    """Warn of frames that a truncated file lacks, where nobody is shown notes."""
+    """Warn of frames that a truncated file lacks, for callers that show no notes."""
     for loss in info.lost:
         warnings.warn(str(loss), stacklevel=stacklevel + 1)
 

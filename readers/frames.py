@@ -299,7 +299,7 @@ class _BufferMemory:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody refers to the buffer or to an array of a frame any more."""
+        """Whether nothing else refers to the buffer or to an array of a frame any more."""
         references = [sys.getrefcount(self._buffer), *map(sys.getrefcount, self._arrays.values())]
         return references == self._idle_counts
 
@@ -316,9 +316,9 @@ class _BufferMemory:
 
 
 class BufferRing:
-    """Gives out blocks to read into, in memory that nobody uses any more.
+    """Gives out blocks to read into, in memory that is not in use any more.
 
-    While somebody keeps an array of a block, or a view of one, its memory is not given out again;
+    While a caller keeps an array of a block, or a view of one, its memory is not given out again;
     if more than `n_buffers` are needed, it is left to its user.
 
     `info`, `fields`: of the layout. `n_buffers`: the largest number of buffers that are kept.

@@ -205,7 +205,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
             if forces is not None:
                 ts.forces = forces
         else:
-            # As with MDAnalysis' readers of files, an array of the timestep that somebody has kept
+            # As with MDAnalysis' readers of files, an array of the timestep that a caller has kept
             # (or a view of it) shows the current frame. It is filled then, otherwise replaced.
             ts.has_positions = True
             if sys.getrefcount(ts._pos) > self._n_references:

@@ -1,6 +1,6 @@
 """Names in mdio's H5MD files, and reading and writing their bytes without HDF5.
 
-HDF5 tells where a contiguous dataset or a chunk begins; its bytes are then those of an array, and
+HDF5 says where a contiguous dataset or a chunk begins; its bytes are then those of an array, and
 any number of processes can read them, or write separate parts of them, without the library.
 """
 

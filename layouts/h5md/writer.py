@@ -200,7 +200,7 @@ class H5MDWriter(LayoutWriter):
             raise
         return copied
 
-    def take_moved(self) -> None:
+    def finish_moving(self) -> None:
         """Put the new file in the place of the former one; see the base class."""
         if self._handle_earlier is not None:
             with as_output_error(self.path):

@@ -58,7 +58,7 @@ class Encoder(ABC):
     """
 
     keeps_open_boxes: ClassVar[bool] = True
-    """Whether cells whose length is 0 along some axes can be told from none."""
+    """Whether cells whose length is 0 along some axes differ from no cell in the file."""
 
     n_atoms: int
     fields: tuple[str, ...] = ("positions",)
