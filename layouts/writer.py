@@ -187,7 +187,7 @@ class LayoutWriter(ABC):
     `create`. Then, for each write task of the plan in any order, a worker encodes a piece, its
     chunks are stored, and the owner calls `commit` with its record. Last comes `finish`. Where an
     earlier run stored some of the pieces, the owner calls `find` in place of `create`, journals
-    the records that it returns, calls `finish_moving`, commits them, and has the other pieces written.
+    the records that it returns, calls `finish_moving`, commits them, and has the others written.
 
     Parameters
     ----------
@@ -253,7 +253,7 @@ class LayoutWriter(ABC):
         raise NotImplementedError
 
     def finish_moving(self) -> None:
-        """Remove the files from which `find` has moved pieces, now that the journal lists them (owner)."""
+        """Remove what `find` has moved pieces from; the journal has their new records (owner)."""
 
     @abstractmethod
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
