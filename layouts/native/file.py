@@ -122,16 +122,16 @@ def _read_as_one(fields: Fields) -> list[SharedRead]:
     """
     reads = []
     for stride in dict.fromkeys(field.stride for field in fields.values()):
-        same = {name: field for name, field in fields.items() if field.stride == stride}
-        sizes = [field.nbytes for field in same.values()]
-        low = min(field.begin for field in same.values())
-        nbytes = max(map(add, (field.begin for field in same.values()), sizes)) - low
-        if nbytes <= stride and not skips_gaps(stride - sum(sizes), len(same)):
-            reads.append(SharedRead(low, nbytes, stride, same))
+        alike = {name: field for name, field in fields.items() if field.stride == stride}
+        sizes = [field.nbytes for field in alike.values()]
+        low = min(field.begin for field in alike.values())
+        nbytes = max(map(add, (field.begin for field in alike.values()), sizes)) - low
+        if nbytes <= stride and not skips_gaps(stride - sum(sizes), len(alike)):
+            reads.append(SharedRead(low, nbytes, stride, alike))
         else:
             reads += [
                 SharedRead(field.begin, size, stride, {name: field})
-                for (name, field), size in zip(same.items(), sizes, strict=True)
+                for (name, field), size in zip(alike.items(), sizes, strict=True)
             ]
     return reads
 

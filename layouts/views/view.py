@@ -193,11 +193,11 @@ class ViewLayout(Layout):
         view_options: dict[str, Any] = {"frames": frames, "atoms": atoms, "unreadable": unreadable}
         super().__init__(path, source=source, **view_options, **options)
         self.source = source
-        self.frames: FrameNumbers = range(source.info.n_frames) if frames is None else frames
+        frames = range(source.info.n_frames) if frames is None else frames
+        self.frames: FrameNumbers = frames
         self.atoms = atoms
         self.unreadable = unreadable
-        is_contiguous = isinstance(self.frames, range) and self.frames.step == 1
-        self.first = self.frames.start if is_contiguous and isinstance(self.frames, range) else None
+        self.first = frames.start if isinstance(frames, range) and frames.step == 1 else None
         """First of the source's frames, if the view is one run of them; else None."""
 
     @classmethod
