@@ -71,13 +71,8 @@ class PlacedChunks(ChunksInFile):
     def _compare(self, i: int, j: int, file: OpenFile, crc: int, _: NDArray[np.uint8]) -> None:
         expected = int(self.crcs[i, j])
         if crc != expected:
-            raise self.corrupt(
-                i,
-                j,
-                file,
-                f"crc32c {crc:08x} found, {expected:08x} expected; the file is damaged: "
-                "convert the source again",
-            )
+            problem = f"crc32c {crc:08x} found, {expected:08x} expected; the file is damaged"
+            raise self.corrupt(i, j, file, f"{problem}: convert the source again")
 
     def _piece_sums(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
         assert self.pieces is not None

@@ -192,16 +192,17 @@ class ChainLayout(Layout):
         self._edges = np.cumsum([0, *counts], dtype=np.int64)
 
     def _describe(self) -> TrajectoryInfo:
-        infos = self._infos
+        assert self._joining is not None
+        infos, parts = self._infos, self._joining.parts
         first, last = infos[0], infos[-1]
-        start, stop = self._joined_layouts[0][1], self._joined_layouts[-1][2]
+        start, stop = parts[0][1], parts[-1][2]
         time_first_ps, time_last_ps, dt_ps = first.time_first_ps, last.time_last_ps, first.dt_ps
         if start:
             time_first_ps = self._time_ps(0, start)
         if stop < last.n_frames:
             time_last_ps = self._time_ps(len(infos) - 1, stop - 1)
-        if self._joined_layouts[0][2] - start == 1 and len(infos) > 1:
-            dt_ps = self._time_ps(1, self._joined_layouts[1][1]) - time_first_ps
+        if parts[0][2] - start == 1 and len(infos) > 1:
+            dt_ps = self._time_ps(1, parts[1][1]) - time_first_ps
         distinct = list({id(info): info for info in infos}.values())
         share_encoding = len({(info.compression, info.precision) for info in infos}) == 1
         steps = first.field_precisions
@@ -269,10 +270,6 @@ class ChainLayout(Layout):
     def joined_layouts(self) -> list[tuple[Layout, int, int]]:
         """Sources in order, each with the run of its frames that is read: start and stop."""
         _ = self.info
-        return self._joined_layouts
-
-    @property
-    def _joined_layouts(self) -> list[tuple[Layout, int, int]]:
         assert self._joining is not None
         parts = zip(self.sources, self._joining.parts, strict=True)
         return [(source, start, stop) for source, (_, start, stop) in parts]
@@ -288,10 +285,9 @@ class ChainLayout(Layout):
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes on what was dropped, reordered or is missing; opens the chain if it is not open."""
-        if self._joining is None:
-            _ = self.info
+        notes = super().notes
         assert self._joining is not None
-        return (*self._joining.notes, *self._step_notes, *super().notes)
+        return (*self._joining.notes, *self._step_notes, *notes)
 
     def topology(self) -> Topology | None:
         """Return the topology of the first source."""

@@ -378,20 +378,15 @@ class ShardedChunks(ChunkedArray):
 
     def _compare(self, i: int, j: int, file: OpenFile, crc: int, trailer: Bytes) -> None:
         if crc != int.from_bytes(trailer.tobytes(), "little"):
-            raise self.corrupt(
-                i,
-                j,
-                file,
-                "the checksum of a chunk is wrong; the file is damaged, convert the source again",
-            )
-        if self.checksums.stored(i, j) not in (None, crc):
-            raise self.corrupt(
-                i,
-                j,
-                file,
+            problem = "the checksum of a chunk is wrong; the file is damaged"
+        elif self.checksums.stored(i, j) not in (None, crc):
+            problem = (
                 "not what was written there, though intact: a shard of another output, or another "
-                "shard of this one, is in its place; convert the source again",
+                "shard of this one, is in its place"
             )
+        else:
+            return
+        raise self.corrupt(i, j, file, f"{problem}; convert the source again")
 
     def _piece_sums(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
         return self.checksums.pieces(start, stop, j, first, n_pieces)

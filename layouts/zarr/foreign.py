@@ -34,29 +34,11 @@ from mdio.layouts.foreign.tree import ForeignTrajectory, as_source_error
 
 MAX_CACHED_NBYTES = 256 << 20
 """Decoded chunks of one run of frames are kept for the next read if they are not larger."""
-CODECS = {
-    QUANTISED_NAME,
-    "adler32",
-    "bitround",
-    "blosc",
-    "bytes",
-    "bz2",
-    "crc32",
-    "crc32c",
-    "delta",
-    "fixedscaleoffset",
-    "fletcher32",
-    "gzip",
-    "jenkins_lookup3",
-    "lz4",
-    "lzma",
-    "quantize",
-    "sharding_indexed",
-    "shuffle",
-    "transpose",
-    "zlib",
-    "zstd",
-}
+_CODEC_NAMES = """
+adler32 bitround blosc bytes bz2 crc32 crc32c delta fixedscaleoffset fletcher32 gzip jenkins_lookup3
+lz4 lzma quantize sharding_indexed shuffle transpose zlib zstd
+"""
+CODECS = {QUANTISED_NAME, *_CODEC_NAMES.split()}
 """Codecs that are read. In Zarr v3 those of numcodecs are called ``numcodecs.NAME``."""
 ELEMENT_NAMES = (*ELEMENTS.values(), "id", "box", "edges", "value", "time", "step")
 

@@ -57,15 +57,7 @@ ATTRIBUTES = {
     "application": "mdio",
 }
 REMD_DIMENSION = "remd_dimension"
-DIMENSIONS = (
-    "frame",
-    "atom",
-    "spatial",
-    "cell_spatial",
-    "cell_angular",
-    "label",
-    REMD_DIMENSION,
-)
+DIMENSIONS = ("frame", "atom", "spatial", "cell_spatial", "cell_angular", "label", REMD_DIMENSION)
 LABELS: dict[str, tuple[tuple[str, ...], bytes]] = {
     "spatial": (("spatial",), b"xyz"),
     "cell_spatial": (("cell_spatial",), b"abc"),
