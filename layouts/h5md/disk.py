@@ -179,8 +179,9 @@ ZEROS = bytes(1 << 16)
 _END_OF_FILE_OFFSETS = {0: 40, 1: 44, 2: 28, 3: 28}
 """By version of the superblock, where it has the address at which HDF5's part of the file ends."""
 
-ChunkPlaces = Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]]
-"""Offsets and sizes of the chunks of each array."""
+ArrayPlaces = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Offsets and sizes of the chunks of an array."""
+ChunkPlaces = Iterable[ArrayPlaces]
 
 
 def gaps(places: ChunkPlaces, size: int) -> Iterator[tuple[int, int]]:

@@ -34,7 +34,7 @@ from mdio.core.frames import ELEMENTS, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.chunked.array import inflate
 from mdio.layouts.codecs.compressors import quantised_from_option
-from mdio.layouts.h5md.disk import OutputFile, Written, check_written, gaps, make_seal
+from mdio.layouts.h5md.disk import ArrayPlaces, OutputFile, Written, check_written, gaps, make_seal
 from mdio.layouts.h5md.file import (
     FILTER,
     LIBVER,
@@ -127,7 +127,7 @@ class H5MDWriter(LayoutWriter):
         self._arrays = {(a.group, a.field): a for a in plan.arrays}
         self._crcs = {key: np.zeros(self._grid(*key), "<u4") for key in self._arrays}
         self._pieces = {key: self._piece_table(*key) for key in self._arrays if self._plain}
-        self._chunk_places: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        self._chunk_places: list[ArrayPlaces] = []
         self.manifest_crc32c = 0
         """Checksum of the text of the manifest, once it is written."""
         self._stored = {key: np.zeros(self._grid(*key), np.bool_) for key in self._arrays}
@@ -479,8 +479,6 @@ def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
 
 Key = tuple[str, str]
 """Group and field of an array."""
-ChunkTable = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Offsets and sizes of chunks, from `chunk_table` or `run_table`."""
 
 
 def write_tables(
@@ -488,13 +486,13 @@ def write_tables(
     arrays: Mapping[Key, ArrayPlan],
     crcs: Mapping[Key, NDArray[Any]],
     pieces: Mapping[Key, NDArray[Any]],
-) -> tuple[dict[str, int], list[ChunkTable]]:
+) -> tuple[dict[str, int], list[ArrayPlaces]]:
     """Write the tables of checksums, offsets and sizes of chunks; see `mdio.layouts.h5md.io`.
 
     `crcs`: of the chunks of each array. `pieces`: checksums of the pieces of frames, of each
     uncompressed array.
 
-    Returns the crc32c of each table of checksums by name, and the `ChunkTable` of each array.
+    Returns the crc32c of each table of checksums by name, and the places of the arrays' chunks.
     """
     table_crcs, places = {}, []
     for (group, field), array in arrays.items():

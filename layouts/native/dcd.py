@@ -1,10 +1,10 @@
 """DCD files (CHARMM, NAMD, LAMMPS, X-PLOR), read without MDAnalysis, and written.
 
-A DCD file is a run of Fortran records: length, bytes, length again. The facts are those of the
-readers of VMD (dcdplugin) and MDAnalysis (libdcd): 84 bytes that begin with ``CORD`` and hold 20
-integers, a record with titles, one with the number of atoms, and with fixed atoms one with the
-indices of the free ones. Frames are a record with the unit cell (where the header says so), and
-one for all x, all y, all z and, in CHARMM files with a fourth dimension, all w.
+A DCD file is a run of Fortran records: length, bytes, length again. As the readers of VMD
+(dcdplugin) and MDAnalysis (libdcd) have it, these are: 84 bytes that begin with ``CORD`` and hold
+20 integers, a record with titles, one with the number of atoms, and with fixed atoms one with the
+indices of the free ones. Frames are a record with the unit cell (where the header says so), and one
+for all x, all y, all z and, in CHARMM files with a fourth dimension, all w.
 
 All frames (after the first one, where atoms are fixed) have the same size, so that any run of them
 is one read, and a narrow range of atoms is three small reads a frame. What comes back is what
@@ -51,7 +51,7 @@ from mdio.core.units import AKMA_TO_PS, FS_TO_PS
 from mdio.core.words import number_text
 from mdio.layouts.base import FormatFacts, StoredTimes
 from mdio.layouts.native.encoder import Bytes, Encoder, coarse_times
-from mdio.layouts.native.file import NO_ATOMS, Field, NativeLayout, PositionalFile, skips_gaps
+from mdio.layouts.native.file import NO_ATOMS, NativeLayout, PositionalFile, RecordField, skips_gaps
 from mdio.layouts.tables import ChunkTable, FrameTable, Tables, frame_chunk_table
 
 FIRST_RECORD_NBYTES = 84
@@ -102,7 +102,7 @@ class DCDHeader:
         """Bytes of the unit cell's record."""
         return CELL_NBYTES + 2 * self.marker.itemsize if self.has_cell else 0
 
-    def fields(self, frame: int) -> dict[str, Field]:
+    def fields(self, frame: int) -> dict[str, RecordField]:
         """Return the fields of frame 0, or those of frame 1 and all later ones."""
         n_atoms = self.n_atoms if frame == 0 else self.n_free
         stride, size = self.frame_nbytes(n_atoms), self.marker.itemsize
@@ -112,18 +112,20 @@ class DCDHeader:
         numbers, record_nbytes = np.dtype(f"{self.order}f4"), self.record_nbytes(n_atoms)
         shape = (self.n_dimensions, n_atoms)
         fields = {
-            "axes": Field(axes + size, stride, numbers, shape, (record_nbytes, 4)),
-            "before": Field(axes, stride, self.marker, shape[:1], (record_nbytes,)),
-            "behind": Field(
+            "axes": RecordField(axes + size, stride, numbers, shape, (record_nbytes, 4)),
+            "before": RecordField(axes, stride, self.marker, shape[:1], (record_nbytes,)),
+            "behind": RecordField(
                 axes + record_nbytes - size, stride, self.marker, shape[:1], (record_nbytes,)
             ),
         }
         for number, name in enumerate("xyz"):
-            fields[name] = Field(axes + size + number * record_nbytes, stride, numbers, (n_atoms,))
+            fields[name] = RecordField(
+                axes + size + number * record_nbytes, stride, numbers, (n_atoms,)
+            )
         if self.has_cell:
             values = ("values", f"{self.order}f8", (6,))
             cell = np.dtype([("before", self.marker), values, ("behind", self.marker)])
-            fields["cell"] = Field(begin, stride, cell)
+            fields["cell"] = RecordField(begin, stride, cell)
         return fields
 
     def record_nbytes(self, n_atoms: int) -> int:
@@ -377,7 +379,7 @@ class DCDLayout(NativeLayout):
     )
 
     _header: DCDHeader
-    _fields: tuple[dict[str, Field], dict[str, Field]]
+    _fields: tuple[dict[str, RecordField], dict[str, RecordField]]
     """Fields of the first frame, and of the others."""
     _first_frame: NDArray[np.float32]
 

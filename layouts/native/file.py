@@ -61,7 +61,7 @@ class Rows(NamedTuple):
     n_rows: int
     stride: int
 
-    def view(self, field: Field, offset: int) -> NDArray[Any]:
+    def view(self, field: RecordField, offset: int) -> NDArray[Any]:
         """Return a view, (R, *shape), of the field at `offset` of every record."""
         strides = field.strides
         if strides is None:
@@ -76,7 +76,7 @@ class Rows(NamedTuple):
         )
 
 
-class Field(NamedTuple):
+class RecordField(NamedTuple):
     """Numbers in every record of a file with records of one size.
 
     `begin`: offset of the field in record 0. `stride`: bytes from record to record. `dtype`,
@@ -97,13 +97,13 @@ class Field(NamedTuple):
         steps = zip(self.shape, self.strides, strict=True)
         return self.dtype.itemsize + sum((n - 1) * stride for n, stride in steps)
 
-    def part(self, low: int, high: int) -> Field:
+    def part(self, low: int, high: int) -> RecordField:
         """Return the part with elements ``low:high``."""
         begin = self.begin + low * self.dtype.itemsize * math.prod(self.shape[1:])
         return self._replace(begin=begin, shape=(high - low, *self.shape[1:]))
 
 
-Fields = Mapping[str, Field]
+RecordFields = Mapping[str, RecordField]
 
 
 class SharedRead(NamedTuple):
@@ -112,10 +112,10 @@ class SharedRead(NamedTuple):
     begin: int
     nbytes: int
     stride: int
-    fields: Fields
+    fields: RecordFields
 
 
-def _read_as_one(fields: Fields) -> list[SharedRead]:
+def _read_as_one(fields: RecordFields) -> list[SharedRead]:
     """Return the reads that fetch `fields`.
 
     Fields of the same records share a read, unless that would fetch many unwanted bytes.
@@ -210,7 +210,7 @@ class PositionalFile(OpenFile):
         with in_flight(ByteRange(self, begin, end - begin) for begin, end in ranges):
             yield
 
-    def fields(self, start: int, stop: int, fields: Fields) -> dict[str, NDArray[Any]]:
+    def fields(self, start: int, stop: int, fields: RecordFields) -> dict[str, NDArray[Any]]:
         """Read fields of records ``start:stop``: (stop - start, *shape) arrays, maybe with gaps.
 
         Raises SourceError: the file ends before, or cannot be read.
@@ -227,7 +227,7 @@ class PositionalFile(OpenFile):
         return arrays
 
     def records(
-        self, start: int, stop: int, fields: Fields
+        self, start: int, stop: int, fields: RecordFields
     ) -> Iterator[tuple[int, int, dict[str, NDArray[Any]]]]:
         """Yield (first, last, their `fields`) of records ``start:stop``, some MiB at a time."""
         reads = _read_as_one(fields)
@@ -528,7 +528,7 @@ def _find_all(data: bytes, begins: Sequence[bytes]) -> Iterator[int]:
             place = data.find(begin, place + 1)
 
 
-Part = tuple[NDArray[np.int64], int]
+ScannedPart = tuple[NDArray[np.int64], int]
 """Offsets of the frames that begin in a part of a file, and the end of the last one."""
 
 
@@ -582,10 +582,10 @@ def extend_index(path: Path, marks: FrameMarks, stored: FrameIndex) -> FrameInde
         return FrameIndex(all_offsets, end, stored.n_atoms, file.nbytes - end)
 
 
-def scan_part(path: Path, marks: FrameMarks, part: int, n_parts: int) -> Part | None:
+def scan_part(path: Path, marks: FrameMarks, part: int, n_parts: int) -> ScannedPart | None:
     """Find the frames that begin in one of `n_parts` equal parts of a file.
 
-    Returns Part or None: None if there is anything else than frames; a scan reports what.
+    Returns ScannedPart or None: None if there is anything else than frames; a scan reports what.
     Raises SourceError: the file cannot be read.
     """
     with OpenFile(path) as file:
@@ -594,7 +594,7 @@ def scan_part(path: Path, marks: FrameMarks, part: int, n_parts: int) -> Part | 
             return _scan_frames(file, marks, begin, end)
 
 
-def _scan_frames(file: OpenFile, marks: FrameMarks, begin: int, end: int) -> Part | None:
+def _scan_frames(file: OpenFile, marks: FrameMarks, begin: int, end: int) -> ScannedPart | None:
     def end_of(offset: int) -> int | None:
         """Return the end of a frame that is followed by another one or by the end of the file.
 
@@ -632,7 +632,7 @@ def _scan_frames(file: OpenFile, marks: FrameMarks, begin: int, end: int) -> Par
     return np.array(offsets, np.int64), offset
 
 
-def join_parts(parts: Sequence[Part | None], n_atoms: int, nbytes: int) -> FrameIndex | None:
+def join_parts(parts: Sequence[ScannedPart | None], n_atoms: int, nbytes: int) -> FrameIndex | None:
     """Return the index of a file that was scanned in parts; None if the parts do not join."""
     all_offsets, begin = [], 0
     for part in parts:

@@ -42,7 +42,7 @@ from mdio.core.kernels import swap_to_native
 from mdio.core.units import NM_TO_ANGSTROM, PER_NM_TO_PER_ANGSTROM
 from mdio.layouts.base import FormatFacts
 from mdio.layouts.native.encoder import Bytes, Encoder
-from mdio.layouts.native.file import Field, FrameMarks, PositionalFile, ScannedLayout
+from mdio.layouts.native.file import FrameMarks, PositionalFile, RecordField, ScannedLayout
 from mdio.layouts.tables import ChunkTable, FrameTable, frame_chunk_table
 
 MAGIC = 1993
@@ -349,7 +349,7 @@ class TRRLayout(ScannedLayout):
         begin -= start * stride
         real = np.dtype(f">f{header.itemsize}")
         head = _head_dtype(header.head_nbytes, header.box_nbytes, header.itemsize)
-        fields = {"head": Field(begin, stride, head)}
+        fields = {"head": RecordField(begin, stride, head)}
         if atoms is None or atoms.size:
             low, high = 0, header.n_atoms
             if atoms is not None:
@@ -357,7 +357,7 @@ class TRRLayout(ScannedLayout):
                 atoms = atoms - low
             for name in block.present():
                 if name in header.present:
-                    field = Field(begin + header.field_offset(name), stride, real, (high, 3))
+                    field = RecordField(begin + header.field_offset(name), stride, real, (high, 3))
                     fields[name] = field.part(low, high)
         for first, last, arrays in self._file.records(start, stop, fields):
             heads = arrays.pop("head")

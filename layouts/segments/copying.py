@@ -39,7 +39,7 @@ RUN_NBYTES = 1 << 20
 PADDING_NBYTES = kernels.PADDING
 """Bytes that the decoder may read beyond the last frame."""
 
-Part = tuple[FrameTable, int, int]
+TablePart = tuple[FrameTable, int, int]
 """Frames ``start:stop`` of a file."""
 SegmentSums = tuple[int, PieceSums, NotFinite | None]
 """The crc32c of all bytes of a segment, those of its pieces, and its non-finite positions."""
@@ -171,14 +171,16 @@ class SegmentsCopier(SegmentsWriter):
                 return segment.crc32c, sums, None
         return None
 
-    def _parts(self, first: int, stop: int) -> Iterator[Part]:
+    def _parts(self, first: int, stop: int) -> Iterator[TablePart]:
         """Yield the parts of files that make up frames ``first:stop`` of the output."""
         starts = accumulate((table.n_frames for table in self.frames), initial=self.n_reused)
         for frames, (begin, end) in zip(self.frames, pairwise(starts), strict=True):
             if begin < stop and first < end:
                 yield frames, max(first - begin, 0), min(stop, end) - begin
 
-    def _copy_parts(self, parts: Sequence[Part], target: int) -> tuple[int, PieceSums, list[range]]:
+    def _copy_parts(
+        self, parts: Sequence[TablePart], target: int
+    ) -> tuple[int, PieceSums, list[range]]:
         """Copy frames one after the other to the descriptor `target`.
 
         Returns `crc` (int): the crc32c of all bytes. `sums` (PieceSums): those of pieces.
@@ -251,7 +253,7 @@ class SegmentsCopier(SegmentsWriter):
         return {**super().__getstate__(), "_buffer": np.empty(0, np.uint8), "frames": frames}
 
 
-def _joined_index(parts: Sequence[Part], n_atoms: int) -> FrameIndex:
+def _joined_index(parts: Sequence[TablePart], n_atoms: int) -> FrameIndex:
     """Return the index of a file that holds the frames of `parts`, one after the other."""
     offset = 0
     offsets = []

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
-from mdio.layouts.native.file import Field, PositionalFile
+from mdio.layouts.native.file import PositionalFile, RecordField
 from mdio.layouts.tables import FrameTable
 
 TYPES = {
@@ -262,7 +262,7 @@ class ClassicFile:
         fields = {}
         for name, span in spans.items():
             v = self.variables[name]
-            field = Field(v.begin, v.stride, v.dtype, v.shape[1:])
+            field = RecordField(v.begin, v.stride, v.dtype, v.shape[1:])
             fields[name] = field.part(*span) if field.shape else field
         return self.file.fields(start, stop, fields)
 
