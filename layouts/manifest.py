@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FORMAT = "mdio"
 FULL_SYSTEM = "trajectory"
-"""The particle group of all atoms."""
+"""The particle group of all atoms; MDAnalysis looks for their number under this name."""
 FORMAT_VERSION = 1
 """Increased whenever older versions of mdio could misread new outputs."""
 

@@ -35,7 +35,7 @@ from mdio.core.files.reading import OpenFile
 from mdio.core.kernels import crc32c
 from mdio.layouts.foreign.hdf5 import FileObject
 from mdio.layouts.h5md.io import MANIFEST, checksum
-from mdio.layouts.h5md.opening import SEAL
+from mdio.layouts.h5md.opening import SEAL, SEAL_NBYTES
 
 Written = list[tuple[int, int]]
 """Offsets and lengths of what was written."""
@@ -174,7 +174,6 @@ def open_output(
 
 
 _SEAL_BODY = struct.Struct("<8sQI")
-SEAL_NBYTES = _SEAL_BODY.size + 4
 ZEROS = bytes(1 << 16)
 _END_OF_FILE_OFFSETS = {0: 40, 1: 44, 2: 28, 3: 28}
 """By version of the superblock, where it has the address at which HDF5's part of the file ends."""

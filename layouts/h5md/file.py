@@ -38,7 +38,8 @@ from mdio.layouts.codecs.compressors import PURPOSES, quantised_from_option
 from mdio.layouts.codecs.quantised import WITHOUT_LEVEL, QuantisedFormat
 from mdio.layouts.h5md.disk import Written, open_output
 from mdio.layouts.h5md.flavours import Flavour, get_flavour
-from mdio.layouts.h5md.io import BOX, CREATOR, FULL_SYSTEM, SOURCE_STEP, Column
+from mdio.layouts.h5md.io import BOX, CREATOR, SOURCE_STEP, Column
+from mdio.layouts.manifest import FULL_SYSTEM
 
 if TYPE_CHECKING:
     from mdio.layouts.plan import ArrayPlan, LayoutPlan

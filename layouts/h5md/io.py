@@ -27,9 +27,6 @@ from mdio.core.frames import array_to_fill
 from mdio.core.kernels import crc32c
 from mdio.layouts.foreign.hdf5 import check_heaps
 
-FULL_SYSTEM = "trajectory"
-"""The particle group of all atoms; MDAnalysis looks for the number of atoms under this name."""
-
 ARRAYS = "mdio/arrays"
 """Below this, ``GROUP/ELEMENT`` has the tables of the chunks of ``/particles/GROUP/ELEMENT/value``:
 ``crc32c``; ``offset``, unless it is contiguous; ``nbytes`` if chunks are compressed, or else

@@ -27,7 +27,6 @@ from mdio.layouts.h5md.gromacs_topology import TOPOLOGY
 from mdio.layouts.h5md.io import (
     ARRAYS,
     BOX,
-    FULL_SYSTEM,
     PIECES,
     RUN_FRAMES,
     SOURCE_STEP,
@@ -36,6 +35,7 @@ from mdio.layouts.h5md.io import (
     manifest_text,
 )
 from mdio.layouts.h5md.opening import is_sealed
+from mdio.layouts.manifest import FULL_SYSTEM
 from mdio.layouts.tables import ChunkTable, frame_chunk_table
 from mdio.layouts.units import Unit
 

@@ -41,9 +41,10 @@ from mdio.core.words import frames_text
 from mdio.layouts.chunked.own import Ensemble, check_members, labels_in
 from mdio.layouts.h5md.disk import open_output
 from mdio.layouts.h5md.file import LIBVER, create_groups
-from mdio.layouts.h5md.io import FULL_SYSTEM, MANIFEST, as_output_error
+from mdio.layouts.h5md.io import MANIFEST, as_output_error
 from mdio.layouts.h5md.opening import open_hdf5
 from mdio.layouts.h5md.own import OwnFile, PlacedChunks
+from mdio.layouts.manifest import FULL_SYSTEM
 from mdio.layouts.units import Unit
 
 if TYPE_CHECKING:

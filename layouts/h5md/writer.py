@@ -63,14 +63,13 @@ from mdio.layouts.h5md.flavours import add_system, get_flavour
 from mdio.layouts.h5md.gromacs_topology import TOPOLOGY, write_topology
 from mdio.layouts.h5md.io import (
     ARRAYS,
-    FULL_SYSTEM,
     MANIFEST,
     PIECES,
     RUN_FRAMES,
     as_output_error,
     checksum,
 )
-from mdio.layouts.manifest import build_manifest, check_group_names
+from mdio.layouts.manifest import FULL_SYSTEM, build_manifest, check_group_names
 from mdio.layouts.plan import (
     COMPRESSION_NOTE,
     MAX_PADDING,

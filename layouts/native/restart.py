@@ -22,11 +22,9 @@ from mdio.layouts.base import FormatFacts, Layout
 from mdio.layouts.foreign.units import spelled_factor
 from mdio.layouts.native.file import PositionalFile
 from mdio.layouts.native.netcdf.classic import ClassicFile
-from mdio.layouts.native.netcdf.layout import FILLS, UNITS
+from mdio.layouts.native.netcdf.layout import AMBER_VELOCITY, FILLS, UNITS
 
 CONVENTIONS = b"AMBERRESTART"
-VELOCITY_UNIT = 20.455
-"""angstrom/ps in AMBER's unit."""
 SNIFFED_NBYTES = 1 << 16
 """Bytes by which a file is recognised."""
 SECOND_LINE = re.compile(rb"\s*(\d+)(\s+[-+.\dEeDd]+){0,2}\s*")
@@ -158,7 +156,7 @@ class RestartLayout(Layout):
                 raise ValueError(f"a box of {len(cell)} numbers, expected 3 or 6")
             box[:] = np.append(cell, [90.0] * (6 - len(cell)))
         time = float(words[1].replace("D", "E")) if len(words) > 1 else 0.0
-        velocities = numbers[1] * VELOCITY_UNIT if has_velocities else None
+        velocities = numbers[1] * AMBER_VELOCITY if has_velocities else None
         return _frame_block(numbers[0], velocities, box, time)
 
     def _read_into(

@@ -31,6 +31,7 @@ from mdio.core.frames import ELEMENTS, AtomIndices
 from mdio.layouts.codecs.compressors import QUANTISED_NAME
 from mdio.layouts.codecs.quantised import BLOSC_HEADER
 from mdio.layouts.foreign.tree import ForeignTrajectory, as_source_error
+from mdio.layouts.zarr.array import CRC_NBYTES, MISSING_CHUNK
 
 MAX_CACHED_NBYTES = 256 << 20
 """Decoded chunks of one run of frames are kept for the next read if they are not larger."""
@@ -139,13 +140,11 @@ def _codec_names(node: Any) -> Iterator[str]:
 
 UNCOMPRESSED_FLAG = 2
 """In a Blosc header: the chunk's bytes follow it as they are."""
-MISSING_CHUNK = 2**64 - 1
 METADATA_NAMES = ("zarr.json", ".zarray", ".zattrs")
 INDEX_NBYTES = {"bytes": 0, "crc32c": 4}
 """Codecs of shards' indexes, and bytes that each adds."""
 SIZE_KEEPING_CODECS = ("bytes", "transpose")
 SHARDING = "sharding_indexed"
-CRC_NBYTES = 4
 
 
 def find_blosc_problem(data: memoryview, nbytes: int | None) -> str | None:
