@@ -289,7 +289,7 @@ class Checksums:
 class ShardedChunks(ChunkedArray):
     """A per-atom array in shards.
 
-    `root`: of the tree. `name`: of the array in it. `label`: its name in messages. `metadata`: from
+    `root`: of the tree. `array_path`: in it. `name`: of the array, in messages. `metadata`: from
     its ``zarr.json``; shape (frames, atoms, 3), float32. `checksums`: expected checksums. `verify`:
     whether to compare what is read with them.
     """
@@ -299,22 +299,22 @@ class ShardedChunks(ChunkedArray):
     def __init__(
         self,
         root: Folder,
+        array_path: str,
         name: str,
-        label: str,
         metadata: ArrayMetadata,
         checksums: Checksums,
         *,
         verify: bool,
     ) -> None:
         super().__init__(
-            label,
+            name,
             metadata.shape,
             metadata.chunk_shape,
             plain=metadata.plain,
             verify=verify,
             in_pieces=checksums.has_pieces,
         )
-        self._name = name
+        self._array_path = array_path
         self.metadata = metadata
         self.checksums = checksums
         self.frames_per_shard, self._n_columns, _ = metadata.chunks_per_file
@@ -322,7 +322,7 @@ class ShardedChunks(ChunkedArray):
         self.decodes_parts = quantised is not None
         self.decodes_frames = quantised is not None and quantised.compressor in WITHOUT_LEVEL
         self._chunk_nbytes = metadata.chunk_nbytes
-        self._files = ShardFiles(root, name, metadata)
+        self._files = ShardFiles(root, array_path, metadata)
 
     def close(self) -> None:
         """Close files and drop decoded chunks."""
@@ -434,9 +434,11 @@ class ShardedChunks(ChunkedArray):
         if self.plain:
             n_pieces = self.grid[1] * pieces_of_row(self.row_nbytes)
             other_crcs = [*self.checksums.pieces(start, stop, 0, 0, n_pieces).reshape(-1).tolist()]
-        name = self.metadata.file_name(rows.start // self.frames_per_shard)
+        file_name = self.metadata.file_name(rows.start // self.frames_per_shard)
         crcs = cast(list[int], [*decoded, *other_crcs])
-        return EncodedChunk(f"{self._name}/{name}", store_at(path).bytes_to_link(path), crcs, path)
+        return EncodedChunk(
+            f"{self._array_path}/{file_name}", store_at(path).bytes_to_link(path), crcs, path
+        )
 
 
 Numbers = NDArray[Any]

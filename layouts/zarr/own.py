@@ -156,8 +156,8 @@ class OwnTree(OwnOutput[ShardedChunks]):
             pieces = self._table("crc32c_pieces", group, field, shape)
         assert decoded is not None
         checksums = Checksums(decoded, stored, pieces, n_pieces)
-        label = f"{field} of {group}"
-        return ShardedChunks(self._root, path, label, metadata, checksums, verify=self._verifies)
+        name = f"{field} of {group}"
+        return ShardedChunks(self._root, path, name, metadata, checksums, verify=self._verifies)
 
     def _series(self, path: str, name: SeriesName) -> SeriesArray:
         series = SERIES[name]
