@@ -38,8 +38,8 @@ def path_list(paths: Paths) -> list[AnyPath]:
     """Return one path or several as a list; raises PlanError for none, and for anything else."""
     if isinstance(paths, Mapping):
         raise PlanError(
-            f"trajectories by label ({', '.join(map(str, paths))}) where one was expected; give each "
-            "by itself, or put all into one output with mdio.convert_ensemble and give that"
+            f"trajectories by label ({', '.join(map(str, paths))}) where one was expected; give "
+            "each by itself, or put all into one output with mdio.convert_ensemble and give that"
         )
     listed: list[Any] = [paths]
     is_one = isinstance(paths, str | bytes | os.PathLike) or hasattr(paths, "readline")
