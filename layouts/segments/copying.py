@@ -53,7 +53,7 @@ class SegmentsCopier(SegmentsWriter):
 
     `path`, `plan`, `meta`: as of every writer. `frames`: tables of the frames to copy, in order.
     `first_times_ps`: time of the first frame of each segment. `info`: of all frames of the output.
-    `n_taken`: frames in segments that the output has already, before those of `frames`.
+    `n_reused`: frames in segments that the output has already, before those of `frames`.
     """
 
     facts = SegmentsWriter.facts._replace(writes_files_once=True)
@@ -67,12 +67,12 @@ class SegmentsCopier(SegmentsWriter):
         frames: Sequence[FrameTable],
         first_times_ps: Sequence[float],
         info: TrajectoryInfo,
-        n_taken: int = 0,
+        n_reused: int = 0,
     ) -> None:
         super().__init__(path, plan, meta)
         self.first_times_ps = first_times_ps
         self.frames = frames
-        self.n_taken = n_taken
+        self.n_reused = n_reused
         self._time_last_ps, self._has_box = info.time_last_ps, info.has_box
         self._buffer = np.empty(0, np.uint8)
 
@@ -173,7 +173,7 @@ class SegmentsCopier(SegmentsWriter):
 
     def _parts(self, first: int, stop: int) -> Iterator[Part]:
         """Yield the parts of files that make up frames ``first:stop`` of the output."""
-        starts = accumulate((table.n_frames for table in self.frames), initial=self.n_taken)
+        starts = accumulate((table.n_frames for table in self.frames), initial=self.n_reused)
         for frames, (begin, end) in zip(self.frames, pairwise(starts), strict=True):
             if begin < stop and first < end:
                 yield frames, max(first - begin, 0), min(stop, end) - begin

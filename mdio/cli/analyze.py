@@ -1,4 +1,4 @@
-"""``mdio analyze``: a kernel over blocks of frames, in parallel."""
+"""``mdio analyze``: run a kernel over blocks of frames, in parallel."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         f"{', '.join(KERNELS)}, one of an installed package (any other name lists all), or "
         "module:function for a function of yours that takes a block of frames and returns an array "
         "with one row per frame (module:Class for a Kernel)",
-        offered=KERNELS,
+        completions=KERNELS,
     )
     add_trajectory(parser)
     add_source(parser)
