@@ -82,6 +82,7 @@ class Comparison:
 
     def __init__(self, old: Layout, source: Layout) -> None:
         assert old.manifest is not None
+        self.source = source
         old_source = old.manifest["source"]
         files = [record.get("path", "") for record in old_source.get("files", [old_source])]
         self.is_exact = source.path.suffix in {Path(file).suffix for file in files}
@@ -100,7 +101,6 @@ class Comparison:
         self,
         read: Callable[[int, int], FrameBlock],
         follows: Callable[[Numbers], Bools],
-        source: Layout,
         old_frames: Numbers,
         new_frames: Numbers,
         nbytes: int | None,
@@ -108,37 +108,34 @@ class Comparison:
         """Return a mask of the frames that are the same in both.
 
         `read(first, n)`: reads frames of the output. `follows(frames)`: whether each but the first
-        follows the one before it in its file. `source`: the layout with the new frames.
-        `old_frames`, `new_frames`: numbers of the frames to compare, ascending. `nbytes`: bytes to
-        compare, of evenly spread frames; None = all. If one of these differs, all are compared.
+        follows the one before it in its file. `old_frames`, `new_frames`: numbers of the frames to
+        compare in the output and the source, ascending. `nbytes`: bytes to compare, of evenly
+        spread frames; None = all. If one of these differs, all are compared.
         """
         n_pairs = n_compared = len(old_frames)
         if nbytes is not None:
-            n_compared = min(n_pairs, max(MIN_COMPARED, nbytes // max(1, source.info.frame_nbytes)))
+            n_compared = max(MIN_COMPARED, nbytes // max(1, self.source.info.frame_nbytes))
         if n_compared < n_pairs:
             sample = np.unique(np.linspace(0, n_pairs - 1, n_compared).astype(int))
-            if self._compare_all(
-                read, follows, source, old_frames[sample], new_frames[sample]
-            ).all():
+            if self._compare_all(read, follows, old_frames[sample], new_frames[sample]).all():
                 return np.ones(n_pairs, bool)
-        return self._compare_all(read, follows, source, old_frames, new_frames)
+        return self._compare_all(read, follows, old_frames, new_frames)
 
     def _compare_all(
         self,
         read: Callable[[int, int], FrameBlock],
         follows: Callable[[Numbers], Bools],
-        source: Layout,
         old_frames: Numbers,
         new_frames: Numbers,
     ) -> Bools:
         is_equal = np.ones(len(old_frames), bool)
-        max_frames = max(1, RUN_NBYTES // max(1, source.info.frame_nbytes))
+        max_frames = max(1, RUN_NBYTES // max(1, self.source.info.frame_nbytes))
         breaks = np.flatnonzero(~follows(old_frames) | (np.diff(new_frames) != 1)) + 1
         for begin, end in pairwise([0, *breaks.tolist(), len(old_frames)]):
             for first in range(begin, end, max_frames):
                 n_frames = min(max_frames, end - first)
                 old = read(int(old_frames[first]), n_frames)
-                new = source.read(int(new_frames[first]), int(new_frames[first]) + n_frames)
+                new = self.source.read(int(new_frames[first]), int(new_frames[first]) + n_frames)
                 if self._blocks_equal(old, new):
                     continue
                 for offset in range(n_frames):
@@ -158,21 +155,6 @@ class Comparison:
         _, problems = compare_blocks(old, new, self.tolerances, columns=(), rounded=rounded)
         boxes = np.isclose(old.box, new.box, rtol=MAX_ROUNDING_BOX, atol=1e-3, equal_nan=True)
         return not problems and bool(boxes.all())
-
-
-def check_same_trajectory(
-    source: Path, out: Path, is_equal: Bools, times_ps: NDArray[np.float64]
-) -> None:
-    """Raise SourceError if frames of a source differ from those that the output has from it."""
-    if is_equal.all():
-        return
-    differing = np.flatnonzero(~is_equal)
-    raise SourceError(
-        f"{source}: holds another trajectory now than the one that {out} was made from: "
-        f"{len(differing):,} of {len(is_equal):,} frames compared differ, the first at "
-        f"{number_text(times_ps[differing[0]])} ps; nothing was added: convert it into another "
-        "output"
-    )
 
 
 class Timeline:
@@ -213,9 +195,7 @@ class Timeline:
         """
 
         def compare(old_frames: Numbers, new_frames: Numbers) -> Bools:
-            return comparison.compare(
-                self._read, self._follows, source, old_frames, new_frames, nbytes
-            )
+            return comparison.compare(self._read, self._follows, old_frames, new_frames, nbytes)
 
         old_keys = self._keys
         if overlap is None and lack_own_times(old_keys, new_keys):
@@ -297,7 +277,7 @@ def prepare_append(
     """Plan an output with the frames of `out` and those that `sources` add.
 
     Frames that `out` already has are found by time, compared by coordinates, and left out. Where
-    two frames have the same time, the continuation's is taken unless ``overlap`` says otherwise.
+    two frames have the same time, the continuation's is stored, unless ``overlap`` differs.
 
     Raises PlanError: frames cannot be added to `out`, or an option is given that the output
     itself determines. SourceError: a source does not fit, or adds nothing.
@@ -631,12 +611,18 @@ class _AppendPlanner:
         is_equal = Comparison(self.old, view).compare(
             read=lambda first, n: self.old.read(first, first + n),
             follows=lambda frames: np.diff(frames) == 1,
-            source=view,
             old_frames=frames,
             new_frames=frames,
             nbytes=FOLLOWED_NBYTES if is_unchanged else COMPARED_NBYTES,
         )
-        check_same_trajectory(path, self.old.path, is_equal, read_times(view))
+        if not is_equal.all():
+            differing = np.flatnonzero(~is_equal)
+            first_ps = read_times(view)[differing[0]]
+            raise SourceError(
+                f"{path}: holds another trajectory now than the one that {self.old.path} was made "
+                f"from: {len(differing):,} of {len(is_equal):,} frames compared differ, the first "
+                f"at {number_text(first_ps)} ps; nothing was added: convert it into another output"
+            )
 
     def _not_finite(self, n_reused: int) -> NotFinite | None:
         """Return the record of coordinates before frame `n_reused` that are not finite."""
@@ -679,7 +665,7 @@ class _AppendPlanner:
                 return self._origin_in_one_file(path, member, self.source_frames[member][1][frames])
         if timeline.unit == "frames":
             return self._origin_in_all_files(chain, sources)
-        # Frame numbers in several files help nobody: times, or steps, do.
+        # Frames of several files are found by times, or steps, not by numbers.
         source = self._with_files(chain, sources) | {"n_frames": chain.info.n_frames}
         source["joined"] = {"overlap": self.options.sources.overlap, "matched": timeline.unit}
         step = max((step for *_, step in self.manifest["frames"]), default=1)

@@ -112,7 +112,7 @@ def prepare(
 def note_dropped(plan: LayoutPlan, info: TrajectoryInfo, requested: WriteOptions) -> LayoutPlan:
     """Return a writer's plan with a note on fields that it leaves out, if it has none itself.
 
-    Writers may be those of other packages, and forget what they were asked for.
+    Writers may be those of other packages, and ignore options.
 
     Raises PlanError: it cannot store what was requested: groups of atoms, rounded positions, or
     compressed arrays.
@@ -246,12 +246,12 @@ def plan_conversion(
             notes = (*notes, f"{text}; left out, {kept_text}")
     if layout_class(layout_name).facts.in_segments and reading.top and choice.atoms is None:
         notes = (*notes, f"{layout_name} hold no topology: give it with -s/--top again to read it")
-    if running.growing:  # what is not complete is to come
+    if running.growing:  # incomplete frames will be completed
         notes = ()
     elif not reading.salvage:
         check_whole(source.info, selection.stop, selection.end_ps)
     striping = StripeRequest(storage.stripe_nbytes, storage.stripe_count, storage.progressive)
-    if repairs is None:  # older versions asked for any size
+    if repairs is None:  # older versions requested any size
         striping.check()
     storage_options = {
         option.name: getattr(storage, option.name) for option in fields(StorageOptions)
@@ -349,8 +349,8 @@ def convert(
     force
         Replace an existing output, once the new one is complete.
     resume
-        Go on with what an earlier run of the same conversion left; begin if it left nothing; do
-        nothing if it made all of `out` (which native files cannot tell: they are refused).
+        Continue an earlier run of the same conversion; begin if there is none; do nothing if it
+        made all of `out` (which is not seen of native files: they are refused).
     progress
         Called with (frames, decoded bytes) done since the last call.
     **options
@@ -404,8 +404,8 @@ def append(
     Parameters
     ----------
     sources
-        One or several files that go on where `out` ends. Frames that `out` has already are left
-        out, if their coordinates are the same too.
+        One or several files that continue `out`. Frames that `out` has already are left out, if
+        their coordinates are the same, too.
     out
         The output.
     workers, executor, progress
@@ -424,8 +424,8 @@ def append(
     SourceError
         A source is damaged, has other atoms, or adds nothing.
     PlanError
-        `out` is none of these layouts, or by a version of mdio to whose outputs nothing can be
-        added.
+        `out` is none of these layouts, or was made by a version of mdio to whose outputs nothing
+        can be added.
     OutputError
         The new output cannot be written.
 
@@ -494,7 +494,7 @@ def split(
     force
         Replace an existing output, once the new one is complete.
     resume
-        Go on with what an earlier run of the same split left; begin if it left nothing.
+        Continue an earlier run of the same split; begin if there is none.
     salvage
         Split the complete frames of a source that ends within a frame.
     workers

@@ -37,7 +37,7 @@ from mdio.parallel.executors import (
 )
 
 MANY_FILES = 1000
-"""Files of an output from which on a note tells of a layout with fewer."""
+"""Files of an output above which a note recommends a layout with fewer."""
 
 
 @takes_options(*OPTIONS, apart=APART)
@@ -64,7 +64,7 @@ def convert_ensemble(
         As for `mdio.convert`.
     resume
         As for `mdio.convert`: whole trajectories, and frames of others, that an earlier run has
-        left are kept.
+        stored are kept.
     **options
         As for `mdio.convert`, the same for all.
 

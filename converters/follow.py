@@ -60,12 +60,12 @@ def follow(
 
     `source`: one file, which grows. It may not be there yet. `out`: output, in a layout to which
     frames can be added. `every_s`: how much time lies between two publications at least.
-    `until_idle_s`: end when the source has not grown for so long; None = do not. `n_frames`: end
-    when the output has so many frames. `stopped`: end when this is set, with what is complete by
-    then. `published`: called with the number of frames in the output each time there are more.
+    `until_idle_s`: end when the source has not grown for this time; None = never. `n_frames`: end
+    when the output has this many frames. `stopped`: end when this is set, with all frames that are
+    complete then. `published`: called with the number of frames in the output whenever it grows.
     `waiting`: called once, if there are frames, but too few for the first full unit, with how many
     there are and how many it takes.
-    `executor`: where to run. `force`: replace an existing output. `append`: go on with an existing
+    `executor`: where to run. `force`: replace an existing output. `append`: continue an existing
     output of `source`. `options`: as for `convert`, except those that depend on where the source
     ends (``stop``, times), a negative ``start``, and those of parallel HDF5.
     Returns ConvertResult: of the last publication.

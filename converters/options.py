@@ -266,7 +266,7 @@ class ConversionOptions:
         left_out |= {"stop", "expected_frames"} if self.running.growing else set()
         changed = {declaration.name: value for declaration, value in self.changed()}
         values = {
-            name: _plain(_absolute(value) if name in FILES else value)
+            name: _plain(to_path(value) if name in FILES and isinstance(value, str) else value)
             for name, value in changed.items()
             if name not in left_out
         }
@@ -275,10 +275,6 @@ class ConversionOptions:
 
 FILES = ("top", "fit_reference")
 """Options that are files, which a recipe finds from any folder."""
-
-
-def _absolute(value: Any) -> Any:
-    return to_path(value) if isinstance(value, str) else value
 
 
 def _plain(value: Any) -> Any:

@@ -302,7 +302,7 @@ class TransformedLayout(Layout):
     that their molecules, the centre and the fit need, are read.
 
     `path`: path of the source, for messages. `source`: the layout to read from. `top`: topology, a
-    file or what was read of it; None = what the source has. `pbc`: one of
+    file or a `Topology`; None = that of the source. `pbc`: one of
     `mdio.layouts.views.options.PBC`, or None. `center`: selection (or atoms, which become one)
     whose centre of geometry goes to the centre of the box, or None. With ``whole``, molecules are
     then put into the box as with ``mol``, around those atoms. `fit`: one of
@@ -833,5 +833,5 @@ def with_measured_cost(plan: LayoutPlan, view: Any) -> LayoutPlan:
 
 
 def _transformed_layout(view: Any) -> TransformedLayout | None:
-    source = getattr(view, "source", None)
-    return source if isinstance(source, TransformedLayout) else None
+    source: TransformedLayout | None = getattr(view, "source", None)
+    return source if hasattr(source, "count_crossings") else None

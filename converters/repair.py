@@ -41,7 +41,7 @@ from mdio.layouts.writer import NotFinite, OutputMeta
 from mdio.parallel.executors import Executor, pool_or_serial
 
 ADVICE = re.compile(f"[;:,] ((put it back|read the segments [^;]*), or )?{CONVERT_AGAIN.pattern}")
-"""Advice in messages on damage, with what precedes it: `repair` follows it, or says it once."""
+"""Advice at the end of messages on damage, which `repair` cuts off: it follows or repeats it."""
 
 
 @dataclass
@@ -93,7 +93,7 @@ def repair(
     workers, executor
         As for `mdio.convert`.
     force
-        In a store: remove what an interrupted run left.
+        In a store: remove the objects of an interrupted run.
     progress
         Called with (frames, decoded bytes) done since the last call.
 
@@ -107,7 +107,7 @@ def repair(
     CorruptLayoutError
         Too little is left of it to be opened.
     SourceError
-        It is no output of mdio, or the source does not give what was there; nothing is changed.
+        It is no output of mdio, or the source does not give the same checksums; nothing is changed.
     OutputError
         The repaired output cannot be written.
 

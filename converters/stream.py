@@ -77,9 +77,9 @@ def record(
     every_s
         How often frames are stored though they do not fill a shard; None = whole shards alone.
     until_idle_s
-        End when nothing came for so long; None = wait.
+        End when no frame came for this time; None = wait.
     n_frames
-        End after so many.
+        End after this number of frames.
     stopped
         End when this is set.
     published
@@ -94,7 +94,7 @@ def record(
     Returns
     -------
     ConvertResult
-        Of what was stored last; its plan's notes say how the stream ended.
+        Of the last addition; its plan's notes say how the stream ended.
 
     Raises
     ------

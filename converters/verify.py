@@ -587,8 +587,8 @@ def verify(
         A trajectory of any layout, or an ensemble. Native files have no checksums: each frame is
         decoded.
     against
-        The source (or several files): frames and atoms are taken as the manifest of `out` says. Of
-        an ensemble, the sources of all its trajectories, in any order.
+        The source (or several files), whose frames and atoms are chosen by the manifest of `out`.
+        Of an ensemble, the sources of all its trajectories, in any order.
     overlap
         How several files of `against` are joined, as for `mdio.convert`; None = as the manifest of
         `out` says, if it has one.

@@ -88,7 +88,7 @@ class _Output:
     """An output to which frames are added.
 
     `name`: its path, for messages. `options`: how it is stored. `force`: whether the first
-    frames replace what is there.
+    frames replace an existing output.
     """
 
     def __init__(self, name: Path, options: ConversionOptions, *, force: bool) -> None:
@@ -131,8 +131,8 @@ class _Output:
     ) -> TrajectoryInfo:
         """Keep the existing output's frames before `time_ps`, and return the information on it.
 
-        `topology`: what the atoms to add are, if it is known.
-        Raises OutputError: it has other atoms, or none of these frames.
+        `topology`: of the atoms to add, if it is known.
+        Raises OutputError: the output has other atoms, or no frame before `time_ps`.
         """
         self.out = link_target(self.out)
         settle(self.out)
@@ -225,8 +225,8 @@ class Writer:
     dt_ps
         Time between frames that come without times.
     every_s
-        Store what there is after so many seconds, too, though a shard is not full yet. By default,
-        whole shards alone.
+        Also store frames after this many seconds, though the shard is not full. By default, only
+        whole shards are stored.
     background
         Whether shards are stored while the next ones are filled.
     groups

@@ -185,7 +185,7 @@ class Conversion:
                 self._nbytes_out += sum(record.nbytes for record in records)
                 return executor.from_owner(end)
         except OSError as error:
-            # Its files may be gone, or others, since another run has put a new one in its place.
+            # Perhaps another run has replaced the output meanwhile, and its files.
             former_state = self.job.former_state
             if former_state is not None and state_at(self.out) != former_state:
                 raise concurrent_change_error(self.out) from error
@@ -293,9 +293,9 @@ class Conversion:
                 follows=self._replaces_source,
             )
         )
-        needed = self._needed_nbytes
-        if needed and (self._upload is None or not self._upload.early):
-            check_room(self.out, needed - allocated_nbytes(temporary), temporary.parent)
+        nbytes = self._needed_nbytes
+        if nbytes and (self._upload is None or not self._upload.early):
+            check_room(self.out, nbytes - allocated_nbytes(temporary), temporary.parent)
         for path, data in new_topologies.items():
             temporary_for(temporary.with_name(path.name), temporary).write_bytes(data)
         return temporary

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 class MPIOConversion(Conversion):
     """A planned conversion whose frames all ranks write through parallel HDF5.
 
-    Run it with an `MPIExecutor`. Independently, ranks go on at their own pace. Collectively, they
-    write in rounds of one piece each. If HDF5 itself fails in a collective write (a full disk), it
-    may leave other ranks waiting in it for ever: then the message is printed and the program ended,
-    and nothing is raised. What the journal lists can be resumed.
+    Run it with an `MPIExecutor`. Independently, each rank works at its own pace. Collectively, they
+    write in rounds of one piece each. If HDF5 itself fails in a collective write (a full disk),
+    other ranks may wait in it for ever: then the message is printed and the program ended, and
+    nothing is raised. The pieces in the journal can be resumed.
     """
 
     @classmethod

@@ -49,7 +49,7 @@ def check_structure(out: Path, options: ConversionOptions) -> None:
 class StructureConversion(Conversion):
     """A planned structure file.
 
-    Raises PlanError: not one frame is chosen, or nothing says what the atoms are.
+    Raises PlanError: more or fewer frames than one are chosen, or there is no topology.
     """
 
     def __init__(self, job: Job) -> None:

@@ -162,17 +162,10 @@ def over_ranks(
             if name == "ideal":
                 axes.plot(own_counts, values, "k:", linewidth=1, label=name)
                 continue
-            colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-            axes.fill_between(own_counts, low, high, alpha=0.12, linewidth=0, color=colour)
-            axes.plot(
-                own_counts,
-                values,
-                color=colour,
-                marker=marker,
-                markersize=4,
-                linewidth=1,
-                label=name,
-            )
+            style = {"color": COLOURS[number % len(COLOURS)]}
+            axes.fill_between(own_counts, low, high, alpha=0.12, linewidth=0, **style)
+            style["marker"] = MARKERS[number % len(MARKERS)]
+            axes.plot(own_counts, values, markersize=4, linewidth=1, label=name, **style)
         if in_seconds:
             axes.set(yscale="log")
             time_axis(axes.yaxis, axis)
@@ -382,19 +375,11 @@ def _draw_angles(angles: dict[str, dict[str, NDArray[Any]]], ax: Axes) -> None:
     ax.set_xticks(range(-180, 181, 60))
     residues = [residue for residue in angles.get("phi", ()) if residue in angles.get("psi", ())]
     if residues:
-        phi, psi = (
-            np.concatenate([angles[name][residue] for residue in residues])
-            for name in ("phi", "psi")
-        )
+        phi = np.concatenate([angles["phi"][residue] for residue in residues])
+        psi = np.concatenate([angles["psi"][residue] for residue in residues])
         finite = np.isfinite(phi) & np.isfinite(psi)
-        ax.hist2d(
-            phi[finite],
-            psi[finite],
-            bins=90,
-            range=(limits, limits),
-            norm="log",
-            cmap="viridis",
-        )
+        bins: dict[str, Any] = {"bins": 90, "range": (limits, limits)}
+        ax.hist2d(phi[finite], psi[finite], norm="log", cmap="viridis", **bins)
         ax.set(xlabel="phi (°)", ylabel="psi (°)", aspect="equal", yticks=range(-180, 181, 60))
         if others := [name for name in angles if name not in ("phi", "psi")]:
             ax.set_title(f"without {' and '.join(others)}: draw them alone")

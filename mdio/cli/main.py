@@ -172,7 +172,8 @@ def _argument_text(action: argparse.Action) -> str:
 def _take_files(parser: FriendlyParser, args: argparse.Namespace, files: list[str]) -> bool:
     """Add files that follow options to the argument that takes several; return whether one does.
 
-    argparse alone gives it those before the first option, and the next ones to what comes after it.
+    argparse fills it with the files before the first option, and the arguments after it with the
+    next ones.
     """
     actions = parser._get_positional_actions()
     if not any(action.nargs == "+" for action in actions) or any(f[:1] == "-" for f in files):

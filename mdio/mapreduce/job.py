@@ -350,8 +350,8 @@ RANGES_PER_WORKER = 4
 MIN_RANGES = 16
 """Ranges of several workers together, as `mdio.mapreduce.driver.MIN_BLOCKS`."""
 MEMORY_PARTS = 6
-"""The memory is divided into so many parts. A run, or a range while it is sorted, may take one, and
-a copy of it another; runs that stay in memory may take two."""
+"""Parts into which the memory is divided. A run, or a range while it is sorted, may use one, and a
+copy of it another; runs that stay in memory may use two."""
 MIN_NBYTES = 4096
 """With less memory, overhead would dominate."""
 

@@ -31,7 +31,7 @@ TRANSFORM_NBYTES = 16 << 20
 UNEVEN = 0.01
 """Largest deviation from evenly spaced times, as a share of the time step."""
 GAP = 1.5
-"""A step of time that is so many times as long as most is a gap."""
+"""A step of time that is this many times the median is a gap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Lagged(SeriesKernel):
         Raises
         ------
         PlanError
-            The longest lag is negative, or the trajectory lacks what is looked at.
+            The longest lag is negative, or the trajectory lacks the kernel's fields.
         """
         if self.max_lag_ps is not None and not self.max_lag_ps >= 0:
             raise PlanError(f"the longest lag is {self.max_lag_ps} ps; give 0 or more")

@@ -367,8 +367,8 @@ def check_rows(
 ) -> NDArray[Any]:
     """Return `rows` as an array if there is one for each frame of `run`.
 
-    `label`: what the message begins with; by default the frames.
-    Raises BlockError: saying what came and what should have come.
+    `label`: beginning of the message; by default the frames.
+    Raises BlockError: there is not one row for each frame.
     """
     if is_masked(rows):
         raise BlockError(
