@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.converters.periodic import TransformedLayout, fits_frame
+from mdio.converters.periodic import TransformedLayout, is_fitted_to_source
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.fingerprint import contents_of, fingerprint
 from mdio.core.files.store import AnyPath, Paths, path_list
@@ -176,7 +176,9 @@ def find_in_output(
     should_grow = not is_chosen or not 0 <= numbers.max(initial=-1) < n_recorded - spacing
     contents = [contents_of(record) for record in recorded.get("files", [recorded])]
     transform_options = recorded.get("transformed") or {}
-    needs_whole_source = transform_options.get("pbc") == "nojump" or fits_frame(transform_options)
+    needs_whole_source = transform_options.get("pbc") == "nojump" or is_fitted_to_source(
+        transform_options
+    )
     output_frame_keys = None
     members = source.member_runs if source.info.n_frames > n_recorded else ()
     for file in (*dict.fromkeys(member for member, *_ in members), *further):

@@ -286,12 +286,9 @@ class _Crossings:
     has_last: bool = False
 
 
-def fits_frame(transformed: Mapping[str, Any]) -> bool:
-    """Return whether frames were fitted to a frame of their source, and not to a file's.
-
-    `transformed`: the options of a `TransformedLayout`.
-    """
-    return "fit" in transformed and not isinstance(transformed["fit_reference"], str)
+def is_fitted_to_source(options: Mapping[str, Any]) -> bool:
+    """Return whether a `TransformedLayout` fits frames to one of their source, and not a file's."""
+    return "fit" in options and not isinstance(options["fit_reference"], str)
 
 
 class TransformedLayout(Layout):
@@ -373,7 +370,7 @@ class TransformedLayout(Layout):
         names = ("center",) if self.fit is None else ("center", "fit_select")
         return {name: self.options[name] for name in names}
 
-    def fits(self, selection: Any) -> bool:
+    def is_fitted_by(self, selection: Any) -> bool:
         """Return whether frames are fitted by just these atoms."""
         text = _as_text(selection, self.source, "select")
         return self.fit is not None and self.options["fit_select"] == text
@@ -765,9 +762,9 @@ def notes_on_cut(
     pbc = transformed.pbc or treatment(manifest, "pbc")
     file = transformed.options["fit_reference"]
 
-    def cut_molecules(atoms: AtomIndices, **frame_facts: bool) -> CutMolecules | None:
+    def cut_molecules(atoms: AtomIndices, **frame_options: bool) -> CutMolecules | None:
         source_atoms = atoms if steps.read_atoms is None else steps.read_atoms[atoms]
-        return CutMolecules.of(residues_of(source_atoms), len(source_atoms), **frame_facts)
+        return CutMolecules.of(residues_of(source_atoms), len(source_atoms), **frame_options)
 
     def note_cut_frames(
         cut: CutMolecules, atoms: AtomIndices, steps_before: Steps, use: str, effect: str

@@ -185,12 +185,12 @@ def analyze(
         if not requests:
             return run(request)
         if replicas_fill(executor, len(requests), [top] * len(requests)):
-            return analyze_replicas(requests, executor, progress, blocks_per_worker)
+            return analyze_members(requests, executor, progress, blocks_per_worker)
         results = {label: run(request) for label, request in requests.items()}
         return side_by_side(results, members)
 
 
-def analyze_replicas(
+def analyze_members(
     requests: Mapping[str, Request],
     executor: Executor,
     progress: Progress | None,
@@ -198,7 +198,7 @@ def analyze_replicas(
 ) -> AnalysisResult:
     """Analyse the trajectories of an ensemble in parallel, each in one worker."""
     watch = Stopwatch()
-    work = partial(analyze_replica, n_blocks=blocks_per_worker)
+    work = partial(analyze_member, n_blocks=blocks_per_worker)
     first, *others = requests.items()
     # In this process, so that workers forked later inherit its imports and its topology.
     results = {0: work(first)}
@@ -224,9 +224,9 @@ def _report_progress(result: AnalysisResult, progress: Progress | None) -> None:
         progress(result.of_frames or result.n_frames, nbytes)
 
 
-def analyze_replica(replica: tuple[str, Request], n_blocks: int) -> AnalysisResult:
+def analyze_member(member: tuple[str, Request], n_blocks: int) -> AnalysisResult:
     """Analyse one trajectory of an ensemble serially; raises BlockError with its label."""
-    label, request = replica
+    label, request = member
     try:
         return _run(replace(request, n_blocks=n_blocks), Serial(), "blocking", None, 1)
     except BlockError as error:

@@ -329,7 +329,9 @@ class Request:
         from mdio.converters.periodic import notes_on_cut
 
         # Where the fitted atoms are analysed, the analysis looks at all frames for cuts.
-        if self.kernel.needs_whole and transformed.fits(getattr(self.kernel, "select", None)):
+        if self.kernel.needs_whole and transformed.is_fitted_by(
+            getattr(self.kernel, "select", None)
+        ):
             frames = frames[:0]
         return tuple(notes_on_cut(transformed, atoms, frames, system.residues))
 
