@@ -273,13 +273,9 @@ def draw(result: Any, ax: Axes) -> None:
     if result.quantity:
         ax.set_ylabel(axis_label(result.quantity))
     if 0 < len(names) <= MAX_LINES_NAMED:
-        _name_lines(_without_common_segment(names), lines, ax)
-
-
-def _name_lines(names: Sequence[str], lines: Sequence[Any], ax: Axes) -> None:
-    """Name the lines below the axes, where no curve lies."""
-    n_columns = 2 if max(map(len, names)) <= NARROW_NAME else 1
-    ax.legend(lines[: len(names)], names, ncols=n_columns, **LEGEND_BELOW)
+        names = _without_common_segment(names)
+        n_columns = 2 if max(map(len, names)) <= NARROW_NAME else 1
+        ax.legend(lines[: len(names)], names, ncols=n_columns, **LEGEND_BELOW)
 
 
 def _without_common_segment(names: Sequence[str]) -> list[str]:
