@@ -14,7 +14,6 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +27,8 @@ from mdio.core.files.journal import (
 from mdio.core.files.marks import (
     PARTS_MARKER,
     check_only_own,
-    final_parts_folder,
     is_output,
     manifest_in,
-    parts_folder,
 )
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.replacing import put_in_place, take_over, tidy
@@ -177,7 +174,7 @@ def _is_foreign_folder(target: Path) -> bool:
 
 
 def _existing_parts(goal: Path, parts_at: Callable[[Path], Path | None] | None) -> list[Path]:
-    """Return the folder of parts of the file that exists at `goal`, if it has one."""
+    """Return the folder of parts of the file at `goal`, if an earlier version wrote it so."""
     parts = parts_at(goal) if parts_at is not None and goal.is_file() else None
     return [] if parts is None or not (parts / PARTS_MARKER).is_file() else [parts]
 
@@ -232,7 +229,7 @@ def settle(out: Path) -> None:
     goal = out.absolute()
     if goal.parent.is_dir():
         with output_errors(goal):
-            tidy([goal, parts_folder(goal)])  # the output itself may have been moved aside
+            tidy([goal])  # the output itself may have been moved aside
 
 
 @contextmanager
@@ -242,7 +239,6 @@ def publish(
     force: bool = False,
     sources: Sequence[str | os.PathLike[str]] = (),
     companions: Sequence[str | os.PathLike[str]] = (),
-    in_parts: bool = False,
     parts_at: Callable[[Path], Path | None] | None = None,
     check: Callable[[Path], None] | None = None,
     identity: Mapping[str, Any] | None = None,
@@ -260,11 +256,9 @@ def publish(
     `companions`: further files in the same folder that belong to the output (``NAME.top.pdb``); the
     block may write each at ``temporary_for(companion, temporary)``, and those that it wrote are
     published with the target.
-    `in_parts`: the target is a file that refers to others in a folder beside it, which the block
-    makes at ``temporary_for(parts_folder(target), temporary)``, and marks (`mark_parts`) with its
-    final name (`new_parts_folder`). The two are published, and replaced, together. `parts_at`:
-    returns the folder to which the former target refers, which is removed with it. `check`: called
-    with the temporary when all is on disk and before anything is renamed; raises if it is damaged.
+    `parts_at`: returns the folder beside the former target that has its frames, as earlier versions
+    wrote it, and that is replaced with it. `check`: called with the temporary when all
+    is on disk and before anything is renamed; raises if it is damaged.
     `identity`: identifies the conversion; if the block keeps a `Journal`, its first record has it
     as ``of``. `resume`: continue what an earlier run of the same conversion has left; one of
     another conversion is an error. `discard`: without `resume`, remove what an earlier run has
@@ -295,8 +289,6 @@ def publish(
             publish(
                 local,
                 companions=[local.with_name(name) for name in names],
-                in_parts=in_parts,
-                parts_at=parts_at,
                 check=check,
                 identity=identity,
                 resume=resume,
@@ -308,18 +300,16 @@ def publish(
         return
     goal = target_path.absolute()
     beside = [Path(companion).absolute() for companion in companions]
-    parts = parts_folder(goal)
     source_paths = [Path(source) for source in sources]
     check_folder(goal)
-    for path in (goal, *beside, *[parts] * in_parts):
+    for path in (goal, *beside):
         _check_name(path, goal)
     # Before the checks, since this may restore a former output.
     discard = force if discard is None else discard
-    tidy([goal, parts, *beside], unfinished_too=discard and not resume)
+    tidy([goal, *beside], unfinished_too=discard and not resume)
     for path in (goal, *beside):
         _check_target(path, force, source_paths)
-    former_parts = partial(_existing_parts, goal, parts_at)
-    for path in {*(former_parts() if force else ()), *[parts] * in_parts}:
+    for path in _existing_parts(goal, parts_at) if force else ():
         _check_target(path, force, source_paths)
     former_state = former_state or state_at(goal)
     if not resume:
@@ -338,9 +328,6 @@ def publish(
                 yield temporary
                 raise_received_signal()
                 written = [path for path in beside if os.path.lexists(claim.name(path))]
-                if in_parts:
-                    written.append(final_parts_folder(claim.name(parts), goal))
-                    claim.built[written[-1].name] = parts.name
                 if upload is None:  # else these files are removed once they are sent
                     for path in (*written, goal):
                         flush_tree(claim.name(path))
@@ -357,7 +344,12 @@ def publish(
                     upload.finish(temporary, temporaries, check)
                 try:
                     put_in_place(
-                        claim, goal, written, former_parts, force=force, former_state=former_state
+                        claim,
+                        goal,
+                        written,
+                        _existing_parts(goal, parts_at),
+                        force=force,
+                        former_state=former_state,
                     )
                 except OutputError:
                     if follows and state_at(goal) != former_state:
