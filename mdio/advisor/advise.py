@@ -251,8 +251,8 @@ def _shares(
     trajectory: str | PathLike[str] | Sequence[str | PathLike[str]] | None,
 ) -> list[WorkerRead]:
     """Return the reads of each worker while all of them read; empty for a single worker."""
-    if executor is None or executor.n_workers == 1 or trajectory is None:
+    files = [] if trajectory is None else [to_path(path) for path in path_list(trajectory)]
+    if executor is None or executor.n_workers == 1 or not files:
         return []
-    files = [to_path(path) for path in path_list(trajectory)]
     read = partial(read_as_worker, files, executor.n_workers)
     return executor.map(read, range(executor.n_workers), describe=lambda n: f"worker {n}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
@@ -36,6 +36,11 @@ Paths = AnyPath | Sequence[AnyPath]
 
 def path_list(paths: Paths) -> list[AnyPath]:
     """Return one path or several as a list; raises PlanError for none, and for anything else."""
+    if isinstance(paths, Mapping):
+        raise PlanError(
+            f"trajectories by label ({', '.join(map(str, paths))}) where one was expected; give "
+            "each by itself, or put all into one output with mdio.convert_ensemble and give that"
+        )
     listed: list[Any] = [paths]
     is_one = isinstance(paths, str | bytes | os.PathLike) or hasattr(paths, "readline")
     if isinstance(paths, Iterable) and not is_one:
