@@ -1,7 +1,8 @@
-"""Frames of a continuation, added to an output of mdio.
+"""Plans how the frames of a continuation are added to an output of mdio.
 
-First, which frames of a source the output has already: a source that has grown is recognised by
-its contents. Then, which frames the output gets, and from which source, before any is copied.
+Frames of a source that the output has already are found by time, or step, and compared by their
+coordinates. Then follows which frames the output gets, and from which source; nothing is copied
+here.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache
-from itertools import pairwise, zip_longest
+from itertools import islice, pairwise, zip_longest
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.converters.opening import read_frame_table
+from mdio.converters.opening import read_frame_keys
 from mdio.converters.options import ConversionOptions, ConvertResult
-from mdio.converters.periodic import TransformedLayout, fits_frame
+from mdio.converters.periodic import TransformedLayout, is_fitted_to_source
 from mdio.converters.selection import AtomChoice, check_whole, open_with_topology
 from mdio.converters.storage import StripeRequest
 from mdio.converters.strategies.choice import choose
@@ -66,6 +67,7 @@ FOLLOWED_NBYTES = 64 << 20
 MIN_COMPARED = 16
 """Frames that are compared at least, however large they are."""
 RUN_NBYTES = 16 << 20
+"""Bytes of frames that are read at a time to be compared."""
 MAX_ROUNDING_ANGSTROM = 0.02
 """Largest difference between a frame and the same one in another format, which may round."""
 MAX_ROUNDING_BOX = 1e-4
@@ -80,6 +82,7 @@ class Comparison:
 
     def __init__(self, old: Layout, source: Layout) -> None:
         assert old.manifest is not None
+        self.source = source
         old_source = old.manifest["source"]
         files = [record.get("path", "") for record in old_source.get("files", [old_source])]
         self.is_exact = source.path.suffix in {Path(file).suffix for file in files}
@@ -87,104 +90,91 @@ class Comparison:
         bounds = [
             (layout.manifest or {}).get("error_bound_angstrom", 0.0) for layout in (old, source)
         ]
-        self.allowed = {
+        self.tolerances = {
             "positions": sum(bounds) + (0.0 if self.is_exact else MAX_ROUNDING_ANGSTROM)
         }
+        """By how much each field may differ."""
         for name, step in old.info.field_precisions.items():
-            self.allowed[name] = step / 2
+            self.tolerances[name] = step / 2
 
-    def same(
+    def compare(
         self,
         read: Callable[[int, int], FrameBlock],
         follows: Callable[[Numbers], Bools],
-        source: Layout,
         old_frames: Numbers,
         new_frames: Numbers,
         nbytes: int | None,
     ) -> Bools:
-        """Return which frames are the same, a mask.
+        """Return a mask of the frames that are the same in both.
 
         `read(first, n)`: reads frames of the output. `follows(frames)`: whether each but the first
-        follows the one before it in its file. `source`: the layout with the new frames.
-        `old_frames`, `new_frames`: numbers of the frames to compare, ascending. `nbytes`: bytes to
-        compare, of evenly spread frames; None = all. If one of these differs, all are compared.
+        follows the one before it in its file. `old_frames`, `new_frames`: numbers of the frames to
+        compare in the output and the source, ascending. `nbytes`: bytes to compare, of evenly
+        spread frames; None = all. If one of these differs, all are compared.
         """
         n_pairs = n_compared = len(old_frames)
         if nbytes is not None:
-            n_compared = min(n_pairs, max(MIN_COMPARED, nbytes // max(1, source.info.frame_nbytes)))
+            n_compared = max(MIN_COMPARED, nbytes // max(1, self.source.info.frame_nbytes))
         if n_compared < n_pairs:
             sample = np.unique(np.linspace(0, n_pairs - 1, n_compared).astype(int))
-            if self._same(read, follows, source, old_frames[sample], new_frames[sample]).all():
+            if self._compare_all(read, follows, old_frames[sample], new_frames[sample]).all():
                 return np.ones(n_pairs, bool)
-        return self._same(read, follows, source, old_frames, new_frames)
+        return self._compare_all(read, follows, old_frames, new_frames)
 
-    def _same(
+    def _compare_all(
         self,
         read: Callable[[int, int], FrameBlock],
         follows: Callable[[Numbers], Bools],
-        source: Layout,
         old_frames: Numbers,
         new_frames: Numbers,
     ) -> Bools:
         is_equal = np.ones(len(old_frames), bool)
-        max_frames = max(1, RUN_NBYTES // max(1, source.info.frame_nbytes))
+        max_frames = max(1, RUN_NBYTES // max(1, self.source.info.frame_nbytes))
         breaks = np.flatnonzero(~follows(old_frames) | (np.diff(new_frames) != 1)) + 1
         for begin, end in pairwise([0, *breaks.tolist(), len(old_frames)]):
             for first in range(begin, end, max_frames):
                 n_frames = min(max_frames, end - first)
                 old = read(int(old_frames[first]), n_frames)
-                new = source.read(int(new_frames[first]), int(new_frames[first]) + n_frames)
-                if self._equal(old, new):
+                new = self.source.read(int(new_frames[first]), int(new_frames[first]) + n_frames)
+                if self._blocks_equal(old, new):
                     continue
                 for offset in range(n_frames):
                     frame = slice(offset, offset + 1)
-                    is_equal[first + offset] = self._equal(old.frames(frame), new.frames(frame))
+                    is_equal[first + offset] = self._blocks_equal(
+                        old.frames(frame), new.frames(frame)
+                    )
         return is_equal
 
-    def _equal(self, old: FrameBlock, new: FrameBlock) -> bool:
+    def _blocks_equal(self, old: FrameBlock, new: FrameBlock) -> bool:
         for name in ("velocities", "forces"):
             old_vectors, new_vectors = getattr(old, name), getattr(new, name)
             unknown = new_vectors is None or old_vectors is None or not self.is_exact
             if unknown or np.isnan(old_vectors).all() or np.isnan(new_vectors).all():
                 setattr(old, name, None)
         rounded = ("positions", "velocities", "forces")
-        _, problems = compare_blocks(old, new, self.allowed, columns=(), rounded=rounded)
+        _, problems = compare_blocks(old, new, self.tolerances, columns=(), rounded=rounded)
         boxes = np.isclose(old.box, new.box, rtol=MAX_ROUNDING_BOX, atol=1e-3, equal_nan=True)
         return not problems and bool(boxes.all())
-
-
-def check_same_trajectory(
-    source: Path, out: Path, is_equal: Bools, times_ps: NDArray[np.float64]
-) -> None:
-    """Raise SourceError if frames of a source differ from those that the output has from it."""
-    if is_equal.all():
-        return
-    differing = np.flatnonzero(~is_equal)
-    raise SourceError(
-        f"{source}: holds another trajectory now than the one that {out} was made from: "
-        f"{len(differing):,} of {len(is_equal):,} frames compared differ, the first at "
-        f"{number_text(times_ps[differing[0]])} ps; nothing was added: convert it into another "
-        "output"
-    )
 
 
 class Timeline:
     """The frames of an output, with those of sources merged into them.
 
-    Attributes: `members`: the output and the sources added. `member`, `frame`: for each frame, its
-    member and its number there. `numbers`: for each member, the number of its frame that each
-    frame is or equals; -1 = none. `unit`: the unit in which frames were matched. `n_equal`: how
-    many frames of the last source were there already. `holders`: the members that had them.
-    `notes`: frames replaced or dropped.
+    Attributes: `members`: the output and the sources added, which are the members of a chain.
+    `member_numbers`, `member_frames`: for each frame, the number of its member and its own number
+    there. `frames_of_members`: for each member, the number of its frame that each frame is or
+    equals; -1 = none. `unit`: the unit in which frames were matched. `n_equal`: how many frames of
+    the last source were there already. `holders`: the members that had them. `notes`: frames
+    replaced or dropped.
     """
 
     def __init__(self, old: Layout) -> None:
         self.members: list[Layout] = [old]
-        self._frames = read_frame_table(old)
+        self._keys = read_frame_keys(old)
         n_frames = old.info.n_frames
-        self.member = np.zeros(n_frames, np.int64)
-        self.frame = np.arange(n_frames)
-        self.numbers = [np.arange(n_frames)]
+        self.member_numbers = np.zeros(n_frames, np.int64)
+        self.member_frames = np.arange(n_frames)
+        self.frames_of_members = [np.arange(n_frames)]
         self.notes: list[str] = []
         self.unit, self.n_equal, self.holders = "ps", 0, list[Layout]()
 
@@ -194,47 +184,49 @@ class Timeline:
         comparison: Comparison,
         nbytes: int | None,
         overlap: str | None,
-        new: FrameKeys,
-        following: FrameKeys | None,
+        new_keys: FrameKeys,
+        following_keys: FrameKeys | None,
     ) -> None:
         """Merge the frames of a source.
 
-        `nbytes`: bytes to compare of frames that both have; None = all. `overlap`, `following`: see
-        `merge`. `new`: times and steps of the source.
+        `nbytes`: bytes to compare of frames that both have; None = all. `overlap`,
+        `following_keys`: see `merge`. `new_keys`: times and steps of the source.
         Raises SourceError: they cannot be merged.
         """
 
-        def same(old_frame: Numbers, new_frame: Numbers) -> NDArray[np.bool_]:
-            return comparison.same(self._read, self._follows, source, old_frame, new_frame, nbytes)
+        def compare(old_frames: Numbers, new_frames: Numbers) -> Bools:
+            return comparison.compare(self._read, self._follows, old_frames, new_frames, nbytes)
 
-        if overlap is None and lack_own_times(self._frames, new):
-            merged = merge_counted(self._frames, new, same)
+        old_keys = self._keys
+        if overlap is None and lack_own_times(old_keys, new_keys):
+            merged = merge_counted(old_keys, new_keys, compare)
         else:
-            merged = merge(self._frames, new, same, overlap, following)
+            merged = merge(old_keys, new_keys, compare, overlap, following_keys)
         is_old = merged.old_frames >= 0
-        old_frame = np.where(is_old, merged.old_frames, 0)
+        old_frames = np.where(is_old, merged.old_frames, 0)
         added = merged.added
-        holders = np.unique(self.member[old_frame[merged.equal]]).tolist()
+        holders = np.unique(self.member_numbers[old_frames[merged.equal]]).tolist()
         self.holders = [self.members[number] for number in holders]
-        new_frame = np.where(added | merged.equal, merged.new_frames, -1)
-        self.numbers = [
-            np.where(is_old & (merged.equal | ~added), numbers[old_frame], -1)
-            for numbers in self.numbers
+        self.frames_of_members = [
+            np.where(is_old & (merged.equal | ~added), frames[old_frames], -1)
+            for frames in self.frames_of_members
         ]
-        self.numbers.append(new_frame)
-        self.member = np.where(added, len(self.members), self.member[old_frame])
-        self.frame = np.where(added, merged.new_frames, self.frame[old_frame])
+        self.frames_of_members.append(np.where(added | merged.equal, merged.new_frames, -1))
+        self.member_numbers = np.where(added, len(self.members), self.member_numbers[old_frames])
+        self.member_frames = np.where(added, merged.new_frames, self.member_frames[old_frames])
         columns = {
             name: np.where(
-                added, getattr(new, name)[merged.new_frames], getattr(self._frames, name)[old_frame]
+                added,
+                getattr(new_keys, name)[merged.new_frames],
+                getattr(old_keys, name)[old_frames],
             )
             for name in ("time", "step")
         }
-        tables = new, self._frames
-        self._frames = replace(
-            self._frames,
-            has_times=all(numbers.has_times for numbers in tables),
-            has_steps=all(numbers.has_steps or numbers.has_times for numbers in tables),
+        both_keys = new_keys, old_keys
+        self._keys = replace(
+            old_keys,
+            has_times=all(keys.has_times for keys in both_keys),
+            has_steps=all(keys.has_steps or keys.has_times for keys in both_keys),
             **columns,
         )
         self.members.append(source)
@@ -244,32 +236,33 @@ class Timeline:
     @property
     def parts(self) -> list[tuple[int, int, int]]:
         """Runs of frames: number of the member, first frame, one beyond the last."""
-        return parts_of(self.member, self.frame)
+        return parts_of(self.member_numbers, self.member_frames)
 
     def gaps(self) -> list[str]:
         """Return a note for each gap in time between frames of two files."""
-        time = self._frames.time
+        time = self._keys.time
         notes = []
-        for index in np.flatnonzero(np.diff(self.member)).tolist():
+        for index in np.flatnonzero(np.diff(self.member_numbers)).tolist():
             last, following = (
-                (time[n], self.members[int(self.member[n])].path) for n in (index, index + 1)
+                (time[n], self.members[int(self.member_numbers[n])].path)
+                for n in (index, index + 1)
             )
-            around = [
+            intervals = [
                 time[n + 1] - time[n] for n in (index - 1, index + 1) if 0 <= n < len(time) - 1
             ]
-            if around and time[index + 1] - time[index] > GAP * max(around):
+            if intervals and time[index + 1] - time[index] > GAP * max(intervals):
                 notes.append(note_on_gap(last, following, "ps"))
         return notes
 
-    def _follows(self, frames: Numbers) -> NDArray[np.bool_]:
+    def _follows(self, frames: Numbers) -> Bools:
         """Return whether each frame but the first follows the one before it in its file."""
-        member, frame = self.member[frames], self.frame[frames]
-        return np.asarray((np.diff(member) == 0) & (np.diff(frame) == 1))
+        same_member = np.diff(self.member_numbers[frames]) == 0
+        return np.asarray(same_member & (np.diff(self.member_frames[frames]) == 1))
 
     def _read(self, frame: int, n_frames: int) -> FrameBlock:
         """Read frames that are neighbours in their file."""
-        first = int(self.frame[frame])
-        return self.members[int(self.member[frame])].read(first, first + n_frames)
+        first = int(self.member_frames[frame])
+        return self.members[int(self.member_numbers[frame])].read(first, first + n_frames)
 
 
 Origin = tuple[dict[str, Any], list[list[int]]]
@@ -284,19 +277,19 @@ def prepare_append(
     """Plan an output with the frames of `out` and those that `sources` add.
 
     Frames that `out` already has are found by time, compared by coordinates, and left out. Where
-    two frames have the same time, the continuation's is taken unless ``overlap`` says otherwise.
+    two frames have the same time, the continuation's is stored, unless ``overlap`` differs.
 
     Raises PlanError: frames cannot be added to `out`, or an option is given that the output
     itself determines. SourceError: a source does not fit, or adds nothing.
     """
-    for name in options.out_of_place("append"):
+    for name in options.refused_options("append"):
         raise PlanError(
             f"{out}: frames are added as the existing ones were written, so leave out {name}; "
             "to change it, convert all sources together again"
         )
     selection = options.selection
     refused = ("stop", "step") if options.sources.overlap == KEEP_ALL else ("start", "stop", "step")
-    for name in refused:  # those that follow a file set them
+    for name in refused:  # `follow`, whose source is growing, sets them itself
         if getattr(selection, name) is not None and not options.running.growing:
             raise PlanError(
                 f"{out}: all frames that it lacks are added, so leave out --{name}; to choose "
@@ -304,14 +297,14 @@ def prepare_append(
             )
     out = link_target(out)
     settle(out)
-    former = state_at(out)
+    former_state = state_at(out)
     old = open_layout(out, verify=options.sources.verify)
     try:
         if options.storage.to not in (None, old.name):
             raise PlanError(f"{out}: is {old.name}, and stays it; leave out --to")
         open_continuation(old, 0)
         files = [to_path(file) for file in sources]
-        return _Plan(old, former, files, options).plan()
+        return _AppendPlanner(old, former_state, files, options).plan()
     except CorruptLayoutError as error:
         old.close()
         old._raise_clearer(error)  # another run may have replaced it meanwhile
@@ -328,52 +321,58 @@ def prepare_continuation(
 
     Raises PlanError, SourceError: `out` cannot be continued.
     """
-    former = state_at(out)
+    former_state = state_at(out)
     old = open_layout(out)
     try:
-        return _Plan(old, former, [], options).continue_from(stop, new)
+        return _AppendPlanner(old, former_state, [], options).continue_from(stop, new)
     except BaseException:
         old.close()
         raise
 
 
 def check_continues(source: Path, out: Path, options: ConversionOptions) -> None:
-    """Check that a source still holds the frames that `out` has of it, every nth of one file.
+    """Check that a source still holds the frames of `out`, which are every nth of one file.
 
     Raises SourceError: it does not.
     """
     old = open_layout(out, verify=options.sources.verify)
-    plan = _Plan(old, None, [source], options.replaced(start=0))
+    planner = _AppendPlanner(old, None, [source], options.replaced(start=0))
     try:
-        with plan.source(source):
-            plan.check_same_source(source)
+        with planner.open_source(source):
+            planner.check_same_source(source)
     finally:
         old.close()
 
 
-class _Plan:
+class _AppendPlanner:
+    """Plans what to add to the output `old` from `files`; `former_state`: its state on disk."""
+
     def __init__(
-        self, old: Layout, former: State | None, files: Sequence[Path], options: ConversionOptions
+        self,
+        old: Layout,
+        former_state: State | None,
+        files: Sequence[Path],
+        options: ConversionOptions,
     ) -> None:
         assert old.manifest is not None
-        self.old, self.former, self.files, self.options = old, former, files, options
+        self.old, self.former_state, self.files, self.options = old, former_state, files, options
         self.manifest = old.manifest
         self.notes: list[str] = []
         self.n_left_out = 0
-        """Frames of the files in place of which the output's own are kept."""
-        self.frames_of: dict[Layout, tuple[TrajectoryInfo, NDArray[np.int64]]] = {}
+        """Frames of the files in place of which the output's own stay."""
+        self.source_frames: dict[Layout, tuple[TrajectoryInfo, Numbers]] = {}
         """For each source, which is a view: what its file holds, and the numbers of its frames."""
         self.transformed: dict[Path, tuple[Layout, int]] = {}
         """For each file: all its frames, transformed as the output's are, and their number."""
-        self.numbered = options.selection.start is not None
-        """Whether the frames to add are given by number, as in a file that is followed."""
+        self.adds_by_number = options.selection.start is not None
+        """Whether the frames to add are chosen by number, as in a file that is followed."""
         source = self.manifest["source"]
         is_of_file = "path" in source
         self.by_program = np.full(old.info.n_frames, not is_of_file)
         """For each frame of the output, whether a program wrote it, so that no file has it."""
         self.by_program[indices_from_runs(source.get("by_program", []))] = True
-        self.before = indices_from_runs(self.manifest["frames"] if is_of_file else [])
-        """The others' numbers in the source."""
+        self.old_frames = indices_from_runs(self.manifest["frames"] if is_of_file else [])
+        """Numbers, in the source, of the output's frames that no program wrote."""
         strides = [step for *_, step in self.manifest["frames"]] or [1]
         dt_ps = float(self.manifest["dt_ps"])
         if old.info.n_frames == 1:  # then it is that of the source
@@ -382,22 +381,23 @@ class _Plan:
         """Time between frames, where the output skips frames of its source."""
 
     def plan(self) -> Conversion:
+        """Plan an output of the frames that are there and those of the files."""
         old = self.old
-        sources = {self.source(path): path for path in self.files}
-        # On disk, the output itself is compared when it is replaced.
-        read_paths = [*self.files, *[old.path] * (self.former is None)]
-        # A source may still be growing: only its whole frames are taken.
+        sources = {self.open_source(path): path for path in self.files}
+        # In a store, the output is watched as the files are; on disk, its state tells of changes.
+        read_paths = [*self.files, *[old.path] * (self.former_state is None)]
+        # A source may still be growing: only its whole frames are added.
         may_grow = self.options.running.growing or any(source.info.lost for source in sources)
         states = SourceStates(read_paths, may_grow=may_grow)
-        if self.numbered:
+        if self.adds_by_number:
             ((source, path),) = sources.items()
             self.check_same_source(path)
             chain = ChainLayout([old, source], overlap=KEEP_ALL)
-            before = indices_from_runs(self.manifest["frames"])
-            numbers = np.concatenate([before, self.frames_of[source][1]])
-            origin = self._origin_of_one(path, source, numbers)
+            old_frames = indices_from_runs(self.manifest["frames"])
+            frames = np.concatenate([old_frames, self.source_frames[source][1]])
+            origin = self._origin_in_one_file(path, source, frames)
         else:
-            chain, origin = self._merged(sources)
+            chain, origin = self._merge(sources)
         conversion = self._conversion(chain, sources, origin)
         conversion.states = states
         return conversion
@@ -407,7 +407,7 @@ class _Plan:
         n_new = new.info.n_frames
         chain = chain_parts([self.old, new], Joining(((0, 0, stop), (1, 0, n_new))))
         source, by_program = self._source_with_flaws((), ()), self.by_program[:stop]
-        frames = self.before[: np.count_nonzero(~by_program)]
+        frames = self.old_frames[: np.count_nonzero(~by_program)]
         if "path" in source:
             numbers = np.flatnonzero(np.append(by_program, np.ones(n_new, bool)))
             source["by_program"] = runs_from_indices(numbers)
@@ -426,16 +426,17 @@ class _Plan:
         info = chain.info.replace(
             has_velocities=old.info.has_velocities, has_forces=old.info.has_forces
         )
-        first, start, stop = chain.joined_layouts[0]
-        stop = stop if first is old and not start else 0
-        continuation = open_continuation(old, stop)
+        first_member, start, stop = chain.joined_layouts[0]
+        n_unchanged = stop if first_member is old and not start else 0
+        continuation = open_continuation(old, n_unchanged)
         plan = continuation.plan(info)
         n_old = sum(end - begin for layout, begin, end in chain.joined_layouts if layout is old)
+        nothing_to_add = n_old == info.n_frames == old.info.n_frames
         summary = (
             f"new: {plural(info.n_frames - n_old, 'frame')}; of the {old.info.n_frames:,} already "
             f"there, {n_old:,} stay"
         )
-        if n_old == info.n_frames == old.info.n_frames:
+        if nothing_to_add:
             summary = f"nothing to add: {old.path} already has all of these frames"
             if self.n_left_out:
                 summary += f", or keeps its own ({plural(self.n_left_out, 'frame')})"
@@ -445,10 +446,10 @@ class _Plan:
             (stripe["stripe_nbytes"], stripe["stripe_count"]) if stripe.get("asked") else ()
         )
         groups = self.manifest["group_atoms"]
-        read_paths = [path for member, path in sources.items() if member in chain.sources]
+        added = {source: path for source, path in sources.items() if source in chain.sources}
         job = Job(
             out=old.path,
-            files=read_paths,
+            files=list(added.values()),
             view=ViewLayout(old.path, source=chain),
             choice=AtomChoice(
                 None, self._atoms, {name: indices_from_runs(runs) for name, runs in groups.items()}
@@ -457,34 +458,30 @@ class _Plan:
             writer=writer_class(old.name),
             options=options,
             striping=StripeRequest(*stripe_sizes),
-            nbytes_in=sum(
-                self.frames_of[member][0].nbytes for member in sources if member in chain.sources
-            ),
+            nbytes_in=sum(self.source_frames[source][0].nbytes for source in added),
             transformed=self.manifest["source"].get("transformed"),
             topology=old.topology(),
             appended=Appended(continuation, *origin, chain.joined_layouts, not_finite),
-            former=self.former,
+            former_state=self.former_state,
         )
-        if n_old == info.n_frames == old.info.n_frames:
+        if nothing_to_add:
             return NothingToDo(job, job.plan)
         return choose(job)
 
-    def _merged(self, sources: Mapping[Layout, Path]) -> tuple[ChainLayout, Origin]:
+    def _merge(self, sources: Mapping[Layout, Path]) -> tuple[ChainLayout, Origin]:
         """Put the frames of all sources among those of the output; see `Timeline`."""
         old, options = self.old, self.options
         if options.sources.overlap == KEEP_ALL:
             chain = ChainLayout([old, *sources], overlap=KEEP_ALL)
-            return chain, self._origin_of_all(chain, sources)
+            return chain, self._origin_in_all_files(chain, sources)
         timeline = Timeline(old)
-        ordered = sorted((source for source in sources if source.info.n_frames), key=_begin)
-        table_of = cache(read_frame_table)  # each is asked for twice
+        ordered = sorted((source for source in sources if source.info.n_frames), key=_first_key)
+        read_keys = cache(read_frame_keys)  # each source's are needed twice
         for source, following in zip_longest(ordered, ordered[1:]):
             path = sources[source]
-            is_known = (
-                is_unchanged_source(path, self.manifest["source"])
-                and not options.running.compare_all
-            )
-            nbytes = COMPARED_NBYTES if is_known else None
+            is_unchanged = is_unchanged_source(path, self.manifest["source"])
+            compares_all = options.running.compare_all or not is_unchanged
+            nbytes = None if compares_all else COMPARED_NBYTES
             try:
                 with terminations_raised():
                     timeline.add(
@@ -492,19 +489,19 @@ class _Plan:
                         Comparison(old, source),
                         nbytes,
                         options.sources.overlap,
-                        table_of(source),
-                        None if following is None else table_of(following),
+                        read_keys(source),
+                        None if following is None else read_keys(following),
                     )
-            except (KeyboardInterrupt, SystemExit) as end:
-                end.add_note(
+            except (KeyboardInterrupt, SystemExit) as interrupt:
+                interrupt.add_note(
                     f"it was comparing the frames that {old.path} and {path} both have; nothing "
                     "was written: run it again"
                 )
                 raise
             n_frames = source.info.n_frames
-            self.n_left_out += n_frames - int(np.count_nonzero(timeline.numbers[-1] >= 0))
+            self.n_left_out += n_frames - int(np.count_nonzero(timeline.frames_of_members[-1] >= 0))
             have = "has" if len(timeline.holders) == 1 else "have"
-            holders = f"{list_text([str(one.path) for one in timeline.holders])} {have}"
+            holders = f"{list_text([str(holder.path) for holder in timeline.holders])} {have}"
             if timeline.n_equal == n_frames:
                 self.notes.append(f"{path}: left out: {holders} all of its frames already")
             elif timeline.n_equal:
@@ -520,15 +517,15 @@ class _Plan:
         runs = self.manifest["atoms"]
         return None if runs is None else indices_from_runs(runs)
 
-    def source(self, path: Path) -> Layout:
+    def open_source(self, path: Path) -> Layout:
         """Open a source with the output's selection of atoms and frames."""
         options, manifest = self.options, self.manifest
         old_source = manifest["source"]
-        recorded = old_source.get("files", [old_source])
-        suffixes = {Path(record["path"]).suffix for record in recorded if "path" in record}
-        opened = old_source.get("opened", {}) if path.suffix in suffixes else {}
+        file_records = old_source.get("files", [old_source])
+        suffixes = {Path(record["path"]).suffix for record in file_records if "path" in record}
+        open_options = old_source.get("opened", {}) if path.suffix in suffixes else {}
         source = open_with_topology(
-            path, options.sources.top, verify=options.sources.verify, **opened
+            path, options.sources.top, verify=options.sources.verify, **open_options
         )
         info, atoms = source.info, self._atoms
         n_atoms = manifest["source"].get("n_atoms", manifest["n_atoms"] if atoms is None else None)
@@ -537,9 +534,8 @@ class _Plan:
                 f"{path}: has {info.n_atoms} atoms, but {self.old.path} was made from a trajectory "
                 f"of {n_atoms or f'at least {atoms.max() + 1}'}; give a continuation of it"
             )
-        integers = has_source_integers(manifest)
-        origin = (source.manifest or manifest)["precision_source"]
-        if integers and (info.precision, origin) != (
+        precision_source = (source.manifest or manifest)["precision_source"]
+        if has_source_integers(manifest) and (info.precision, precision_source) != (
             manifest["precision"],
             manifest["precision_source"],
         ):
@@ -556,28 +552,25 @@ class _Plan:
                 lacking = path if has_field else self.old.path
                 self.notes.append(f"{lacking}: has no {name}: {effect}")
         transformed_source: Layout = source
-        if transformed := manifest["source"].get("transformed"):
-            self._check_reference(transformed)
-            if transformed["pbc"] == "nojump" and not self.numbered:
+        if transform_options := manifest["source"].get("transformed"):
+            self._check_reference(transform_options)
+            if transform_options["pbc"] == "nojump" and not self.adds_by_number:
                 raise PlanError(
                     f"{self.old.path} was made with --pbc nojump, which follows atoms from the "
                     "first frame on; convert all files together again"
                 )
-            if fits_frame(transformed) and not self.numbered:
+            if is_fitted_to_source(transform_options) and not self.adds_by_number:
                 raise PlanError(
                     f"{self.old.path} was made with --fit to a frame of its source; convert all "
                     "files together again, or name a file with --fit-reference from the beginning"
                 )
             transformed_source = TransformedLayout(
-                path, source=source, top=options.sources.top, **transformed
+                path, source=source, top=options.sources.top, **transform_options
             )
         frames: Any = None
-        if self.numbered:
-            frames = range(
-                *slice(
-                    options.selection.start, options.selection.stop, options.selection.step
-                ).indices(info.n_frames)
-            )
+        if self.adds_by_number:
+            chosen = options.selection
+            frames = range(info.n_frames)[chosen.start : chosen.stop : chosen.step]
         elif self.stride_ps:
             dt_ps, first_ps = self.stride_ps, self.old.info.time_first_ps
             steps = np.ceil((info.time_first_ps - first_ps) / dt_ps - 1e-3)
@@ -588,16 +581,16 @@ class _Plan:
                 frames = range(0)
         self.transformed[path] = transformed_source, info.n_frames
         view = ViewLayout(path, source=transformed_source, frames=frames, atoms=atoms)
-        self.frames_of[view] = info, np.asarray(view.frames)
+        self.source_frames[view] = info, np.asarray(view.frames)
         return view
 
-    def _check_reference(self, transformed: Mapping[str, Any]) -> None:
+    def _check_reference(self, transform_options: Mapping[str, Any]) -> None:
         """Raise SourceError if the file that frames were fitted to has changed."""
-        reference = transformed.get("fit_reference")
+        reference = transform_options.get("fit_reference")
         state = fingerprint(reference) if isinstance(reference, str) else {"path": None}
-        for recorded in self.manifest["source"].get("used", ()):
-            same_path = recorded["path"] == state["path"]
-            if same_path and contents_of(recorded) != contents_of(state):
+        for record in self.manifest["source"].get("used", ()):
+            same_path = record["path"] == state["path"]
+            if same_path and contents_of(record) != contents_of(state):
                 raise SourceError(
                     f"{reference}: was changed since the frames of {self.old.path} were fitted to "
                     "it; put the former file back, or convert all files together again"
@@ -605,43 +598,47 @@ class _Plan:
 
     def check_same_source(self, path: Path) -> None:
         """Compare the frames that the output has of a source with those in the source now."""
-        before = indices_from_runs(self.manifest["frames"])
+        old_frames = indices_from_runs(self.manifest["frames"])
         transformed_source, n_frames = self.transformed[path]
-        if len(before) and int(before.max()) >= n_frames:
+        if len(old_frames) and int(old_frames.max()) >= n_frames:
             raise SourceError(
                 f"{path}: has {n_frames:,} frames, and {self.old.path} has frames of it up to "
-                f"number {int(before.max()):,}; give the file that it was made from"
+                f"number {int(old_frames.max()):,}; give the file that it was made from"
             )
-        view = ViewLayout(path, source=transformed_source, frames=before, atoms=self._atoms)
-        is_known = is_unchanged_source(path, self.manifest["source"])
-        old_numbers = np.arange(len(before))
-        is_equal = Comparison(self.old, view).same(
-            lambda first, n: self.old.read(first, first + n),
-            lambda frames: np.diff(frames) == 1,
-            view,
-            old_numbers,
-            old_numbers,
-            FOLLOWED_NBYTES if is_known else COMPARED_NBYTES,
+        view = ViewLayout(path, source=transformed_source, frames=old_frames, atoms=self._atoms)
+        is_unchanged = is_unchanged_source(path, self.manifest["source"])
+        frames = np.arange(len(old_frames))  # in the output and in the view
+        is_equal = Comparison(self.old, view).compare(
+            read=lambda first, n: self.old.read(first, first + n),
+            follows=lambda frames: np.diff(frames) == 1,
+            old_frames=frames,
+            new_frames=frames,
+            nbytes=FOLLOWED_NBYTES if is_unchanged else COMPARED_NBYTES,
         )
-        check_same_trajectory(path, self.old.path, is_equal, read_times(view))
+        if not is_equal.all():
+            differing = np.flatnonzero(~is_equal)
+            first_ps = read_times(view)[differing[0]]
+            raise SourceError(
+                f"{path}: holds another trajectory now than the one that {self.old.path} was made "
+                f"from: {len(differing):,} of {len(is_equal):,} frames compared differ, the first "
+                f"at {number_text(first_ps)} ps; nothing was added: convert it into another output"
+            )
 
-    def _not_finite(self, n_taken: int) -> NotFinite | None:
-        """Return the record of coordinates before frame `n_taken` that are not finite."""
-        recorded = self.manifest.get("not_finite")
-        if recorded is None or not n_taken:
+    def _not_finite(self, n_reused: int) -> NotFinite | None:
+        """Return the record of coordinates before frame `n_reused` that are not finite."""
+        record = self.manifest.get("not_finite")
+        if record is None or not n_reused:
             return None
-        total, n_frames = NotFinite(**recorded), self.old.info.n_frames
+        total, n_frames = NotFinite(**record), self.old.info.n_frames
         tail = None
-        if n_taken < n_frames:
-            tail = NotFinite.count_in(self.old.read(n_taken, n_frames).positions, n_taken)
+        if n_reused < n_frames:
+            tail = NotFinite.count_in(self.old.read(n_reused, n_frames).positions, n_reused)
         if tail is None:
             return total
-        n_more = total.coordinates - tail.coordinates
-        return (
-            replace(total, coordinates=n_more, frames=total.frames - tail.frames)
-            if n_more
-            else None
-        )
+        coordinates = total.coordinates - tail.coordinates
+        if not coordinates:
+            return None
+        return replace(total, coordinates=coordinates, frames=total.frames - tail.frames)
 
     def _source_with_flaws(self, new_lost: Sequence[Any], made_up: Sequence[str]) -> dict[str, Any]:
         """Return the manifest's ``source`` with the flaws of the frames added."""
@@ -657,27 +654,26 @@ class _Plan:
         self, chain: ChainLayout, timeline: Timeline, sources: Mapping[Layout, Path]
     ) -> Origin:
         """Return the new ``source`` of the manifest, and the frames that the output has of it."""
-        added = timeline.members[1:]
-        for member, numbers in zip(added, timeline.numbers[1:], strict=True):
-            if (numbers < 0).any() or not Comparison(self.old, member).is_exact:
+        pairs = zip(timeline.members, timeline.frames_of_members, strict=True)
+        for member, frames in islice(pairs, 1, None):
+            if (frames < 0).any() or not Comparison(self.old, member).is_exact:
                 continue
             path, old_source = sources[member], self.manifest["source"]
             has_grown = "files" not in old_source and is_unchanged_source(path, old_source)
             # Files of the same positions may differ in the last digits of boxes and times.
-            if has_grown or read_columns(chain) == read_columns(member).frames(numbers):
-                numbers = self.frames_of[member][1][numbers]
-                return self._origin_of_one(path, member, numbers)
+            if has_grown or read_columns(chain) == read_columns(member).frames(frames):
+                return self._origin_in_one_file(path, member, self.source_frames[member][1][frames])
         if timeline.unit == "frames":
-            return self._origin_of_all(chain, sources)
-        # Frame numbers in several files help nobody: times, or steps, do.
+            return self._origin_in_all_files(chain, sources)
+        # Frames of several files are found by times, or steps, not by numbers.
         source = self._with_files(chain, sources) | {"n_frames": chain.info.n_frames}
         source["joined"] = {"overlap": self.options.sources.overlap, "matched": timeline.unit}
         step = max((step for *_, step in self.manifest["frames"]), default=1)
         return source, [[0, chain.info.n_frames * step, step]]
 
-    def _origin_of_one(self, path: Path, member: Layout, numbers: NDArray[np.int64]) -> Origin:
+    def _origin_in_one_file(self, path: Path, member: Layout, frames: Numbers) -> Origin:
         """Return `_origin` for an output whose frames are all from one file."""
-        info, _ = self.frames_of[member]
+        info, _ = self.source_frames[member]
         other_source_keys = ("files", "joined", "by_program", "lost", "made_up", *DAMAGE_KEYS)
         old_source = self.manifest["source"].items()
         source = {key: value for key, value in old_source if key not in other_source_keys}
@@ -686,12 +682,13 @@ class _Plan:
         if info.made_up:
             source["made_up"] = list(info.made_up)
         source |= fingerprint(path) | {"layout": info.layout, "n_frames": info.n_frames}
-        return source, runs_from_indices(numbers)
+        return source, runs_from_indices(frames)
 
     def _with_files(self, chain: ChainLayout, sources: Mapping[Layout, Path]) -> dict[str, Any]:
-        prints = [fingerprint(path) for path in sources.values()]
+        """Return the manifest's ``source`` with the files of `sources`, too."""
+        fingerprints = [fingerprint(path) for path in sources.values()]
         source = self._source_with_flaws(chain.info.lost, chain.info.made_up)
-        first_file = {name: source.pop(name) for name in prints[0] if name in source}
+        first_file = {name: source.pop(name) for name in fingerprints[0] if name in source}
         by_program = np.concatenate(
             [
                 self.by_program[start:stop] if layout is self.old else np.zeros(stop - start, bool)
@@ -701,23 +698,23 @@ class _Plan:
         source.pop("by_program", None)
         if by_program.any():
             source["by_program"] = runs_from_indices(np.flatnonzero(by_program))
-        files = [*source.get("files", [first_file] if first_file else []), *prints]
+        files = [*source.get("files", [first_file] if first_file else []), *fingerprints]
         return source | {"path": files[0]["path"], "files": files}
 
-    def _origin_of_all(self, chain: ChainLayout, sources: Mapping[Layout, Path]) -> Origin:
+    def _origin_in_all_files(self, chain: ChainLayout, sources: Mapping[Layout, Path]) -> Origin:
         """Return `_origin` for sources added as given, one after the other."""
         source = self._with_files(chain, sources)
         n_before = source["n_frames"] if "path" in self.manifest["source"] else 0
-        frames = [self.before]
+        frames = [self.old_frames]
         for member, start, end in chain.joined_layouts[1:]:
-            info, numbers = self.frames_of[member]
-            frames.append(numbers[start:end] + n_before)
+            info, member_frames = self.source_frames[member]
+            frames.append(member_frames[start:end] + n_before)
             n_before += info.n_frames
         source |= {"n_frames": n_before, "joined": {"overlap": KEEP_ALL}}
         return source, runs_from_indices(np.concatenate(frames))
 
 
-def _begin(source: Layout) -> float:
+def _first_key(source: Layout) -> float:
     """Return the first time (or step) of a source, by which sources are sorted."""
     if source.stored_times.has_times:
         return source.info.time_first_ps
@@ -728,12 +725,13 @@ class NothingToDo(Conversion):
     """An output that already has all frames to be added: it is not changed."""
 
     @property
-    def n_taken(self) -> int:
+    def n_reused(self) -> int:
         """All frames."""
         return self.plan.n_frames
 
     def run(self, executor: Executor, **_: Any) -> ConvertResult:
         """Return the result of writing nothing."""
         self.view.close()
-        done = {"nbytes_out": 0, "seconds": 0.0, "workers": executor.n_workers}
-        return self.job.result(self.plan, **done, found_complete=True)
+        return self.job.result(
+            self.plan, nbytes_out=0, seconds=0.0, workers=executor.n_workers, found_complete=True
+        )

@@ -1,4 +1,4 @@
-"""From any layout to any writable one, in parallel: convert, append to it, split it."""
+"""Converts trajectories of any layout into any writable one, in parallel; appends; splits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mdio.converters.selection import (
     check_whole,
     choose_atoms,
     open_with_topology,
-    readable,
+    split_readable,
     stored_universe,
 )
 from mdio.converters.storage import (
@@ -96,26 +96,26 @@ def prepare(
     opening = {"verify": options.sources.verify, "overlap": options.sources.overlap}
     opening |= {"salvage": True} if options.sources.salvage else {}
     opening |= options.sources.source_options
-    origin = open_with_topology(paths, options.sources.top, **opening)
+    layout = open_with_topology(paths, options.sources.top, **opening)
     try:
         conversion = plan_conversion(
-            origin, paths, target, layout_name, options, executor or Serial()
+            layout, paths, target, layout_name, options, executor or Serial()
         )
         if options.running.growing:
             conversion.states = SourceStates(paths, may_grow=True)
         return StructureConversion(conversion.job) if structure else conversion
     except BaseException:
-        origin.close()
+        layout.close()
         raise
 
 
 def note_dropped(plan: LayoutPlan, info: TrajectoryInfo, requested: WriteOptions) -> LayoutPlan:
     """Return a writer's plan with a note on fields that it leaves out, if it has none itself.
 
-    Writers may be those of other packages, and forget what they were asked for.
+    Writers may be those of other packages, and ignore options.
 
-    Raises PlanError: it stores no atom groups, no rounded positions, or nothing compressed, that
-    were asked for.
+    Raises PlanError: it cannot store what was requested: groups of atoms, rounded positions, or
+    compressed arrays.
     """
     stored = {array.group for array in plan.arrays}
     if lacking := [name for name in requested.groups if name not in stored]:
@@ -142,11 +142,11 @@ def note_dropped(plan: LayoutPlan, info: TrajectoryInfo, requested: WriteOptions
     return plan.replace(notes=(*plan.notes, note))
 
 
-def _notes_on_floats(origin: TrajectoryInfo, stored: TrajectoryInfo) -> tuple[str, ...]:
+def _notes_on_floats(source: TrajectoryInfo, view: TrajectoryInfo) -> tuple[str, ...]:
     """Return a note if atoms were moved away from the integers that the source holds."""
-    if not origin.xtc_integers or stored.xtc_integers or not origin.density:
+    if not source.xtc_integers or view.xtc_integers or not source.density:
         return ()
-    times_larger = 12 / origin.density  # three float32
+    times_larger = 12 / source.density  # three float32
     return (
         f"{COMPRESSION_NOTE}atoms are moved, so that they are no longer at the integers of the "
         f"XTC; floats in full are stored, which are {times_larger:.1f} times as large; --precision "
@@ -154,9 +154,9 @@ def _notes_on_floats(origin: TrajectoryInfo, stored: TrajectoryInfo) -> tuple[st
     )
 
 
-def _notes_on_numbers(origin: Layout) -> tuple[str, ...]:
+def _notes_on_restarted_steps(source: Layout) -> tuple[str, ...]:
     """Return a note if files that hold no steps, but number frames, are joined."""
-    for (before, _, stop), (after, first, _) in pairwise(origin.joined_layouts):
+    for (before, _, stop), (after, first, _) in pairwise(source.joined_layouts):
         if before.facts.counts_steps and after.facts.counts_steps and first < stop:
             return (
                 f"steps start again in {after.path}: as in {before.path}, they are the numbers of "
@@ -166,90 +166,98 @@ def _notes_on_numbers(origin: Layout) -> tuple[str, ...]:
 
 
 def plan_conversion(
-    origin: Layout,
-    source: Sequence[AnyPath],
+    source: Layout,
+    paths: Sequence[AnyPath],
     target: Path,
     layout_name: str,
     options: ConversionOptions,
     executor: Executor,
     frames: FrameNumbers | None = None,
     repairs: Repairs | None = None,
-    former: State | None = None,
+    former_state: State | None = None,
 ) -> Conversion:
-    """Plan with the opened source, which stays open."""
+    """Plan the conversion of an opened source, which stays open, into the output `target`.
+
+    `paths`: the source's files. `frames`: numbers of the frames to convert; None = those of
+    `options`. `repairs`: the output that is repaired, if any. `former_state`: that of the output
+    that is replaced.
+    """
     reading, selection = options.sources, options.selection
     storage, running = options.storage, options.running
     writer = writer_class(layout_name)
-    choice = choose_atoms(origin, reading.top, selection.select, selection.groups)
-    transformed_source: Layout = origin
+    choice = choose_atoms(source, reading.top, selection.select, selection.groups)
+    transformed_source: Layout = source
     transform_options, step_notes = selection.transformation(selection.select), []
     if transform_options is not None:
         transformed_source = transformed_layout = TransformedLayout(
-            origin.path, source=origin, top=reading.top, **transform_options
+            source.path, source=source, top=reading.top, **transform_options
         )
         transform_options |= transformed_layout.selections
         if choice.universe is not None:
             transformed_layout.universe = choice.universe
-        step_notes = notes_on_steps(transformed_layout, choice.kept, executor.n_workers)
+        step_notes = notes_on_steps(transformed_layout, choice.atoms, executor.n_workers)
     if frames is None:
-        frames = select_frames(origin, **selection.frames)
+        frames = select_frames(source, **selection.frames)
     if transform_options is not None and repairs is None:
         step_notes += notes_on_cut(
-            transformed_layout, choice.kept, frames, choice.residues, are_stored=True
+            transformed_layout, choice.atoms, frames, choice.residues, are_stored=True
         )
     keeps_topology = storage.topology and layout_class(layout_name).facts.keeps_topology
     topology = choice.topology if keeps_topology else None
     if not storage.topology:
-        choice.universe = None  # and nothing of it beside the output
-    elif choice.kept is not None and choice.stored is not None and not keeps_topology:
-        choice.universe = stored_universe(choice.stored, origin)  # the output has no place for it
+        choice.universe = None  # so that no topology is written beside the output
+    elif choice.atoms is not None and choice.source_topology is not None and not keeps_topology:
+        choice.universe = stored_universe(choice.source_topology, source)  # written beside it
     if repairs is not None:
         topology = repairs.meta.topology or topology
         repairs.meta = replace(repairs.meta, topology=topology)
     unreadable: list[list[int]] = []
     if reading.salvage:
-        frames, unreadable = readable(origin, frames)
+        frames, unreadable = split_readable(source, frames)
         if unreadable and transform_options and transform_options["pbc"] == "nojump":
             raise PlanError(
-                f"{origin.path}: --pbc nojump follows atoms through all frames, and frame "
+                f"{source.path}: --pbc nojump follows atoms through all frames, and frame "
                 f"{unreadable[0][0]} cannot be read; convert with --salvage alone, then the output "
                 "with --pbc nojump"
             )
     view = ViewLayout(
-        origin.path,
+        source.path,
         source=transformed_source,
         frames=frames,
-        atoms=choice.kept,
+        atoms=choice.atoms,
         unreadable=unreadable,
     )
     if repairs is not None:
         view = with_own_frames(repairs.former, view)
-    note = None if selection.dt_ps is None else note_on_dt(origin.info, view.info, selection.dt_ps)
-    notes = origin.notes if note is None else (*origin.notes, note)
+    note = None if selection.dt_ps is None else note_on_dt(source.info, view.info, selection.dt_ps)
+    notes = source.notes if note is None else (*source.notes, note)
     notes = tuple(dict.fromkeys([*notes, *step_notes, *choice.notes]))
-    stretches = tuple(one for one in origin.stretches if unreadable)
+    stretches = source.stretches if unreadable else ()
     if unreadable:
-        left_out = indices_from_runs(unreadable)
-        single_frames = np.setdiff1d(left_out, [one.frame for one in stretches])
+        single_frames = np.setdiff1d(
+            indices_from_runs(unreadable), [stretch.frame for stretch in stretches]
+        )
         kept_text = f"{plural(len(frames), 'whole frame')} kept"
-        notes = (*notes, *(f"{one}; left out, {kept_text}" for one in stretches))
+        notes = (*notes, *(f"{stretch}; left out, {kept_text}" for stretch in stretches))
         if len(single_frames):
             numbers = f"number {runs_text(runs_from_indices(single_frames))}"
-            name = origin.path if len(source) == 1 else "the joined files"
+            name = source.path if len(paths) == 1 else "the joined files"
             text = f"{name}: {plural(len(single_frames), 'frame')} cannot be read ({numbers})"
             notes = (*notes, f"{text}; left out, {kept_text}")
-    if layout_class(layout_name).facts.in_segments and reading.top and choice.kept is None:
+    if layout_class(layout_name).facts.in_segments and reading.top and choice.atoms is None:
         notes = (*notes, f"{layout_name} hold no topology: give it with -s/--top again to read it")
-    if running.growing:  # what is not complete is to come
+    if running.growing:  # incomplete frames will be completed
         notes = ()
     elif not reading.salvage:
-        check_whole(origin.info, selection.stop, selection.end_ps)
+        check_whole(source.info, selection.stop, selection.end_ps)
     striping = StripeRequest(storage.stripe_nbytes, storage.stripe_count, storage.progressive)
-    if repairs is None:  # older versions asked for any size
+    if repairs is None:  # older versions requested any size
         striping.check()
-    storage_options = {one.name: getattr(storage, one.name) for one in fields(StorageOptions)}
+    storage_options = {
+        option.name: getattr(storage, option.name) for option in fields(StorageOptions)
+    }
     if storage_options["container"] is None and writer.facts.copier is not None:
-        storage_options["container"] = container_format(origin)
+        storage_options["container"] = container_format(source)
     write_options = WriteOptions(
         **storage_options,
         compression=None if storage.compression in ("auto", "none") else storage.compression,
@@ -258,7 +266,7 @@ def plan_conversion(
         topology_nbytes=0 if topology is None else len(topology.to_bytes()),
         stripe_nbytes=striping.nbytes_for(target),
         groups={name: len(atoms) for name, atoms in choice.groups.items()},
-        packed=packed_shares(view, choice.groups, storage, origin.info.density)
+        packed=packed_shares(view, choice.groups, storage, source.info.density)
         if writer.facts.packs_integers and repairs is None
         else {},
     )
@@ -267,22 +275,22 @@ def plan_conversion(
     notes = notes if stripes_note is None else (*notes, stripes_note)
     is_plain = plan.precision is None and plan.compression is None
     if writer.facts.packs_integers and is_plain and storage.precision != "none":
-        notes = (*notes, *_notes_on_floats(origin.info, view.info))
+        notes = (*notes, *_notes_on_floats(source.info, view.info))
     if not layout_class(storage_options["container"] or layout_name).facts.counts_steps:
-        notes = (*notes, *_notes_on_numbers(origin))
-    lacking = [name for name in origin.info.groups if name not in choice.groups]
-    if lacking and plan.arrays and choice.kept is None and repairs is None:
+        notes = (*notes, *_notes_on_restarted_steps(source))
+    lacking = [name for name in source.info.groups if name not in choice.groups]
+    if lacking and plan.arrays and choice.atoms is None and repairs is None:
         notes = (
             *notes,
-            f"{origin.path}: its stored groups ({list_text(lacking)}) are left out; store them "
+            f"{source.path}: its stored groups ({list_text(lacking)}) are left out; store them "
             "again with --group NAME=SELECTION",
         )
-    plan = plan.replace(notes=(*plan.notes, *notes), source_density=origin.info.density)
-    packed = filter(None, write_options.packed.get(FULL_SYSTEM, ()))
-    least_share = min(packed, default=0.0) / 2  # a few frames tell little of the others
+    plan = plan.replace(notes=(*plan.notes, *notes), source_density=source.info.density)
+    shares = filter(None, write_options.packed.get(FULL_SYSTEM, ()))
+    min_share = min(shares, default=0.0) / 2  # a few frames tell little of the others
     if plan.container is not None and plan.keeps_integers:
-        is_whole = choice.kept is None and plan.n_frames == origin.info.n_frames
-        least_share = 1.0 if is_whole and len(source) == 1 else 0.5  # several may overlap
+        is_whole = choice.atoms is None and plan.n_frames == source.info.n_frames
+        min_share = 1.0 if is_whole and len(paths) == 1 else 0.5  # several may overlap
     if repairs is not None:
         plan = plan.replace(**repairs.plan_values)
     if plan.writing.direct is not None and running.mpio is None:
@@ -292,21 +300,21 @@ def plan_conversion(
         plan = plan.replace(by_owner=True) if writer.facts.writes_files_once else for_owner(plan)
     job = Job(
         out=target,
-        files=[to_path(path) for path in source],
+        files=[to_path(path) for path in paths],
         view=view,
         choice=choice,
         plan=plan,
         writer=writer,
         options=options,
         striping=striping,
-        nbytes_in=origin.info.nbytes,
+        nbytes_in=source.info.nbytes,
         transformed=transform_options,
-        joined=getattr(origin, "joined", None),
+        joined=getattr(source, "joined", None),
         topology=topology,
         repairs=repairs,
-        former=former,
+        former_state=former_state,
         stretches=stretches,
-        least_nbytes=least_share * (origin.info.density or 0.0) * plan.n_frames * plan.n_atoms,
+        min_nbytes=min_share * (source.info.density or 0.0) * plan.n_frames * plan.n_atoms,
     )
     return choose(job)
 
@@ -341,8 +349,8 @@ def convert(
     force
         Replace an existing output, once the new one is complete.
     resume
-        Go on with what an earlier run of the same conversion left; begin if it left nothing; do
-        nothing if it made all of `out` (which native files cannot tell: they are refused).
+        Continue an earlier run of the same conversion; begin if there is none; do nothing if it
+        made all of `out` (which is not seen of native files: they are refused).
     progress
         Called with (frames, decoded bytes) done since the last call.
     **options
@@ -370,11 +378,11 @@ def convert(
     >>> dict(mdio.open("adk.zarr").info.groups)
     {'ca': 214}
     """
-    requested = ConversionOptions.of(**options)
-    with pool_or_serial(executor, workers) as chosen:
-        chosen.agree("convert", source, out)
-        conversion = prepare(source, out, requested, chosen)
-        return conversion.run(chosen, force=force, resume=resume, progress=progress)
+    conversion_options = ConversionOptions.of(**options)
+    with pool_or_serial(executor, workers) as pool:
+        pool.agree("convert", source, out)
+        conversion = prepare(source, out, conversion_options, pool)
+        return conversion.run(pool, force=force, resume=resume, progress=progress)
 
 
 @takes_options(*OPTIONS, apart=APART)
@@ -396,8 +404,8 @@ def append(
     Parameters
     ----------
     sources
-        One or several files that go on where `out` ends. Frames that `out` has already are left
-        out, if their coordinates are the same too.
+        One or several files that continue `out`. Frames that `out` has already are left out, if
+        their coordinates are the same, too.
     out
         The output.
     workers, executor, progress
@@ -416,8 +424,8 @@ def append(
     SourceError
         A source is damaged, has other atoms, or adds nothing.
     PlanError
-        `out` is none of these layouts, or by a version of mdio to whose outputs nothing can be
-        added.
+        `out` is none of these layouts, or was made by a version of mdio to whose outputs nothing
+        can be added.
     OutputError
         The new output cannot be written.
 
@@ -431,12 +439,19 @@ def append(
     >>> mdio.append(XTC, out).n_frames
     10
     """
-    run: dict[str, Any] = {"workers": workers, "executor": executor, "progress": progress}
-    return convert(sources, out, append=True, **run, **options)
+    return convert(
+        sources,
+        out,
+        append=True,
+        workers=workers,
+        executor=executor,
+        progress=progress,
+        **options,
+    )
 
 
 def check_suffix(out: str | PathLike[str]) -> None:
-    """Refuse a name that says another layout; raises PlanError."""
+    """Refuse an output of `split` whose suffix is that of another layout; raises PlanError."""
     layout = output_suffixes().get(Path(out).suffix.lower())
     if layout is not None and writer_class(layout).facts.copier is None:
         raise PlanError(
@@ -479,7 +494,7 @@ def split(
     force
         Replace an existing output, once the new one is complete.
     resume
-        Go on with what an earlier run of the same split left; begin if it left nothing.
+        Continue an earlier run of the same split; begin if there is none.
     salvage
         Split the complete frames of a source that ends within a frame.
     workers

@@ -1,4 +1,4 @@
-"""Trajectories of one system side by side in one output, and back into files."""
+"""Converts trajectories of one system into one output, side by side, and back into files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from mdio.parallel.executors import (
 )
 
 MANY_FILES = 1000
-"""Files of an output from which on a note tells of a layout with fewer."""
+"""Files of an output above which a note recommends a layout with fewer."""
 
 
 @takes_options(*OPTIONS, apart=APART)
@@ -64,7 +64,7 @@ def convert_ensemble(
         As for `mdio.convert`.
     resume
         As for `mdio.convert`: whole trajectories, and frames of others, that an earlier run has
-        left are kept.
+        stored are kept.
     **options
         As for `mdio.convert`, the same for all.
 
@@ -92,14 +92,14 @@ def convert_ensemble(
     >>> mdio.analyze("both.zarr", kernel=mdio.RMSD("name CA")).label[[0, -1]].tolist()
     ['a', 'b']
     """
-    chosen = choose_executor(executor, None)
+    executor = choose_executor(executor, None)
     need_disk(out, "ensembles are written to disk; convert each trajectory by itself")
-    requested = ConversionOptions.of(**options)
-    if requested.running.append:
+    conversion_options = ConversionOptions.of(**options)
+    if conversion_options.running.append:
         raise PlanError(f"{out}: nothing is added to an ensemble; append to its trajectories")
-    layout = layout_name_for_output(out, requested.storage.to)
-    kind = writer_class(layout).facts.ensemble
-    if kind is None:
+    layout = layout_name_for_output(out, conversion_options.storage.to)
+    class_address = writer_class(layout).facts.ensemble
+    if class_address is None:
         raise PlanError(
             f"{out}: trajectories do not lie side by side in {layout}; name the output NAME.zarr "
             "or NAME.h5md"
@@ -108,13 +108,13 @@ def convert_ensemble(
         raise PlanError(f"the trajectories are {sources!r}; give a dict of labels and paths")
     check_labels(list(sources))
     files = {label: path_list(paths) for label, paths in sources.items()}
-    ensemble_class: type[Ensemble] = load_class(kind)
-    storage = requested.replaced(to=layout).keywords()
+    ensemble_class: type[Ensemble] = load_class(class_address)
+    keywords = conversion_options.replaced(to=layout).keywords()
     if resume and not force:
-        existing = chosen.from_owner(partial(ensemble_members, out))
+        existing = executor.from_owner(partial(ensemble_members, out))
         if list(existing) == list(sources):  # each is complete, or refused: its name is taken
             members = [(label, paths, existing[label]) for label, paths in sources.items()]
-            return _convert_each(members, storage | {"resume": True}, chosen, progress)
+            return _convert_each(members, keywords | {"resume": True}, executor, progress)
         if existing:
             raise PlanError(
                 f"{out}: holds the trajectories {', '.join(existing)}, but {', '.join(sources)} "
@@ -128,63 +128,63 @@ def convert_ensemble(
 
     def begin() -> tuple[list[Member], str]:
         nonlocal ensemble, journal
-        begun = _begun(files, requested, layout)
+        identity = _identity(files, conversion_options, layout)
         temporary = stack.enter_context(
             publish(
                 out,
                 force=force,
                 sources=[*chain(*files.values())],
                 parts_at=parts_at,
-                identity=begun,
+                identity=identity,
                 resume=resume,
             )
         )
         continues = temporary.exists()
         ensemble = ensemble_class(temporary, Path(out))
         members = [(label, paths, ensemble.member_path(label)) for label, paths in sources.items()]
-        first_words = {
-            "of": begun,
+        first_record = {
+            "of": identity,
             "n_frames": 0,
             "uuid": ensemble.uuid,
             MEMBERS: [path.name for *_, path in members],
         }
-        journal = stack.enter_context(Journal(temporary, first_words))
+        journal = stack.enter_context(Journal(temporary, first_record))
         ensemble.uuid = journal.values["uuid"]
         if not continues:
             ensemble.create()
-        # By force: what a lost worker left of a trajectory is made again.
+        # Force replaces what a worker that was lost has left of a trajectory.
         return members, "resume" if continues else "force"
 
-    def note(label: str, result: ConvertResult) -> None:
+    def on_converted(label: str, result: ConvertResult) -> None:
         first, n_first = next(iter(n_atoms.items()), (label, result.n_atoms))
         if result.n_atoms != n_first:
             raise SourceError(
                 f"{label}: {result.n_atoms} atoms, but {first} has {n_first}; an ensemble is of "
                 "one system"
             )
-        # Nobody reads these records: other machines see by them that this run is alive.
+        # These records are not read: by them other machines see that this run is alive.
         journal.add(Record(len(n_atoms), result.n_frames, {"label": label}), ())
         n_atoms[label] = result.n_atoms
 
     def end() -> dict[str, ConvertResult]:
         journal.close()
         ensemble.seal(list(sources))
-        finals = {label: ensemble.member_path(label, final=True) for label in sources}
+        final_paths = {label: ensemble.member_path(label, final=True) for label in sources}
         stack.close()
         notes = _notes_on_files(Path(out), len(sources))
-        return {label: _moved(results[label], final, notes) for label, final in finals.items()}
+        return {label: _rename(results[label], path, notes) for label, path in final_paths.items()}
 
     with stack:
-        members, way = chosen.from_owner(begin)
-        results = _convert_each(members, storage | {way: True}, chosen, progress, note)
-        return chosen.from_owner(end)
+        members, mode = executor.from_owner(begin)
+        results = _convert_each(members, keywords | {mode: True}, executor, progress, on_converted)
+        return executor.from_owner(end)
 
 
-def _moved(result: ConvertResult, final: Path, notes: Sequence[str]) -> ConvertResult:
-    """Return the result of a conversion whose output is now called `final`, with more notes."""
-    beside = tuple(str(final.with_name(Path(top).name)) for top in result.topologies)
+def _rename(result: ConvertResult, path: Path, notes: Sequence[str]) -> ConvertResult:
+    """Return the result of a conversion whose output is now called `path`, with more notes."""
+    topologies = tuple(str(path.with_name(Path(top).name)) for top in result.topologies)
     plan = result.plan.replace(notes=(*result.notes, *notes))
-    return replace(result, out=str(final), topologies=beside, plan=plan)
+    return replace(result, out=str(path), topologies=topologies, plan=plan)
 
 
 def _notes_on_files(out: Path, n_members: int) -> list[str]:
@@ -198,7 +198,7 @@ def _notes_on_files(out: Path, n_members: int) -> list[str]:
     ]
 
 
-def _begun(
+def _identity(
     files: Mapping[str, Sequence[AnyPath]], options: ConversionOptions, layout: str
 ) -> dict[str, Any]:
     """Return plain values that must be equal for an ensemble to be resumed."""
@@ -232,7 +232,7 @@ class MemberWork:
         """Return the result, frames and decoded bytes."""
         _, paths, out = member
         steps: list[tuple[int, int]] = []
-        result = convert(paths, out, progress=lambda *step: steps.append(step), **self.options)
+        result = convert(paths, out, progress=lambda *done: steps.append(done), **self.options)
         return result, sum(n_frames for n_frames, _ in steps), sum(nbytes for _, nbytes in steps)
 
 
@@ -241,39 +241,41 @@ def _convert_each(
     options: dict[str, Any],
     executor: Executor,
     progress: Progress | None,
-    note: Callable[[str, ConvertResult], None] | None = None,
+    on_converted: Callable[[str, ConvertResult], None] | None = None,
 ) -> dict[str, ConvertResult]:
-    """Return what was done, by label; `note` is called with each, by the owner.
+    """Convert trajectories, and return the results by label.
 
-    Many trajectories are each converted whole by one of the workers, which stay for all, unless all
-    workers write each together, as parallel HDF5 does. Where processes do so, the
-    first is converted beforehand, so that forked workers have from the start what it imports.
+    Many trajectories are converted each by one worker; few, and those that parallel HDF5 writes,
+    one after the other by all workers. Before processes share the work, the first trajectory is
+    converted here, so that forked workers begin with the modules that this imports.
+
+    `on_converted`: called by the owner with each label and result.
     """
     results: dict[str, ConvertResult] = {}
-    ranks, n_members = executor.ranks is not None, len(members)
-    one_worker_each = ranks and n_members >= REPLICAS_PER_WORKER * executor.n_workers
+    are_ranks, n_members = executor.ranks is not None, len(members)
+    one_worker_each = are_ranks and n_members >= REPLICAS_PER_WORKER * executor.n_workers
     one_worker_each = one_worker_each or replicas_fill(executor, n_members, [options.get("top")])
     one_worker_each = one_worker_each and options.get("mpio") is None
-    n_first = n_members if not one_worker_each else 0 if ranks else 1
-    runs_in = Serial() if one_worker_each else executor
+    n_first = n_members if not one_worker_each else 0 if are_ranks else 1
+    first_executor = Serial() if one_worker_each else executor
     for label, paths, out in members[:n_first]:
-        result = convert(paths, out, executor=runs_in, progress=progress, **options)
+        result = convert(paths, out, executor=first_executor, progress=progress, **options)
         results[label] = result
-        if note is not None:
-            executor.from_owner(partial(note, label, result))
-    apart = members[n_first:]
-    if not apart:
+        if on_converted is not None:
+            executor.from_owner(partial(on_converted, label, result))
+    others = members[n_first:]
+    if not others:
         return results
-    outcomes: Any = results_of(executor, MemberWork(options), apart, itemgetter(0))
+    outcomes: Any = results_of(executor, MemberWork(options), others, itemgetter(0))
     with closing(outcomes):  # ends workers before what they write is removed
         for number, (result, n_frames, nbytes) in outcomes:
             raise_received_signal()
             if executor.is_owner:
                 if progress is not None:
                     progress(n_frames, nbytes)
-                if note is not None:
-                    note(apart[number][0], result)
-            results[apart[number][0]] = result
+                if on_converted is not None:
+                    on_converted(others[number][0], result)
+            results[others[number][0]] = result
     return executor.from_owner(lambda: results)
 
 
@@ -310,9 +312,9 @@ def convert_members(
             f"{source} -> {out}: give an ensemble, and names with a place for its labels, such as "
             "'back/{label}.xtc'"
         )
-    rows = [
+    conversions = [
         (label, path, to_path(out.replace("{label}", label))) for label, path in members.items()
     ]
     options |= {"force": force, "resume": resume}
-    results = _convert_each(rows, options, choose_executor(executor, None), progress)
+    results = _convert_each(conversions, options, choose_executor(executor, None), progress)
     return {label: results[label] for label in members}

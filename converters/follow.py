@@ -1,4 +1,4 @@
-"""Converting while the simulation still writes: an output of what is complete, that grows."""
+"""Converts a trajectory while the simulation writes it: the output grows as complete frames do."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from mdio.layouts.registry import layout_class, layout_name_for_output, open_lay
 from mdio.parallel.executors import Executor, choose_executor
 
 POLL_S = 1.0
-"""Shortest interval between looks at the source's size."""
+"""Longest interval at which the source's size is looked at."""
 ENDLESS_FRAMES = 1 << 24
 """For how many frames the output is planned: shards are as large as they get."""
 
@@ -56,16 +56,16 @@ def follow(
     """Convert a trajectory that is being written, a full shard (segment) at a time.
 
     The output holds full units until the end, and then all complete frames that there are. Each
-    time it is replaced as `append` replaces it: stored units are taken over into the new output.
+    time it is replaced as `append` replaces it: the new output keeps the stored units.
 
     `source`: one file, which grows. It may not be there yet. `out`: output, in a layout to which
     frames can be added. `every_s`: how much time lies between two publications at least.
-    `until_idle_s`: end when the source has not grown for so long; None = do not. `n_frames`: end
-    when the output has so many frames. `stopped`: end when this is set, with what is complete by
-    then. `published`: called with the number of frames in the output each time there are more.
+    `until_idle_s`: end when the source has not grown for this time; None = never. `n_frames`: end
+    when the output has this many frames. `stopped`: end when this is set, with all frames that are
+    complete then. `published`: called with the number of frames in the output whenever it grows.
     `waiting`: called once, if there are frames, but too few for the first full unit, with how many
     there are and how many it takes.
-    `executor`: where to run. `force`: replace an existing output. `append`: go on with an existing
+    `executor`: where to run. `force`: replace an existing output. `append`: continue an existing
     output of `source`. `options`: as for `convert`, except those that depend on where the source
     ends (``stop``, times), a negative ``start``, and those of parallel HDF5.
     Returns ConvertResult: of the last publication.
@@ -73,7 +73,7 @@ def follow(
     PlanError, OutputError: as for `convert`.
     """
     conversion_options = ConversionOptions.of(growing=True, **options)
-    for name in conversion_options.out_of_place("follow"):
+    for name in conversion_options.refused_options("follow"):
         raise PlanError(f"{name} does not go with --follow; leave it out")
     selection = conversion_options.selection
     for name, value in (("--start", selection.start), ("--step", selection.step)):
@@ -94,7 +94,7 @@ def follow(
         Path(source), out_path, conversion_options, choose_executor(executor, None), force
     )
     if append:
-        refused = conversion_options.out_of_place("append")
+        refused = conversion_options.refused_options("append")
         refused += [
             f"--{name}" for name in ("start", "step") if getattr(selection, name) is not None
         ]
@@ -104,55 +104,60 @@ def follow(
             )
         follower.resume()
     stop_event = threading.Event() if stopped is None else stopped
-    last_s = -float("inf")
+    published_s = -float("inf")
     while True:
-        end = stop_event.is_set()
-        n_complete = follower.look()
+        is_end = stop_event.is_set()
+        n_complete = follower.count_complete()
         idle_s = time.monotonic() - follower.unchanged_since_s
-        end = end or (until_idle_s is not None and idle_s >= until_idle_s)
-        end = end or (n_frames is not None and n_complete >= n_frames)
-        n_wanted = n_complete if n_frames is None else min(n_complete, n_frames)
-        due = end or time.monotonic() - last_s >= every_s
-        if due and follower.publish(n_wanted, full_only=not end):
-            last_s = time.monotonic()
+        is_end = is_end or (until_idle_s is not None and idle_s >= until_idle_s)
+        is_end = is_end or (n_frames is not None and n_complete >= n_frames)
+        n_target = n_complete if n_frames is None else min(n_complete, n_frames)
+        is_due = is_end or time.monotonic() - published_s >= every_s
+        if is_due and follower.publish(n_target, full_only=not is_end):
+            published_s = time.monotonic()
             if published is not None:
-                published(follower.n_done)
-        elif due and waiting is not None and n_complete and follower.unit_frames:
-            if not follower.n_done:
+                published(follower.n_published)
+        elif is_due and waiting is not None and n_complete and follower.unit_frames:
+            if not follower.n_published:
                 waiting(n_complete, follower.unit_frames)
             waiting = None
-        if end:
+        if is_end:
             return follower.last_result()
         stop_event.wait(min(POLL_S, every_s / 2 + 0.05))
 
 
 @dataclass
 class _Follower:
+    """Counts complete frames in a growing source, and publishes an output of them."""
+
     source: Path
     out: Path
     options: ConversionOptions
     executor: Executor
     force: bool
-    n_done: int = 0
+    n_published: int = 0
+    """Frames in the output."""
     unchanged_since_s: float = field(default_factory=time.monotonic)
     """Time at which the source was last seen to grow."""
     _uuid: str | None = None
     """Identity of the output since the last publication."""
-    _known: bool = True
-    """Whether the frames of the output are known to be the source's."""
+    _is_checked: bool = True
+    """Whether the frames of the output were compared with the source's."""
     _n_complete: int = 0
     unit_frames: int | None = None
     """Frames of a shard or segment."""
-    _seen: tuple[int, int] | None = None
+    _file_state: tuple[int, int] | None = None
+    """Inode and size of the source when it was last looked at."""
     _problem: Exception | None = None
+    """Why the source could not be opened yet."""
     _result: ConvertResult | None = None
 
     def __post_init__(self) -> None:
         selection = self.options.selection
-        self.begin, self.step = selection.start or 0, selection.step or 1
+        self.first, self.step = selection.start or 0, selection.step or 1
 
     def resume(self) -> None:
-        """Go on behind what the output has."""
+        """Continue the existing output."""
         with open_with_topology(self.out, None) as old:
             manifest = open_continuation(old, 0).manifest
             runs = manifest["frames"]
@@ -161,29 +166,32 @@ class _Follower:
                     f"{self.out}: not every frame of one file, or every nth; only such an output "
                     "goes on with --follow (mdio append adds frames of others)"
                 )
-            self.begin, _, self.step = runs[0]
-            self._uuid, self._known = old.uuid, False
-            self.n_done = old.info.n_frames
+            self.first, _, self.step = runs[0]
+            self._uuid, self._is_checked = old.uuid, False
+            self.n_published = old.info.n_frames
             plan_values = plan_fields(old)
             self.unit_frames = plan_values.get("piece_frames") or int(old.boundaries()[1])
 
-    def look(self) -> int:
+    def count_complete(self) -> int:
         """Return the number of the output's frames that are complete in the source."""
         try:
             status = self.source.stat()
         except FileNotFoundError as error:
-            if self._seen is not None:
+            if self._file_state is not None:
                 raise SourceError(f"{self.source}: was removed while it was followed") from error
             return 0
-        state = (status.st_ino, status.st_size)
-        if self._seen is not None and (state[0] != self._seen[0] or state[1] < self._seen[1]):
-            change = "another file has its name now" if state[0] != self._seen[0] else "it was cut"
-            raise SourceError(
-                f"{self.source}: {change}; {self.out} has {self.n_done:,} frames of what was there"
-            )
-        if state == self._seen:
+        inode, size = status.st_ino, status.st_size
+        if self._file_state == (inode, size):
             return self._n_complete
-        self._seen, self.unchanged_since_s = state, time.monotonic()
+        if self._file_state is not None:
+            former_inode, former_size = self._file_state
+            if inode != former_inode or size < former_size:
+                change = "it was cut" if inode == former_inode else "another file has its name now"
+                raise SourceError(
+                    f"{self.source}: {change}; {self.out} has {self.n_published:,} frames of what "
+                    "was there"
+                )
+        self._file_state, self.unchanged_since_s = (inode, size), time.monotonic()
         try:
             reading = self.options.sources
             with open_with_topology(self.source, reading.top, **reading.source_options) as layout:
@@ -195,47 +203,48 @@ class _Follower:
                 raise
             self._problem = error
             return self._n_complete
-        if not self._known:
-            with self._out_is_ours():
+        if not self._is_checked:
+            with self._concurrent_changes():
                 check_continues(self.source, self.out, self.options)
-            self._known = True
-        self._n_complete = len(range(self.begin, n_source, self.step))
+            self._is_checked = True
+        self._n_complete = len(range(self.first, n_source, self.step))
         return self._n_complete
 
-    def publish(self, n_wanted: int, *, full_only: bool) -> bool:
-        """Have the output hold the first `n_wanted` frames, or the full units of these."""
-        if n_wanted <= self.n_done:
+    def publish(self, n_frames: int, *, full_only: bool) -> bool:
+        """Write the output of the first `n_frames` frames, or of the full units of these.
+
+        Returns whether it has more frames than before.
+        """
+        if n_frames <= self.n_published:
             return False
         if self.unit_frames is None:
-            self.unit_frames = self._unit_of(n_wanted)
+            self.unit_frames = self._plan_unit(n_frames)
         if full_only:
-            n_wanted = (
-                0 if self.unit_frames is None else n_wanted // self.unit_frames * self.unit_frames
-            )
-        if n_wanted <= self.n_done:
+            n_frames = n_frames // self.unit_frames * self.unit_frames if self.unit_frames else 0
+        if n_frames <= self.n_published:
             return False
         options = self.options
-        if self.n_done:
+        if self.n_published:
             options = ConversionOptions(
                 sources=Sources(top=options.sources.top, verify=options.sources.verify),
                 running=Running(append=True, growing=True),
             )
-        elif self.unit_frames is not None and n_wanted >= self.unit_frames:
+        elif self.unit_frames is not None and n_frames >= self.unit_frames:
             options = options.replaced(expected_frames=ENDLESS_FRAMES)
-        options = self._only(options, n_wanted)
-        with self._out_is_ours():
+        options = self._with_frames(options, n_frames)
+        with self._concurrent_changes():
             conversion = prepare(self.source, self.out, options, self.executor)
         appended = conversion.appended
         if appended is not None and appended.continuation.manifest["uuid"] != self._uuid:
             conversion.close()
             raise concurrent_change_error(self.out)
-        self._result = conversion.run(self.executor, force=self.force and not self.n_done)
-        self.n_done, self._uuid = n_wanted, conversion.uuid
+        self._result = conversion.run(self.executor, force=self.force and not self.n_published)
+        self.n_published, self._uuid = n_frames, conversion.uuid
         return True
 
     @contextmanager
-    def _out_is_ours(self) -> Iterator[None]:
-        """Raise the error of a concurrent change instead, if another run has changed the output."""
+    def _concurrent_changes(self) -> Iterator[None]:
+        """Turn a SourceError into that of a concurrent change, if another run made one."""
         try:
             yield
         except SourceError as error:
@@ -245,15 +254,16 @@ class _Follower:
                         raise concurrent_change_error(self.out) from error
             raise
 
-    def _only(self, options: ConversionOptions, n_frames: int) -> ConversionOptions:
-        """Return `options` for the frames after those that the output has, up to the nth."""
-        first, last = (self.begin + n * self.step for n in (self.n_done, n_frames))
-        return options.replaced(start=first, stop=last, step=self.step)
+    def _with_frames(self, options: ConversionOptions, n_frames: int) -> ConversionOptions:
+        """Return `options` for the frames after those of the output, up to frame `n_frames`."""
+        start, stop = (self.first + n * self.step for n in (self.n_published, n_frames))
+        return options.replaced(start=start, stop=stop, step=self.step)
 
-    def _unit_of(self, n_frames: int) -> int | None:
+    def _plan_unit(self, n_frames: int) -> int | None:
         """Return the frames of a shard or segment; None if there are too few frames to plan."""
         options = self.options.replaced(expected_frames=ENDLESS_FRAMES)
-        conversion = prepare(self.source, self.out, self._only(options, n_frames), self.executor)
+        options = self._with_frames(options, n_frames)
+        conversion = prepare(self.source, self.out, options, self.executor)
         conversion.close()
         sizes = conversion.plan.segment_frames
         if sizes:

@@ -1,4 +1,4 @@
-"""Opening sources again, and those that are damaged."""
+"""Opens the source of an existing output again, and sources that are damaged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.converters.periodic import TransformedLayout, fits_frame
+from mdio.converters.periodic import TransformedLayout, is_fitted_to_source
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.fingerprint import contents_of, fingerprint
 from mdio.core.files.store import AnyPath, Paths, path_list
@@ -32,44 +32,47 @@ from mdio.layouts.views.view import ViewLayout, read_columns
 
 
 def source_open_options(layout: Layout) -> dict[str, Any]:
-    """Return how the files of the source are opened and joined, to be what `layout` holds."""
+    """Return the options with which the files of the source of `layout` were opened and joined."""
     if layout.manifest is None:
         return {}
     source = layout.manifest["source"]
     # Parts that are given in place of one file are joined as by default.
     joined = source.get("joined") or ({"overlap": KEEP_ALL} if "files" in source else {})
-    joining_options = {"overlap": KEEP_ALL if "matched" in joined else joined.get("overlap")}
-    joining_options |= source.get("opened", {})
-    return (
-        joining_options | {"salvage": True}
-        if {"unreadable_frames", "lost"} & source.keys()
-        else joining_options
-    )
+    options = {"overlap": KEEP_ALL if "matched" in joined else joined.get("overlap")}
+    options |= source.get("opened", {})
+    if {"unreadable_frames", "lost"} & source.keys():
+        options["salvage"] = True
+    return options
 
 
 def in_recorded_order(layout: Layout, files: Paths) -> list[AnyPath]:
-    """Return the files of the source in the order of the manifest, which may be given in another.
+    """Return those of `files` that the manifest records, in its order.
 
-    Further ones are left out. They stay as given if the manifest has others.
+    Returns all `files` as they are if one of the manifest is not among them.
     """
     paths = path_list(files)
     return paths if len(paths) < 2 else recorded_files(layout, by_contents(paths)) or paths
 
 
 def by_contents(paths: list[AnyPath]) -> dict[str, AnyPath]:
-    """Return files by their contents, as manifests record them; raises SourceError: none there."""
+    """Return files by their contents, as manifests record them.
+
+    Raises SourceError: one does not exist.
+    """
     return {str(contents_of(fingerprint(path))): path for path in paths}
 
 
 def recorded_files(layout: Layout, path_of: dict[str, AnyPath]) -> list[AnyPath]:
     """Return the files of the source among those of `by_contents`; none where one is missing."""
     source = (layout.manifest or {}).get("source", {})
-    recorded = [str(contents_of(state)) for state in source.get("files", [source])]
-    return [path_of[one] for one in recorded] if set(recorded) <= path_of.keys() else []
+    recorded = [str(contents_of(record)) for record in source.get("files", [source])]
+    if set(recorded) <= path_of.keys():
+        return [path_of[contents] for contents in recorded]
+    return []
 
 
 def open_damaged(path: str | PathLike[str]) -> Layout:
-    """Open a trajectory; if it is damaged, so that frames behind the damage are found too."""
+    """Open a trajectory; if it is damaged, with the frames behind the damage."""
     layout = open_layout(path)
     try:
         _ = layout.info
@@ -120,10 +123,10 @@ def source_view(
             matched = _key_of_grown(layout, source)
         if matched is not None:
             n_source = source.info.n_frames
-            intact = np.setdiff1d(np.arange(n_source), indices_from_runs(unreadable or []))
-            view = ViewLayout(source.path, source=transformed, frames=intact, atoms=atoms)
-            frames = intact[_matching(layout, view, matched)]
-            source = _chosen(source, frames)  # whose bytes can be copied, as they were
+            readable = np.setdiff1d(np.arange(n_source), indices_from_runs(unreadable or []))
+            view = ViewLayout(source.path, source=transformed, frames=readable, atoms=atoms)
+            frames = readable[_match(layout, view, matched)]
+            source = _chain_frames(source, frames)  # whose bytes can be copied
             transformed, frames = _transformed(manifest, source, top), None
     info = source.info
     last = -1 if frames is None or not len(frames) else int(max(frames[0], frames[-1]))
@@ -145,21 +148,23 @@ def n_left_out(layout: Layout) -> int:
     if manifest is None:
         return 0
     source = manifest["source"]
-    runs = (manifest["frames"], source.get("unreadable_frames") or [])
-    return int(source["n_frames"] - sum(len(indices_from_runs(one)) for one in runs))
+    n_stored = len(indices_from_runs(manifest["frames"]))
+    n_unreadable = len(indices_from_runs(source.get("unreadable_frames") or []))
+    return int(source["n_frames"] - n_stored - n_unreadable)
 
 
 def find_in_output(
     layout: Layout, source: Layout, further: Sequence[Layout], top: str | PathLike[str] | None
 ) -> Iterator[str | tuple[ViewLayout, ViewLayout]]:
-    """Look for the frames of files that are not as they were when `layout` was made.
+    """Look in `layout` for the frames of files that have changed since it was made, or are others.
 
     Yields a message for each file with frames that `layout` lacks and should have, or that cannot
-    be looked for; and for `further` ones, frames of `layout` and those that the file has there.
-    Those of `source` are compared one by one.
-    What the output lacks of files that are as they were was left out by choice. Of others, those
-    frames count whose times, or steps, it lacks; behind its last one, if its frames were chosen;
-    none, if the choice ended there.
+    be matched; and for each of the `further` files, the frames of `layout` that it has, too, and
+    the same ones of the file, to be compared. (Those of `source` are compared by their numbers.)
+
+    What the output lacks of unchanged files was left out by choice. Of other files, it lacks frames
+    with times, or steps, that it does not have; if its frames were chosen, only those behind its
+    last one; if the choice ended before the source did, none.
     """
     manifest = layout.manifest
     if manifest is None:
@@ -169,10 +174,12 @@ def find_in_output(
     is_chosen = n_left_out(layout) > 0
     spacing = int(np.diff(numbers[-2:]).max(initial=1))
     should_grow = not is_chosen or not 0 <= numbers.max(initial=-1) < n_recorded - spacing
-    contents = [contents_of(state) for state in recorded.get("files", [recorded])]
-    transformed = recorded.get("transformed") or {}
-    needs_whole_source = transformed.get("pbc") == "nojump" or fits_frame(transformed)
-    output_table = None
+    contents = [contents_of(record) for record in recorded.get("files", [recorded])]
+    transform_options = recorded.get("transformed") or {}
+    needs_whole_source = transform_options.get("pbc") == "nojump" or is_fitted_to_source(
+        transform_options
+    )
+    output_frame_keys = None
     members = source.joined_layouts if source.info.n_frames > n_recorded else ()
     for file in (*dict.fromkeys(member for member, *_ in members), *further):
         if contents_of(fingerprint(file.path)) in contents:
@@ -183,12 +190,12 @@ def find_in_output(
                 f"{source.info.n_atoms}; give the files that it was made from"
             )
             continue
-        output_table = output_table or read_frame_table(layout)
-        table = read_frame_table(file)
+        output_frame_keys = output_frame_keys or read_frame_keys(layout)
+        frame_keys = read_frame_keys(file)
         frames = np.arange(file.info.n_frames)
         lacking = frames[n_recorded:]
         try:
-            keys, file_keys, unit = match_keys(output_table, table)
+            keys, file_keys, unit = match_keys(output_frame_keys, frame_keys)
         except SourceError:  # there are no times or steps, or they do not ascend
             if file in further:
                 yield (
@@ -217,7 +224,7 @@ def find_in_output(
                     ),
                 )
         if len(lacking) and should_grow:
-            times = table.time[lacking]
+            times = frame_keys.time[lacking]
             yield (
                 f"{file.path}: has {plural(len(lacking), 'frame')} "
                 f"({times_text(len(lacking), times[0], times[-1], np.nan)}) that {layout.path} "
@@ -243,14 +250,14 @@ def _transformed(
 
 
 def _key_of_grown(layout: Layout, source: Layout) -> str | None:
-    """Return by what all frames of a source are found in one that has more: ``ps`` or ``steps``.
+    """Return the key by which frames are found in a source that has grown: ``ps`` or ``steps``.
 
     None if frames were chosen by their numbers, or have neither times nor steps of their own.
     """
     if n_left_out(layout):
         return None
     try:
-        return match_keys(read_frame_table(layout), read_frame_table(source))[2]
+        return match_keys(read_frame_keys(layout), read_frame_keys(source))[2]
     except SourceError:
         return None
 
@@ -272,21 +279,21 @@ def with_own_frames(layout: Layout, view: ViewLayout) -> ViewLayout:
     return ViewLayout(view.path, source=chain_parts([view, open_layout(layout.path)], joining))
 
 
-def _matching(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]:
-    """Return for each frame of `layout` from files its number there, put one after the other.
+def _match(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]:
+    """Return for each frame of `layout` that no program wrote its number in `source`.
 
-    `key`: by what they are matched: ``ps`` or ``steps``. Where several files have a frame
-    of the same time, it is the one with the contents that come next to those of the output, or,
-    where these cannot be read, that of the last.
+    `key`: by what they are matched: ``ps`` or ``steps``. Where several files have a frame of the
+    same time, it is the one whose coordinates are nearest to the output's, or, where these cannot
+    be read, that of the last file.
     Raises SourceError: there is none.
     """
-    source_keys = read_frame_table(source).of(key)
+    source_keys = read_frame_keys(source).of(key)
     order = np.argsort(source_keys, kind="stable")
     source_keys = source_keys[order]
     numbers = np.setdiff1d(np.arange(layout.info.n_frames), by_program(layout))
     try:
-        keys = read_frame_table(layout).of(key)[numbers]
-    except CorruptLayoutError:  # a damaged segment; most likely the last of equal ones was taken
+        keys = read_frame_keys(layout).of(key)[numbers]
+    except CorruptLayoutError:  # a damaged segment; most likely it had the last of equal ones
         frames = order[np.diff(source_keys, append=np.inf) > 0]
         if len(frames) != len(numbers):
             raise
@@ -307,29 +314,29 @@ def _matching(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]
             "was made from"
         )
     frames = order[begin]
-    several = np.flatnonzero(end - begin > 1).tolist()
-    with open_layout(layout.path) if several else nullcontext(layout) as verified:
-        for number in several:
-            frame = int(numbers[number])
-            choices = [int(frame) for frame in order[begin[number] : end[number]]]
+    ambiguous = np.flatnonzero(end - begin > 1).tolist()
+    with open_layout(layout.path) if ambiguous else nullcontext(layout) as verified:
+        for index in ambiguous:
+            number = int(numbers[index])
+            candidates = order[begin[index] : end[index]].tolist()
             try:
-                output_block = verified.read(frame, frame + 1)
+                output_block = verified.read(number, number + 1)
             except (CorruptLayoutError, SourceError):  # most likely that of the last file
-                frames[number] = choices[-1]
+                frames[index] = candidates[-1]
                 continue
-            blocks = [source.read(n, n + 1) for n in choices]
-            off = [
+            blocks = [source.read(frame, frame + 1) for frame in candidates]
+            deviations = [
                 [
-                    np.abs(getattr(one, name) - getattr(output_block, name)).max()
+                    np.abs(getattr(block, name) - getattr(output_block, name)).max()
                     for name in ("positions", "box")
                 ]
-                for one in blocks
+                for block in blocks
             ]
-            frames[number] = choices[off.index(min(off))]
+            frames[index] = candidates[deviations.index(min(deviations))]
     return np.asarray(frames, np.int64)
 
 
-def _chosen(source: Layout, frames: NDArray[np.int64]) -> Layout:
+def _chain_frames(source: Layout, frames: NDArray[np.int64]) -> Layout:
     """Return the frames of one or several files with these numbers, as a chain."""
     counts = [stop - start for _, start, stop in source.joined_layouts]
     edges = np.cumsum([0, *counts])
@@ -341,7 +348,7 @@ def _chosen(source: Layout, frames: NDArray[np.int64]) -> Layout:
     )
 
 
-def read_frame_table(layout: Layout) -> FrameKeys:
+def read_frame_keys(layout: Layout) -> FrameKeys:
     """Return times and steps of all frames; coordinates are not read."""
     columns = read_columns(layout)
     return FrameKeys(

@@ -228,9 +228,9 @@ class ConversionOptions:
     def keywords(self) -> dict[str, Any]:
         """Return the options as keyword arguments of `mdio.convert`."""
         others = (*non_defaults(self.sources), *non_defaults(self.running))
-        apart = {name: getattr(self, name) for name in APART}
-        apart = {name: part for name, part in apart.items() if any(non_defaults(part))}
-        return {one.name: value for one, value in others} | apart
+        parts = {name: getattr(self, name) for name in APART}
+        parts = {name: part for name, part in parts.items() if any(non_defaults(part))}
+        return {declaration.name: value for declaration, value in others} | parts
 
     def replaced(self, **options: Any) -> ConversionOptions:
         """Return a copy with these options replaced."""
@@ -242,27 +242,33 @@ class ConversionOptions:
         }
         return ConversionOptions(**parts)
 
-    def given(self) -> list[tuple[Field[Any], Any]]:
+    def changed(self) -> list[tuple[Field[Any], Any]]:
         """Return the options that differ from their defaults, and their values."""
         return [pair for part in vars(self).values() for pair in non_defaults(part)]
 
-    def out_of_place(self, way: str) -> list[str]:
-        """Return the spelling of options that were given but are not allowed with `way`."""
+    def refused_options(self, mode: str) -> list[str]:
+        """Return the options that are set but not allowed in a mode, as users spell them.
+
+        `mode`: ``append`` or ``follow``.
+        """
         return [
-            spell_option(one, value) for one, value in self.given() if not allowed_with(one, way)
+            spell_option(declaration, value)
+            for declaration, value in self.changed()
+            if not allowed_with(declaration, mode)
         ]
 
     def recipe(self) -> dict[str, Any]:
-        """Return the given options of sources, selection and storage, by name, as plain values.
+        """Return the changed options of sources, selection and storage, by name, as plain values.
 
         The last frame is left out for a growing source.
         """
-        left_out = {one.name for one in fields(Running)} | {"verify"}
+        left_out = {declaration.name for declaration in fields(Running)} | {"verify"}
         left_out |= {"stop", "expected_frames"} if self.running.growing else set()
+        changed = {declaration.name: value for declaration, value in self.changed()}
         values = {
-            one.name: _plain(_absolute(value) if one.name in FILES else value)
-            for one, value in self.given()
-            if one.name not in left_out
+            name: _plain(to_path(value) if name in FILES and isinstance(value, str) else value)
+            for name, value in changed.items()
+            if name not in left_out
         }
         return {name: value for name, value in values.items() if value is not None}
 
@@ -271,15 +277,12 @@ FILES = ("top", "fit_reference")
 """Options that are files, which a recipe finds from any folder."""
 
 
-def _absolute(value: Any) -> Any:
-    return to_path(value) if isinstance(value, str) else value
-
-
 def _plain(value: Any) -> Any:
+    """Return the value of an option as JSON holds it; the inverse is `_from_plain`."""
     if isinstance(value, Mapping):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, np.ndarray):
         return {"runs": runs_from_indices(value)}
     if isinstance(value, np.generic):
@@ -300,18 +303,18 @@ def read_recipe(path: str | PathLike[str]) -> dict[str, Any]:
     """
     if str(path).endswith(".json"):
         try:
-            read = json.loads(to_path(path).read_text())
+            values = json.loads(to_path(path).read_text())
         except (OSError, ValueError) as error:
             raise SourceError(f"{path}: no recipe as JSON ({error})") from error
     else:
         with open_layout(path) as layout:
-            read = layout.manifest
-    if not isinstance(read, dict):
+            values = layout.manifest
+    if not isinstance(values, dict):
         raise SourceError(
             f"{path}: not an output of mdio, and only these have recipes; give one, or a file "
             "NAME.json of mdio convert --dry-run --json"
         )
-    recipe = read.get("recipe", {} if "format" in read or "plan" in read else read)
+    recipe = values.get("recipe", {} if "format" in values or "plan" in values else values)
     if not isinstance(recipe, dict):
         raise SourceError(f"{path}: its recipe is {recipe!r}, not options by name; give another")
     for name in recipe.keys() - declared_fields(Sources, Selection, Storage).keys():
@@ -326,7 +329,7 @@ def _from_plain(value: Any) -> Any:
         return value
     if value.keys() == {"runs"} and isinstance(value["runs"], list):  # and no group of that name
         return indices_from_runs(value["runs"])
-    return {name: _from_plain(one) for name, one in value.items()}
+    return {name: _from_plain(item) for name, item in value.items()}
 
 
 def check_flavour(options: ConversionOptions, layout: str) -> None:
@@ -363,7 +366,7 @@ class ConvertResult:
     topologies: tuple[str, ...] = ()
     """Topology files written beside the output."""
     resumed_frames: int = 0
-    """Frames that were taken from an earlier run."""
+    """Frames that an earlier run had stored."""
     found_complete: bool = False
     """Whether the same conversion had made the output before: nothing was written."""
 

@@ -1,7 +1,7 @@
-"""Periodic boundaries and fits (``--pbc``, ``--center``, ``--fit``) as a layout.
+"""A layout that treats periodic boundaries and fits frames (``--pbc``, ``--center``, ``--fit``).
 
-The first pass of ``--pbc nojump``: workers count crossings of boundaries, each over its runs of
-frames.
+Also the first pass of ``--pbc nojump``: workers count how often atoms cross boundaries, each over
+its runs of frames.
 """
 
 from __future__ import annotations
@@ -54,20 +54,26 @@ class Fit:
 
     def apply(self, block: FrameBlock) -> None:
         """Move (and rotate) frames in place, with velocities and forces."""
-        along = [one for one in (block.velocities, block.forces) if one is not None]
-        kernels.fit(block.positions, self.atoms, self.reference, rotate=self.rotates, along=along)
+        vectors = [block.velocities, block.forces]
+        kernels.fit(
+            block.positions,
+            self.atoms,
+            self.reference,
+            rotate=self.rotates,
+            along=[array for array in vectors if array is not None],
+        )
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps for frames of some atoms; indices are into the atoms that are read."""
+    """What is done to frames of some atoms; indices are into the atoms that are read."""
 
-    wanted: AtomIndices | None
+    output_atoms: AtomIndices | None
     """Atoms of the source to return; None = all."""
-    needed: AtomIndices | None
+    read_atoms: AtomIndices | None
     """Atoms of the source to read; None = all."""
-    wanted_in_read: AtomIndices | None
-    """(n_wanted,) indices of `wanted` among those read; None = all, in this order."""
+    output_in_read: AtomIndices | None
+    """Indices of `output_atoms` among `read_atoms`; None = all, in this order."""
     bonds: NDArray[np.int64] | None = None
     """(n, 2): atoms that are placed beside others, by which molecules are made whole."""
     cluster: Molecules | None = None
@@ -87,9 +93,9 @@ class Steps:
 
     def is_for(self, atoms: AtomIndices | None) -> bool:
         """Return whether these are the steps for `atoms`."""
-        if atoms is None or self.wanted is None:
-            return atoms is self.wanted
-        return np.array_equal(atoms, self.wanted)
+        if atoms is None or self.output_atoms is None:
+            return atoms is self.output_atoms
+        return np.array_equal(atoms, self.output_atoms)
 
     def apply(self, block: FrameBlock) -> None:
         """Apply, in place, all steps that treat each frame by itself."""
@@ -123,18 +129,17 @@ def plan_steps(
     Raises PlanError: the topology has no bonds, or the selection is wrong.
     """
     n_atoms = source.info.n_atoms
-    needed = np.ones(n_atoms, bool)
+    is_read = np.ones(n_atoms, bool)
     if atoms is not None:
-        needed[:] = False
-        needed[atoms] = True
-    centre, selected_notes = None, list(selection_notes)
+        is_read[:] = False
+        is_read[atoms] = True
+    centre_atoms, all_selection_notes = None, list(selection_notes)
     if center is not None:
-        centre = _selected(universe, n_atoms, center, "--center", selected_notes)
-    if centre is not None:
-        needed[centre] = True
+        centre_atoms = _select(universe, n_atoms, center, "--center", all_selection_notes)
+        is_read[centre_atoms] = True
     if fit is not None:
-        needed[fit.atoms] = True
-    cluster_atoms = atoms if centre is None else centre
+        is_read[fit.atoms] = True
+    cluster_atoms = atoms if centre_atoms is None else centre_atoms
     if pbc == "cluster" and cluster_atoms is None:
         raise PlanError(
             "--pbc cluster brings the molecules of a selection together; name it with --center "
@@ -144,64 +149,65 @@ def plan_steps(
     notes = []
     if pbc in NEED_BONDS:
         all_atoms = universe().atoms
-        pairs = _bonds(all_atoms, pbc, topology_name, source.options.get("group"))
+        pairs = _find_bonds(all_atoms, pbc, topology_name, source.options.get("group"))
         labels, order, parents = find_molecules(pairs, n_atoms)
-        needed = np.isin(labels, labels[needed])
-        index_in_read = np.cumsum(needed) - 1
-        bound = (parents >= 0) & needed[order]
-        bonds = np.ascontiguousarray(index_in_read[[order[bound], parents[bound]]].T)
-        notes.append(f"{plural(int(needed.sum()) - len(bonds), 'molecule')} made whole")
-        to_wrap = needed
+        is_read = np.isin(labels, labels[is_read])
+        index_in_read = np.cumsum(is_read) - 1
+        is_bound = (parents >= 0) & is_read[order]
+        bonds = np.ascontiguousarray(index_in_read[[order[is_bound], parents[is_bound]]].T)
+        notes.append(f"{plural(int(is_read.sum()) - len(bonds), 'molecule')} made whole")
+        to_wrap = is_read
         if pbc == "cluster":
             in_cluster = np.isin(labels, labels[cluster_atoms])
-            to_wrap = needed & ~in_cluster
+            to_wrap = is_read & ~in_cluster
             cluster = _molecules(
                 all_atoms, labels, order[in_cluster[order]], index_in_read, by_mass=False
             )
             notes.append(f"{plural(len(cluster[1]) - 1, 'molecule')} brought together")
-        if (pbc == "mol" or centre is not None) and to_wrap.any():
+        if (pbc == "mol" or centre_atoms is not None) and to_wrap.any():
             molecules = _molecules(all_atoms, labels, order[to_wrap[order]], index_in_read)
             notes.append(f"{len(molecules[1]) - 1:,} put into the box by their centres")
     else:
-        index_in_read = np.cumsum(needed) - 1
-    n_needed = int(needed.sum())
+        index_in_read = np.cumsum(is_read) - 1
+    read_atoms = np.flatnonzero(is_read)
+    n_read = len(read_atoms)
     if pbc in ("atom", "wrap"):
-        edges = np.arange(n_needed + 1)
-        molecules = (edges[:-1], edges, np.ones(n_needed))
-        notes.append(f"{plural(n_needed, 'atom')} put into the box one by one")
-    if centre is not None:
+        edges = np.arange(n_read + 1)
+        molecules = (edges[:-1], edges, np.ones(n_read))
+        notes.append(f"{plural(n_read, 'atom')} put into the box one by one")
+    if centre_atoms is not None:
         notes.insert(
             len(notes) - (molecules is not None),
-            f"the centre of {plural(len(centre), 'atom')} moved",
+            f"the centre of {plural(len(centre_atoms), 'atom')} moved",
         )
     if fit is not None:
         moved = "moved and rotated" if fit.rotates else "moved"
         atoms_text = plural(len(fit.atoms), "atom")
         notes.append(f"frames {moved} to superpose {atoms_text} on the reference")
         fit = replace(fit, atoms=np.ascontiguousarray(index_in_read[fit.atoms], np.int64))
-    n_wanted = n_atoms if atoms is None else len(atoms)
-    read_atoms = np.flatnonzero(needed)
-    is_exact = n_needed == n_atoms if atoms is None else np.array_equal(atoms, read_atoms)
+    n_output = n_atoms if atoms is None else len(atoms)
+    is_exact = n_read == n_atoms if atoms is None else np.array_equal(atoms, read_atoms)
     if not is_exact:
-        notes.append(f"{n_needed:,} atoms are read for the {n_wanted:,} that are kept")
+        notes.append(f"{n_read:,} atoms are read for the {n_output:,} that are kept")
     return Steps(
-        wanted=atoms,
-        needed=None if n_needed == n_atoms else read_atoms,
-        wanted_in_read=None if is_exact or atoms is None else index_in_read[atoms],
+        output_atoms=atoms,
+        read_atoms=None if n_read == n_atoms else read_atoms,
+        output_in_read=None if is_exact or atoms is None else index_in_read[atoms],
         bonds=bonds,
         cluster=cluster,
-        centre_atoms=None if centre is None else index_in_read[centre],
+        centre_atoms=None if centre_atoms is None else index_in_read[centre_atoms],
         molecules=molecules,
         unwraps=pbc == "nojump",
         fit=fit,
         note=", ".join(notes),
-        notes=tuple(selected_notes),
+        notes=tuple(all_selection_notes),
     )
 
 
-def _selected(
+def _select(
     universe: Callable[[], Any], n_atoms: int, selection: str, option: str, notes: list[str]
 ) -> NDArray[np.int64]:
+    """Return the atoms of a selection; `notes` gets those on it. Raises PlanError: none."""
     indices = select_stored(Topology(n_atoms, {}), selection)  # by number, without a topology
     if indices is None:
         from mdio.layouts.foreign.universe import select_by_mdanalysis
@@ -212,7 +218,10 @@ def _selected(
     return indices
 
 
-def _bonds(atoms: Any, pbc: str | None, topology_name: Any, group: str | None) -> NDArray[np.int64]:
+def _find_bonds(
+    atoms: Any, pbc: str | None, topology_name: Any, group: str | None
+) -> NDArray[np.int64]:
+    """Return the bonds of atoms, (n, 2), and of virtual sites; raises PlanError: none."""
     bonds = getattr(atoms, "bonds", None)
     if bonds is None or not len(bonds):
         way_out = "give one that has them with -s/--top (TPR, PSF, PRMTOP, a PDB with CONECT)"
@@ -225,22 +234,22 @@ def _bonds(atoms: Any, pbc: str | None, topology_name: Any, group: str | None) -
         )
     pairs = np.asarray(bonds.to_indices(), np.int64)
     masses = getattr(atoms, "masses", np.ones(len(atoms)))
-    # Virtual sites, which have no bonds, go with the first atom of the residue.
-    alone = np.setdiff1d(np.flatnonzero(np.asarray(masses) == 0), pairs)
+    # Virtual sites, which have no bonds, are bound to the first atom of the residue.
+    sites = np.setdiff1d(np.flatnonzero(np.asarray(masses) == 0), pairs)
     residues = atoms.resindices
-    firsts = np.unique(residues, return_index=True)[1][residues[alone]]
-    return np.concatenate([pairs, np.stack([firsts, alone], axis=1)])
+    firsts = np.unique(residues, return_index=True)[1][residues[sites]]
+    return np.concatenate([pairs, np.stack([firsts, sites], axis=1)])
 
 
 def _molecules(
     all_atoms: Any,
     labels: NDArray[np.int64],
     atoms: NDArray[np.int64],
-    place: NDArray[np.int64],
+    index_in_read: NDArray[np.int64],
     *,
     by_mass: bool = True,
 ) -> Molecules:
-    """Return the molecules of `atoms`, which are ordered by molecule.
+    """Return the molecules of `atoms`, which are ordered by molecule, among the atoms read.
 
     Weights are fractions of the molecule's mass, or equal without masses or `by_mass`.
     """
@@ -251,17 +260,17 @@ def _molecules(
     sums = np.repeat(np.add.reduceat(masses, starts[:-1]), np.diff(starts))
     has_mass = np.isfinite(sums) & (sums > 0)
     weights = np.where(has_mass, masses / np.where(has_mass, sums, 1), 1 / sizes)
-    return place[atoms], starts, weights
+    return index_in_read[atoms], starts, weights
 
 
 RUN_NBYTES = 16 << 20
 """Bytes of positions read at a time where only crossings are counted."""
 MIN_ROTATION_ATOMS = 3
 """Fewest atoms that define a rotation."""
-TRIED_FRAMES = 3
-"""Frames on which the time of the steps is measured; the first of those looked at for a fit."""
-SPREAD_FRAMES = 8
-"""Frames of the whole trajectory that are looked at for a fit, besides."""
+FIRST_FRAMES = 3
+"""Frames on which the time of the steps is measured; the first of a sample."""
+SAMPLE_FRAMES = 8
+"""Frames of a sample that are spread over the whole trajectory."""
 
 Counts = NDArray[np.int32]
 
@@ -272,24 +281,25 @@ class _Crossings:
 
     frame: int
     last: NDArray[np.float64]
+    """Positions in the frame before, where there was one."""
     counts: Counts
-    known: bool = False
+    has_last: bool = False
 
 
-def fits_frame(transformed: Mapping[str, Any]) -> bool:
-    """Return whether frames were fitted to one of their source, and not to a file's."""
-    return "fit" in transformed and not isinstance(transformed["fit_reference"], str)
+def is_fitted_to_source(options: Mapping[str, Any]) -> bool:
+    """Return whether a `TransformedLayout` fits frames to one of their source, and not a file's."""
+    return "fit" in options and not isinstance(options["fit_reference"], str)
 
 
 class TransformedLayout(Layout):
     """A source whose molecules are put together, and in the box, as it is read.
 
     The steps are these: jumps undone, molecules made whole, all moved to the centre, molecules (or
-    atoms) put into the box, frames superposed on a reference. Only atoms that are wanted, and those
+    atoms) put into the box, frames superposed on a reference. Only the atoms to return, and those
     that their molecules, the centre and the fit need, are read.
 
     `path`: path of the source, for messages. `source`: the layout to read from. `top`: topology, a
-    file or what was read of it; None = what the source has. `pbc`: one of
+    file or a `Topology`; None = that of the source. `pbc`: one of
     `mdio.layouts.views.options.PBC`, or None. `center`: selection (or atoms, which become one)
     whose centre of geometry goes to the centre of the box, or None. With ``whole``, molecules are
     then put into the box as with ``mol``, around those atoms. `fit`: one of
@@ -360,8 +370,8 @@ class TransformedLayout(Layout):
         names = ("center",) if self.fit is None else ("center", "fit_select")
         return {name: self.options[name] for name in names}
 
-    def fits(self, selection: Any) -> bool:
-        """Return whether just these atoms are fitted."""
+    def is_fitted_by(self, selection: Any) -> bool:
+        """Return whether frames are fitted by just these atoms."""
         text = _as_text(selection, self.source, "select")
         return self.fit is not None and self.options["fit_select"] == text
 
@@ -384,8 +394,9 @@ class TransformedLayout(Layout):
         yield self.source, start, stop
 
     def _ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
-        needed = atoms if atoms is not None and not atoms.size else self.prepare_steps(atoms).needed
-        yield from self.source.byte_ranges(start, stop, needed)
+        no_atoms = atoms is not None and not atoms.size
+        read_atoms = atoms if no_atoms else self.prepare_steps(atoms).read_atoms
+        yield from self.source.byte_ranges(start, stop, read_atoms)
 
     @cached_property
     def universe(self) -> Any:
@@ -397,14 +408,14 @@ class TransformedLayout(Layout):
         top = self.options["top"]
         if top is not None and not isinstance(top, Topology):
             return load_topology(top, self.source)
-        stored = self.source.topology() if top is None else top
-        if stored is None:
+        topology = self.source.topology() if top is None else top
+        if topology is None:
             raise PlanError(
                 f"{self.path}: --pbc {'/'.join(NEED_BONDS[:2])}, --center and --fit-select need a "
                 "topology, here too if an output was made with them; name one with -s/--top FILE "
                 "(in Python: top=)"
             )
-        return stored_universe(stored, self.source)
+        return stored_universe(topology, self.source)
 
     def prepare_steps(self, atoms: AtomIndices | None) -> Steps:
         """Return the steps for some atoms of the source, cached in the options.
@@ -413,61 +424,57 @@ class TransformedLayout(Layout):
         """
         steps: Steps | None = self.options["steps"]
         if steps is None or not steps.is_for(atoms):
-            steps = self.options["steps"] = self._steps(atoms)
+            steps = self.options["steps"] = self._plan_steps(atoms)
             self._crossings = None
         return steps
 
-    def _steps(self, atoms: AtomIndices | None) -> Steps:
-        def universe() -> Any:
-            return self.universe
-
+    def _plan_steps(self, atoms: AtomIndices | None) -> Steps:
         top = self.options["top"]
-        topology_name = self.path if top is None or isinstance(top, Topology) else top
-        prepare = partial(
+        plan = partial(
             plan_steps,
             self.source,
             pbc=self.pbc,
             center=self.center,
-            universe=universe,
-            topology_name=topology_name,
+            universe=lambda: self.universe,
+            topology_name=self.path if top is None or isinstance(top, Topology) else top,
         )
         notes: list[str] = []
-        fit = None if self.fit is None else self._fit(prepare, atoms, notes)
-        return prepare(atoms, fit=fit, selection_notes=notes)
+        fit = None if self.fit is None else self._prepare_fit(plan, atoms, notes)
+        return plan(atoms, fit=fit, selection_notes=notes)
 
-    def _fit(
+    def _prepare_fit(
         self,
-        prepare: Callable[[AtomIndices], Steps],
-        to_read: AtomIndices | None,
+        plan: Callable[[AtomIndices], Steps],
+        atoms: AtomIndices | None,
         notes: list[str],
     ) -> Fit:
         """Return the fit.
 
-        `prepare(atoms)`: returns the steps before it. `to_read`: atoms to read. `notes`: gets those
+        `plan(atoms)`: returns the steps before it. `atoms`: those to return. `notes`: gets those
         on the selection.
         """
         selection, rotates = self.options["fit_select"], self.fit == FITS[0]
-        picked = np.arange(self.source.info.n_atoms, dtype=np.int64)
+        n_atoms = self.source.info.n_atoms
+        fitted = np.arange(n_atoms, dtype=np.int64)
         if selection is not None:
-            n_atoms = self.source.info.n_atoms
-            picked = _selected(lambda: self.universe, n_atoms, selection, "--fit-select", notes)
-        if rotates and len(picked) < MIN_ROTATION_ATOMS:
+            fitted = _select(lambda: self.universe, n_atoms, selection, "--fit-select", notes)
+        if rotates and len(fitted) < MIN_ROTATION_ATOMS:
             raise PlanError(
                 f"{self.path}: --fit {self.fit} needs {MIN_ROTATION_ATOMS} atoms or more, and "
-                f"there are {len(picked)}; select more with --fit-select, or take --fit {FITS[1]}"
+                f"there are {len(fitted)}; select more with --fit-select, or take --fit {FITS[1]}"
             )
         reference_option = self.options["fit_reference"]
         if isinstance(reference_option, str):
-            frame = self._reference_in(reference_option, picked, to_read, notes)
+            frame = self._reference_in(reference_option, fitted, atoms, notes)
         else:
-            frame = self._reference_at(reference_option or 0, prepare(picked))
+            frame = self._reference_at(reference_option or 0, plan(fitted))
         reference = frame.positions[0].astype(np.float64)
         if not np.isfinite(reference).all():
             raise PlanError(
                 f"{reference_option or self.path}: the reference has coordinates that are not "
                 "numbers"
             )
-        return Fit(picked, reference, rotates, frame.box[0].copy())
+        return Fit(fitted, reference, rotates, frame.box[0].copy())
 
     def _reference_at(self, frame: int, steps: Steps) -> FrameBlock:
         """Return the atoms of `steps` in a frame before the fit."""
@@ -479,73 +486,71 @@ class TransformedLayout(Layout):
         frame %= n_frames
         block = self._transformed_frames(frame, frame + 1, steps)
         self._crossings = None  # of other atoms
-        return block if steps.wanted_in_read is None else block.take(steps.wanted_in_read)
+        return block if steps.output_in_read is None else block.take(steps.output_in_read)
 
     def _reference_in(
-        self, file: str, picked: AtomIndices, to_read: AtomIndices | None, notes: list[str]
+        self, file: str, fitted: AtomIndices, kept: AtomIndices | None, notes: list[str]
     ) -> FrameBlock:
-        """Return the fitted atoms, `picked`, in the first frame of a file.
+        """Return the fitted atoms in the first frame of a file.
 
-        The file has all atoms of the trajectory, those that are `to_read`, or the fitted ones; in
-        any other they are found by the selection.
+        The file has all atoms of the trajectory, those that are kept, or the fitted ones; in any
+        other the fitted atoms are found by the selection.
 
         Raises PlanError: it selects another number there, or goes by number. SourceError: the file
         cannot be read.
         """
         n_atoms = self.source.info.n_atoms
         with open_layout(file) as layout:
-            names, n_reference = layout.topology(), layout.info.n_atoms
+            topology, n_reference = layout.topology(), layout.info.n_atoms
             if n_reference == n_atoms:
-                atoms = picked
-            elif n_reference == len(picked):
+                atoms = fitted
+            elif n_reference == len(fitted):
                 atoms = None
-            elif (
-                to_read is not None
-                and n_reference == len(to_read)
-                and np.isin(picked, to_read).all()
-            ):
-                order = np.argsort(to_read)
-                atoms = order[np.searchsorted(to_read, picked, sorter=order)]
+            elif kept is not None and n_reference == len(kept) and np.isin(fitted, kept).all():
+                order = np.argsort(kept)
+                atoms = order[np.searchsorted(kept, fitted, sorter=order)]
             else:
-                atoms = self._selected_in(file, layout, names, notes)
-                if atoms is None or len(atoms) != len(picked):
-                    among = "" if to_read is None else f"{len(to_read):,} are kept and "
-                    chosen = "" if atoms is None else f" ({len(atoms):,} of them selected)"
+                atoms = self._select_in(file, layout, topology, notes)
+                if atoms is None or len(atoms) != len(fitted):
+                    kept_text = "" if kept is None else f"{len(kept):,} are kept and "
+                    selected_text = "" if atoms is None else f" ({len(atoms):,} of them selected)"
                     raise PlanError(
-                        f"{file}: has {plural(n_reference, 'atom')}{chosen}, but the trajectory "
-                        f"has {n_atoms:,}, of which {among}{len(picked):,} are fitted; give a "
-                        "reference with one of these numbers, or fit atoms that both have "
-                        "(--fit-select, by names, such as 'protein and name CA')"
+                        f"{file}: has {plural(n_reference, 'atom')}{selected_text}, but the "
+                        f"trajectory has {n_atoms:,}, of which {kept_text}{len(fitted):,} are "
+                        "fitted; give a reference with one of these numbers, or fit atoms that "
+                        "both have (--fit-select, by names, such as 'protein and name CA')"
                     )
-            if names is not None:
+            if topology is not None:
                 from mdio.layouts.foreign.universe import note_on_reference_names, topology_of
 
-                names = names if atoms is None else names.take(atoms)
-                fitted = None
-                with suppress(MdioError):  # there is no topology
-                    fitted = topology_of(self.universe, picked)
-                if fitted is not None:
-                    notes += note_on_reference_names(fitted, names, file, "fitted")
+                reference_topology = topology if atoms is None else topology.take(atoms)
+                own_topology = None
+                with suppress(MdioError):  # the trajectory has no topology
+                    own_topology = topology_of(self.universe, fitted)
+                if own_topology is not None:
+                    notes += note_on_reference_names(
+                        own_topology, reference_topology, file, "fitted"
+                    )
             return layout.read(0, 1, atoms=atoms)
 
-    def _selected_in(
-        self, file: str, layout: Layout, names: Topology | None, notes: list[str]
+    def _select_in(
+        self, file: str, layout: Layout, topology: Topology | None, notes: list[str]
     ) -> AtomIndices | None:
         """Return the atoms that the selection of the fit has in the file of the reference.
 
-        None where nothing is selected by what atoms are: numbers are those of the trajectory.
+        None where atoms are not selected by what they are: numbers are those of the trajectory.
         """
         from mdio.converters.selection import stored_universe
 
         selection, n_atoms = self.options["fit_select"], layout.info.n_atoms
         by_number = selection is None or select_stored(Topology(n_atoms, {}), selection) is not None
-        if names is None or by_number:
+        if topology is None or by_number:
             return None
-        universe = partial(stored_universe, names, layout)
-        return _selected(universe, n_atoms, selection, f"{file}: --fit-select", notes)
+        universe = partial(stored_universe, topology, layout)
+        return _select(universe, n_atoms, selection, f"{file}: --fit-select", notes)
 
-    def atoms_before(self, frame: int, steps: Steps, atoms: AtomIndices) -> FrameBlock:
-        """Return some of the atoms that are read, of a frame with just these steps."""
+    def read_with(self, steps: Steps, frame: int, atoms: AtomIndices) -> FrameBlock:
+        """Return a frame with just these steps; `atoms`: indices among those that are read."""
         block = self._transformed_frames(frame, frame + 1, steps)
         self._crossings = None  # later frames are read first
         return block.take(atoms)
@@ -557,44 +562,47 @@ class TransformedLayout(Layout):
             self.source.read(start, stop, atoms=atoms, out=block)
             return
         steps = self.prepare_steps(atoms)
-        out = block if steps.wanted_in_read is None else None
+        out = block if steps.output_in_read is None else None
         transformed = self._transformed_frames(start, stop, steps, out)
-        if steps.wanted_in_read is not None:
-            block.assign(transformed.take(steps.wanted_in_read))
+        if steps.output_in_read is not None:
+            block.assign(transformed.take(steps.output_in_read))
 
     def _transformed_frames(
         self, start: int, stop: int, steps: Steps, out: FrameBlock | None = None
     ) -> FrameBlock:
-        """Return frames of the needed atoms, with all steps applied."""
+        """Return frames of the atoms that are read, with all steps applied."""
         crossings = self._crossings_before(start, steps) if steps.unwraps else None
-        block = self._needed_frames(start, stop, steps, out)
+        block = self._source_frames(start, stop, steps, out)
         if crossings is not None:
-            _count(crossings, block)
+            _count_crossings(crossings, block)
         steps.apply(block)
         return block
 
     def measure_cost(self, atoms: AtomIndices | None) -> str:
         """Return the time of the steps for a frame, measured on the first frames of the source."""
         steps = self.prepare_steps(atoms)
-        n_frames = min(TRIED_FRAMES, self.source.info.n_frames)
-        self._needed_frames(0, 1, steps)
-        begun = time.perf_counter()
-        block = self._needed_frames(0, n_frames, steps)
-        read = time.perf_counter()
+        n_frames = min(FIRST_FRAMES, self.source.info.n_frames)
+        self._source_frames(0, 1, steps)
+        begin_s = time.perf_counter()
+        block = self._source_frames(0, n_frames, steps)
+        read_s = time.perf_counter()
         if steps.unwraps:
-            _count(self._no_crossings(0, steps), block)
+            _count_crossings(self._no_crossings(0, steps), block)
         steps.apply(block)
-        ended = time.perf_counter()
-        per_frame = [f"{1e3 * t_s / n_frames:.2g} ms" for t_s in (ended - read, read - begun)]
+        end_s = time.perf_counter()
+        steps_ms, reading_ms = (
+            1e3 * seconds / n_frames for seconds in (end_s - read_s, read_s - begin_s)
+        )
         return (
-            f"this takes about {per_frame[0]} a frame, beside {per_frame[1]} for reading it "
-            f"(measured on {plural(n_frames, 'frame')})"
+            f"this takes about {steps_ms:.2g} ms a frame, beside {reading_ms:.2g} ms for reading "
+            f"it (measured on {plural(n_frames, 'frame')})"
         )
 
-    def _needed_frames(
+    def _source_frames(
         self, start: int, stop: int, steps: Steps, out: FrameBlock | None = None
     ) -> FrameBlock:
-        block = self.source.read(start, stop, atoms=steps.needed, out=out)
+        """Return frames as the source has them; raises PlanError: one has no cell, and needs it."""
+        block = self.source.read(start, stop, atoms=steps.read_atoms, out=out)
         no_box = ~(vectors_from_boxes(block.box)[:, 2, 2] > 0)
         if self.needs_box and no_box.any():
             frame = int(no_box.argmax())
@@ -623,17 +631,19 @@ class TransformedLayout(Layout):
 
     def n_read(self, steps: Steps) -> int:
         """Return the number of atoms that are read for `steps`."""
-        return self.source.info.n_atoms if steps.needed is None else len(steps.needed)
+        return self.source.info.n_atoms if steps.read_atoms is None else len(steps.read_atoms)
 
     def _no_crossings(self, frame: int, steps: Steps) -> _Crossings:
         n_atoms = self.n_read(steps)
         return _Crossings(frame, np.zeros((n_atoms, 3)), np.zeros((n_atoms, 3), np.int32))
 
     def _advance(self, crossings: _Crossings, stop: int, steps: Steps) -> _Crossings:
-        run = max(1, RUN_NBYTES // max(1, 12 * len(crossings.last)))
+        """Count crossings on to frame `stop`."""
+        run_frames = max(1, RUN_NBYTES // max(1, 12 * len(crossings.last)))
         while crossings.frame < stop:
-            block = self._needed_frames(crossings.frame, min(crossings.frame + run, stop), steps)
-            _count(crossings, block, apply=False)
+            run_stop = min(crossings.frame + run_frames, stop)
+            block = self._source_frames(crossings.frame, run_stop, steps)
+            _count_crossings(crossings, block, apply=False)
         return crossings
 
     def count_crossings(self, run: tuple[int, int]) -> bytes:
@@ -653,16 +663,17 @@ def _as_text(atoms: Any, source: Layout, option: str) -> str | None:
     return "index " + " ".join(f"{run[0]}:{run[-1]}" for run in runs)
 
 
-def _count(crossings: _Crossings, block: FrameBlock, *, apply: bool = True) -> None:
+def _count_crossings(crossings: _Crossings, block: FrameBlock, *, apply: bool = True) -> None:
+    """Count crossings in the next frames; with `apply`, undo these jumps in the block."""
     kernels.follow(
         block.positions,
         block.box,
         crossings.last,
         crossings.counts,
-        known=crossings.known,
+        known=crossings.has_last,
         apply=apply,
     )
-    crossings.frame, crossings.known = crossings.frame + block.n_frames, True
+    crossings.frame, crossings.has_last = crossings.frame + block.n_frames, True
 
 
 def pack_counts(counts: Counts) -> bytes:
@@ -682,42 +693,41 @@ COUNTS_NBYTES = 512 << 20
 def count_all_crossings(view: Any, plan: LayoutPlan, executor: Executor) -> None:
     """Count crossings of boundaries in parallel, for the workers that write: the first pass.
 
-    Nothing is done where crossings are not counted, or by one worker, which meets them in order.
+    Nothing is done without ``nojump``, or for one worker, which reads all frames in order.
 
     `view`: the frames that are written, of a `TransformedLayout`. `plan`: counts are kept
     where its pieces begin. `executor`: where to count.
     """
-    transformed = _transformed(view)
+    transformed = _transformed_layout(view)
     if transformed is None or executor.n_workers == 1:
         return
     steps = transformed.prepare_steps(view.atoms)
     if not steps.unwraps:
         return
-    n_atoms = view.source.info.n_atoms if steps.needed is None else len(steps.needed)
+    n_atoms = transformed.n_read(steps)
     max_counts = max(executor.n_workers, COUNTS_NBYTES // (12 * n_atoms))
     firsts = sorted({0, *(int(view.frames[start]) for start, _ in plan.write_tasks())})
     runs = list(pairwise(firsts[:: -(-len(firsts) // max_counts)]))
-    crossings = executor.map(
+    run_counts = executor.map(
         transformed.count_crossings, runs, describe=lambda run: f"frames {run[0]} to {run[1]}"
     )
-    crossings = executor.from_owner(lambda: crossings)
+    run_counts = executor.from_owner(lambda: run_counts)
     total = np.zeros(3 * n_atoms, np.int32)
     counts = {}
-    for (_, frame), crossed in zip(runs, crossings, strict=True):
-        total += unpack_counts(crossed)
+    for (_, frame), packed in zip(runs, run_counts, strict=True):
+        total += unpack_counts(packed)
         counts[frame] = pack_counts(total)
     transformed.options["steps"] = replace(steps, counts=counts)
 
 
 def notes_on_steps(
-    transformed: TransformedLayout, to_read: AtomIndices | None, n_workers: int
+    transformed: TransformedLayout, atoms: AtomIndices | None, n_workers: int
 ) -> list[str]:
     """Return a plan's notes on the steps, and on passes over the source."""
-    steps = transformed.prepare_steps(to_read)
-    note = steps.note
-    chosen = {"--pbc": transformed.pbc, "--center": transformed.center, "--fit": transformed.fit}
-    options = " ".join(f"{name} {value}" for name, value in chosen.items() if value is not None)
-    notes = [f"{options}: {note}"] if note else []
+    steps = transformed.prepare_steps(atoms)
+    options = {"--pbc": transformed.pbc, "--center": transformed.center, "--fit": transformed.fit}
+    text = " ".join(f"{name} {value}" for name, value in options.items() if value is not None)
+    notes = [f"{text}: {steps.note}"] if steps.note else []
     if transformed.pbc == "nojump":
         passes = "read once, by one worker"
         if n_workers > 1:
@@ -730,7 +740,7 @@ def notes_on_steps(
 
 def notes_on_cut(
     transformed: TransformedLayout,
-    to_read: AtomIndices | None,
+    output_atoms: AtomIndices | None,
     frames: FrameNumbers,
     residues_of: Callable[[AtomIndices], Residues | None],
     *,
@@ -740,11 +750,11 @@ def notes_on_cut(
 
     They are sought in the reference and in some of the `frames`, as they are before these steps.
 
-    `to_read`: atoms of the source that are read. `residues_of(atoms)`: returns the residues of some
-    of its atoms; None without a topology. `are_stored`: of these frames, so that molecules
-    that were not made whole by the bonds that there are come to notes, too.
+    `output_atoms`: atoms of the source to return. `residues_of(atoms)`: returns the residues of
+    some of its atoms; None without a topology. `are_stored`: whether the frames are stored, so that
+    molecules are noted, too, that lack the bonds to be made whole.
     """
-    source, steps = transformed.source, transformed.prepare_steps(to_read)
+    source, steps = transformed.source, transformed.prepare_steps(output_atoms)
     if not source.info.has_box:
         return []
     manifest, notes = source.joined_layouts[0][0].manifest, list[str]()
@@ -752,32 +762,37 @@ def notes_on_cut(
     pbc = transformed.pbc or treatment(manifest, "pbc")
     file = transformed.options["fit_reference"]
 
-    def finder(atoms: AtomIndices, **frame_facts: bool) -> CutMolecules | None:
-        picked = atoms if steps.needed is None else steps.needed[atoms]
-        return CutMolecules.of(residues_of(picked), len(picked), **frame_facts)
+    def cut_molecules(atoms: AtomIndices, **frame_options: bool) -> CutMolecules | None:
+        source_atoms = atoms if steps.read_atoms is None else steps.read_atoms[atoms]
+        return CutMolecules.of(residues_of(source_atoms), len(source_atoms), **frame_options)
 
-    def look(cut: CutMolecules, atoms: AtomIndices, before: Steps, doing: str, effect: str) -> None:
-        some, numbers, cut_frames = _spread(len(frames)), frames, []
-        if transformed.pbc == "nojump":  # a frame takes all before it, and is cut as the first is
-            some, numbers = some[:1], range(1)
-        for number in (int(numbers[k]) for k in some):
-            with suppress(MdioError):  # who reads all frames tells of those that cannot be read
-                if len(cut.frames(transformed.atoms_before(number, before, atoms))):
-                    cut_frames.append(number)
+    def note_cut_frames(
+        cut: CutMolecules, atoms: AtomIndices, steps_before: Steps, use: str, effect: str
+    ) -> None:
+        """Note in which frames of a sample `atoms` are cut."""
+        sample = [int(frames[number]) for number in _sample(len(frames))]
+        if sample and transformed.pbc == "nojump":  # which needs all frames before, and keeps cuts
+            sample = [0]
+        cut_frames = []
+        for frame in sample:
+            with suppress(MdioError):  # frames that cannot be read are reported later
+                if len(cut.frames(transformed.read_with(steps_before, frame, atoms))):
+                    cut_frames.append(frame)
         if cut_frames:
-            looked_at = f"{len(cut_frames)} of the {plural(len(some), 'frame')} looked at"
+            n_cut = f"{len(cut_frames)} of the {plural(len(sample), 'frame')} looked at"
             notes.append(
-                f"the box cuts the {plural(len(atoms), 'atom')} that are {doing} in {looked_at} "
+                f"the box cuts the {plural(len(atoms), 'atom')} that are {use} in {n_cut} "
                 f"({runs_text(runs_from_indices(cut_frames), MAX_RUNS)}): {effect}; {cut.remedy}"
             )
 
     is_whole, is_file = pbc in NEED_BONDS, isinstance(file, str)
     if (centred := steps.centre_atoms) is not None and not is_whole:
-        before = replace(steps, centre_atoms=None, molecules=None, fit=None)
-        if cut := finder(centred, was_rotated=was_rotated):
-            look(cut, centred, before, "centred", "that is the centre of the pieces")
+        steps_before = replace(steps, centre_atoms=None, molecules=None, fit=None)
+        if cut := cut_molecules(centred, was_rotated=was_rotated):
+            effect = "that is the centre of the pieces"
+            note_cut_frames(cut, centred, steps_before, "centred", effect)
     if (fit := steps.fit) is not None and (is_file or not is_whole):
-        cut = finder(fit.atoms, was_rotated=was_rotated and not is_file)
+        cut = cut_molecules(fit.atoms, was_rotated=was_rotated and not is_file)
         reference = FrameBlock.empty(1, len(fit.atoms))
         reference.positions[0], reference.box[0] = fit.reference, fit.box
         if cut is not None and len(cut.frames(reference)):
@@ -786,32 +801,34 @@ def notes_on_cut(
                 f"the box cuts the {plural(len(fit.atoms), 'atom')} that are fitted in the "
                 f"reference, so that all frames are laid on it wrongly; {way_out}"
             )
-        if not is_whole and (cut := finder(fit.atoms, was_rotated=was_rotated)):
-            before = replace(steps, fit=None)
-            look(cut, fit.atoms, before, "fitted", "such frames are laid on the reference wrongly")
+        if not is_whole and (cut := cut_molecules(fit.atoms, was_rotated=was_rotated)):
+            effect = "such frames are laid on the reference wrongly"
+            note_cut_frames(cut, fit.atoms, replace(steps, fit=None), "fitted", effect)
     if are_stored and transformed.pbc in NEED_BONDS:
-        atoms = np.arange(transformed.n_read(steps)) if to_read is None else steps.wanted_in_read
-        if atoms is not None and (cut := finder(atoms, is_whole=True)):
-            look(cut, atoms, replace(steps, fit=None), "kept", "neighbours lie on two sides of it")
+        all_read = np.arange(transformed.n_read(steps))
+        atoms = all_read if output_atoms is None else steps.output_in_read
+        if atoms is not None and (cut := cut_molecules(atoms, is_whole=True)):
+            effect = "neighbours lie on two sides of it"
+            note_cut_frames(cut, atoms, replace(steps, fit=None), "kept", effect)
     return notes
 
 
-def _spread(n_frames: int) -> list[int]:
-    """Return the first frames, and some of the others."""
+def _sample(n_frames: int) -> list[int]:
+    """Return the numbers of the first frames, and of some spread over all."""
     if not n_frames:
         return []
-    spread = np.linspace(0, n_frames - 1, SPREAD_FRAMES).round().astype(int).tolist()
-    return sorted({*range(min(TRIED_FRAMES, n_frames)), *spread})
+    spread = np.linspace(0, n_frames - 1, SAMPLE_FRAMES).round().astype(int).tolist()
+    return sorted({*range(min(FIRST_FRAMES, n_frames)), *spread})
 
 
 def with_measured_cost(plan: LayoutPlan, view: Any) -> LayoutPlan:
     """Return the plan with a note on the time of the steps, if `view` has a `TransformedLayout`."""
-    transformed = _transformed(view)
+    transformed = _transformed_layout(view)
     if transformed is None:
         return plan
     return plan.replace(notes=(*plan.notes, transformed.measure_cost(view.atoms)))
 
 
-def _transformed(view: Any) -> TransformedLayout | None:
-    transformed: TransformedLayout | None = getattr(view, "source", None)
-    return transformed if hasattr(transformed, "count_crossings") else None
+def _transformed_layout(view: Any) -> TransformedLayout | None:
+    source: TransformedLayout | None = getattr(view, "source", None)
+    return source if hasattr(source, "count_crossings") else None

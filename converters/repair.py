@@ -1,4 +1,4 @@
-"""Damaged units of an output written again from its source; or, without it, the lost frames."""
+"""Writes damaged units of an output again from its source, or finds which frames are lost."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from mdio.converters.options import ConversionOptions, Progress
 from mdio.converters.selection import open_with_topology
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import SUMS, Repairs
+from mdio.converters.strategies.resuming import STRIPE
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.publish import link_target, settle
 from mdio.core.files.store import AnyPath, Paths
@@ -40,7 +41,7 @@ from mdio.layouts.writer import NotFinite, OutputMeta
 from mdio.parallel.executors import Executor, pool_or_serial
 
 ADVICE = re.compile(f"[;:,] ((put it back|read the segments [^;]*), or )?{CONVERT_AGAIN.pattern}")
-"""Advice in messages on damage, with what precedes it: `repair` follows it, or says it once."""
+"""Advice at the end of messages on damage, which `repair` cuts off: it follows or repeats it."""
 
 
 @dataclass
@@ -92,7 +93,7 @@ def repair(
     workers, executor
         As for `mdio.convert`.
     force
-        In a store: remove what an interrupted run left.
+        In a store: remove the objects of an interrupted run.
     progress
         Called with (frames, decoded bytes) done since the last call.
 
@@ -106,7 +107,7 @@ def repair(
     CorruptLayoutError
         Too little is left of it to be opened.
     SourceError
-        It is no output of mdio, or the source does not give what was there; nothing is changed.
+        It is no output of mdio, or the source does not give the same checksums; nothing is changed.
     OutputError
         The repaired output cannot be written.
 
@@ -123,15 +124,15 @@ def repair(
     out = link_target(out)
     if against is not None:
         settle(out)
-    state = state_at(out)
-    result, names = _check(out)
+    former_state = state_at(out)
+    result, bad_units = _check(out)
     if not result.bad:
         return result
     if against is None:
         _find_lost(out, result)
         return result
     with pool_or_serial(executor, workers) as pool:
-        conversion = _prepare(out, state, against, top, names, pool)
+        conversion = _prepare(out, former_state, against, top, bad_units, pool)
         try:
             conversion.run(pool, force=force, progress=progress)
         except CorruptLayoutError as error:
@@ -154,7 +155,7 @@ def repair(
 
 
 def _check(out: AnyPath) -> tuple[RepairResult, list[str]]:
-    """Check everything; return what is wrong, and the names of the damaged units."""
+    """Check all units; return the result, and the names of the damaged units."""
     result = RepairResult(str(out), 0, 0)
     problems: list[tuple[str, str]] = []
     try:
@@ -178,7 +179,7 @@ def _check(out: AnyPath) -> tuple[RepairResult, list[str]]:
 
 
 def _find_lost(out: Path, result: RepairResult) -> None:
-    """Try to read every frame of every group."""
+    """Set the result's `lost_frames`, by reading every frame of every group."""
     with open_layout(out, verify=False) as layout:
         groups = [FULL_SYSTEM, *layout.info.groups]
     for group in groups:
@@ -188,16 +189,17 @@ def _find_lost(out: Path, result: RepairResult) -> None:
         with suppress(CorruptLayoutError), open_layout(out, **options) as layout:
             edges = layout.boundaries()
         for start, stop in pairwise(edges.tolist()):
-            if not (_readable(out, start, stop, options) or _is_whole(out, start, stop)):
-                every = range(start, stop)
+            if not (_is_readable(out, start, stop, options) or _is_whole(out, start, stop)):
                 lost_frames += [
-                    frame for frame in every if not _readable(out, frame, frame + 1, options)
+                    frame
+                    for frame in range(start, stop)
+                    if not _is_readable(out, frame, frame + 1, options)
                 ]
         if lost_frames:
             result.lost_frames[group] = runs_from_indices(lost_frames)
 
 
-def _readable(out: Path, start: int, stop: int, options: dict[str, Any]) -> bool:
+def _is_readable(out: Path, start: int, stop: int, options: dict[str, Any]) -> bool:
     """Return whether frames can be read; raises OSError: the mount is gone."""
     try:
         with open_layout(out, **options) as layout:
@@ -212,19 +214,19 @@ def _readable(out: Path, start: int, stop: int, options: dict[str, Any]) -> bool
 def _is_whole(out: Path, start: int, stop: int) -> bool:
     """Return whether a unit that has just these frames is intact, though they cannot be read."""
     with open_layout(out, verify=False) as layout:
-        units = [one for one in layout.units() if one.suffices and one.frames == (start, stop)]
+        units = [unit for unit in layout.units() if unit.suffices and unit.frames == (start, stop)]
         return any(problem is None for _, problem in check_units(units, None, opens_ahead=False))
 
 
 def _prepare(
     out: Path,
-    state: State | None,
+    former_state: State | None,
     against: Paths,
     top: AnyPath | None,
-    names: Sequence[str],
+    bad_units: Sequence[str],
     executor: Executor,
 ) -> Conversion:
-    """Plan the conversion that made `out` once more."""
+    """Plan the conversion that made `out` once more; `bad_units`: names of its damaged units."""
     with open_layout(out, verify=False) as damaged:
         manifest, plan_values = dict(damaged.manifest or {}), plan_fields(damaged)
     if has_source_integers(manifest) and "arrays" in plan_values:
@@ -241,16 +243,16 @@ def _prepare(
     paths = in_recorded_order(damaged, against)
     source = open_with_topology(paths, top, **source_open_options(damaged))
     try:
-        view, transformed = source_view(damaged, source, top)
+        view, joined_source = source_view(damaged, source, top)
         if has_source_integers(manifest) and not source.info.xtc_integers:
             raise SourceError(
                 f"{source.path}: holds floats, but {out} the integers of an XTC; give that XTC"
             )
-        meta = _meta(manifest, source, view, names)
+        meta = _meta(manifest, source, view, bad_units)
         with suppress(CorruptLayoutError):
             meta = replace(meta, topology=damaged.topology(), frame_data=damaged.frame_data())
         return plan_conversion(
-            transformed,
+            joined_source,
             paths,
             out,
             manifest["layout"],
@@ -258,7 +260,7 @@ def _prepare(
             executor,
             frames=view.frames,
             repairs=Repairs(damaged, meta, manifest, plan_values),
-            former=state,
+            former_state=former_state,
         )
     except BaseException:
         source.close()
@@ -269,21 +271,23 @@ def _options(
     manifest: dict[str, Any], plan_values: dict[str, Any], view: ViewLayout, top: AnyPath | None
 ) -> ConversionOptions:
     """Return the options of the conversion that wrote `manifest`."""
-    kept_atoms = np.arange(view.source.info.n_atoms) if view.atoms is None else view.atoms
-    members = {name: indices_from_runs(runs) for name, runs in manifest["group_atoms"].items()}
+    atoms = np.arange(view.source.info.n_atoms) if view.atoms is None else view.atoms
+    groups = {
+        name: atoms[indices_from_runs(runs)] for name, runs in manifest["group_atoms"].items()
+    }
     segments = manifest.get("segments")
     precision = manifest.get("precision")
     if has_source_integers(manifest) and "arrays" not in plan_values:
         precision = None  # segments take it from their source
     if manifest.get("precision_source", "unknown") is None:
-        precision = None  # nobody asked for it: bytes were copied, or the format has no other
+        precision = None  # it was not requested: bytes were copied, or the format has no other
     packs = writer_class(manifest["layout"]).facts.packs_integers
     if precision is None and packs and not has_source_integers(manifest):
         precision = "none"  # or it would get the integers of an XTC
     return ConversionOptions.of(
         top=top,
         select=view.atoms,
-        groups={name: kept_atoms[atoms] for name, atoms in members.items()},
+        groups=groups,
         precision=precision,
         segments=len(segments) if segments else None,
         **storage_options_like(manifest, plan_values),
@@ -292,12 +296,12 @@ def _options(
 
 
 def _meta(
-    manifest: dict[str, Any], source: Layout, view: ViewLayout, names: Sequence[str]
+    manifest: dict[str, Any], source: Layout, view: ViewLayout, bad_units: Sequence[str]
 ) -> OutputMeta:
     """Return the metadata of the output, with a record of the repair."""
     record = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "units": list(names),
+        "units": list(bad_units),
         "source": str(source.path),
     }
     striping = manifest["stripe"]
@@ -309,8 +313,8 @@ def _meta(
         dt_ps=manifest["dt_ps"],
         frames=manifest["frames"],
         atoms=view.atoms,
-        groups={name: indices_from_runs(r) for name, r in manifest["group_atoms"].items()},
-        striping={k: v for k, v in striping.items() if k not in ("stripe_nbytes", "stripe_count")},
+        groups={name: indices_from_runs(runs) for name, runs in manifest["group_atoms"].items()},
+        striping={key: value for key, value in striping.items() if key not in STRIPE},
         not_finite=None if not_finite is None else NotFinite(**not_finite),
         repaired=[*manifest.get("repaired", []), record],
         recipe=manifest.get("recipe"),

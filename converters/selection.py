@@ -1,4 +1,4 @@
-"""From selection strings to atom indices, through a topology that MDAnalysis reads."""
+"""Turns selections into indices of atoms, by the topology that a file or the source has."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ AnyTopology: TypeAlias = "str | PathLike[str] | Universe"
 
 
 def check_whole(info: TrajectoryInfo, stop: int | None, end_ps: float | None) -> None:
-    """Refuse to take a source that is cut for a whole one.
+    """Raise SourceError if a source is cut, and the requested frames may go beyond its whole ones.
 
-    Raises SourceError: the frames that are asked for may go beyond those that are whole.
+    `stop`, `end_ps`: where the requested frames end; None = with the source.
     """
     for loss in info.lost:
         whole = loss.first + loss.frame
@@ -62,29 +62,31 @@ def check_whole(info: TrajectoryInfo, stop: int | None, end_ps: float | None) ->
             raise SourceError(f"{loss}; add --salvage (salvage=True) to take the {frames}{before}")
 
 
-def readable(source: Layout, frames: FrameNumbers) -> tuple[FrameNumbers, list[list[int]]]:
-    """Return the frames that can be read, and runs of those of `source` that cannot.
+def split_readable(source: Layout, frames: FrameNumbers) -> tuple[FrameNumbers, list[list[int]]]:
+    """Return those of `frames` that can be read, and runs of the frames of `source` that cannot.
 
-    Each is read once.
-
-    Raises OSError: the mount is lost, so that nothing is known of the frames.
+    Reads all of the source. Raises SourceError: none can be read. OSError: the mount is lost.
     """
-    bad: list[int] = []
+    unreadable: list[int] = []
     for unit in frame_units(source.info, source.boundaries(), source.read):
-        if not _reads(unit.check):
-            every = range(*unit.frames or (0, 0))
-            source.prefetch((frame, frame + 1) for frame in every)
-            bad += [frame for frame in every if not _reads(partial(source.read, frame, frame + 1))]
+        if not _succeeds(unit.check):
+            unit_frames = range(*unit.frames or (0, 0))
+            source.prefetch((frame, frame + 1) for frame in unit_frames)
+            unreadable += [
+                frame
+                for frame in unit_frames
+                if not _succeeds(partial(source.read, frame, frame + 1))
+            ]
             source.prefetch(())
-    if not bad:
+    if not unreadable:
         return frames, []
-    readable_frames = np.setdiff1d(np.asarray(frames, np.int64), bad)
-    if not len(readable_frames):
+    readable = np.setdiff1d(np.asarray(frames, np.int64), unreadable)
+    if not len(readable):
         raise SourceError(f"{source.path}: none of its frames can be read")
-    return readable_frames, runs_from_indices(bad)
+    return readable, runs_from_indices(unreadable)
 
 
-def _reads(read: Callable[[], Any]) -> bool:
+def _succeeds(read: Callable[[], Any]) -> bool:
     try:
         read()
     except OSError as error:
@@ -97,20 +99,20 @@ def _reads(read: Callable[[], Any]) -> bool:
 def load_topology(top: AnyTopology, source: Layout) -> Universe:
     """Return a Universe of topology `top` with the first frame of `source` as its coordinates.
 
-    That is read when it is asked for. A Universe as `top` stays as it is.
+    The frame is read when coordinates are. A Universe as `top` is copied.
 
     Raises SourceError: the topology cannot be read, or has another number of atoms than `source`.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # guesses and missing attributes are not our user's concern
-        universe = _read_topology(top) if isinstance(top, str | PathLike) else _copied(top)
+        universe = _read_topology(top) if isinstance(top, str | PathLike) else _copy_topology(top)
         n_atoms = source.info.n_atoms
         if len(universe.atoms) != n_atoms:
             raise SourceError(
                 f"{source.path} has {n_atoms} atoms, but the topology {top} has "
                 f"{len(universe.atoms)}; give the topology that belongs to the trajectory"
             )
-        _place(universe, source)
+        _set_first_frame(universe, source)
     return universe
 
 
@@ -119,17 +121,17 @@ def stored_universe(topology: Topology, source: Layout) -> Universe:
     universe = universe_of(topology)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _place(universe, source)
+        _set_first_frame(universe, source)
     return universe
 
 
-def _place(universe: Universe, source: Layout) -> None:
+def _set_first_frame(universe: Universe, source: Layout) -> None:
     from mdio.layouts.foreign.first_frame import FirstFrame
 
     universe.trajectory = FirstFrame(source)
 
 
-def _copied(universe: Universe) -> Universe:
+def _copy_topology(universe: Universe) -> Universe:
     """Return a Universe of the same topology, without coordinates."""
     import MDAnalysis as mda
 
@@ -149,10 +151,10 @@ def _read_topology(top: str | PathLike[str]) -> Universe:
         with store_at(path).with_name(path) as file:
             if file.exists():
                 check_regular(file)
-            # Where its name says what it is, nobody need look into the file for it.
+            # Where the suffix names the format, the file is not opened to find it.
             suffix = file.suffix[1:].upper()
             format_name = suffix if suffix in mda._PARSERS else None
-            # Not by the file's name: a Universe also reads the coordinates that it may have.
+            # A Universe of the file's name would also read the coordinates that it may have.
             with get_parser_for(str(file), format=format_name)(str(file)) as parser:
                 universe = universe_parsed(parser)
         universe.filename = str(top)
@@ -218,33 +220,33 @@ class AtomChoice:
 
     universe: Universe | None
     """The topology, where one was given."""
-    kept: NDArray[np.int64] | None
-    """(A,) indices in the source; None = all."""
+    atoms: NDArray[np.int64] | None
+    """(A,) indices of the atoms to keep in the source; None = all."""
     groups: dict[str, NDArray[np.int64]]
-    """By name, indices into the kept atoms."""
-    stored: Topology | None = None
+    """By name, indices into the atoms to keep."""
+    source_topology: Topology | None = None
     """The topology that the source holds."""
     notes: tuple[str, ...] = ()
     """Notes on guessed attributes of atoms, and on topologies that differ."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the topology behind: other processes need indices only."""
-        return {**self.__dict__, "universe": None, "stored": None}
+        return {**self.__dict__, "universe": None, "source_topology": None}
 
     @property
     def topology(self) -> Topology | None:
         """The topology of the kept atoms, from the topology file or else from the source."""
         if self.universe is not None:
-            return topology_of(self.universe, self.kept)
-        if self.stored is None or self.kept is None:
-            return self.stored
-        return self.stored.take(self.kept)
+            return topology_of(self.universe, self.atoms)
+        if self.source_topology is None or self.atoms is None:
+            return self.source_topology
+        return self.source_topology.take(self.atoms)
 
     def residues(self, atoms: NDArray[np.int64]) -> Residues | None:
         """Return the residues of some atoms of the source; None without a topology."""
         if self.universe is not None:
             return residues_of(self.universe, atoms)
-        return None if self.stored is None else self.stored.residues(atoms)
+        return None if self.source_topology is None else self.source_topology.residues(atoms)
 
     @property
     def files(self) -> list[Path]:
@@ -255,10 +257,8 @@ class AtomChoice:
     def atom_group(self, group: str | None = None) -> Any:
         """Return the MDAnalysis AtomGroup of the kept atoms, or of one of the groups."""
         assert self.universe is not None
-        atoms = self.universe.atoms
-        if self.kept is not None:
-            atoms = atoms[self.kept]
-        return atoms if group is None else atoms[self.groups[group]]
+        kept = self.universe.atoms if self.atoms is None else self.universe.atoms[self.atoms]
+        return kept if group is None else kept[self.groups[group]]
 
 
 def choose_atoms(
@@ -267,20 +267,20 @@ def choose_atoms(
     select: Selection | None,
     groups: Mapping[str, Selection],
 ) -> AtomChoice:
-    """Turn what the user selected into indices.
+    """Return the indices of the atoms that the user selected.
 
-    `source`: the trajectory: its first frame serves selections by place, its atoms are counted.
+    `source`: the trajectory; selections by place are evaluated on its first frame.
     `top`: topology, a file or a Universe; needed for selection strings, and checked against
     `source` if given. `select`: atoms to keep: MDAnalysis selection language, indices in the
     source, a mask, or an AtomGroup. `groups`: names and selections, of the atoms that are kept.
     Raises PlanError: a selection that is wrong, empty, or needs a topology that was not given.
     SourceError: the topology does not fit the source.
     """
-    strings = [s for s in (select, *groups.values()) if isinstance(s, str)]
-    stored = source.topology() if top is None else None
-    if strings and top is None and stored is None:
+    texts = [selection for selection in (select, *groups.values()) if isinstance(selection, str)]
+    source_topology = source.topology() if top is None else None
+    if texts and top is None and source_topology is None:
         raise PlanError(
-            f"{source.path}: the selection {strings[0]!r} needs a topology; give one with "
+            f"{source.path}: the selection {texts[0]!r} needs a topology; give one with "
             "-s/--top FILE (top= in Python)"
         )
     universe, notes = None, list[str]()
@@ -292,25 +292,25 @@ def choose_atoms(
                 f"{top}: holds no names, masses or bonds, as a trajectory does not; to store them, "
                 "give a topology (TPR, PSF, PRMTOP, PDB, GRO) with -s/--top"
             )
-    topologies = _Topologies(universe, stored, source, notes)
+    topologies = _Topologies(universe, source_topology, source, notes)
     all_atoms = np.arange(source.info.n_atoms, dtype=np.int64)
-    selected = None if select is None else _indices(select, topologies, all_atoms, "--select")
+    selected = None if select is None else _select(select, topologies, all_atoms, "--select")
     atoms = all_atoms if selected is None else selected
-    chosen = {}
+    index_in_kept = np.full(source.info.n_atoms, -1, dtype=np.int64)
+    index_in_kept[atoms] = np.arange(len(atoms))
+    group_indices = {}
     for name, selection in groups.items():
-        plain = name.replace("_", "").replace("-", "") if isinstance(name, str) else ""
-        if name == "trajectory" or not plain.isalnum():
+        letters = name.replace("_", "").replace("-", "") if isinstance(name, str) else ""
+        if name == "trajectory" or not letters.isalnum():
             raise PlanError(
                 f"a group cannot be called {name!r}; use letters, digits, - and _ "
                 "('trajectory' is the name of the full system)"
             )
-        members = _indices(selection, topologies, atoms, f"--group {name}")
-        index_in_kept = np.full(source.info.n_atoms, -1, dtype=np.int64)
-        index_in_kept[atoms] = np.arange(len(atoms))
-        if np.any(index_in_kept[members] < 0):
+        group_atoms = _select(selection, topologies, atoms, f"--group {name}")
+        group_indices[name] = index_in_kept[group_atoms]
+        if np.any(group_indices[name] < 0):
             raise PlanError(f"--group {name}: some of its atoms are not in --select; widen that")
-        chosen[name] = index_in_kept[members]
-    return AtomChoice(universe, selected, chosen, stored, tuple(notes))
+    return AtomChoice(universe, selected, group_indices, source_topology, tuple(notes))
 
 
 @dataclass
@@ -318,28 +318,29 @@ class _Topologies:
     """The topologies in which selections are evaluated."""
 
     universe: Universe | None
-    stored: Topology | None
+    source_topology: Topology | None
     source: Layout
     notes: list[str]
 
     def select(self, selection: str, among: NDArray[np.int64], option: str) -> NDArray[np.int64]:
         """Return the atoms of a selection, among some atoms."""
-        if self.stored is not None:
+        if self.source_topology is not None:
             is_all = len(among) == self.source.info.n_atoms
-            is_numbered = re.search(r"\b(index|bynum)\b", selection) is not None  # of all atoms
+            is_by_number = re.search(r"\b(index|bynum)\b", selection) is not None  # of all atoms
             indices = None
-            if is_all or not is_numbered:
-                indices = select_stored(self.stored.take(among), selection)
+            if is_all or not is_by_number:
+                indices = select_stored(self.source_topology.take(among), selection)
             if indices is not None:
                 return np.unique(among[indices])
-            self.universe = self.universe or stored_universe(self.stored, self.source)
+            self.universe = self.universe or stored_universe(self.source_topology, self.source)
         assert self.universe is not None
         return select_by_mdanalysis(self.universe.atoms[among], selection, option, self.notes)
 
 
-def _indices(
+def _select(
     selection: Selection, topologies: _Topologies, among: NDArray[np.int64], option: str
 ) -> NDArray[np.int64]:
+    """Return the atoms of a selection: a text, `among` some atoms; or indices in the source."""
     if isinstance(selection, str):
         indices = topologies.select(selection, among, option)
         if not len(indices):

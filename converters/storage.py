@@ -1,4 +1,4 @@
-"""How the storage under an output determines the way of writing it."""
+"""Chooses how an output is written, by the storage under it: codecs, caching, stripes, owner."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ That is so with the source's own step if there is one, so that a coarser one mak
 
 
 def file_system_for(target: Path, compression: str | None) -> str | None:
-    """Return the type of the file system that is to say how floats are stored, if any is."""
+    """Return the type of the file system by which the codec of floats is chosen; None = by none."""
     if compression not in (None, "auto"):
         return None
     type_name = file_system_type(target)
@@ -59,10 +59,10 @@ def packed_shares(
     storage: Storage,
     density: float | None,
 ) -> dict[str, PackedShare]:
-    """Return the size of integers when packed anew, from a few frames in the middle.
+    """Return the size of integers when packed anew, by group, measured on a few middle frames.
 
-    Of all atoms of `view` and of those of each group; of none where integers are not stored, or
-    where it is asked for what packs them. `density`: bytes of the source an atom and frame.
+    Empty where integers are not stored, or where their codec was requested. `density`: bytes of the
+    source for an atom and frame.
     """
     info, precision = view.info, storage.precision
     step = info.precision if info.xtc_integers else None
@@ -75,10 +75,10 @@ def packed_shares(
     quantised_format = QuantisedFormat(step, "xtc" if step is info.precision else "step")
     max_frames = max(FEW_FRAMES, min(MANY_FRAMES, SAMPLE_NBYTES // info.frame_nbytes))
     begin = max(0, info.n_frames - max_frames) // 2
-    few_frames = view.read(begin, min(begin + FEW_FRAMES, info.n_frames)).positions
+    all_atoms = view.read(begin, min(begin + FEW_FRAMES, info.n_frames)).positions
     shares = {}
     for name, atoms in {FULL_SYSTEM: None, **groups}.items():
-        frames = few_frames if atoms is None else few_frames.take(atoms, axis=1)
+        frames = all_atoms if atoms is None else all_atoms.take(atoms, axis=1)
         frame_nbytes = density * frames.shape[1]
         bitpack = _bitpacked_nbytes(frames, quantised_format) / frame_nbytes
         largest, rigid = bitpack, None
@@ -86,24 +86,26 @@ def packed_shares(
             source_format = QuantisedFormat(info.precision, "xtc")
             largest = max(bitpack, _bitpacked_nbytes(frames, source_format) / frame_nbytes)
         if largest > MAX_BITPACK_SHARE:
-            many = view.read(begin, min(begin + max_frames, info.n_frames), atoms=atoms).positions
-            small = encode_chunk(many, replace(quantised_format, compressor="rigid"))
-            rigid = len(small) / len(many) / frame_nbytes
+            more = view.read(begin, min(begin + max_frames, info.n_frames), atoms=atoms).positions
+            chunk = encode_chunk(more, replace(quantised_format, compressor="rigid"))
+            rigid = len(chunk) / len(more) / frame_nbytes
         shares[name] = PackedShare(bitpack, rigid)
     return shares
 
 
 def _bitpacked_nbytes(frames: NDArray[np.float32], quantised_format: QuantisedFormat) -> float:
-    """Return the bytes of a frame among many; the first of a chunk takes more than the others."""
-    nbytes = [len(encode_chunk(part, quantised_format)) for part in (frames[:1], frames)]
-    return (nbytes[-1] - nbytes[0] * (len(frames) > 1)) / max(len(frames) - 1, 1)
+    """Return the bytes of a frame other than the first of a chunk, which takes more."""
+    nbytes = len(encode_chunk(frames, quantised_format))
+    if len(frames) == 1:
+        return nbytes
+    return (nbytes - len(encode_chunk(frames[:1], quantised_format))) / (len(frames) - 1)
 
 
 def direct_for(requested: str, plan: LayoutPlan, target: Path) -> Direct:
     """Return whether large writes go past the page cache; raises PlanError for another word.
 
-    By itself only on a disk of this machine: always, if the output is large beside the memory; if
-    it is large at all, where the disk proves fast as well. Networks were not measured.
+    With auto, only on a disk of this machine: if the output is large beside the memory, always; if
+    it is just large, where the disk proves fast. Networks were not measured.
     """
     if requested not in ("on", "off", "auto"):
         raise PlanError(f"--direct {requested}: give on, off or auto")
@@ -121,15 +123,15 @@ def direct_for(requested: str, plan: LayoutPlan, target: Path) -> Direct:
 
 
 def is_written_by_owner(plan: LayoutPlan, target: Path, executor: Executor) -> bool:
-    """Return whether workers hand what they encode to the owner, which alone writes.
+    """Return whether workers send what they encode to the owner, which alone writes.
 
-    That is one more way over the network that joins them, and pays where several machines that
-    write to one file hold each other up. What goes into a store is built where the owner is.
+    That passes the network between them once more, and pays where several machines that write to
+    one file delay each other. What goes into a store is built where the owner is.
     """
     if not store_at(target).built_in_place:
         return not executor.shares_files
-    several = executor.ranks is not None and executor.n_workers > 1
-    return several and plan.n_files == 1 and has_one_writer(file_system_type(target))
+    several_ranks = executor.ranks is not None and executor.n_workers > 1
+    return several_ranks and plan.n_files == 1 and has_one_writer(file_system_type(target))
 
 
 def for_owner(plan: LayoutPlan) -> LayoutPlan:
@@ -156,7 +158,7 @@ class StripeRequest:
     """(end in bytes, count) of the components before the last, which has `count`."""
 
     @property
-    def _explicit(self) -> bool:
+    def _is_explicit(self) -> bool:
         return self.nbytes is not None or self.count is not None or bool(self.progressive)
 
     def check(self) -> None:
@@ -184,21 +186,21 @@ class StripeRequest:
         return DEFAULT_STRIPE_NBYTES if striping is None else striping.stripe_nbytes
 
     def apply(self, temporary: Path, plan: LayoutPlan) -> StripeRecord | None:
-        """Have the output made with its stripes: an empty file, or a folder for its files.
+        """Create the output with its stripes: an empty file, or a folder for its files.
 
-        Where nothing was asked, the folder's own default stays, which may be better than a size
-        and a count can say (a progressive one); it is only taken note of.
+        Where none were requested, the folder's own default is kept, which may be better than a size
+        and a count can say (a progressive one); it is only recorded.
 
-        Returns StripeRecord or None: for the manifest; None where nothing was asked and files are
-        not striped. Whatever the file system answers is in it, and does not stop the conversion.
+        Returns a record for the manifest, with the answer of the file system, which does not stop
+        the conversion; None where nothing was requested and files are not striped.
         Raises OutputError: the folder cannot be made.
         """
-        if not self._explicit and not has_stripes(temporary):
+        if not self._is_explicit and not has_stripes(temporary):
             return None
         if layout_class(plan.layout).facts.is_folder:
             with output_errors(temporary):
                 temporary.mkdir(exist_ok=True)
-        if self._explicit:
+        if self._is_explicit:
             return set_stripe(
                 temporary,
                 plan.stripes.stripe_nbytes,

@@ -1,4 +1,4 @@
-"""Frames of a running simulation, as it sends them over IMD: stored without a file between.
+"""Stores the frames that a running simulation sends over IMD, without a file between.
 
 The package imdclient speaks the protocol (version 3); `Writer` makes the output.
 """
@@ -38,7 +38,7 @@ from mdio.layouts.views.memory import MemoryLayout
 POLL_S = 0.2
 """Interval at which a request to end the recording is noticed."""
 STALL_S, MIN_STALL_S = 600.0, 2.0
-"""After so long within a frame, the rest of it is given up; the least: networks pause."""
+"""Seconds without bytes after which a frame is given up; the shortest, since networks pause."""
 MAX_GAPS = 10
 """Gaps that are reported one by one."""
 DISCONNECTED = b"\0\0\0\0"
@@ -64,9 +64,9 @@ def record(
 ) -> ConvertResult:
     """Store the frames that a running simulation sends, until it ends.
 
-    Each is taken from the connection when there is room for it; until then the simulation waits, so
-    that none is lost here. Steps that the simulation did not send are reported by warnings.
-    ``top`` is needed, and options that choose frames are refused.
+    A frame is received when there is room for it; until then the simulation waits, so that none is
+    lost here. Steps that the simulation did not send are reported by warnings. ``top`` is needed,
+    and options that choose frames are refused.
 
     Parameters
     ----------
@@ -77,9 +77,9 @@ def record(
     every_s
         How often frames are stored though they do not fill a shard; None = whole shards alone.
     until_idle_s
-        End when nothing came for so long; None = wait.
+        End when no frame came for this time; None = wait.
     n_frames
-        End after so many.
+        End after this number of frames.
     stopped
         End when this is set.
     published
@@ -94,7 +94,7 @@ def record(
     Returns
     -------
     ConvertResult
-        Of what was stored last; its plan's notes say how the stream ended.
+        Of the last addition; its plan's notes say how the stream ended.
 
     Raises
     ------
@@ -115,18 +115,24 @@ def record(
     """
     if n_frames is not None and n_frames < 1:
         raise PlanError(f"{source}: {n_frames} frames are asked for; give 1 or more")
-    requested = ConversionOptions.of(**options)
-    choice, transformed = _chosen(source, requested)
+    conversion_options = ConversionOptions.of(**options)
+    choice, transformed = _prepare(source, conversion_options)
     assert choice.universe is not None
-    arguments: dict[str, Any] = {"append": append, "force": force, "every_s": every_s}
     n_published = 0
-    with Writer(out, storage=requested.storage, groups=choice.groups, **arguments) as writer:
+    with Writer(
+        out,
+        append=append,
+        force=force,
+        every_s=every_s,
+        groups=choice.groups,
+        storage=conversion_options.storage,
+    ) as writer:
         writer.set_atoms(choice.atom_group())
         gaps = _Gaps(*(_last_steps(writer) if append else ()))
-        with _connected(source, len(choice.universe.atoms), until_idle_s) as client:
+        with _connect(source, len(choice.universe.atoms), until_idle_s) as client:
             stream = _Stream(source, client, stopped or threading.Event(), until_idle_s)
-            for block in _transformed(stream.frames(n_frames), choice.kept, transformed):
-                gaps.look(source, int(block.step[0]))
+            for block in _transform(stream.frames(n_frames), choice.atoms, transformed):
+                gaps.check(source, int(block.step[0]))
                 values = {name: getattr(block, name) for name in WRITTEN_FIELDS}
                 writer.write_block(block.positions, **values)
                 if published and writer.result and writer.result.n_frames > n_published:
@@ -146,17 +152,16 @@ def record(
     return replace(result, plan=result.plan.replace(notes=tuple(notes)))
 
 
-def _chosen(
-    source: str, requested: ConversionOptions
+def _prepare(
+    source: str, options: ConversionOptions
 ) -> tuple[AtomChoice, TransformedLayout | None]:
-    """Return the kept atoms and what transforms frames, before the simulation begins."""
-    for part in (requested.sources, requested.selection, requested.running):
-        for one, value in non_defaults(part):
-            if one.name not in ALLOWED_OPTIONS:
-                raise PlanError(
-                    f"{source}: {spell_option(one, value)} is not for a stream; leave it out"
-                )
-    selection, top = requested.selection, requested.sources.top
+    """Return the atoms to store and the layout that transforms frames, before the first one."""
+    for part in (options.sources, options.selection, options.running):
+        for declaration, value in non_defaults(part):
+            if declaration.name not in ALLOWED_OPTIONS:
+                name = spell_option(declaration, value)
+                raise PlanError(f"{source}: {name} is not for a stream; leave it out")
+    selection, top = options.selection, options.sources.top
     reference = selection.fit_reference
     if selection.pbc == "nojump" or (selection.fit and not isinstance(reference, str | PathLike)):
         unsupported = (
@@ -169,19 +174,19 @@ def _chosen(
         raise PlanError(
             f"{source}: the topology says how many atoms the stream has; give it with -s/--top FILE"
         )
-    ahead = _Ahead(Path(source), block=FrameBlock.empty(1, atom_count(top)))
-    ahead.block.box[:] = 1  # there will be a cell
-    choice = choose_atoms(ahead, top, selection.select, selection.groups)
-    keywords = selection.transformation(selection.select)
-    if keywords is None:
+    future = _FutureFrames(Path(source), block=FrameBlock.empty(1, atom_count(top)))
+    future.block.box[:] = 1  # there will be a cell
+    choice = choose_atoms(future, top, selection.select, selection.groups)
+    transform_options = selection.transformation(selection.select)
+    if transform_options is None:
         return choice, None
-    transformed = TransformedLayout(Path(source), source=ahead, top=top, **keywords)
-    transformed.prepare_steps(choice.kept)
+    transformed = TransformedLayout(Path(source), source=future, top=top, **transform_options)
+    transformed.prepare_steps(choice.atoms)
     return choice, transformed
 
 
-class _Ahead(MemoryLayout):
-    """Frames that are yet to come."""
+class _FutureFrames(MemoryLayout):
+    """Frames that the simulation has not sent yet."""
 
     def _read_into(self, *_: Any) -> None:
         raise PlanError(
@@ -190,23 +195,23 @@ class _Ahead(MemoryLayout):
         )
 
 
-def _transformed(
+def _transform(
     frames: Iterator[FrameBlock], atoms: AtomIndices | None, transformed: TransformedLayout | None
 ) -> Iterator[FrameBlock]:
-    """Yield the atoms that are kept of each frame, with all that is done to them."""
+    """Yield the chosen atoms of each frame, transformed as `transformed` would."""
     first = next(frames, None)
     if first is None:
         return
-    live = MemoryLayout(Path("stream"), block=first)
-    layout: Layout = live
+    memory = MemoryLayout(Path("stream"), block=first)
+    layout: Layout = memory
     if transformed is not None:
-        layout = TransformedLayout(transformed.path, **{**transformed.options, "source": live})
-    for live.block in chain([first], frames):
+        layout = TransformedLayout(transformed.path, **{**transformed.options, "source": memory})
+    for memory.block in chain([first], frames):
         yield layout.read(0, 1, atoms=atoms)
 
 
 def _last_steps(writer: Writer) -> tuple[int | None, int | None]:
-    """Return the last step that the output has, and how far it is from the one before."""
+    """Return the last step of the output, and its distance from the one before; None if unknown."""
     for path in writer.existing_paths():
         with open_layout(path) as layout:
             n_frames = layout.info.n_frames
@@ -217,13 +222,13 @@ def _last_steps(writer: Writer) -> tuple[int | None, int | None]:
 
 
 class _Gaps:
-    """Finds steps that are missing: `last` is the step before, `interval` that between frames."""
+    """Finds missing steps: `last` is the step of the last frame, `interval` that between frames."""
 
     def __init__(self, last: int | None = None, interval: int | None = None) -> None:
         self.last, self.interval, self.n_gaps = last, interval, 0
 
-    def look(self, source: str, step: int) -> None:
-        """Look at the next step; warns where some are missing before it."""
+    def check(self, source: str, step: int) -> None:
+        """Warn if steps are missing before the step of the next frame."""
         last, self.last = self.last, step
         if last is None or step <= last:  # a simulation that was restarted repeats some
             return
@@ -240,7 +245,7 @@ class _Gaps:
 
 
 @contextmanager
-def _connected(source: str, n_atoms: int, idle_s: float | None) -> Iterator[Any]:
+def _connect(source: str, n_atoms: int, idle_s: float | None) -> Iterator[Any]:
     """Yield imdclient's client; the simulation starts or continues as soon as there is one."""
     try:
         from imdclient.IMDClient import IMDClient
@@ -254,8 +259,8 @@ def _connected(source: str, n_atoms: int, idle_s: float | None) -> Iterator[Any]
         host, port = parse_host_port(source)
     except ValueError:
         raise PlanError(f"{source}: expected imd://HOST:PORT") from None
-    # Frames are read when they are asked for: what waits meanwhile is the simulation, and no thread
-    # of the client has filled a buffer, or taken the handlers of signals.
+    # One thread: the simulation waits until a frame is read, no thread of the client fills a buffer
+    # meanwhile, and handlers of signals stay as they are.
     options = {"multithreaded": False, "timeout": max(idle_s or STALL_S, MIN_STALL_S)}
     try:
         client = IMDClient(host, port, n_atoms, **options)
@@ -267,9 +272,9 @@ def _connected(source: str, n_atoms: int, idle_s: float | None) -> Iterator[Any]
     with client:
         info = client.get_imdsessioninfo()
         if info.version < 3 or not (info.time and info.positions):
-            sends = f"IMD version {info.version}" if info.version < 3 else "no times or positions"
+            problem = f"IMD version {info.version}" if info.version < 3 else "no times or positions"
             raise SourceError(
-                f"{source}: sends {sends}; have it send version 3 with times and positions, by "
+                f"{source}: sends {problem}; have it send version 3 with times and positions, by "
                 "which missing frames are found"
             )
         yield client
@@ -282,17 +287,17 @@ class _Stream:
         self, source: str, client: Any, stopped: threading.Event, until_idle_s: float | None
     ) -> None:
         self.source, self.client, self.stopped = source, client, stopped
-        self.until_idle_s, self.n_taken, self.end = until_idle_s, 0, ""
+        self.until_idle_s, self.n_received, self.end = until_idle_s, 0, ""
 
     def frames(self, n_frames: int | None) -> Iterator[FrameBlock]:
-        """Yield whole frames, in memory that the next one takes; `n_frames` of them, or all.
+        """Yield whole frames, in memory that the next one overwrites; `n_frames` of them, or all.
 
         Raises SourceError: the stream broke, or is of other atoms.
         """
         while not self._ended():
             yield self._next()
-            self.n_taken += 1
-            if self.n_taken == n_frames:
+            self.n_received += 1
+            if self.n_received == n_frames:
                 self.end = f"{plural(n_frames, 'frame')} were asked for"
                 return
 
@@ -311,12 +316,12 @@ class _Stream:
         try:
             head = connection.recv(len(DISCONNECTED), socket.MSG_PEEK)
         except OSError as error:
-            raise self._broken(f"the connection broke ({error})") from error
+            raise self._connection_error(f"the connection broke ({error})") from error
         if head in (b"", DISCONNECTED):
             self.end = (
                 "the stream ended after a whole frame; whether the simulation was complete, it "
                 "does not say"
-                if self.n_taken
+                if self.n_received
                 else "the stream ended before the first frame"
             )
         return bool(self.end)
@@ -325,11 +330,12 @@ class _Stream:
         try:
             frame = self.client.get_imdframe()
         except EOFError as error:
-            raise self._broken("the stream stopped within a frame") from error
+            raise self._connection_error("the stream stopped within a frame") from error
         except RuntimeError as error:
             counts = re.search(r"n_atoms value (\d+), got (\d+)", str(error.__cause__))
             if counts is None:
-                raise self._broken(f"no frame of IMD version 3 ({error.__cause__})") from error
+                problem = f"no frame of IMD version 3 ({error.__cause__})"
+                raise self._connection_error(problem) from error
             raise SourceError(
                 f"{self.source}: its frames have {counts[2]} atoms, but the topology has "
                 f"{counts[1]}; give the topology of the simulation"
@@ -344,10 +350,10 @@ class _Stream:
             None if frame.forces is None else frame.forces[np.newaxis],
         )
 
-    def _broken(self, problem: str) -> SourceError:
+    def _connection_error(self, problem: str) -> SourceError:
         """Return the error of a stream that can be continued."""
-        verb = "was" if self.n_taken == 1 else "were"
-        stored = f"{plural(self.n_taken, 'whole frame')} before it {verb} stored"
+        verb = "was" if self.n_received == 1 else "were"
+        stored = f"{plural(self.n_received, 'whole frame')} before it {verb} stored"
         return SourceError(
             f"{self.source}: {problem}; {stored}: go on with --append (append=True) when the "
             "simulation does"

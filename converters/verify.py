@@ -1,6 +1,6 @@
-"""Verification of an output: its checksums, and its frames against the source's.
+"""Verifies an output: its checksums, and its frames against the source's.
 
-Runs of units are checked, and runs of blocks compared with the source, in any process.
+Workers check runs of units, and compare runs of blocks with the source.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Problem = tuple[Bools, str]
 def compare_blocks(
     block: FrameBlock,
     source_block: FrameBlock,
-    allowed: Mapping[str, float],
+    tolerances: Mapping[str, float],
     *,
     columns: Sequence[str],
     rounded: Sequence[str],
@@ -62,49 +62,53 @@ def compare_blocks(
 ) -> tuple[float, list[Problem]]:
     """Return the largest difference of a coordinate (angstrom), and a list of problems.
 
-    `block`, `source_block`: the same frames and atoms, of the output and of its source. `allowed`:
-    by how much each field may differ besides rounding; 0 for those that it lacks. `columns`: those
-    of box, time and step that the output keeps exactly. `rounded`: of which arrays its format
-    rounds float32. `is_other`: whether the source is another file than the output was made of, so
-    that boxes and times may differ by the rounding of float32, and with `rounded_source` arrays.
+    `block`, `source_block`: the same frames and atoms, of the output and of its source.
+    `tolerances`: by how much each field may differ besides rounding; by default 0. `columns`: those
+    of box, time and step that the output keeps exactly. `rounded`: fields whose float32 the format
+    rounds. `is_other`: whether the source is another file than the output was made of, so that
+    boxes and times may differ by the rounding of float32; and with `rounded_source` all fields.
     """
     largest = 0.0
     problems: list[Problem] = []
-    for name, array in block.present().items():
-        other = getattr(source_block, name)
-        if other is None:
+    for name, values in block.present().items():
+        source_values = getattr(source_block, name)
+        if source_values is None:
             problems.append((np.ones(block.n_frames, bool), f"the source has no {name}"))
             continue
-        tolerance = allowed.get(name, 0.0)
-        worst, differing = _difference(
-            array, other, tolerance, rounded=rounded_source or name in rounded
+        tolerance = tolerances.get(name, 0.0)
+        difference, differing = _compare(
+            values, source_values, tolerance, rounded=rounded_source or name in rounded
         )
         if name == "positions":
-            largest = worst
+            largest = difference
         if differing.any():
             unit = " angstrom" if name == "positions" else ""
-            difference = f" by up to {worst:g}{unit}, {tolerance:g} is allowed"
-            problems.append((differing, f"{name} differ{difference if tolerance or unit else ''}"))
+            text = f" by up to {difference:g}{unit}, {tolerance:g} is allowed"
+            problems.append((differing, f"{name} differ{text if tolerance or unit else ''}"))
     for name in columns:
-        array_of_output, other = getattr(block, name), getattr(source_block, name)
+        values, source_values = getattr(block, name), getattr(source_block, name)
         may_round = is_other and name != "step"
-        dtype = np.float32 if may_round else array_of_output.dtype
-        compared = array_of_output.astype(dtype, copy=False), other.astype(dtype, copy=False)
-        differing = _difference(compared[0], compared[1], 0.0, rounded=may_round)[1]
+        dtype = np.float32 if may_round else values.dtype
+        _, differing = _compare(
+            values.astype(dtype, copy=False),
+            source_values.astype(dtype, copy=False),
+            0.0,
+            rounded=may_round,
+        )
         if differing.any():
-            worst = np.abs(array_of_output.astype(np.float64) - other).max(initial=0.0)
-            problems.append((differing, f"{name} differs by up to {worst:g}"))
+            difference = np.abs(values.astype(np.float64) - source_values).max(initial=0.0)
+            problems.append((differing, f"{name} differs by up to {difference:g}"))
     return largest, problems
 
 
-def _difference(
+def _compare(
     values: NDArray[np.float32],
     source_values: NDArray[np.float32],
-    allowed: float,
+    tolerance: float,
     *,
     rounded: bool,
 ) -> tuple[float, Bools]:
-    """Return the largest difference, and for each frame whether any exceeds the allowed one.
+    """Return the largest difference, and for each frame whether any value differs too much.
 
     Formats with units of their own may round float32 at every step to these and back.
     """
@@ -112,20 +116,18 @@ def _difference(
         return 0.0, np.zeros(len(values), bool)
     differing = np.zeros(values.shape, bool)
     finite = np.isfinite(values) & np.isfinite(source_values)
-    special, source_special = values[~finite], source_values[~finite]
-    differing[~finite] = (special != source_special) & ~(
-        np.isnan(special) & np.isnan(source_special)
-    )
-    diff = np.abs(values[finite].astype(np.float64) - source_values[finite])
+    others, source_others = values[~finite], source_values[~finite]
+    differing[~finite] = (others != source_others) & ~(np.isnan(others) & np.isnan(source_others))
+    differences = np.abs(values[finite].astype(np.float64) - source_values[finite])
     slack: Any = 0.0
-    if allowed or rounded:
-        slack = np.spacing(np.maximum(np.abs(values[finite]), np.abs(source_values[finite])))
-        slack = allowed + slack * (3 if rounded else 1)
-    differing[finite] = diff > slack
-    return float(diff.max(initial=0.0)), _in_frames(differing)
+    if tolerance or rounded:
+        spacing = np.spacing(np.maximum(np.abs(values[finite]), np.abs(source_values[finite])))
+        slack = tolerance + spacing * (3 if rounded else 1)
+    differing[finite] = differences > slack
+    return float(differences.max(initial=0.0)), _any_in_frame(differing)
 
 
-def _in_frames(differing: Bools) -> Bools:
+def _any_in_frame(differing: Bools) -> Bools:
     """Return for each frame, (F,) bool, whether any of its values differs."""
     return np.asarray(differing.any(axis=tuple(range(1, differing.ndim))))
 
@@ -138,30 +140,32 @@ def compare_native_columns(
     *,
     has_steps: bool,
 ) -> list[Problem]:
-    """Return by how much boxes, times, and steps if they are stored, differ beyond rounding.
+    """Return problems of boxes, times, and steps if they are stored: differences beyond rounding.
 
     Native formats keep boxes as float32 vectors, and times as float32; boxes that one of the two
     lacks, or that are open along an axis, are not compared.
 
-    `times`: those that frames should have, ps; None = they are not compared. `slack_ps`: how far
-    they may be off besides.
+    `times`: those that frames should have, ps; None = they are not compared. `slack_ps`: by how
+    much they may differ besides.
     """
     problems: list[Problem] = []
     has_box = (block.box[:, :3] > 0).all(axis=1) & (source_block.box[:, :3] > 0).all(axis=1)
-    close = np.isclose(block.box, source_block.box, rtol=BOX_ROUNDING, atol=BOX_ROUNDING)
-    differing = has_box & _in_frames(~close)
+    is_close = np.isclose(block.box, source_block.box, rtol=BOX_ROUNDING, atol=BOX_ROUNDING)
+    differing = has_box & _any_in_frame(~is_close)
     if differing.any():
         boxes = block.box[has_box].astype(np.float64)
-        worst = np.abs(boxes - source_block.box[has_box]).max(initial=0.0)
-        problems.append((differing, f"box differs by up to {worst:g}"))
+        difference = np.abs(boxes - source_block.box[has_box]).max(initial=0.0)
+        problems.append((differing, f"box differs by up to {difference:g}"))
     if times is not None:
-        apart = np.abs(block.time - times)
-        differing = apart > TIME_ROUNDING * np.spacing(np.abs(times).astype(np.float32)) + slack_ps
+        differences = np.abs(block.time - times)
+        spacing = np.spacing(np.abs(times).astype(np.float32))
+        differing = differences > TIME_ROUNDING * spacing + slack_ps
         if differing.any():
-            problems.append((differing, f"time differs by up to {np.nanmax(apart):g}"))
-    steps_apart = np.abs(block.step - source_block.step)
-    if has_steps and steps_apart.any():
-        problems.append((steps_apart > 0, f"step differs by up to {steps_apart.max():g}"))
+            problems.append((differing, f"time differs by up to {np.nanmax(differences):g}"))
+    step_differences = np.abs(block.step - source_block.step)
+    if has_steps and step_differences.any():
+        text = f"step differs by up to {step_differences.max():g}"
+        problems.append((step_differences > 0, text))
     return problems
 
 
@@ -169,7 +173,7 @@ COLUMNS = "box", "time", "step"
 BOX_ROUNDING = 1e-4
 """Relative, and in angstrom and degrees: lengths and angles go through vectors in nm."""
 TIME_ROUNDING = 4
-"""Neighbouring float32 numbers that a time may be off."""
+"""By how many neighbouring float32 numbers a time may differ."""
 UNRECORDED = (
     "a native file does not record --pbc, --center, --fit or --timestep: if it was made with them, "
     "compare it with a source that was treated alike"
@@ -178,9 +182,9 @@ UNRECORDED_CHOICE = (
     "; a native file does not say which ones it should have: if it was made with --select, --step "
     "or the like, convert the source so again, and compare it with that"
 )
-OUT_OF_DAMAGE = "take the file from its source again, or convert it with --salvage"
+DAMAGE_ADVICE = "take the file from its source again, or convert it with --salvage"
 EVEN = 1e-2
-"""How much of what a counted time may be off is its rounding."""
+"""Share of the slack of a counted time that counts as rounding; more is reported."""
 BLOCK_NBYTES = 16 << 20
 """Decoded bytes compared at a time."""
 Item = tuple[int, int, int]
@@ -201,7 +205,7 @@ class VerifyResult:
     fields_left_out: tuple[str, ...] = ()
     """Velocities and forces that the source has and the output lacks."""
     times_off_ps: float = 0.0
-    """How far times of a file that counts them are off, if the source's are not even."""
+    """Largest error of the times of a file that counts them, if the source's are not even."""
     units: int = 0
     """How many units there are; with a part or a sample fewer are checked."""
     max_abs_diff_angstrom: float = 0.0
@@ -256,14 +260,14 @@ class Checks:
     ) -> None:
         self.wanted = wanted
         self.progress = progress
-        self.of_opening = result = VerifyResult()
-        """The result of opening, before units are checked."""
+        self.opening_result = result = VerifyResult()
+        """What opening has found, before units are checked."""
         self.source = view
-        """What the output should hold."""
+        """The frames that the output should hold."""
         self.source_alone: ViewLayout | None = None
-        """The part of it that the files of `against` have."""
+        """Those of them that the files of `against` have."""
         self.own_frames = np.empty(0, np.int64)
-        """Frames that only the output itself has: they are compared with none."""
+        """Frames that only the output itself has, and that are not compared."""
         self.block_frames = 0
         self.compared = list[tuple[Layout, ViewLayout]]()
         """Frames of the output and those of the source; then those of further files."""
@@ -271,16 +275,17 @@ class Checks:
         layout = open_damaged(out)
         result.has_checksums = layout.manifest is not None
         self.layouts = [layout]
-        self.names = [""]
+        self.prefixes = [""]
+        """For each layout, the beginning of messages on it."""
         try:
             self.frame_nbytes = layout.info.frame_nbytes
             for loss in layout.info.lost:
                 result.add(str(loss))
-            self.reported = set[str]()
-            """Names of units whose damage opening has found."""
+            self.damaged_units = set[str]()
+            """Names of units whose damage was found by opening."""
             for stretch in layout.stretches:
-                result.add(f"{stretch}; {OUT_OF_DAMAGE}")
-                self.reported.add(frames_text(stretch.frame, stretch.frame + 1))
+                result.add(f"{stretch}; {DAMAGE_ADVICE}")
+                self.damaged_units.add(frames_text(stretch.frame, stretch.frame + 1))
             # Groups are units of mdio's outputs; in foreign files each is checked by itself.
             for group in layout.info.groups if layout.manifest is None else ():
                 try:
@@ -290,8 +295,8 @@ class Checks:
                     self.layouts.pop()
                     result.add(f"group {group}: {error}")
                 else:
-                    self.names.append(f"group {group}, ")
-            self.n_units = [_n_units(opened) for opened in self.layouts]
+                    self.prefixes.append(f"group {group}, ")
+            self.n_units = [_count_units(opened) for opened in self.layouts]
             result.units = sum(self.n_units)
             if view is None and against is not None:
                 source_files = path_list(against)
@@ -309,18 +314,18 @@ class Checks:
             if self.source is not None:
                 self._compare_shapes(layout, self.source)
             if view is None and against is not None:
-                for matched in find_in_output(layout, source, self.further, top):
-                    if isinstance(matched, str):
-                        result.add(matched)
+                for match in find_in_output(layout, source, self.further, top):
+                    if isinstance(match, str):
+                        result.add(match)
                     elif self.compared:
-                        self.compared.append(matched)
+                        self.compared.append(match)
         except BaseException:
             self.close()
             raise
 
     def _compare_shapes(self, layout: Layout, source: ViewLayout) -> None:
         """Compare numbers of frames and atoms, and set the allowed difference of coordinates."""
-        info, expected, result = layout.info, source.info, self.of_opening
+        info, expected, result = layout.info, source.info, self.opening_result
         if (info.n_frames, info.n_atoms) != (expected.n_frames, expected.n_atoms):
             result.add(
                 f"{layout.path} has {info.n_frames} frames of {info.n_atoms} atoms, "
@@ -347,36 +352,36 @@ class Checks:
         n_blocks = [
             math.ceil(output.info.n_frames / self.block_frames) for output, _ in self.compared
         ]
-        numbers = (*enumerate(self.n_units), *((-1 - n, count) for n, count in enumerate(n_blocks)))
-        for number, n_units in numbers:
-            n_cuts = min(n_pieces, n_units)
-            cuts = [n_units * k // n_cuts for k in range(n_cuts + 1)] if n_cuts else []
-            yield from ((number, first, last) for first, last in pairwise(cuts))
+        counts = [*enumerate(self.n_units), *((-1 - n, count) for n, count in enumerate(n_blocks))]
+        for number, count in counts:
+            n_runs = min(n_pieces, count)
+            edges = [count * k // n_runs for k in range(n_runs + 1)] if n_runs else []
+            yield from ((number, first, stop) for first, stop in pairwise(edges))
 
     def __call__(self, item: Item) -> VerifyResult:
         """Return the result of one piece."""
-        number, first, last = item
+        number, first, stop = item
         result = VerifyResult()
         if number < 0:
-            self._compare(-1 - number, range(first, last), result)
+            self._compare(-1 - number, range(first, stop), result)
         else:
             try:
-                self._check(number, range(first, last), result)
+                self._check(number, range(first, stop), result)
             except (SourceError, CorruptLayoutError) as error:
                 if number == 0:
                     raise
-                result.add(f"{self.names[number][:-2]}: {error}")
+                result.add(f"{self.prefixes[number].removesuffix(', ')}: {error}")
         return result
 
     def _check(self, number: int, units: range, result: VerifyResult) -> None:
+        """Check units of one layout."""
         n_before = sum(self.n_units[:number])
-        prefix = self.names[number]
-        layout = self.layouts[number]
+        prefix, layout = self.prefixes[number], self.layouts[number]
         for name, problem in layout.check(
             lambda unit: unit in units and self.wanted(n_before + unit)
         ):
             result.chunks_checked += 1
-            if problem is not None and not (number == 0 and name in self.reported):
+            if problem is not None and not (number == 0 and name in self.damaged_units):
                 damage = CorruptLayoutError(problem)
                 damage = add_repair_hint(layout.path, layout.manifest, damage) or damage
                 result.add(prefix + add_unit_name(name, str(damage)))
@@ -385,19 +390,19 @@ class Checks:
 
     @cached_property
     def _rounding(self) -> dict[str, bool]:
-        """By the names of `compare_blocks`, what rounds in the source, if it has other files.
+        """Arguments of `compare_blocks` on the rounding of the source, if it has other files.
 
         Boxes go through vectors and back in each file, and native ones keep times as float32. Atoms
         are moved by boxes, and some formats have units of their own.
         """
         layout, view = self.layouts[0], self.source_alone
         source = (layout.manifest or {}).get("source", {})
-        recorded = source.get("files") or [source]
+        file_records = source.get("files") or [source]
         files = [] if view is None else list(view.source.files())
-        is_other = "crc32c_tail" in recorded[0] and bool(files)
+        is_other = "crc32c_tail" in file_records[0] and bool(files)
         if is_other:
             fingerprints = [fingerprint(file.path) for file in files]
-            is_other = [*map(contents_of, recorded)] != [*map(contents_of, fingerprints)]
+            is_other = [*map(contents_of, file_records)] != [*map(contents_of, fingerprints)]
         is_moved = source.get("transformed") is not None
         rounds = is_moved or any(file.facts.rounds for file in files)
         return {"rounded_source": is_other and rounds, "is_other": is_other}
@@ -415,7 +420,7 @@ class Checks:
         return not any(file.stored_times.counts_steps for file in files)
 
     def _even_times(self, start: int, stop: int) -> tuple[NDArray[np.float64] | None, float]:
-        """Return the times of frames in a file that counts them, and how far they may be off.
+        """Return the times of frames in a file that counts them, and by how much they may differ.
 
         None where the source's do not ascend, and in segments, which are counted each by itself.
         """
@@ -430,12 +435,12 @@ class Checks:
         times = info.time_first_ps + dt_ps * np.arange(start, stop)
         return times.astype(np.float64), dt_ps / 4
 
-    def _n_others(self, start: int, stop: int) -> int:
+    def _n_compared(self, start: int, stop: int) -> int:
         """Return how many of these frames are compared."""
         return stop - start - int(np.diff(np.searchsorted(self.own_frames, [start, stop]))[0])
 
     def _compare(self, number: int, blocks: range, result: VerifyResult) -> None:
-        """Compare blocks with the source (`number` 0), or those that a further file has, too."""
+        """Compare blocks with the source (`number` 0), or with the frames of a further file."""
         layout, (output, source) = self.layouts[0], self.compared[number]
         n_frames = output.info.n_frames
         is_further = number > 0
@@ -444,26 +449,26 @@ class Checks:
         starts = [
             start
             for start in (block * self.block_frames for block in blocks if self.wanted(block))
-            if is_further or self._n_others(start, min(start + self.block_frames, n_frames))
+            if is_further or self._n_compared(start, min(start + self.block_frames, n_frames))
         ]
         for opened in (output, source):
             opened.prefetch((block, min(block + self.block_frames, n_frames)) for block in starts)
         for start in starts:
             stop = min(start + self.block_frames, n_frames)
             try:
-                own_block, source_block = output.read(start, stop), source.read(start, stop)
+                block, source_block = output.read(start, stop), source.read(start, stop)
             except OSError as error:
                 result.add(f"{frames_text(start, stop)}: {error}")
                 continue
-            allowed = {name: step / 2 for name, step in layout.info.field_precisions.items()}
-            allowed["positions"] = self.of_opening.allowed_diff_angstrom or 0.0
+            tolerances = {name: step / 2 for name, step in layout.info.field_precisions.items()}
+            tolerances["positions"] = self.opening_result.allowed_diff_angstrom or 0.0
             # Steps, and where boxes are rounded, depend on the format of a further file.
             columns = COLUMNS if layout.facts.keeps_columns and not is_further else ()
             rounding = dict.fromkeys(self._rounding, True) if is_further else self._rounding
-            worst, problems = compare_blocks(
-                own_block,
+            difference, problems = compare_blocks(
+                block,
                 source_block,
-                allowed,
+                tolerances,
                 columns=columns if self._has_steps else columns[:-1],
                 rounded=native.rounds,
                 **rounding,
@@ -478,35 +483,38 @@ class Checks:
                         f"times: {problem}; give the files that it was made from"
                     )
                 continue
-            result.max_abs_diff_angstrom = max(result.max_abs_diff_angstrom, worst)
+            result.max_abs_diff_angstrom = max(result.max_abs_diff_angstrom, difference)
             if native.is_copied and not columns:
-                clock: tuple[NDArray[np.float64] | None, float] = source_block.time, 0.0
+                times: NDArray[np.float64] | None = source_block.time
+                slack_ps = 0.0
                 if layout.stored_times.step_ps is not None:
-                    clock = self._even_times(start, stop)
-                    if clock[0] is not None:
-                        off_ps = float(np.abs(clock[0] - source_block.time).max(initial=0.0))
-                        if off_ps > EVEN * clock[1]:
-                            result.times_off_ps = max(result.times_off_ps, off_ps)
+                    times, slack_ps = self._even_times(start, stop)
+                    if times is not None:
+                        error_ps = float(np.abs(times - source_block.time).max(initial=0.0))
+                        if error_ps > EVEN * slack_ps:
+                            result.times_off_ps = max(result.times_off_ps, error_ps)
                 problems += compare_native_columns(
-                    own_block,
+                    block,
                     source_block,
-                    *clock,
+                    times,
+                    slack_ps,
                     has_steps=self._has_steps and not native.counts_steps,
                 )
             if problems and result.ok and layout.manifest is None:
-                problems[0] = problems[0][0], f"{problems[0][1]}; {UNRECORDED}"
+                differing, problem = problems[0]
+                problems[0] = differing, f"{problem}; {UNRECORDED}"
             for differing, problem in problems:
                 result.add(f"{_frames_text(start + np.flatnonzero(differing))}: {problem}")
-            result.frames_compared += self._n_others(start, stop)
+            result.frames_compared += self._n_compared(start, stop)
             if self.progress is not None:
-                self.progress(stop - start, own_block.nbytes)
+                self.progress(stop - start, block.nbytes)
 
     def close(self) -> None:
         """Close all layouts."""
-        compared = (layout for pair in self.compared[1:] for layout in pair)
+        further_pairs = (layout for pair in self.compared[1:] for layout in pair)
         source = [] if self.source is None else [self.source]
-        for opened in (*self.layouts, *source, *compared, *self.further):
-            opened.close()
+        for layout in (*self.layouts, *source, *further_pairs, *self.further):
+            layout.close()
 
 
 def _frames_text(frames: NDArray[np.int64]) -> str:
@@ -518,15 +526,15 @@ def _frames_text(frames: NDArray[np.int64]) -> str:
     return f"{len(frames):,} frames ({runs_text(runs, MAX_RUNS)})"
 
 
-def _n_units(layout: Layout) -> int:
+def _count_units(layout: Layout) -> int:
     """Return the number of units, without reading any."""
     numbers: list[int] = []
 
-    def counted(number: int) -> bool:
+    def skip(number: int) -> bool:
         numbers.append(number)
         return False
 
-    for _ in layout.check(counted):
+    for _ in layout.check(skip):
         pass
     return len(numbers)
 
@@ -579,8 +587,8 @@ def verify(
         A trajectory of any layout, or an ensemble. Native files have no checksums: each frame is
         decoded.
     against
-        The source (or several files): frames and atoms are taken as the manifest of `out` says. Of
-        an ensemble, the sources of all its trajectories, in any order.
+        The source (or several files), whose frames and atoms are chosen by the manifest of `out`.
+        Of an ensemble, the sources of all its trajectories, in any order.
     overlap
         How several files of `against` are joined, as for `mdio.convert`; None = as the manifest of
         `out` says, if it has one.
@@ -616,45 +624,45 @@ def verify(
     >>> import mdio
     >>> from MDAnalysisTests.datafiles import DCD
     >>> _ = mdio.convert(DCD, "adk.h5md")
-    >>> found = mdio.verify("adk.h5md", DCD)
-    >>> found.ok, found.frames_compared, found.max_abs_diff_angstrom
+    >>> result = mdio.verify("adk.h5md", DCD)
+    >>> result.ok, result.frames_compared, result.max_abs_diff_angstrom
     (True, 98, 0.0)
     """
-    first: Any = None
+    is_wanted: Any = None
     with suppress(Exception):  # a function for something else
-        first = wanted(0)
-    if first not in (True, False):
+        is_wanted = wanted(0)
+    if is_wanted not in (True, False):
         raise PlanError(
             f"wanted is {wanted!r}; give a function of a unit's number that returns True or False, "
             "such as mdio.converters.verify.sample(0.1)"
         )
-    chosen = choose_executor(executor, workers)
-    chosen.agree("verify", out)
-    if members := chosen.from_owner(partial(ensemble_members, out)):
-        return _verify_members(members, against, overlap, top, wanted, chosen, progress)
-    is_serial = chosen.shares_memory
+    executor = choose_executor(executor, workers)
+    executor.agree("verify", out)
+    if members := executor.from_owner(partial(ensemble_members, out)):
+        return _verify_members(members, against, overlap, top, wanted, executor, progress)
+    is_serial = executor.shares_memory
     worker_progress = progress if is_serial else None
-    checks = chosen.from_owner(
+    checks = executor.from_owner(
         lambda: Checks(out, against, overlap, top, view, wanted, worker_progress)
     )
     try:
         parts = {}
-        items = checks.items(1 if is_serial else PIECES_PER_WORKER * chosen.n_workers)
-        for number, part in results_of(chosen, checks, items, _describe):
+        items = checks.items(1 if is_serial else PIECES_PER_WORKER * executor.n_workers)
+        for number, part in results_of(executor, checks, items, _describe):
             parts[number] = part
             if progress is not None and not is_serial:
                 progress(part.frames_compared, part.frames_compared * checks.frame_nbytes)
-        result = checks.of_opening
+        result = checks.opening_result
         for number in sorted(parts):
             result.merge(parts[number])
-        result.bad = [_named_as_given(problem, to_path(out)) for problem in result.bad]
-        return chosen.from_owner(lambda: result)
+        result.bad = [_with_user_path(problem, to_path(out)) for problem in result.bad]
+        return executor.from_owner(lambda: result)
     finally:
         checks.close()
 
 
-def _named_as_given(problem: str, out: Path) -> str:
-    """Return `problem` with `out` as it was given: other processes name it absolutely."""
+def _with_user_path(problem: str, out: Path) -> str:
+    """Return `problem` with the path `out` as the user wrote it: workers have it absolute."""
     return re.sub(rf"{re.escape(str(out.absolute()))}(?![\w.-])", lambda _: str(out), problem)
 
 
@@ -702,5 +710,5 @@ def _files_of(out: Path, path_of: dict[str, AnyPath]) -> list[AnyPath]:
 
 
 def _describe(item: Item) -> str:
-    number, first, last = item
-    return f"{'blocks' if number < 0 else 'units'} {first} to {last - 1}"
+    number, first, stop = item
+    return f"{'blocks' if number < 0 else 'units'} {first} to {stop - 1}"

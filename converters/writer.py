@@ -1,4 +1,4 @@
-"""Outputs of frames that a program makes: each shard is stored as soon as it is full.
+"""Writes the frames that a program makes: each shard is stored as soon as it is full.
 
 A shard is added as a continuation is (`mdio.converters.append`), so there is a whole output at any
 time. Layouts in one file, which would be copied each time, are made in the end, of a Zarr tree that
@@ -84,11 +84,11 @@ def _check_number(name: str, value: Any, kinds: Any, least: float, expected: str
         raise PlanError(f"{name}={value!r}; give {expected}")
 
 
-class _Growing:
-    """An output that grows.
+class _Output:
+    """An output to which frames are added.
 
     `name`: its path, for messages. `options`: how it is stored. `force`: whether the first
-    frames replace what is there.
+    frames replace an existing output.
     """
 
     def __init__(self, name: Path, options: ConversionOptions, *, force: bool) -> None:
@@ -104,7 +104,7 @@ class _Growing:
         self._has_warned = False
 
     def plan(self, new: Layout) -> Conversion:
-        """Plan the output with the frames of `new` behind those that it has."""
+        """Plan the output of the frames that it has and those of `new`."""
         if self.uuid is None:
             return plan_conversion(new, [], self.out, self.layout, self.options, Serial())
         conversion = prepare_continuation(self.out, self.n_frames, new, self.options)
@@ -131,8 +131,8 @@ class _Growing:
     ) -> TrajectoryInfo:
         """Keep the existing output's frames before `time_ps`, and return the information on it.
 
-        `topology`: what the atoms to add are, if it is known.
-        Raises OutputError: it has other atoms, or none of these frames.
+        `topology`: of the atoms to add, if it is known.
+        Raises OutputError: the output has other atoms, or no frame before `time_ps`.
         """
         self.out = link_target(self.out)
         settle(self.out)
@@ -140,21 +140,22 @@ class _Growing:
             info, times_ps = old.info, read_times(old)
             plan_values = plan_fields(old)
             self.shard_frames = plan_values.get("piece_frames") or int(old.boundaries()[1])
-            self.uuid, stored = old.uuid, old.topology()
+            self.uuid, old_topology = old.uuid, old.topology()
             manifest = old.manifest or {"source": {}}
         if info.n_atoms != n_atoms:
             raise OutputError(
                 f"{self.name}: has {info.n_atoms} atoms, but the frames to add have {n_atoms}; "
                 "give the same atoms, or another output"
             )
-        if stored is not None and topology is not None:
-            others, _ = stored.differing_names(topology)
-            if len(others):
-                first = int(others[0])
+        if old_topology is not None and topology is not None:
+            differing, _ = old_topology.differing_names(topology)
+            if len(differing):
+                first = int(differing[0])
                 raise OutputError(
-                    f"{self.name}: {len(others):,} of its {n_atoms:,} atoms are others than those "
-                    f"of the frames to add: atom {first} is {stored.name_of(first)} there and "
-                    f"{topology.name_of(first)} here; give the same atoms, or another output"
+                    f"{self.name}: {len(differing):,} of its {n_atoms:,} atoms are others than "
+                    f"those of the frames to add: atom {first} is {old_topology.name_of(first)} "
+                    f"there and {topology.name_of(first)} here; give the same atoms, or another "
+                    "output"
                 )
         replaced = np.flatnonzero(times_ps >= time_ps - SAME_TIME * abs(info.dt_ps))
         self.n_frames = int(replaced[0]) if len(replaced) else info.n_frames
@@ -224,8 +225,8 @@ class Writer:
     dt_ps
         Time between frames that come without times.
     every_s
-        Store what there is after so many seconds, too, though a shard is not full yet. By default,
-        whole shards alone.
+        Also store frames after this many seconds, though the shard is not full. By default, only
+        whole shards are stored.
     background
         Whether shards are stored while the next ones are filled.
     groups
@@ -294,37 +295,40 @@ class Writer:
         """Time from which stored frames are replaced, where new ones have steps only."""
         self._topology: Topology | None = None
         self._indices: NDArray[np.int64] | None = None
-        """Atoms of the Universe that `_topology` describes; None once others have been told."""
+        """Atoms of the Universe that `_topology` describes; None once a warning named others."""
         self._block: FrameBlock | None = None
-        self._spare: FrameBlock | None = None
+        """The shard that is being filled."""
+        self._spare_block: FrameBlock | None = None
+        """Memory of the shard that is being stored."""
         self._n_filled = self._n_before = 0
         self._is_used = False
         self._storing: Future[None] | None = None
         self._error: BaseException | None = None
-        requested = ConversionOptions.of(groups=groups or {}, growing=True, **options)
-        self._final: _Growing | None = _Growing(self.out, requested, force=force)
+        final_options = ConversionOptions.of(groups=groups or {}, growing=True, **options)
+        self._final: _Output | None = _Output(self.out, final_options, force=force)
+        """The output, where it is made of the growing one in the end."""
         layout = self._final.layout
-        for name in requested.out_of_place("follow"):
+        for name in final_options.refused_options("follow"):
             raise PlanError(f"{out}: {name} needs all frames, which are yet to come; leave it out")
-        check_options(requested, layout, self.out)
+        check_options(final_options, layout, self.out)
         facts = layout_class(layout).facts
         if facts.continuation is not None and facts.is_folder:
-            endless = requested.replaced(expected_frames=ENDLESS_FRAMES)
-            self._growing, self._final = _Growing(self.out, endless, force=force), None
+            growing_options = final_options.replaced(expected_frames=ENDLESS_FRAMES)
+            self._growing, self._final = _Output(self.out, growing_options, force=force), None
         else:
             need_disk(self.out, f"{layout} is made of a tree that grows beside it, on a disk")
-            endless = ConversionOptions.of(growing=True, expected_frames=ENDLESS_FRAMES)
-            beside = self.out.with_name(f"{self.out.name}.zarr")
-            self._growing = _Growing(beside, endless, force=force)
+            growing_options = ConversionOptions.of(growing=True, expected_frames=ENDLESS_FRAMES)
+            tree = self.out.with_name(f"{self.out.name}.zarr")
+            self._growing = _Output(tree, growing_options, force=force)
             if append and facts.continuation is None and os.path.lexists(self.out):
                 raise OutputError(
                     f"{self.out}: exists already, and nothing can be added to {layout}; write to "
                     "NAME.zarr, NAME.h5md or NAME.segments, or choose another name"
                 )
-        for one in self.existing_paths():
+        for path in self.existing_paths():
             if not (append or force):
                 raise OutputError(
-                    f"{self.out.with_name(one.name)}: exists already; go on with it with "
+                    f"{self.out.with_name(path.name)}: exists already; go on with it with "
                     "append=True, replace it with force=True, or choose another name"
                 )
         if atoms is not None:
@@ -344,12 +348,12 @@ class Writer:
 
     def existing_paths(self) -> list[Path]:
         """Return the existing paths with frames: the output, or the tree that it is made from."""
-        outs = (self._growing.out, self.out if self._final is None else self._final.out)
-        return [one for one in dict.fromkeys(outs) if one.exists() or one.is_symlink()]
+        paths = (self._growing.out, self.out if self._final is None else self._final.out)
+        return [path for path in dict.fromkeys(paths) if path.exists() or path.is_symlink()]
 
     @_one_at_a_time
     def set_atoms(self, atoms: Any) -> None:
-        """Say what the atoms are, before the first frame.
+        """Set what the atoms are, before the first frame.
 
         Parameters
         ----------
@@ -504,10 +508,10 @@ class Writer:
 
     def _close(self) -> None:
         if not self._closed and self._pid == os.getpid():  # a forked process has a copy of it
-            self._close_alone()
+            self._close_locked()
 
     @_one_at_a_time
-    def _close_alone(self) -> None:
+    def _close_locked(self) -> None:
         if self._closed:
             return
         self._closed = True
@@ -520,7 +524,7 @@ class Writer:
         finally:
             if self._pool is not None:
                 self._pool.shutdown()
-            self._block = self._spare = None
+            self._block = self._spare_block = None
 
     def __enter__(self) -> Self:
         """Return the writer, which is closed in the end."""
@@ -551,7 +555,7 @@ class Writer:
     ) -> FrameBlock:
         """Return frames as a block; the first call plans the output. Raises ValueError."""
 
-        def converted(name: str, values: Any, dtype: Any) -> NDArray[Any]:
+        def as_array(name: str, values: Any, dtype: Any) -> NDArray[Any]:
             try:
                 if dtype is not np.float32 or getattr(values, "dtype", None) == dtype:
                     return np.asarray(values, dtype)
@@ -563,9 +567,9 @@ class Writer:
         for name, values in {"positions": positions, **arrays}.items():
             if is_masked(values):
                 raise ValueError(f"{self.out}: {name} are masked, and the mask would be lost")
-            if converted(name, values, None).dtype.kind == "c":
+            if as_array(name, values, None).dtype.kind == "c":
                 raise ValueError(f"{self.out}: {name} are complex numbers; give their real parts")
-        frames: NDArray[np.float32] = converted("positions", positions, np.float32)
+        frames: NDArray[np.float32] = as_array("positions", positions, np.float32)
         frames = frames[np.newaxis] if frames.ndim == 2 else frames
         if (
             frames.ndim != 3
@@ -580,7 +584,7 @@ class Writer:
         shape, n_frames = frames.shape, len(frames)
 
         def broadcast(name: str, values: ArrayLike, shape: tuple[int, ...], dtype: Any) -> Any:
-            array = converted(name, values, dtype)
+            array = as_array(name, values, dtype)
             if array.shape != shape and (
                 array.shape != shape[1:] or (n_frames > 1 and name != "box")
             ):
@@ -589,8 +593,8 @@ class Writer:
 
         if self._block is None and self._append:
             times, steps = (
-                np.ravel([] if values is None else converted(name, values, dtype))
-                for name, values, dtype in (("time", time, float), ("step", step, float))
+                np.ravel([] if values is None else as_array(name, values, float))
+                for name, values in (("time", time), ("step", step))
             )
             self._continue_steps(times, steps)
         numbers = np.arange(1, n_frames + 1)
@@ -638,9 +642,9 @@ class Writer:
             name: name in names if is_requested is None else is_requested
             for name, is_requested in self._requested.items()
         }
-        for one in (self._growing, self._final):
-            if self._append and one is not None and one.out.exists():
-                info = one.continue_from(n_atoms, time_ps, self._topology)
+        for output in (self._growing, self._final):
+            if self._append and output is not None and output.out.exists():
+                info = output.continue_from(n_atoms, time_ps, self._topology)
                 time_ps = min(time_ps, info.time_first_ps)
                 self._stored = {name: name in info.fields for name in self._stored}
                 self._check_requested([name for name in self._stored if self._stored[name]])
@@ -648,31 +652,30 @@ class Writer:
             n_frames = 2 + PLANNED_NBYTES // (12 * n_atoms)
             first_frames = {"positions": block.positions, "box": block.box}
             first_frames |= {name: block.positions for name in self._stored if self._stored[name]}
-            planned_block = FrameBlock(
+            repeated_block = FrameBlock(
                 time=np.arange(n_frames, dtype=float),
                 step=np.arange(n_frames),
                 **{
-                    k: np.broadcast_to(v[:1], (n_frames, *v.shape[1:]))
-                    for k, v in first_frames.items()
+                    name: np.broadcast_to(array[:1], (n_frames, *array.shape[1:]))
+                    for name, array in first_frames.items()
                 },
             )
-            with self._in_memory(planned_block, self._growing.out) as planned:
-                plans = [one.plan(planned).plan for one in (self._growing, self._final) if one]
-            plan = plans[0]
+            with self._in_memory(repeated_block, self._growing.out) as frames:
+                plan = self._growing.plan(frames).plan
+                final_plan = plan if self._final is None else self._final.plan(frames).plan
             self._growing.shard_frames = (
                 plan.segment_frames[0] if plan.segment_frames else plan.piece_frames
             )
-            final_plan = plans[-1]
             self._check_requested(
                 {array.field for array in final_plan.arrays} or set(final_plan.native.fields)
             )
             for note in () if final_plan.arrays else final_plan.notes:
                 warnings.warn(f"{self.out}: {note}", stacklevel=5)
         self._n_before = self._growing.n_frames
-        self._block = self._buffer()
+        self._block = self._empty_shard()
 
     def _check_requested(self, stored_fields: Container[str]) -> None:
-        """Raise PlanError where velocities or forces are asked for, and are not `stored_fields`."""
+        """Raise PlanError where requested velocities or forces are not among `stored_fields`."""
         for name, is_requested in self._requested.items():
             if is_requested and name not in stored_fields:
                 raise PlanError(
@@ -703,7 +706,7 @@ class Writer:
             for last in np.flatnonzero(is_before)[-1:].tolist():
                 self._time_ps, self._step = float(columns.time[last]), int(columns.step[last])
 
-    def _buffer(self) -> FrameBlock:
+    def _empty_shard(self) -> FrameBlock:
         assert self.n_atoms is not None
         return FrameBlock.empty(self._growing.shard_frames, self.n_atoms, **self._stored)
 
@@ -732,7 +735,7 @@ class Writer:
             self._wait()
 
     def _wait(self) -> None:
-        """Return when what is being stored is stored."""
+        """Wait until the shard in the background is stored; raises what storing it raised."""
         storing, self._storing = self._storing, None
         if storing is not None:
             try:
@@ -756,7 +759,7 @@ class Writer:
                 self._error = error
                 raise
             return
-        self._block, self._spare = self._spare or self._buffer(), self._block
+        self._block, self._spare_block = self._spare_block or self._empty_shard(), self._block
         self._storing = self._pool.submit(self._add, block)
 
     def _add(self, block: FrameBlock) -> None:

@@ -435,9 +435,9 @@ def _choose_indices(
     former = None if top is None else by_size.get(n_atoms)
     if former is not None and former.universe is not None:
         atom_group = former.universe.atoms
-        return former.kept, compare_names(atom_group, stored_topology(layout), top, layout.path)
+        return former.atoms, compare_names(atom_group, stored_topology(layout), top, layout.path)
     by_size[n_atoms] = choice = choose_atoms(layout, top, atoms, {})
-    return choice.kept, choice.notes
+    return choice.atoms, choice.notes
 
 
 def _check_last(sources: Sequence[_Source], fields: Sequence[str]) -> None:

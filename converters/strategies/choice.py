@@ -1,4 +1,4 @@
-"""The choice of a strategy, by the facts of layout and source; strategies that copy bytes."""
+"""Chooses a strategy, by the facts of layout and source; and the strategies that copy bytes."""
 
 from __future__ import annotations
 
@@ -26,76 +26,74 @@ from mdio.layouts.writer import EncodedChunk, LayoutWriter, PieceRecord
 class CopiedBytes(Conversion):
     """A planned copy of the bytes of frames.
 
-    Frames have to be decoded and encoded again of DCD files with fixed atoms, NetCDF-4 files or
-    those without times, several DCD or NetCDF files, and what is no native file.
+    Not for DCD files with fixed atoms, NetCDF-4 files or those without times, several DCD or NetCDF
+    files, and what is no native file: their frames have to be decoded and encoded again.
     """
 
     copies = True
 
     @classmethod
-    def planned(cls, job: Job, copier: str) -> Self | None:
-        """Plan to have `copier` copy; None where not all of each frame is kept.
+    def planned(cls, job: Job, copier_address: str) -> Self | None:
+        """Plan a copy by a writer class; None where frames cannot be copied, or not as a whole.
 
         Raises SourceError: the source is damaged.
         """
         choice, options = job.choice, job.options
-        is_selection = choice.kept is not None or choice.groups or job.transformed
+        is_selection = choice.atoms is not None or choice.groups or job.transformed
         is_changed = (
             is_selection and job.appended is None
         ) or options.storage.precision is not None
         if job.view.first is None or is_changed:
             return None
         source, first, n_frames = job.view.source, job.view.first, job.view.info.n_frames
-        n_taken = 0 if job.appended is None else job.appended.continuation.n_reused
-        joined = [
-            part
-            for layout, *span in clip_runs(source.joined_layouts, n_taken, source.info.n_frames)
-            for part in clip_runs(layout.joined_layouts, *span)
+        n_reused = 0 if job.appended is None else job.appended.continuation.n_reused
+        runs = [
+            run
+            for layout, *span in clip_runs(source.joined_layouts, n_reused, source.info.n_frames)
+            for run in clip_runs(layout.joined_layouts, *span)
         ]
-        parts = [(list(layout.files()), start, stop) for layout, start, stop in joined]
-        layouts = [layout for files, *_ in parts for layout in files]
+        file_runs = [(list(layout.files()), start, stop) for layout, start, stop in runs]
+        files = [file for run_files, *_ in file_runs for file in run_files]
         try:
-            ranges = _all_bytes(layouts)
-            container = layouts[0].name
-            if ranges is None or job.plan.container != container:
+            file_tables = _frame_tables(files)
+            if file_tables is None or job.plan.container != files[0].name:
                 return None
-            remaining = iter(ranges)
-            frames = [
-                one
-                for files, start, stop in parts
-                for one in _cut(list(islice(remaining, len(files))), start, stop)
+            remaining = iter(file_tables)
+            source_tables = [
+                table
+                for run_files, start, stop in file_runs
+                for table in _cut_frames(list(islice(remaining, len(run_files))), start, stop)
             ]
-            planned_frames = [
-                one for one in _cut(frames, first, first + n_frames - n_taken) if one.n_frames
-            ]
-            times_ps = _times_ps(source, first, job.plan)
+            stop = first + n_frames - n_reused
+            tables = [table for table in _cut_frames(source_tables, first, stop) if table.n_frames]
+            times_ps = _first_times_ps(source, first, job.plan)
         finally:
-            for layout in layouts:
-                layout.close()
-        share = (n_frames - n_taken) / n_frames
+            for file in files:
+                file.close()
+        share = (n_frames - n_reused) / n_frames
         plan = job.plan.replace(
-            nbytes=round(sum(one.nbytes for one in planned_frames) / share),
+            nbytes=round(sum(table.nbytes for table in tables) / share),
             piece_frames=max(job.plan.segment_frames),
         )
         return cls(
             job,
             plan,
-            load_class(copier),
-            frames=planned_frames,
+            load_class(copier_address),
+            frames=tables,
             first_times_ps=times_ps,
             info=job.view.info,
-            n_reused=n_taken,
+            n_reused=n_reused,
         )
 
     @property
     def _needed_nbytes(self) -> float:
-        return self.plan.after(self.n_taken).nbytes
+        return self.plan.after(self.n_reused).nbytes
 
     def _worker(self, writer: LayoutWriter) -> Any:
-        return _Worker(writer, self.repairs.former if self.repairs else None)
+        return _SegmentCopier(writer, self.repairs.former if self.repairs else None)
 
 
-class _Worker:
+class _SegmentCopier:
     """Copies one segment at each call."""
 
     def __init__(self, writer: Any, former: Layout | None) -> None:
@@ -109,43 +107,45 @@ class _Worker:
         """Nothing is open."""
 
 
-def _all_bytes(layouts: Sequence[Layout]) -> list[FrameTable] | None:
-    """Return the frames of all files as bytes; None if these cannot be copied together."""
-    if len({container_format(layout) for layout in layouts}) > 1:
+def _frame_tables(files: Sequence[Layout]) -> list[FrameTable] | None:
+    """Return where the frames of files lie; None if their bytes cannot be copied together."""
+    if len({container_format(file) for file in files}) > 1:
         return None
     tables = []
-    for layout in layouts:
-        with layout:
-            tables.append(layout.tables().frames)
-    frames = [one for one in tables if one is not None]
-    headed = any(one.header is not None for one in frames)
-    return None if len(frames) < len(tables) or (headed and len(frames) > 1) else frames
+    for file in files:
+        with file:
+            table = file.tables().frames
+        if table is None:
+            return None
+        tables.append(table)
+    has_header = any(table.header is not None for table in tables)
+    return None if has_header and len(tables) > 1 else tables
 
 
-def _cut(frames: Sequence[FrameTable], first: int, stop: int) -> Iterator[FrameTable]:
+def _cut_frames(tables: Sequence[FrameTable], first: int, stop: int) -> Iterator[FrameTable]:
     """Yield the part of each file that lies in frames ``first:stop`` of all."""
     n_before = 0
-    for one in frames:
-        begin = min(max(first - n_before, 0), one.n_frames)
-        yield one.part(begin, max(begin, min(stop - n_before, one.n_frames)))
-        n_before += one.n_frames
+    for table in tables:
+        begin = min(max(first - n_before, 0), table.n_frames)
+        yield table.part(begin, max(begin, min(stop - n_before, table.n_frames)))
+        n_before += table.n_frames
 
 
-def _times_ps(source: Layout, first: int, plan: LayoutPlan) -> list[float]:
+def _first_times_ps(source: Layout, first: int, plan: LayoutPlan) -> list[float]:
     """Return the time of the first frame of each segment."""
     starts = list(accumulate(plan.segment_frames, initial=first))[:-1]
     return [float(source.read(start, start + 1, atoms=[]).time[0]) for start in starts]
 
 
-class Pointing(Conversion):
-    """A planned output of references."""
+class References(Conversion):
+    """A planned output of references to positions in other files."""
 
     copies = True
 
     @classmethod
     def planned(cls, job: Job) -> Self:
-        """Find out where positions lie; raises SourceError, PlanError."""
-        if job.choice.kept is not None or job.transformed:
+        """Plan references, with tables of where positions lie; raises SourceError, PlanError."""
+        if job.choice.atoms is not None or job.transformed:
             raise PlanError(
                 f"{job.out}: references are to whole frames as they are; leave out --select, --pbc "
                 "and --center, or write zarr"
@@ -158,14 +158,14 @@ class Pointing(Conversion):
         from mdio.layouts.refs import position_tables
 
         tables = position_tables(job.view.source)
-        return cls(job, job.plan, tables=_kept_chunks(tables, job))
+        return cls(job, job.plan, tables=_take_chunks(tables, job))
 
     def _worker(self, writer: LayoutWriter) -> Any:
-        return _Columns(writer, self.view)
+        return _ColumnReader(writer, self.view)
 
 
-def _kept_chunks(tables: list[ChunkTable], job: Job) -> list[ChunkTable]:
-    """Return the chunks of the frames that are kept."""
+def _take_chunks(tables: list[ChunkTable], job: Job) -> list[ChunkTable]:
+    """Return the chunks of the frames that are converted."""
     frames = np.asarray(job.view.frames, np.int64)
     n_frames = job.view.source.info.n_frames
     is_whole = len(frames) == n_frames and job.view.first == 0
@@ -176,16 +176,16 @@ def _kept_chunks(tables: list[ChunkTable], job: Job) -> list[ChunkTable]:
         )
     if is_whole:
         return tables
-    cut, n_before = [], 0
+    cut_tables, n_before = [], 0
     for table in tables:
-        n_here = len(table.offset)
-        inside = frames[(frames >= n_before) & (frames < n_before + n_here)] - n_before
-        cut += [table.frames(inside)] if len(inside) else []
-        n_before += n_here
-    return cut
+        n_after = n_before + len(table.offset)
+        inside = frames[(frames >= n_before) & (frames < n_after)] - n_before
+        cut_tables += [table.frames(inside)] if len(inside) else []
+        n_before = n_after
+    return cut_tables
 
 
-class _Columns:
+class _ColumnReader:
     """Reads times, steps and cells of a piece at each call."""
 
     def __init__(self, writer: LayoutWriter, source: Layout) -> None:
@@ -205,15 +205,18 @@ class _Columns:
 def check_options(options: ConversionOptions, layout: str, out: Path) -> None:
     """Refuse options that the layout does not have; raises PlanError."""
     own_options = writer_class(layout).facts.own_options
-    for one, value in options.given():
-        if not one.metadata.get("own") or one.name in own_options:
+    for declaration, value in options.changed():
+        if not declaration.metadata.get("own") or declaration.name in own_options:
             continue
-        options_of = {name: writer_class(name).facts.own_options for name in writable_layouts()}
-        having = sorted(name for name, names in options_of.items() if one.name in names)
-        place = f"layout{'s' if len(having) > 1 else ''} {' and '.join(having)}"
+        layouts = sorted(
+            name
+            for name in writable_layouts()
+            if declaration.name in writer_class(name).facts.own_options
+        )
+        owner = f"layout{'s' if len(layouts) > 1 else ''} {' and '.join(layouts)}"
         raise PlanError(
-            f"{out}: {spell_option(one, value)} belongs to the {place}, not to {layout}; leave it "
-            "out, or choose another output"
+            f"{out}: {spell_option(declaration, value)} belongs to the {owner}, not to {layout}; "
+            "leave it out, or choose another output"
         )
     if options.running.hints and options.running.mpio is None:
         raise PlanError(
@@ -225,10 +228,10 @@ def choose(job: Job) -> Conversion:
     """Return the planned conversion; raises what the `planned` of its strategy raises."""
     facts, mpio = job.writer.facts, job.options.running.mpio
     if facts.points:
-        return Pointing.planned(job)
-    copied = None if facts.copier is None else CopiedBytes.planned(job, facts.copier)
-    if copied is not None:
-        return copied
+        return References.planned(job)
+    copy = None if facts.copier is None else CopiedBytes.planned(job, facts.copier)
+    if copy is not None:
+        return copy
     if mpio is not None and facts.through_mpi is not None:
         return MPIOConversion.planned(job, mpio, facts.through_mpi)
     return Conversion(job, job.plan)

@@ -1,7 +1,7 @@
 """A planned conversion, of any strategy: publish, create, write every piece, finish.
 
-What is here makes outputs of decoded frames. Other strategies are subclasses: each plans its jobs
-(`planned`), and says what it does otherwise.
+The class here makes outputs of decoded frames. Other strategies are subclasses: each plans its jobs
+(`planned`), and overrides what it does differently.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ from mdio.parallel.executors import Executor, results_of
 class Conversion:
     """A planned conversion: look at `plan`, then `run` it.
 
-    `job`: what is to be made. `plan`: what will be written. `writer`: its class; that of the job by
-    default. `writer_options`: of the writer.
+    `job`: the output to make. `plan`: what will be written. `writer`: the writer's class; that of
+    the job by default. `writer_options`: its options.
     """
 
     copies: ClassVar[bool] = False
@@ -77,21 +77,19 @@ class Conversion:
         # Also where a simulation is continued meanwhile.
         may_grow = bool(info.lost) or int(max(frames[0], frames[-1])) + 1 < info.n_frames
         self.states = SourceStates(job.files, may_grow=may_grow)
-        self._former = job.former
-        """State of the output that is replaced, from before anything was made of it."""
-        if self._former is None:
+        self._former_state = job.former_state
+        """State of the output that is replaced, before it is read."""
+        if self._former_state is None:
             with output_errors(job.out):
-                self._former = state_at(job.out)
+                self._former_state = state_at(job.out)
         self.uuid: str | None = None
         """Identity of the output after `run`, on its owner."""
         self._nbytes_out = 0
         self._journal: Journal | None = None
         self._times: dict[int, NDArray[np.float64]] = {}
-        """Times of the pieces that are committed, by their first frames; of copied ones, the
-        first times alone."""
-        early = self.writer.facts.writes_files_once
+        """Times of the committed pieces, by their first frames; of copied ones, the first times."""
         self._upload = store_at(self.out).upload(
-            self.out, follows=self._replaces_source, early=early
+            self.out, follows=self._replaces_source, early=self.writer.facts.writes_files_once
         )
 
     def run(
@@ -146,8 +144,8 @@ class Conversion:
                 self.appended.continuation.reuse_units(writer)
             n_resumed = sum(record.stop - record.start for record in records)
             if n_resumed:
-                n_taken = None if self.appended is None else self.n_taken
-                frames_text = counted(n_resumed, self.plan.n_frames, n_taken)
+                n_reused = None if self.appended is None else self.n_reused
+                frames_text = counted(n_resumed, self.plan.n_frames, n_reused)
                 writer.notes.append(f"{frames_text} taken from an earlier run")
                 if progress is not None:
                     progress(n_resumed, 0)
@@ -157,7 +155,7 @@ class Conversion:
 
         def end() -> ConvertResult:
             self.states.check()
-            writer: LayoutWriter = work.writer
+            writer: LayoutWriter = worker.writer
             if writer.meta.not_finite is not None:
                 writer.notes.append(str(writer.meta.not_finite))
             writer.notes += self._notes_on_times()
@@ -174,21 +172,22 @@ class Conversion:
                 workers=executor.n_workers,
                 copied=self.copies,
                 resumed_frames=n_resumed,
-                topologies=tuple(str(path) for path in self.job.beside),
+                topologies=tuple(str(path) for path in self.job.topology_files),
             )
 
         try:
             with stack:
-                work = executor.from_owner(begin)
-                stack.callback(work.close)
+                worker = executor.from_owner(begin)
+                stack.callback(worker.close)
                 if self.job.transformed:
-                    count_all_crossings(getattr(work, "source", None), self.plan, executor)
-                self._nbytes_out = self._write(work, executor, progress)
+                    count_all_crossings(getattr(worker, "source", None), self.plan, executor)
+                self._nbytes_out = self._write(worker, executor, progress)
                 self._nbytes_out += sum(record.nbytes for record in records)
                 return executor.from_owner(end)
         except OSError as error:
-            # Its files may be gone, or others, since another run has put a new one in its place.
-            if self.job.former is not None and state_at(self.out) != self.job.former:
+            # Perhaps another run has replaced the output meanwhile, and its files.
+            former_state = self.job.former_state
+            if former_state is not None and state_at(self.out) != former_state:
                 raise concurrent_change_error(self.out) from error
             raise
         finally:
@@ -197,8 +196,8 @@ class Conversion:
     def _notes_on_times(self) -> tuple[str, ...]:
         """Return a note where the times that were stored repeat or go back."""
         pieces = sorted(self._times.items())
-        if self.n_taken and self.job.options.sources.overlap == KEEP_ALL:  # else joined by times
-            last = self.n_taken - 1
+        if self.n_reused and self.job.options.sources.overlap == KEEP_ALL:  # else joined by times
+            last = self.n_reused - 1
             pieces.insert(0, (last, self.view.read(last, last + 1, atoms=()).time))
         numbers = [start + np.arange(len(times)) for start, times in pieces]
         return notes_on_times(
@@ -209,7 +208,7 @@ class Conversion:
         )
 
     def expected(self) -> ViewLayout:
-        """Return what the output should hold, once it is written; see `verify`."""
+        """Return the frames that the output should hold, once it is written, for `verify`."""
         return self.view if self.appended is None else self.appended.expected(self.out)
 
     def close(self) -> None:
@@ -222,22 +221,22 @@ class Conversion:
         return self.appended is not None or self.repairs is not None
 
     @property
-    def n_taken(self) -> int:
-        """Frames that are kept from the output that is continued."""
+    def n_reused(self) -> int:
+        """Frames that stay of the output that is continued."""
         return 0 if self.appended is None else self.appended.continuation.n_reused
 
     @property
     def _needed_nbytes(self) -> float:
         """Bytes that will be written at least; 0 if unknown."""
         if self.plan.compression is not None or self.plan.is_rounded:
-            return self.job.least_nbytes
-        return self.plan.after(self.n_taken).nbytes
+            return self.job.min_nbytes
+        return self.plan.after(self.n_reused).nbytes
 
     def _note_stripes(self, writer: LayoutWriter) -> None:
-        """Add a note where stripes were asked for, and the file system did something else."""
+        """Add a note where stripes were requested, and the file system did something else."""
         striping = writer.meta.striping or {}
-        says_already = self.repairs is not None or no_stripes_note(self.out) is not None
-        if striping.get("asked") and striping.get("reason") and not says_already:
+        is_noted = self.repairs is not None or no_stripes_note(self.out) is not None
+        if striping.get("asked") and striping.get("reason") and not is_noted:
             writer.notes.append(f"{self.out}: stripes are not as asked for: {striping['reason']}")
 
     def _check(self, temporary: Path) -> None:
@@ -257,45 +256,47 @@ class Conversion:
 
         Raises OutputError: it is the output of another conversion, and no run was to replace it.
         """
-        complete = find_complete(self.job, self.plan, copies=self.copies)
-        goal = link_target(self.out).absolute() if store_at(self.out).has_folders else None
-        if isinstance(complete, str):
-            dead_runs = [] if goal is None else leftovers([goal])
-            if not any(unfinished for one in dead_runs for unfinished in unfinished_in(one)):
-                raise OutputError(f"{self.out}: it exists already, and {complete}")
+        result = find_complete(self.job, self.plan, copies=self.copies)
+        path = link_target(self.out).absolute() if store_at(self.out).has_folders else None
+        if isinstance(result, str):
+            paths = [] if path is None else leftovers([path])
+            if not any(dead_run for leftover in paths for dead_run in unfinished_in(leftover)):
+                raise OutputError(f"{self.out}: it exists already, and {result}")
             return None
-        if complete is not None and goal is not None:
-            drop_unfinished(goal, self._identity(self.job.meta()))
-        return complete
+        if result is not None and path is not None:
+            drop_unfinished(path, self._identity(self.job.meta()))
+        return result
 
     def _publication(
         self, stack: ExitStack, identity: Mapping[str, Any], *, force: bool, resume: bool
     ) -> Path:
         """Enter `publish`, write the topologies, and return the temporary path."""
-        # An existing topology may serve several outputs: it stays.
         growing = self.job.options.running.growing
-        new = {path: data for path, data in self.job.beside.items() if not file_has(path, data)}
+        # An existing topology may serve several outputs: it stays.
+        new_topologies = {
+            path: data for path, data in self.job.topology_files.items() if not file_has(path, data)
+        }
         temporary = stack.enter_context(
             publish(
                 self.out,
                 force=force or self._replaces_source,
                 sources=[*self.job.files, *self.job.other_files],
-                companions=list(new),
+                companions=list(new_topologies),
                 parts_at=parts_at,
                 check=self._check,
                 identity=identity,
                 resume=resume,
-                # What follows a source, and a repair, are begun anew each time.
+                # An output that follows a source, or is repaired, is begun anew each time.
                 discard=force or (self._upload is None and (growing or self.repairs is not None)),
                 upload=self._upload,
-                former_state=self._former,
+                former_state=self._former_state,
                 follows=self._replaces_source,
             )
         )
-        needed = self._needed_nbytes
-        if needed and (self._upload is None or not self._upload.early):
-            check_room(self.out, needed - allocated_nbytes(temporary), temporary.parent)
-        for path, data in new.items():
+        nbytes = self._needed_nbytes
+        if nbytes and (self._upload is None or not self._upload.early):
+            check_room(self.out, nbytes - allocated_nbytes(temporary), temporary.parent)
+        for path, data in new_topologies.items():
             temporary_for(temporary.with_name(path.name), temporary).write_bytes(data)
         return temporary
 
@@ -307,8 +308,8 @@ class Conversion:
         meta: OutputMeta,
         resume: bool,
     ) -> LayoutWriter:
-        """Return the writer, and have a journal where another run can go on with what it makes."""
-        # What follows a source is never far behind it.
+        """Return the writer; open a journal where another run could continue this one."""
+        # An output that follows a source has little to lose: it is begun anew.
         if (
             self.writer.facts.resumes
             and self.repairs is None
@@ -317,7 +318,7 @@ class Conversion:
             with output_errors(temporary):
                 first_record = resuming.first_record(identity, meta, self.plan)
                 if self.appended is not None:
-                    first_record[N_TAKEN] = self.n_taken
+                    first_record[N_TAKEN] = self.n_reused
                 journal = Journal(temporary, first_record)
                 self._journal = stack.enter_context(journal)
             meta, self.plan = resuming.restore_plan(journal, meta, self.plan)
@@ -334,29 +335,33 @@ class Conversion:
         """Return the callable that makes one piece, in any process."""
         return WriteTaskWorker(self.view, writer, self.repairs.former if self.repairs else None)
 
-    def _pieces(self, work: Any) -> list[tuple[int, int]]:
-        """Return the pieces that are yet to be made."""
-        pending = (one for one in work.writer.plan.write_tasks() if one[0] not in work.done)
-        return [one for one in pending if one[0] >= self.n_taken]
+    def _pieces(self, worker: Any) -> list[tuple[int, int]]:
+        """Return the pieces that are yet to be made, as (start, stop) frames."""
+        return [
+            (start, stop)
+            for start, stop in worker.writer.plan.write_tasks()
+            if start >= self.n_reused and start not in worker.done
+        ]
 
-    def _write(self, work: Any, executor: Executor, progress: Progress | None) -> int:
+    def _write(self, worker: Any, executor: Executor, progress: Progress | None) -> int:
         """Make this process' share of the pieces; the owner stores and commits all."""
-        nbytes, more = 0, dict[str, Any]()
-        if executor.ranks is not None:  # a write may take the system now a little, now long
+        nbytes, rank_options = 0, dict[str, Any]()
+        if executor.ranks is not None:  # writes differ much in the time that they take
             owner_works = not self.plan.writing.by_owner
             # The owner alone stores and commits what ranks have made.
-            more = {"at_own_pace": True, "owner_works": owner_works, "to_all": False}
-        writer: LayoutWriter = work.writer
-        work.lends = executor.takes_at_once
-        work.lags = bool(self.plan.writing.direct) and executor.shares_memory
-        pieces = spread(self._pieces(work), writer.plan.segment_frames, executor.n_workers)
+            rank_options = {"at_own_pace": True, "owner_works": owner_works, "to_all": False}
+        writer: LayoutWriter = worker.writer
+        worker.lends = executor.takes_at_once
+        worker.lags = bool(self.plan.writing.direct) and executor.shares_memory
+        pieces = spread(self._pieces(worker), writer.plan.segment_frames, executor.n_workers)
 
         def commit(record: PieceRecord) -> None:
             self._commit(writer, record, progress)
-            self._note(writer, record)
+            self._record(writer, record)
 
-        with write_tasks.CommitQueue(writer, commit, lags=work.lags) as queue:
-            for _, (record, items) in results_of(executor, work, pieces, describe_task, **more):
+        results = results_of(executor, worker, pieces, describe_task, **rank_options)
+        with write_tasks.CommitQueue(writer, commit, lags=worker.lags) as queue:
+            for _, (record, items) in results:
                 raise_received_signal()
                 for item in items:
                     writer.store(item)
@@ -364,24 +369,25 @@ class Conversion:
                 nbytes += record.nbytes
         return nbytes
 
-    def _note(self, writer: LayoutWriter, record: PieceRecord) -> None:
+    def _record(self, writer: LayoutWriter, record: PieceRecord) -> None:
         """Add a stored piece to the journal, and upload it where the output goes into a store."""
-        for one, files in writer.settled(record):
+        for settled, files in writer.settled(record):
             if self._upload is not None and self._upload.early:
                 self._upload.add(writer.path, files)
             if self._journal is not None:
                 with output_errors(writer.path):
-                    self._journal.add(resuming.journal_record(one), files)
+                    self._journal.add(resuming.journal_record(settled), files)
 
     def _commit(self, writer: LayoutWriter, record: PieceRecord, progress: Progress | None) -> None:
         """Commit a stored piece, and count the coordinates in it that are not numbers."""
         writer.commit(record)
         self._times[record.start] = record.time
-        not_finite = None if self.repairs else record.not_finite  # those of repairs are counted
-        not_finite = add_not_finite(writer.meta.not_finite, not_finite, record.start)
-        writer.meta = replace(writer.meta, not_finite=not_finite)
+        if not self.repairs:  # whose manifest has the count
+            not_finite = add_not_finite(writer.meta.not_finite, record.not_finite, record.start)
+            writer.meta = replace(writer.meta, not_finite=not_finite)
         if progress is not None:
-            progress(n := record.stop - record.start, n * self.view.info.frame_nbytes)
+            n_frames = record.stop - record.start
+            progress(n_frames, n_frames * self.view.info.frame_nbytes)
 
 
 CheckManifest = Callable[[Mapping[str, Any]], None]
@@ -397,7 +403,7 @@ def read_back(path: Path, plan: LayoutPlan, check: CheckManifest | None = None) 
     reads all, but would take as long as any other pass over the trajectory. `check` is called with
     the manifest, and may raise.
 
-    Returns its bytes, None if they are not known: references tell those of what they refer to.
+    Returns the output's bytes; None if they are not known, as of references in a store.
     Raises OutputError: it is not as planned, or cannot be read.
     """
     try:
@@ -417,12 +423,12 @@ def read_back(path: Path, plan: LayoutPlan, check: CheckManifest | None = None) 
                         layout.read(frame, frame + 1)
             manifest = layout.manifest
     except OSError as error:
-        raise _failed(path, str(error)) from error
+        raise _read_back_error(path, str(error)) from error
     finally:
         with suppress(OSError):
             next(index_paths(path)).unlink()  # under the name of the temporary
     if shape != (plan.n_frames, plan.n_atoms):
-        raise _failed(path, f"{shape[0]} frames of {shape[1]} atoms in it")
+        raise _read_back_error(path, f"{shape[0]} frames of {shape[1]} atoms in it")
     if check is not None and manifest is not None:
         check(manifest)
     return nbytes
@@ -435,14 +441,15 @@ def _read_at_once(path: Path, plan: LayoutPlan, frames: Sequence[int]) -> None:
         layout.prefetch([(frame, frame + 1)])
         layout.read(frame, frame + 1)
 
-    with ExitStack() as stack:  # what one has asked for the others have, until it is closed
+    with ExitStack() as stack:  # they share what one has prefetched, until it is closed
         layouts = [stack.enter_context(layout_class(plan.layout)(path)) for _ in frames]
-        run_concurrently(
-            *(partial(read, one, frame) for one, frame in zip(layouts, frames, strict=True))
-        )
+        calls = [
+            partial(read, layout, frame) for layout, frame in zip(layouts, frames, strict=True)
+        ]
+        run_concurrently(*calls)
 
 
-def _failed(path: Path, problem: str) -> OutputError:
+def _read_back_error(path: Path, problem: str) -> OutputError:
     name, problem = (TEMPORARY.sub(r"\1", text) for text in (str(path), problem))
     return OutputError(
         f"{name}: it does not read back as it was written ({problem}), so it was not put in place; "

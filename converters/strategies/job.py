@@ -1,4 +1,4 @@
-"""A job: the output to make, its source and options; from it a strategy is chosen."""
+"""A job: the output to make, its source and options, by which a strategy is chosen."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Appended:
     runs: Sequence[tuple[Layout, int, int]]
     """Runs of frames of the new output: of the existing one, and of sources."""
     not_finite: NotFinite | None = None
-    """Coordinates that are not finite in the units that are kept."""
+    """Coordinates that are not finite in the units that stay."""
 
     def meta(self, meta: OutputMeta) -> OutputMeta:
         """Return the metadata of the new output."""
@@ -68,9 +68,9 @@ class Appended:
         )
 
     def expected(self, out: Path) -> ViewLayout:
-        """Return what the new output, at `out`, holds: its own frames where it kept the old ones.
+        """Return what the new output, at `out`, should hold, to compare it with.
 
-        The old ones are gone once it has taken their place.
+        Frames of the old output, which it has replaced, are those of the new one itself.
         """
         new, members, parts, n_before = open_layout(out), [], [], 0
         for number, (layout, start, stop) in enumerate(self.runs):
@@ -118,9 +118,12 @@ def output_meta(
     `stretches`: those that may be several frames.
     """
     treated = treatments(source.source)
-    prints = [fingerprint(path) for path in paths]
-    files = {"path": prints[0]["path"], "files": prints} if len(prints) > 1 else {}
-    files = prints[0] if len(prints) == 1 else files  # frames in memory have no file
+    fingerprints = [fingerprint(path) for path in paths]
+    files: dict[str, Any] = {}  # frames in memory have none
+    if fingerprints:
+        files = fingerprints[0]
+    if len(fingerprints) > 1:
+        files = {"path": files["path"], "files": fingerprints}
     return OutputMeta(
         uuid=str(uuid4()),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -131,7 +134,7 @@ def output_meta(
             "n_atoms": source.n_atoms,
             "transformed": transformed,
             **({"treated": treated} if treated else {}),
-            **({"lost": [asdict(one) for one in source.lost]} if source.lost else {}),
+            **({"lost": list(map(asdict, source.lost))} if source.lost else {}),
             **({} if joined is None else {"joined": joined}),
             **({"opened": opened} if opened else {}),
             **({"used": [fingerprint(path) for path in used]} if used else {}),
@@ -147,7 +150,7 @@ def output_meta(
     )
 
 
-def topology_files(
+def make_topology_files(
     choice: AtomChoice, out: Path, sources: Sequence[Path] = (), first: FrameBlock | None = None
 ) -> dict[Path, bytes]:
     """Return the topology files beside `out`, and their contents.
@@ -164,21 +167,21 @@ def topology_files(
     coordinates do not fit the columns of a PDB file.
     Raises OutputError: a file that mdio did not write has the longer name, too.
     """
-    groups: list[str | None] = [] if choice.kept is None else [None]
+    groups: list[str | None] = [] if choice.atoms is None else [None]
     groups += choice.groups
     contents = {}
-    with _placed(choice.atom_group(), first):
-        files = [_topology(choice, group) for group in groups]
+    with _positions_set(choice.atom_group(), first):
+        files = [_write_topology(choice, group) for group in groups]
     for group, (suffix, data) in zip(groups, files, strict=True):
         ending = f".{group}.top{suffix}" if group else f".top{suffix}"
-        path, longer = (out.with_name(name + ending) for name in (out.stem, out.name))
-        if _is_other(path, data) and (
+        path, longer_path = (out.with_name(name + ending) for name in (out.stem, out.name))
+        if _has_other(path, data) and (
             not (_exists(out) and _is_by_mdio(path))
-            or _exists(longer)
+            or _exists(longer_path)
             or _has_namesakes(out, sources)
         ):
-            path = longer
-            if _is_other(path, data) and not _is_by_mdio(path):
+            path = longer_path
+            if _has_other(path, data) and not _is_by_mdio(path):
                 raise OutputError(
                     f"{path}: not a topology that mdio wrote, so it is not replaced by that of "
                     f"{out.name}; move it elsewhere or choose another name for the output"
@@ -191,12 +194,13 @@ def _exists(path: Path) -> bool:
     return path.is_symlink() or path.exists()
 
 
-def _is_other(path: Path, data: bytes) -> bool:
+def _has_other(path: Path, data: bytes) -> bool:
+    """Return whether a file exists and has other bytes than these."""
     return _exists(path) and not file_has(path, data)
 
 
 def _is_by_mdio(path: Path) -> bool:
-    """Return whether a file is a topology with the title that `_topology` gives it."""
+    """Return whether a file is a topology with the title that `_write_topology` gives it."""
     with suppress(OSError):
         return TITLE in first_bytes(path, 80)
     return False
@@ -210,7 +214,7 @@ def file_has(path: Path, data: bytes) -> bool:
 
 
 def _has_namesakes(out: Path, sources: Sequence[Path]) -> bool:
-    """Return whether trajectories besides `out` have its stem."""
+    """Return whether trajectories besides `out` and `sources` have its stem."""
     names = {out.stem + suffix for suffix in output_suffixes()} - {out.name}
     existing = [out.with_name(name) for name in names if _exists(out.with_name(name))]
     source_paths = {os.path.realpath(source) for source in sources}
@@ -218,7 +222,7 @@ def _has_namesakes(out: Path, sources: Sequence[Path]) -> bool:
 
 
 @contextmanager
-def _placed(atoms: Any, first: FrameBlock | None) -> Iterator[None]:
+def _positions_set(atoms: Any, first: FrameBlock | None) -> Iterator[None]:
     """Give atoms the positions and box of a frame within the block."""
     if first is None:
         yield
@@ -234,21 +238,21 @@ def _placed(atoms: Any, first: FrameBlock | None) -> Iterator[None]:
 TITLE = b"Topology written by mdio\n"
 
 
-def _topology(choice: AtomChoice, group: str | None) -> tuple[str, bytes]:
+def _write_topology(choice: AtomChoice, group: str | None) -> tuple[str, bytes]:
     """Return the suffix and the bytes of a topology."""
     atoms = choice.atom_group(group)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PDB fields that the topology lacks are filled in
         for suffix in (".pdb", ".gro"):
-            written = Path(folder, f"topology{suffix}")
+            path = Path(folder, f"topology{suffix}")
             try:
-                atoms.write(str(written))
+                atoms.write(str(path))
             except ValueError:
                 if suffix == ".gro":
                     raise
             else:
                 break
-        _, _, rest = written.read_bytes().partition(b"\n")  # the first line is a title
+        _, _, rest = path.read_bytes().partition(b"\n")  # the first line is a title
         return suffix, (b"TITLE     " if suffix == ".pdb" else b"") + TITLE + rest
 
 
@@ -284,12 +288,13 @@ class Repairs:
 
 
 def _differing(old: Any, new: Any) -> Iterator[str]:
-    """Yield the names under which a table of checksums has others than `new`."""
+    """Yield the names under which tables of checksums, or lists of segments, differ."""
     if isinstance(old, Mapping):
         yield from (name for name in old if new.get(name) != old[name])
     else:
-        pairs = zip_longest(old, new)
-        yield from (f"segment {n}" for n, (one, other) in enumerate(pairs) if one != other)
+        for number, (old_segment, new_segment) in enumerate(zip_longest(old, new)):
+            if old_segment != new_segment:
+                yield f"segment {number}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,33 +305,36 @@ class Job:
     files: Sequence[Path]
     """Files of the source."""
     view: ViewLayout
-    """A view of the kept frames and atoms."""
+    """The frames and atoms to convert."""
     choice: AtomChoice
     plan: LayoutPlan
     writer: type[LayoutWriter]
     options: ConversionOptions
     striping: StripeRequest
     nbytes_in: int
+    """Bytes of the source."""
     transformed: Mapping[str, Any] | None = None
+    """Options of the `TransformedLayout` in `view`, if there is one."""
     joined: Mapping[str, Any] | None = None
+    """How the files were joined, if not as given."""
     topology: Topology | None = None
-    """Topology of the atoms that are kept, if the output stores it."""
+    """Topology of the atoms to convert, if the output stores it."""
     appended: Appended | None = None
     """The output that it continues and replaces."""
     repairs: Repairs | None = None
     """The output that it repairs."""
     stretches: Sequence[Stretch] = ()
-    """Unreadable frames that may be several."""
-    former: State | None = None
+    """Damaged bytes in which several frames may be lost."""
+    former_state: State | None = None
     """State of the output that it replaces, before it was read; None in stores."""
-    least_nbytes: float = 0.0
+    min_nbytes: float = 0.0
     """Bytes that integers take at least when they are packed anew; 0 = unknown."""
 
     @property
     def other_files(self) -> list[Path]:
         """The topology and the reference of a fit, where they are files."""
         files = (self.options.sources.top, (self.transformed or {}).get("fit_reference"))
-        return [to_path(one) for one in files if isinstance(one, str | PathLike)]
+        return [to_path(file) for file in files if isinstance(file, str | PathLike)]
 
     @cached_property
     def universe_crc32c(self) -> int | None:
@@ -343,7 +351,7 @@ class Job:
             self.view.source.info,
             dt_ps=self.view.info.dt_ps,
             frames=self.view.runs,
-            atoms=self.choice.kept,
+            atoms=self.choice.atoms,
             groups=self.choice.groups,
             transformed=self.transformed,
             joined=self.joined,
@@ -355,8 +363,8 @@ class Job:
         )
         return replace(meta, frame_data=self.view.frame_data(), recipe=self.options.recipe())
 
-    def result(self, plan: LayoutPlan, **done: Any) -> ConvertResult:
-        """Return the result of writing the output as `plan` says; `done`: its other fields."""
+    def result(self, plan: LayoutPlan, **fields: Any) -> ConvertResult:
+        """Return the result of writing the output as `plan` says; `fields`: its other fields."""
         return ConvertResult(
             out=str(self.out),
             layout=plan.layout,
@@ -364,11 +372,11 @@ class Job:
             n_atoms=plan.n_atoms,
             nbytes_in=self.nbytes_in,
             plan=plan,
-            **done,
+            **fields,
         )
 
     @cached_property
-    def beside(self) -> dict[Path, bytes]:
+    def topology_files(self) -> dict[Path, bytes]:
         """Contents of the topology files beside the output, with its first frame.
 
         Empty for a repair, whose files exist already.
@@ -378,4 +386,4 @@ class Job:
         first = None
         if self.transformed or (len(self.view.frames) and self.view.frames[0]):
             first = self.view.read(0, 1)
-        return topology_files(self.choice, self.out, self.files, first)
+        return make_topology_files(self.choice, self.out, self.files, first)

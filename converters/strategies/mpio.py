@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 class MPIOConversion(Conversion):
     """A planned conversion whose frames all ranks write through parallel HDF5.
 
-    Run it with an `MPIExecutor`. Independently, ranks go on at their own pace. Collectively, they
-    write in rounds of one piece each. If HDF5 itself fails in a collective write (a full disk), it
-    may leave other ranks waiting in it for ever: then the message is printed and the program ended,
-    and nothing is raised. What the journal lists can be resumed.
+    Run it with an `MPIExecutor`. Independently, each rank works at its own pace. Collectively, they
+    write in rounds of one piece each. If HDF5 itself fails in a collective write (a full disk),
+    other ranks may wait in it for ever: then the message is printed and the program ended, and
+    nothing is raised. The pieces in the journal can be resumed.
     """
 
     @classmethod
@@ -75,7 +75,7 @@ class MPIOConversion(Conversion):
         return super().run(executor, force=force, resume=resume, progress=progress)
 
     def _has_begun(self) -> bool:
-        """Return whether there is something to go on with."""
+        """Return whether there is an unfinished output to continue."""
         try:
             refuse_unfinished(self.out.absolute(), self.out, follows=self._replaces_source)
         except OutputError:
@@ -117,15 +117,17 @@ class MPIOConversion(Conversion):
     ) -> Callable[[], tuple[list[Path], str]]:
         """Return a function that lists the temporary files to remove if the program is ended.
 
-        There are none where the journal lists pieces from which the work can be resumed; then it
-        also returns what to say of them.
+        There are none where the journal lists pieces from which the work can be resumed; then the
+        function also returns advice for the user.
         """
-        names = executor.from_owner(
+        topology_paths = executor.from_owner(
             lambda: [
-                temporary_for(temporary.with_name(path.name), temporary) for path in self.job.beside
+                temporary_for(temporary.with_name(path.name), temporary)
+                for path in self.job.topology_files
             ]
         )
-        paths = [temporary, *names, journal_path(temporary), temporary.with_suffix(".lock")]
+        paths = [temporary, *topology_paths]
+        paths += [journal_path(temporary), temporary.with_suffix(".lock")]
 
         def unfinished() -> tuple[list[Path], str]:
             dead_run = find_unfinished(temporary)
@@ -145,7 +147,7 @@ class MPIOConversion(Conversion):
         writer: H5MDMPIOWriter | Any = worker.writer
         pieces = self._pieces(worker)
         nbytes = 0
-        failure: dict[str, Any] = {}  # as `Agreement.reach` takes it
+        failure: dict[str, Any] = {}  # arguments of `Agreement.reach`
         for first in range(0, len(pieces), executor.n_workers):
             raise_received_signal()  # by h5py, whose objects end in callbacks of weak references
             number = first + executor.rank
@@ -164,11 +166,11 @@ class MPIOConversion(Conversion):
                 failure = {"error": error, "number": number, "broken": True}
             agreement.reach(**failure)
             # Once all ranks are here, all have written.
-            for one in filter(None, executor.comm.gather(record) or ()):
+            for stored in filter(None, executor.comm.gather(record) or ()):
                 try:
-                    self._commit(writer, one, progress)
-                    self._note(writer, one)
-                    nbytes += one.nbytes
+                    self._commit(writer, stored, progress)
+                    self._record(writer, stored)
+                    nbytes += stored.nbytes
                 except MdioError as error:
                     failure = {"error": error, "number": number}
         agreement.reach(**failure)

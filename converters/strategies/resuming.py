@@ -1,7 +1,4 @@
-"""The journal of a conversion, from which another run can continue it.
-
-Also, whether the output that a conversion would make exists already.
-"""
+"""Continues a conversion from its journal, and finds an output that is complete already."""
 
 from __future__ import annotations
 
@@ -62,15 +59,15 @@ def conversion_identity(
 ) -> dict[str, Any]:
     """Return plain values that must be equal for a conversion to be continued.
 
-    Except the recipe, which names the options that differ where other values do.
+    The recipe need not be: where other values differ, it names the options that do.
     """
-    chosen = {"kept": meta.atoms}
-    chosen |= {f"group {name}": atoms for name, atoms in (meta.groups or {}).items()}
+    atom_choices = {"kept": meta.atoms}
+    atom_choices |= {f"group {name}": atoms for name, atoms in (meta.groups or {}).items()}
     values = {
         "version of mdio": __version__,
         "source": meta.source,
         "topology": universe_crc32c or [fingerprint(path) for path in topology],
-        "atoms": {name: _atoms_text(atoms) for name, atoms in chosen.items()},
+        "atoms": {name: _atoms_text(atoms) for name, atoms in atom_choices.items()},
         "plan": {
             name: value for name, value in plan.to_json().items() if name not in NOT_IN_OUTPUT
         },
@@ -88,10 +85,10 @@ def _atoms_text(atoms: NDArray[np.int64] | None) -> str | None:
     return f"{len(atoms):,} atoms, checksum {crc32c(np.ascontiguousarray(atoms, '<i8')):08x}"
 
 
-def first_record(begun: Mapping[str, Any], meta: OutputMeta, plan: LayoutPlan) -> dict[str, Any]:
+def first_record(identity: Mapping[str, Any], meta: OutputMeta, plan: LayoutPlan) -> dict[str, Any]:
     """Return the values of the first record of a journal."""
     return {
-        "of": begun,
+        "of": identity,
         "n_frames": plan.n_frames,
         "uuid": meta.uuid,
         "created": meta.created,
@@ -101,7 +98,7 @@ def first_record(begun: Mapping[str, Any], meta: OutputMeta, plan: LayoutPlan) -
 
 
 @contextmanager
-def _as_written(journal: Journal) -> Iterator[None]:
+def _journal_errors(journal: Journal) -> Iterator[None]:
     """Raise OutputError where a journal is not as mdio writes it."""
     try:
         yield
@@ -120,9 +117,9 @@ def restore_plan(
     The output keeps its uuid, and its division into segments and pieces.
     """
     values = journal.values
-    with _as_written(journal):
-        recorded = {name: values[name] for name in ("created", "striping")}
-        meta = replace(meta, uuid=str(UUID(values["uuid"])), **recorded)
+    with _journal_errors(journal):
+        uuid = str(UUID(values["uuid"]))
+        meta = replace(meta, uuid=uuid, created=values["created"], striping=values["striping"])
         division = {name: values["division"][name] for name in DIVISION}
         division["segment_frames"] = tuple(division["segment_frames"])
         return meta, plan.replace(**division)
@@ -137,7 +134,7 @@ def journal_record(piece_record: PieceRecord) -> Record:
         "extra": list(piece_record.extra),
     }
     crcs = np.concatenate(
-        [np.empty(0, "<u4"), *(np.array(c, "<u4") for c in piece_record.crcs.values())]
+        [np.empty(0, "<u4"), *(np.array(crcs, "<u4") for crcs in piece_record.crcs.values())]
     )
     arrays: list[NDArray[Any]] = [piece_record.box, piece_record.time, piece_record.step, crcs]
     arrays += piece_record.extra.values()
@@ -145,6 +142,7 @@ def journal_record(piece_record: PieceRecord) -> Record:
 
 
 def _piece_record_of(record: Record) -> PieceRecord:
+    """Return the record of a piece from the journal's; the inverse of `journal_record`."""
     box, time, step, flat, *extra_columns = record.arrays
     crcs, offset = {}, 0
     for key, count in record.values["crcs"].items():
@@ -159,7 +157,7 @@ def _piece_record_of(record: Record) -> PieceRecord:
     )
 
 
-def _intact(
+def _select_intact(
     records: Sequence[Record], is_stored: Callable[[Record], bool], temporary: Path
 ) -> list[Record]:
     """Return the records of pieces that are stored.
@@ -171,16 +169,12 @@ def _intact(
     Raises OutputError: a flushed piece is missing or differs, so that no record can be trusted.
     """
     last = {record.first: record for record in records}
-    trusted, checked_nbytes = [], 0
-    for record in reversed(
-        [
-            record_of_piece
-            for record_of_piece in records
-            if last[record_of_piece.first] is record_of_piece
-        ]
-    ):
-        if not record.flushed or checked_nbytes < VERIFIED_NBYTES:
-            checked_nbytes += record.values["nbytes"]
+    intact, verified_nbytes = [], 0
+    for record in reversed(records):
+        if last[record.first] is not record:
+            continue
+        if not record.flushed or verified_nbytes < VERIFIED_NBYTES:
+            verified_nbytes += record.values["nbytes"]
             if not is_stored(record):
                 if not record.flushed:
                     continue
@@ -191,39 +185,37 @@ def _intact(
                     f"{record.first + record.n_frames - 1} are not as they were written); give "
                     "--force to start again"
                 )
-        trusted.append(record)
-    return trusted[::-1]
+        intact.append(record)
+    return intact[::-1]
 
 
 def resume_from(journal: Journal, writer: LayoutWriter) -> list[PieceRecord]:
     """Have `writer` continue from pieces of earlier runs; return their records, to commit."""
-    with _as_written(journal):
-        piece_records = {record.first: _piece_record_of(record) for record in journal.records}
-        if any(
-            moved.start < 0 or moved.stop > writer.plan.n_frames for moved in piece_records.values()
-        ):
+    with _journal_errors(journal):
+        pieces = {record.first: _piece_record_of(record) for record in journal.records}
+        if any(piece.start < 0 or piece.stop > writer.plan.n_frames for piece in pieces.values()):
             raise ValueError("frames that the output does not have")
 
     def select_intact(
-        usable: Sequence[PieceRecord], is_stored: Callable[[PieceRecord], bool]
+        candidates: Sequence[PieceRecord], is_stored: Callable[[PieceRecord], bool]
     ) -> list[PieceRecord]:
-        starts = {piece_record.start for piece_record in usable}
-        records = _intact(
+        starts = {piece.start for piece in candidates}
+        records = _select_intact(
             [record for record in journal.records if record.first in starts],
-            lambda record: is_stored(piece_records[record.first]),
+            lambda record: is_stored(pieces[record.first]),
             writer.path,
         )
-        return [piece_records[record.first] for record in records]
+        return [pieces[record.first] for record in records]
 
     try:
-        existing = writer.find(list(piece_records.values()), select_intact)
+        existing = writer.find(list(pieces.values()), select_intact)
     except CorruptLayoutError as error:
         raise OutputError(
             f"{error}; what an earlier run has left is damaged: give --force"
         ) from error
-    for piece_record in existing:
-        if piece_record is not piece_records[piece_record.start]:  # it was moved
-            for moved, files in writer.settled(piece_record):
+    for piece in existing:
+        if piece is not pieces[piece.start]:  # it was moved
+            for moved, files in writer.settled(piece):
                 journal.add(journal_record(moved), files)
     with output_errors(writer.path):
         flush(journal.path)
@@ -241,7 +233,8 @@ BY_WORKERS = ("piece_frames", "n_files")
 def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult | str | None:
     """Return the result of a conversion whose output exists already; None if it does not.
 
-    Of an output that was made otherwise, return how and what to do, for a message.
+    For an output that was made with another source or other options, returns a message that says
+    which, and what to do.
 
     It is the same if its manifest is the one that the conversion would write (state of all source
     files, frames, atoms, steps, sizes, version), its arrays are cut the same way, and the
@@ -251,17 +244,14 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
 
     `job`, `plan`: the conversion. `copies`: whether frames are copied as bytes.
     """
-    begun = time.perf_counter()
+    start_s = time.perf_counter()
     continues = job.appended or job.repairs or job.options.running.growing
     if continues or job.universe_crc32c is not None or not os.path.lexists(job.out):
         return None
     try:
         with open_layout(job.out) as layout:
-            manifest, stored_plan, topology = (
-                layout.manifest,
-                plan_fields(layout),
-                layout.topology(),
-            )
+            manifest, topology = layout.manifest, layout.topology()
+            plan_values = plan_fields(layout)
             nbytes = layout.info.nbytes
             holds_same = manifest is None and _holds_same(job, plan, layout.info)
     except OSError:
@@ -269,7 +259,7 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
     expected: dict[str, Any] = json.loads(json.dumps(build_manifest(plan, job.meta())))
     was_added_to = manifest is not None and "appended_to" in manifest
     not_compared = (*NOT_COMPARED, "compression") if was_added_to else NOT_COMPARED
-    then, now = (
+    stored_values, new_values = (
         {key: values.get(key) for key in expected if key not in not_compared}
         | {"stripe": [values["stripe"].get(key) for key in STRIPE]}
         | {"recipe": values.get("recipe", {})}
@@ -277,57 +267,62 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
     )
     is_same = holds_same or (
         manifest is not None
-        and changed(then, now) is None
+        and changed(stored_values, new_values) is None
         and "parts" not in manifest
         and manifest.get("container") == plan.container
         and manifest.get("flavour") == plan.flavour
         and (
-            then["recipe"] == now["recipe"]
+            stored_values["recipe"] == new_values["recipe"]
             if was_added_to
             else all(
                 getattr(plan, key) == value
-                for key, value in stored_plan.items()
+                for key, value in plan_values.items()
                 if key not in BY_WORKERS
             )
         )
         and _bytes(topology) == _bytes(job.topology)
     )
-    if not (is_same and all(file_has(path, data) for path, data in job.beside.items())):
-        return None if manifest is None else _explained(job, manifest, then, now)
+    if not (is_same and all(file_has(path, data) for path, data in job.topology_files.items())):
+        if manifest is None:
+            return None
+        return _explain_difference(job, manifest, stored_values, new_values)
     return job.result(
         plan,
         nbytes_out=nbytes,
-        seconds=time.perf_counter() - begun,
+        seconds=time.perf_counter() - start_s,
         workers=1,
         copied=copies,
-        topologies=tuple(map(str, job.beside)),
+        topologies=tuple(map(str, job.topology_files)),
         found_complete=True,
     )
 
 
-def _explained(
-    job: Job, manifest: Mapping[str, Any], then: Mapping[str, Any], now: Mapping[str, Any]
+def _explain_difference(
+    job: Job,
+    manifest: Mapping[str, Any],
+    stored_values: Mapping[str, Any],
+    new_values: Mapping[str, Any],
 ) -> str:
-    """Return how an output was made otherwise than `job` would, and what to do.
+    """Return how an output differs from the one that `job` would make, and what to do.
 
-    `then`, `now`: what is compared of the manifests, of its own and of the one to be written.
+    `stored_values`, `new_values`: what is compared of its manifest, and of the one to be written.
     """
     force, source = "--force (force=True in Python)", manifest["source"]
-    options = changed_options(then["recipe"], now["recipe"])
-    if not options and not {"stop", "end_ps"} & now["recipe"].keys():
+    options = changed_options(stored_values["recipe"], new_values["recipe"])
+    if not options and not {"stop", "end_ps"} & new_values["recipe"].keys():
         recorded = [contents_of(record) for record in source.get("files", [source])]
-        grown = [path for path in job.files if contents_of(fingerprint(path)) not in recorded]
-        names = shlex.join(map(str, grown or job.files))
+        new_files = [path for path in job.files if contents_of(fingerprint(path)) not in recorded]
+        names = shlex.join(map(str, new_files or job.files))
         append = f"`mdio append {names} {shlex.quote(str(job.out))}` (mdio.append) adds what"
-        if grown and all(is_unchanged_source(path, source) for path in grown):
+        if new_files and all(is_unchanged_source(path, source) for path in new_files):
             return f"{names} has grown since: {append} is new; {force} converts all again"
-        if not grown and "appended_to" in manifest:
+        if not new_files and "appended_to" in manifest:
             return (
                 f"frames were added to it since: {append} it lacks; {force} converts {names} alone"
             )
-    stored = options or "its chunks, or its topology", "give the same source and options"
-    difference, way = changed(then, now) or stored
-    return f"was made otherwise ({difference}); {way}, choose another name, or use {force}"
+    default = options or "its chunks, or its topology", "give the same source and options"
+    difference, advice = changed(stored_values, new_values) or default
+    return f"was made otherwise ({difference}); {advice}, choose another name, or use {force}"
 
 
 COMPARED_NBYTES = 1 << 30

@@ -25,9 +25,9 @@ STEPS = MappingProxyType({".gro": 0.01, ".pdb": 0.001})
 ATOM_NBYTES = MappingProxyType({".gro": 69, ".pdb": 113})
 """Most bytes of an atom: in GRO with velocities, in PDB a line and one of its bonds."""
 HEAD_NBYTES = 1000
-"""Title, box and the like, at most."""
+"""Most bytes of title, box and the like."""
 PLANNED_AS = "trr"
-"""Native layout that has all that a frame may hold: planning is that of a file of it."""
+"""Layout as which a structure file is planned: one that has all that a frame may hold."""
 
 
 def is_structure(out: Path, to: str | None) -> bool:
@@ -39,7 +39,7 @@ def check_structure(out: Path, options: ConversionOptions) -> None:
     """Refuse options that a structure file has no place for; raises PlanError."""
     need_disk(out, "structure files are written to disk")
     flags = ["--group"] if options.selection.groups else []
-    flags += [spell_option(one, value) for one, value in non_defaults(options.storage)]
+    flags += [spell_option(*declared) for declared in non_defaults(options.storage)]
     if flags:
         raise PlanError(f"{out}: {flags[0]} is not for a structure file; leave it out")
     if options.running.growing:
@@ -49,7 +49,7 @@ def check_structure(out: Path, options: ConversionOptions) -> None:
 class StructureConversion(Conversion):
     """A planned structure file.
 
-    Raises PlanError: not one frame is chosen, or nothing says what the atoms are.
+    Raises PlanError: more or fewer frames than one are chosen, or there is no topology.
     """
 
     def __init__(self, job: Job) -> None:
@@ -59,7 +59,7 @@ class StructureConversion(Conversion):
                 f"{job.out}: a structure file holds one frame, and {job.view.info.n_frames} are "
                 "chosen; choose one, such as --start 0 --stop 1 (start=, stop= in Python)"
             )
-        if job.choice.universe is None and job.choice.stored is None:
+        if job.choice.universe is None and job.choice.source_topology is None:
             raise PlanError(
                 f"{job.out}: a structure file names its atoms, and the source does not; give a "
                 "topology with -s/--top FILE (top= in Python)"
@@ -92,17 +92,17 @@ class StructureConversion(Conversion):
 
         Raises OutputError: coordinates have more digits than the columns of the format.
         """
-        return executor.from_owner(partial(self._written, force, progress))
+        return executor.from_owner(partial(self._write_frame, force, progress))
 
-    def _written(self, force: bool, progress: Progress | None) -> ConvertResult:
-        begun = time.perf_counter()
-        read = [*self.job.files, *self.job.other_files]
-        with publish(self.out, force=force, sources=read) as temporary, self.view:
+    def _write_frame(self, force: bool, progress: Progress | None) -> ConvertResult:
+        start_s = time.perf_counter()
+        sources = [*self.job.files, *self.job.other_files]
+        with publish(self.out, force=force, sources=sources) as temporary, self.view:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # fields that the topology lacks are filled in
                 try:
                     block = self.view.read(0, 1)
-                    self._atoms(block).write(str(temporary), file_format=self.plan.layout)
+                    self._atoms_at(block).write(str(temporary), file_format=self.plan.layout)
                     self._put_title(temporary, block)
                 except ValueError as error:
                     raise OutputError(
@@ -112,7 +112,7 @@ class StructureConversion(Conversion):
             nbytes = temporary.stat().st_size
         if progress is not None:
             progress(1, self.view.info.frame_nbytes)
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - start_s
         return self.job.result(self.plan, nbytes_out=nbytes, seconds=seconds, workers=1)
 
     def _put_title(self, path: Path, block: FrameBlock) -> None:
@@ -124,19 +124,19 @@ class StructureConversion(Conversion):
         end = text.index(b"\n", begin) + 1
         path.write_bytes(text[:begin] + prefix + title + text[end:])
 
-    def _atoms(self, block: FrameBlock) -> Any:
+    def _atoms_at(self, block: FrameBlock) -> Any:
         """Return the chosen atoms, as they are in the frame."""
         import MDAnalysis as mda
 
         choice = self.choice
         universe = choice.universe
         if universe is None:
-            assert choice.stored is not None
-            universe = stored_universe(choice.stored, self.view.source)
-        chosen = mda.Merge(AtomChoice(universe, choice.kept, {}).atom_group())
-        ts = chosen.trajectory.ts
+            assert choice.source_topology is not None
+            universe = stored_universe(choice.source_topology, self.view.source)
+        merged = mda.Merge(AtomChoice(universe, choice.atoms, {}).atom_group())
+        ts = merged.trajectory.ts
         ts.positions = block.positions[0]
         ts.dimensions = block.box[0] if block.box[0].any() else None
         if block.velocities is not None:
             ts.velocities = block.velocities[0]
-        return chosen.atoms
+        return merged.atoms

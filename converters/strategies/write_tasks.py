@@ -23,7 +23,7 @@ from mdio.layouts.writer import EncodedChunk, LayoutWriter, NotFinite, PieceReco
 Piece = tuple[int, int]
 
 LAG_S = 0.25
-"""Longest time for which stored pieces wait to be committed: so much a kill may undo."""
+"""Longest time for which stored pieces wait to be committed; a kill loses these."""
 
 FILES_PER_WORKER = 4
 """Segments that are written at the same time: a worker that is slower than the others should have
@@ -65,21 +65,21 @@ def _copy(result: Any) -> Any:
     """Return a copy of records and chunks, in memory of its own."""
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(result, protocol=5, buffer_callback=buffers.append)
-    return pickle.loads(head, buffers=[bytearray(one) for one in buffers])
+    return pickle.loads(head, buffers=map(bytearray, buffers))
 
 
 class WriteTaskWorker:
-    """Reads one piece from the source and hands it to the writer, a batch after the other.
+    """Reads one piece from the source and gives it to the writer, a batch after the other.
 
     Keeps the opened source and the memory of its frames from batch to batch. `former`: an output
-    that is being repaired, from which intact pieces are taken.
+    that is being repaired, whose intact pieces are copied.
     """
 
     lends = True
     """Whether the result may lie in memory that the next call overwrites."""
     lags = False
-    """Whether chunks may still be in flight to the disk while the next piece is read: only where
-    one process does all the work, and waits (`LayoutWriter.drain`) before it commits them."""
+    """Whether chunks may be in flight to the disk while the next piece is read: only where one
+    process does all the work, and waits (`LayoutWriter.drain`) before it commits them."""
 
     def __init__(self, source: Layout, writer: LayoutWriter, former: Layout | None = None) -> None:
         self.source = source
@@ -95,7 +95,7 @@ class WriteTaskWorker:
     @property
     def _batch_frames(self) -> int | None:
         """Frames that are read at a time; None: those of a piece."""
-        # What is handed over may lie in memory that the next batch overwrites.
+        # What is sent to the owner may lie in memory that the next batch would overwrite.
         return None if self.writer.plan.writing.by_owner else self.writer.facts.batch_frames
 
     def coming(self, pieces: Iterable[Piece]) -> None:
@@ -110,39 +110,40 @@ class WriteTaskWorker:
         """Return the record, and the items that their owner has to store."""
         start, stop = piece
         stores = self.writer.facts.parallel_store and not self.writer.plan.writing.by_owner
-        blocks, unstored = [], []
+        batch_columns, unstored = [], []
         crcs: dict[str, Sequence[int]] = {}
         nbytes = 0
         not_finite: NotFinite | None = None
-        encoded = self._stored(start, stop)
+        stored_chunks = self._stored_chunks(start, stop)
         runs = batches(start, stop, self._batch_frames)
-        if encoded is None and not self._is_prefetched:
+        if stored_chunks is None and not self._is_prefetched:
             self.source.prefetch(runs)
         for first, end in runs:
             columns = self._stored_columns(first, end)
-            if encoded is None:
+            if stored_chunks is None:
                 block = self._read(first, end)
-                of_batch = NotFinite.count_in(block.positions, first - start)
-                not_finite = add_not_finite(not_finite, of_batch)
+                batch_not_finite = NotFinite.count_in(block.positions, first - start)
+                not_finite = add_not_finite(not_finite, batch_not_finite)
+                columns = columns or block
+                items = self.writer.encode(first, block)
             else:
-                block = columns or self.source.read(first, end, atoms=[])
-            columns = columns or block
-            for item in self.writer.encode(first, block) if encoded is None else encoded:
+                columns = columns or self.source.read(first, end, atoms=[])
+                items, stored_chunks = stored_chunks, []  # all with the first batch
+            for item in items:
                 if stores:
                     self.writer.store(item)
                 else:
                     unstored.append(item)
                 crcs[item.key] = item.crcs
                 nbytes += item.nbytes
-            encoded = None if encoded is None else []
-            blocks.append((columns.box.copy(), columns.time.copy(), columns.step.copy()))
+            batch_columns.append((columns.box.copy(), columns.time.copy(), columns.step.copy()))
         if not self.lags:
             self.writer.drain()
-        box, time, number = (np.concatenate(column) for column in zip(*blocks, strict=True))
-        result = PieceRecord(start, stop, crcs, nbytes, box, time, number, not_finite), unstored
+        box, time, step = (np.concatenate(column) for column in zip(*batch_columns, strict=True))
+        result = PieceRecord(start, stop, crcs, nbytes, box, time, step, not_finite), unstored
         return result if self.lends else _copy(result)
 
-    def _stored(self, start: int, stop: int) -> list[EncodedChunk] | None:
+    def _stored_chunks(self, start: int, stop: int) -> list[EncodedChunk] | None:
         """Return the encoded piece in the former output, if it is complete there."""
         with suppress(CorruptLayoutError):
             return None if self.former is None else read_encoded_chunks(self.former, start, stop)
@@ -204,7 +205,6 @@ class CommitQueue:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with (
-            suppress(MdioError) if kind is not None else nullcontext()
-        ):  # an error that came before counts
+        # After an error, which is raised, another one is not.
+        with suppress(MdioError) if kind is not None else nullcontext():
             self._report_all()

@@ -28,7 +28,7 @@ class _Compute:
     """Runs an analysis over one group of frames.
 
     The function belongs to one analysis object, which it changes and returns. Some analyses add
-    each group to what they hold of the one before, so every group gets a copy of its own.
+    each group to the results of the one before, so every group gets a copy of its own.
     """
 
     def __init__(self, func: Callable[[Any], Any]) -> None:
@@ -42,9 +42,11 @@ class _Compute:
             raise PlanError(f"the analysis cannot be sent to workers ({error})") from error
 
     def __call__(self, group: NDArray[np.int64]) -> SimpleNamespace:
-        done = pickle.loads(self.pickled_func)(group)
-        # What MDAnalysis takes from it; with its Universe it would be megabytes.
-        return SimpleNamespace(frames=done.frames, times=done.times, results=done.results)
+        analysis = pickle.loads(self.pickled_func)(group)
+        # Only what MDAnalysis uses: with its Universe it would be megabytes.
+        return SimpleNamespace(
+            frames=analysis.frames, times=analysis.times, results=analysis.results
+        )
 
 
 def _describe(group: NDArray[np.int64]) -> str:

@@ -138,76 +138,75 @@ def analyze(
     """
     if not isinstance(trajectory, str | PathLike | Layout):
         trajectory = path_list(trajectory)  # an iterator can be consumed only once
-    declared = declared_fields(FrameChoice, CachedReading)
-    of_kernel = {name: value for name, value in options.items() if name not in declared}
-    of_analyze = options.keys() - of_kernel.keys()
-    if isinstance(kernel, str) and of_analyze:
-        for name in of_analyze & {*kernel_options({"kernel": kernel})}:
+    own_names = declared_fields(FrameChoice, CachedReading).keys() & options.keys()
+    arguments = {name: value for name, value in options.items() if name not in own_names}
+    if isinstance(kernel, str) and own_names:
+        for name in own_names & {*kernel_options({"kernel": kernel})}:
             raise PlanError(
                 f"{name} is an option of analyze and of the kernel {kernel!r}: give an object of "
                 f"its class, kernel=CLASS({name}=...), so that {name}= beside it is of analyze"
             )
-    chosen = make_kernel(kernel, select, **of_kernel)
+    kernel = make_kernel(kernel, select, **arguments)
     if not hasattr(blocks_per_worker, "__index__") or blocks_per_worker < 1:
         raise PlanError(f"{blocks_per_worker!r} blocks per worker; give a whole number from 1 on")
     if reducer is not None:
         check_reducer(reducer)
     if gather not in GATHERS:
         raise PlanError(f"the gather is {gather!r}; give one of {', '.join(GATHERS)}")
-    chosen_executor = choose_executor(executor, workers)
-    n_blocks = chosen_executor.n_workers * blocks_per_worker
+    executor = choose_executor(executor, workers)
     frames, reading = build_parts((FrameChoice, CachedReading), options)
     request = Request(
         trajectory=trajectory,
-        kernel=chosen,
+        kernel=kernel,
         top=top,
         group=group,
         reducer=reducer,
-        n_blocks=n_blocks,
+        n_blocks=executor.n_workers * blocks_per_worker,
         verify=reading.verify,
         overlap=reading.overlap,
-        choose=partial(select_frames, **frames.frames),
+        choose_frames=partial(select_frames, **frames.frames),
         dt_ps=frames.dt_ps,
         cache=reading.opened_cache,
-        transformed=frames.transformation(getattr(chosen, "select", None)),
+        transformed=frames.transformation(getattr(kernel, "select", None)),
     )
     run = partial(
         _run,
-        chosen_executor=chosen_executor,
+        executor=executor,
         gather=gather,
         progress=progress,
         blocks_per_worker=blocks_per_worker,
     )
-    with terminations_raised() if chosen_executor.ranks is None else nullcontext():  # ends workers
-        chosen_executor.agree("analyze", trajectory)
-        members = chosen_executor.from_owner(partial(ensemble_members, trajectory, group))
+    with terminations_raised() if executor.ranks is None else nullcontext():  # ends workers
+        executor.agree("analyze", trajectory)
+        members = executor.from_owner(partial(ensemble_members, trajectory, group))
         requests = {
             label: replace(request, trajectory=path, group=None) for label, path in members.items()
         }
         if not requests:
             return run(request)
-        if replicas_fill(chosen_executor, len(requests), [top] * len(requests)):
-            return analyze_replicas(requests, chosen_executor, progress, blocks_per_worker)
-        return side_by_side({label: run(member) for label, member in requests.items()}, members)
+        if replicas_fill(executor, len(requests), [top] * len(requests)):
+            return analyze_members(requests, executor, progress, blocks_per_worker)
+        results = {label: run(request) for label, request in requests.items()}
+        return side_by_side(results, members)
 
 
-def analyze_replicas(
+def analyze_members(
     requests: Mapping[str, Request],
     executor: Executor,
     progress: Progress | None,
     blocks_per_worker: int,
 ) -> AnalysisResult:
-    """Analyse replicas in parallel, each of them in one worker."""
+    """Analyse the trajectories of an ensemble in parallel, each in one worker."""
     watch = Stopwatch()
-    work = partial(analyze_replica, n_blocks=blocks_per_worker)
-    first, *remaining = requests.items()
+    work = partial(analyze_member, n_blocks=blocks_per_worker)
+    first, *others = requests.items()
     # In this process, so that workers forked later inherit its imports and its topology.
     results = {0: work(first)}
-    _report(results[0], progress)
-    for number, result in results_of(executor, work, remaining, itemgetter(0)):
+    _report_progress(results[0], progress)
+    for number, result in results_of(executor, work, others, itemgetter(0)):
         result.timings[-1].gathered()
         results[number + 1] = result
-        _report(result, progress)
+        _report_progress(result, progress)
     return replace(
         side_by_side(
             {label: results[number] for number, label in enumerate(requests)},
@@ -219,14 +218,15 @@ def analyze_replicas(
     )
 
 
-def _report(result: AnalysisResult, progress: Progress | None) -> None:
+def _report_progress(result: AnalysisResult, progress: Progress | None) -> None:
     if progress is not None:
-        progress(result.of_frames or result.n_frames, sum(t.nbytes_read for t in result.timings))
+        nbytes = sum(timing.nbytes_read for timing in result.timings)
+        progress(result.of_frames or result.n_frames, nbytes)
 
 
-def analyze_replica(replica: tuple[str, Request], n_blocks: int) -> AnalysisResult:
-    """Analyse one replica serially; raises as `analyze` does, BlockError with its label."""
-    label, request = replica
+def analyze_member(member: tuple[str, Request], n_blocks: int) -> AnalysisResult:
+    """Analyse one trajectory of an ensemble serially; raises BlockError with its label."""
+    label, request = member
     try:
         return _run(replace(request, n_blocks=n_blocks), Serial(), "blocking", None, 1)
     except BlockError as error:
@@ -235,22 +235,23 @@ def analyze_replica(replica: tuple[str, Request], n_blocks: int) -> AnalysisResu
 
 def _run(
     request: Request,
-    chosen_executor: Executor,
+    executor: Executor,
     gather: GatherMode,
     progress: Progress | None,
     blocks_per_worker: int,
 ) -> AnalysisResult:
+    """Analyse one trajectory."""
     if isinstance(request.kernel, SeriesKernel):
         from mdio.analysis.series import analyze_series
 
-        return analyze_series(request, request.kernel, chosen_executor, progress)
-    if chosen_executor.ranks is not None:
+        return analyze_series(request, request.kernel, executor, progress)
+    if executor.ranks is not None:
         from mdio.analysis.ranks import analyze_on_ranks
 
-        return analyze_on_ranks(request, chosen_executor.ranks, gather, progress)
+        return analyze_on_ranks(request, executor.ranks, gather, progress)
     plan = request.plan()
     try:
-        return _analyze(plan, chosen_executor, progress, blocks_per_worker)
+        return _analyze(plan, executor, progress, blocks_per_worker)
     finally:
         if plan.has_opened_layout:
             plan.layout.close()
@@ -268,7 +269,7 @@ def _analyze(
         executor.cluster.place(places)
         plan.blocks = [block for _, block in sorted(items, key=lambda item: item[0])]
     with ExitStack() as stack:
-        rows: SharedRows | None = None
+        shared_rows: SharedRows | None = None
         if executor.shares_memory:  # progress is reported after each read, not each block
             work = BlockWork(plan.layout, plan.prepared, plan.opened_s, progress)
             progress = None
@@ -277,11 +278,11 @@ def _analyze(
                 from mdio.parallel.pool import SharedRows
 
                 if SharedRows.available():
-                    rows = stack.enter_context(SharedRows(len(plan.frames)))
-            shared = None if rows is None else (rows, plan.frames)
+                    shared_rows = stack.enter_context(SharedRows(len(plan.frames)))
+            shared = None if shared_rows is None else (shared_rows, plan.frames)
             work = BlockWork(plan.for_workers().layout, plan.prepared, shared=shared)
-        results = _gather(executor, work, items, progress)
-        values = _combine(plan, results, rows)
+        results = _run_blocks(executor, work, items, progress)
+        values = _combine(plan, results, shared_rows)
     plan.count(results[0].timing)
     return plan.result(
         executor,
@@ -294,7 +295,7 @@ def _analyze(
     )
 
 
-def _gather(
+def _run_blocks(
     executor: Executor, work: BlockWork, items: list[NumberedBlock], progress: Progress | None
 ) -> list[BlockResult]:
     """Return the results of all blocks in their order."""
@@ -307,17 +308,19 @@ def _gather(
     return [results[number] for number in sorted(results)]
 
 
-def _combine(plan: Plan, results: list[BlockResult], rows: SharedRows | None) -> NDArray[Any]:
-    """Return the values of all blocks; `rows` holds the rows of blocks without a state."""
-    kinds = [result.row_kind for result in results]
-    check_kinds(list(enumerate(plan.blocks)), kinds, plan.layout, plan.prepared)
+def _combine(
+    plan: Plan, results: list[BlockResult], shared_rows: SharedRows | None
+) -> NDArray[Any]:
+    """Return the values of all blocks; `shared_rows` has the rows of blocks without a state."""
+    row_kinds = [result.row_kind for result in results]
+    check_kinds(list(enumerate(plan.blocks)), row_kinds, plan.layout, plan.prepared)
     states = [result.state for result in results]
-    if rows is not None and None in states:
-        shared = rows.whole()
+    if shared_rows is not None and None in states:
+        rows = shared_rows.whole()
         if all(state is None for state in states):
-            return shared
+            return rows
         for number, block in enumerate(plan.blocks):
             if states[number] is None:
                 first = plan.frames.index(block.start)
-                states[number] = ([shared[first : first + len(block)]],)
+                states[number] = ([rows[first : first + len(block)]],)
     return result_of(plan.prepared.reducer, states)  # type: ignore[arg-type]

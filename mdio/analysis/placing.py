@@ -1,4 +1,4 @@
-"""Assignment of units of a trajectory to the nodes that have them in their caches."""
+"""Assigns units of a trajectory to the nodes that have them in their caches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mdio.parallel.assignment import assign, share_together, unit_keys
 
 
 class _NeededUnits:
-    """The units that have any of the frames that are analysed."""
+    """The units with frames that are analysed."""
 
     def __init__(self, plan: Plan) -> None:
         assert plan.units is not None
@@ -38,23 +38,25 @@ class _NeededUnits:
         """Return a mask of the needed units that this node has."""
         return self.units.held(cache)[self.indices]
 
-    def parts(self, chosen: NDArray[np.int64], n_parts: int) -> list[list[NumberedBlock]]:
-        """Return the blocks of the chosen needed units, in parts of about as many frames each.
+    def parts(self, units: NDArray[np.int64], n_parts: int) -> list[list[NumberedBlock]]:
+        """Return the blocks of some of the needed units, in parts of about as many frames each.
 
-        There are fewer parts than wanted if there are fewer units.
+        There are at most as many parts as units.
         """
-        n_frames = np.diff(self.edges)[chosen]  # units differ in length
+        n_frames = np.diff(self.edges)[units]  # units differ in length
         edges = np.append(0, n_frames.cumsum())
-        n_parts = max(1, min(n_parts, len(chosen)))
+        n_parts = max(1, min(n_parts, len(units)))
         runs = aligned_blocks(edges, range(int(edges[-1])), n_parts)
-        cuts = np.searchsorted(edges, [(run.start, run.stop) for run in runs])
-        return [self.blocks(chosen[first:end]) for first, end in cuts.tolist()]
+        bounds = np.searchsorted(edges, [(run.start, run.stop) for run in runs])
+        return [self.blocks(units[start:stop]) for start, stop in bounds.tolist()]
 
-    def blocks(self, chosen: NDArray[np.int64]) -> list[NumberedBlock]:
-        """Return blocks of the chosen needed units, each with the number of its first unit."""
-        cuts = np.flatnonzero(np.diff(chosen) != 1) + 1
-        runs = [(int(run[0]), int(run[-1])) for run in np.split(chosen, cuts) if len(run)]
-        return [(a, self.frames[self.edges[a] : self.edges[b + 1]]) for a, b in runs]
+    def blocks(self, units: NDArray[np.int64]) -> list[NumberedBlock]:
+        """Return blocks of some of the needed units, each with the number of its first unit."""
+        breaks = np.flatnonzero(np.diff(units) != 1) + 1
+        runs = [(int(run[0]), int(run[-1])) for run in np.split(units, breaks) if len(run)]
+        return [
+            (first, self.frames[self.edges[first] : self.edges[last + 1]]) for first, last in runs
+        ]
 
 
 def blocks_on_ranks(plans: Sequence[Plan], comm: Any) -> tuple[list[Iterable[NumberedBlock]], bool]:
@@ -73,12 +75,12 @@ def blocks_on_ranks(plans: Sequence[Plan], comm: Any) -> tuple[list[Iterable[Num
     node = shared.Split(sorted(set(names)).index(names[shared.rank]))
     leaders = comm.Split(0 if node.rank == 0 else MPI.UNDEFINED, comm.rank)
     blocks: list[Iterable[NumberedBlock]] = []
-    n_taken = 0
+    n_before = 0
     for plan in plans:
         parts = _parts_of_node(plan, comm.size, node, leaders)
-        # Ranks take parts in turn across trajectories, as each may have fewer units than ranks.
-        own_parts = parts[(node.rank - n_taken) % node.size :: node.size]
-        n_taken += len(parts)
+        # Ranks get parts in turn across trajectories, as each may have fewer units than ranks.
+        own_parts = parts[(node.rank - n_before) % node.size :: node.size]
+        n_before += len(parts)
         blocks.append(list(chain.from_iterable(own_parts)))
     if node.rank == 0:
         leaders.Free()

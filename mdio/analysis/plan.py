@@ -38,24 +38,24 @@ if TYPE_CHECKING:
 Trajectory = str | PathLike[str] | Sequence[str | PathLike[str]] | Layout
 
 
-def lost_names(result: AnalysisResult) -> tuple[str, ...]:
+def _notes_on_names(result: AnalysisResult) -> tuple[str, ...]:
     """Return a note on names that a kernel gave to more or fewer columns or rows than there are."""
     if not result.values.size:  # ranks that do not own the result
         return ()
     n_rows, n_columns = result.columns.shape
     return tuple(
-        f"the kernel named {len(names):,} {what}, but there are {n}; the names are left out"
-        for names, n, what in (
+        f"the kernel named {len(names):,} {noun}, but there are {count}; the names are left out"
+        for names, count, noun in (
             (result.labels, n_columns, "columns (labels)"),
             (result.row_labels, n_rows, "rows (row_labels)"),
             (result.row_residues, n_rows, "residues (row_residues)"),
         )
-        if len(names) not in (0, n)
+        if len(names) not in (0, count)
     )
 
 
-def missing_values(result: AnalysisResult) -> tuple[str, ...]:
-    """Return a note on values that are not there, or no numbers, as of frames without positions."""
+def _notes_on_missing_values(result: AnalysisResult) -> tuple[str, ...]:
+    """Return a note if there are no values, or some are no numbers."""
     shape = result.values.shape
     if shape[:1] > (0,) and not result.values.size:
         return (f"there are no values: the kernel's rows have the shape {shape[1:]}",)
@@ -80,7 +80,7 @@ def missing_values(result: AnalysisResult) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class Plan:
-    """What workers need to analyse blocks; pickles without open files."""
+    """A planned analysis, as workers get it; pickles without open files."""
 
     layout: Layout
     frames: range
@@ -92,7 +92,7 @@ class Plan:
     """Seconds for topology, selection and reference, with imports if not imported before."""
     has_opened_layout: bool
     """Whether `layout` was opened for this plan and has to be closed with it."""
-    chosen: FrameNumbers
+    source_frames: FrameNumbers
     """Numbers of the frames in the trajectory; other than `frames` if `layout` is a view."""
 
     notes: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ class Plan:
     @property
     def frame_numbers(self) -> NDArray[np.int64]:
         """Numbers of the frames in the trajectory, (F,)."""
-        return np.asarray(self.chosen, dtype=np.int64)
+        return np.asarray(self.source_frames, dtype=np.int64)
 
     def result(self, executor: Executor, **fields: Any) -> AnalysisResult:
         """Return a result with these `fields`, completed from the plan."""
@@ -125,14 +125,14 @@ class Plan:
         }
         result = AnalysisResult(**defaults | fields)
         n_rows, n_columns = result.columns.shape
-        is_of_columns = not result.per_frame and n_rows == len(result.labels) != n_columns
-        if is_of_columns and not result.row_labels:  # the reducer made a row of each column
+        labels_name_rows = not result.per_frame and n_rows == len(result.labels) != n_columns
+        if labels_name_rows and not result.row_labels:  # the reducer made a row of each column
             result.row_labels, result.labels = result.labels, ()
         doubtful = [frame for timing in result.timings for frame in timing.doubtful_frames]
-        if doubtful and not isinstance(self.chosen, range):  # a view numbers its frames anew
+        if doubtful and not isinstance(self.source_frames, range):  # a view numbers frames anew
             doubtful = self.frame_numbers[doubtful].tolist()
         notes = [*result.notes, *(note for timing in result.timings for note in timing.notes)]
-        notes += [*missing_values(result), *lost_names(result)]
+        notes += [*_notes_on_missing_values(result), *_notes_on_names(result)]
         if result.of_frames is None:  # else they are lags
             begins_late = bool(result.frame[:1].any())
             notes += notes_on_times(result.time, result.frame, begins_late=begins_late)
@@ -182,8 +182,8 @@ class Request:
     """Whether stored bytes are compared with their checksums."""
     overlap: str | None = None
     """Treatment of frames whose times several files have."""
-    choose: Callable[[Layout], FrameNumbers] = select_frames
-    """Chooses frames of the trajectory; by default all."""
+    choose_frames: Callable[[Layout], FrameNumbers] = select_frames
+    """Returns the numbers of the frames to analyse; by default all."""
     dt_ps: float | None = None
     """Requested time between frames."""
     cache: Cache | None = None
@@ -218,20 +218,20 @@ class Request:
                 transformed.load_universe = partial(_load_universe, system)
                 if self.group and self.top is not None and any(transformed.selections.values()):
                     _load_universe(system)  # numbers in the full system are others in the group
-            chosen = self.choose(layout)
+            source_frames = self.choose_frames(layout)
             notes = layout.notes
-            view = ViewLayout(layout.path, source=layout, frames=chosen)
+            view = ViewLayout(layout.path, source=layout, frames=source_frames)
             if self.dt_ps is not None:
                 note = note_on_dt(layout.info, view.info, self.dt_ps)
                 notes += () if note is None else (note,)
-            if isinstance(chosen, range):
-                frames = chosen
+            if isinstance(source_frames, range):
+                frames = source_frames
             else:  # a view numbers unevenly spaced frames anew
-                layout, frames = view, range(len(chosen))
+                layout, frames = view, range(len(source_frames))
             edges = layout.boundaries()
             opened_s = watch.lap()
-            before = reads.nbytes_source, reads.nbytes_cache
-            prepared = self._prepared(system)
+            source_nbytes, cache_nbytes = reads.nbytes_source, reads.nbytes_cache
+            prepared = self._prepare_kernel(system)
             if getattr(self.kernel, "select", None) is None:
                 system.read_topology()
                 if self.group is None and hasattr(self.kernel, "select") and system.waters:
@@ -241,13 +241,13 @@ class Request:
                     )
             elif isinstance(self.top, str | PathLike) and not system.topology_is_read:
                 notes += (f"{self.top}: not read, since all atoms are analysed",)
-            nbytes = reads.nbytes_source - before[0], reads.nbytes_cache - before[1]
+            nbytes = reads.nbytes_source - source_nbytes, reads.nbytes_cache - cache_nbytes
             atoms = prepared.atoms
             if transformed is not None:
                 steps = transformed.prepare_steps(prepared.atoms)
-                atoms = steps.needed
+                atoms = steps.read_atoms
                 notes += (*((steps.note,) if steps.note else ()), *steps.notes)
-                notes += self._notes_on_cut(system, transformed, prepared.atoms, chosen)
+                notes += self._notes_on_cut(system, transformed, prepared.atoms, source_frames)
                 if isinstance(self.kernel, SeriesKernel) and "universe" in vars(transformed):
                     # Workers prepare the steps of each batch of atoms by themselves.
                     transformed.options["top"] = topology_of(transformed.universe)
@@ -274,7 +274,7 @@ class Request:
 
                 units = cache_units(source, atoms)
                 if layout is view:
-                    units = replace(units, edges=np.searchsorted(chosen, units.edges))
+                    units = replace(units, edges=np.searchsorted(source_frames, units.edges))
                 edges = np.unique(units.edges)
             return Plan(
                 layout=layout,
@@ -284,7 +284,7 @@ class Request:
                 opened_s=opened_s,
                 prepare_s=watch.lap(),
                 has_opened_layout=has_opened_layout,
-                chosen=chosen,
+                source_frames=source_frames,
                 notes=notes,
                 cache=cache,
                 units=units,
@@ -295,7 +295,7 @@ class Request:
                 layout.close()
             raise
 
-    def _prepared(self, system: System) -> Prepared:
+    def _prepare_kernel(self, system: System) -> Prepared:
         """Return the kernel, prepared for the system; raises PlanError if it fails."""
         try:
             prepared = prepared_for(system, self.kernel)
@@ -320,19 +320,19 @@ class Request:
         return TransformedLayout(layout.path, source=layout, top=top, **self.transformed)
 
     def _notes_on_cut(
-        self, system: System, transformed: TransformedLayout, atoms: AtomIndices | None, chosen: Any
+        self, system: System, transformed: TransformedLayout, atoms: AtomIndices | None, frames: Any
     ) -> tuple[str, ...]:
         """Return notes where the box cuts molecules among the atoms that are centred or fitted.
 
-        `atoms`: those of the kernel. `chosen`: numbers of the frames.
+        `atoms`: those of the kernel. `frames`: numbers of the frames.
         """
         from mdio.converters.periodic import notes_on_cut
 
-        # Where the same atoms are analysed, all frames are looked at.
-        only_needed = self.kernel.needs_whole and transformed.fits(
+        # Where the fitted atoms are analysed, the analysis looks at all frames for cuts.
+        if self.kernel.needs_whole and transformed.is_fitted_by(
             getattr(self.kernel, "select", None)
-        )
-        frames = chosen[:0] if only_needed else chosen
+        ):
+            frames = frames[:0]
         return tuple(notes_on_cut(transformed, atoms, frames, system.residues))
 
     def _open(self, **options: Any) -> Layout:

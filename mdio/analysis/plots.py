@@ -1,4 +1,4 @@
-"""Plots: of results (curves, maps of angles, distributions), and of times (bars, curves)."""
+"""Draws results (curves, maps of angles, distributions), and times (bars, curves)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PERCENTILES = (5, 95)
 FITTED_LAGS = (0.1, 0.5)
 """Part of the lags to which the exponent of a displacement is fitted."""
 GAP = 5
-"""A curve over time breaks where no frames are for so many times the usual interval."""
+"""A curve over time breaks where frames lie so many times the usual interval apart."""
 
 
 COLOURS = ("#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
@@ -100,7 +100,9 @@ def time_axis(axis: Any, name: str) -> None:
     """Give an axis in seconds its name, and ticks with units: ``2 ms``, ``1.5 s``."""
     axis.set_major_formatter(lambda seconds, _: duration(seconds))
     if axis.get_scale() == "log":  # which may span less than a decade
-        axis.set_minor_formatter(lambda s, _: duration(s) if f"{s:e}"[0] in "25" else "")
+        axis.set_minor_formatter(
+            lambda seconds, _: duration(seconds) if f"{seconds:e}"[0] in "25" else ""
+        )
     axis.set_label_text(name)
 
 
@@ -160,10 +162,10 @@ def over_ranks(
             if name == "ideal":
                 axes.plot(own_counts, values, "k:", linewidth=1, label=name)
                 continue
-            look = {"color": COLOURS[number % len(COLOURS)]}
-            axes.fill_between(own_counts, low, high, alpha=0.12, linewidth=0, **look)
-            look["marker"] = MARKERS[number % len(MARKERS)]
-            axes.plot(own_counts, values, markersize=4, linewidth=1, label=name, **look)
+            style = {"color": COLOURS[number % len(COLOURS)]}
+            axes.fill_between(own_counts, low, high, alpha=0.12, linewidth=0, **style)
+            style["marker"] = MARKERS[number % len(MARKERS)]
+            axes.plot(own_counts, values, markersize=4, linewidth=1, label=name, **style)
         if in_seconds:
             axes.set(yscale="log")
             time_axis(axes.yaxis, axis)
@@ -237,29 +239,29 @@ def draw(result: Any, ax: Axes) -> None:
         and (len(result.row_labels) == len(rows) <= MAX_LINES_NAMED)
     ):
         ax.set_xticks(x, result.row_labels)
-    are_many = bool(result.quantity) and rows.shape[1] > MAX_LINES_NAMED
-    # Of an ensemble with many lines, those of one trajectory have one colour, and a name together.
-    are_together = result.label is not None and len(result.runs) * rows.shape[1] > MAX_LINES_NAMED
+    has_many_columns = bool(result.quantity) and rows.shape[1] > MAX_LINES_NAMED
+    # Of an ensemble with many lines, those of one trajectory have one colour and one name.
+    one_name_each = result.label is not None and len(result.runs) * rows.shape[1] > MAX_LINES_NAMED
     first_lines = []
-    for number, part in enumerate(result.runs):
-        look: dict[str, Any] = {"color": f"C{number}"} if are_together else {}
+    for number, run in enumerate(result.runs):
+        style: dict[str, Any] = {"color": f"C{number}"} if one_name_each else {}
         first_lines.append(len(ax.lines))
-        for chain in _split_at_falls(x[part], part.start):
-            over, of_chain = x[chain], rows[chain]
+        for chain in _split_at_falls(x[run], run.start):
+            chain_x, chain_rows = x[chain], rows[chain]
             if result.per_frame:
-                over, of_chain = _broken_at_gaps(over, of_chain)
-            if result.has_residues and result.label is None and (np.diff(over) == 0).any():
-                _draw_atoms(over, of_chain, ax)
-            elif are_many and result.label is None:
-                _draw_spread(over, of_chain, ax)
+                chain_x, chain_rows = _break_at_gaps(chain_x, chain_rows)
+            if result.has_residues and result.label is None and (np.diff(chain_x) == 0).any():
+                _draw_atoms(chain_x, chain_rows, ax)
+            elif has_many_columns and result.label is None:
+                _draw_spread(chain_x, chain_rows, ax)
             else:
-                alone = "." if len(over) == 1 else None  # a line has no width there
-                ax.plot(over, of_chain, linewidth=1, marker=alone, **look)
+                marker = "." if len(chain_x) == 1 else None  # a line of one point is not seen
+                ax.plot(chain_x, chain_rows, linewidth=1, marker=marker, **style)
     names = list(result.labels) if len(result.labels) == rows.shape[1] else []
     lines: Sequence[Any] = ax.lines
     if result.label is not None:
-        labels = [str(result.label[part.start]) for part in result.runs]
-        if are_together or rows.shape[1] == 1:
+        labels = [str(result.label[run.start]) for run in result.runs]
+        if one_name_each or rows.shape[1] == 1:
             names, lines = labels, [ax.lines[first] for first in first_lines]
         else:
             names = [f"{label} {name}" for label in labels for name in result.column_names]
@@ -271,13 +273,9 @@ def draw(result: Any, ax: Axes) -> None:
     if result.quantity:
         ax.set_ylabel(axis_label(result.quantity))
     if 0 < len(names) <= MAX_LINES_NAMED:
-        _name_lines(_without_common_segment(names), lines, ax)
-
-
-def _name_lines(names: Sequence[str], lines: Sequence[Any], ax: Axes) -> None:
-    """Name the lines below the axes, where no curve lies."""
-    n_columns = 2 if max(map(len, names)) <= NARROW_NAME else 1
-    ax.legend(lines[: len(names)], names, ncols=n_columns, **LEGEND_BELOW)
+        names = _without_common_segment(names)
+        n_columns = 2 if max(map(len, names)) <= NARROW_NAME else 1
+        ax.legend(lines[: len(names)], names, ncols=n_columns, **LEGEND_BELOW)
 
 
 def _without_common_segment(names: Sequence[str]) -> list[str]:
@@ -302,29 +300,32 @@ def _draw_spread(x: NDArray[Any], rows: NDArray[Any], ax: Axes) -> None:
     """Draw the mean of many columns, where most of them lie, and where all do."""
     with np.errstate(invalid="ignore"):
         low, high = np.percentile(rows, PERCENTILES, axis=1)
-        mean, least, most = rows.mean(axis=1), rows.min(axis=1), rows.max(axis=1)
-    look: dict[str, Any] = {"color": COLOURS[1], "linewidth": 0}
-    ax.fill_between(x, least, most, alpha=0.15, label="all", **look)
-    ax.fill_between(x, low, high, alpha=0.3, label="{} to {} %".format(*PERCENTILES), **look)
+        mean, lowest, highest = rows.mean(axis=1), rows.min(axis=1), rows.max(axis=1)
+    style: dict[str, Any] = {"color": COLOURS[1], "linewidth": 0}
+    ax.fill_between(x, lowest, highest, alpha=0.15, label="all", **style)
+    ax.fill_between(x, low, high, alpha=0.3, label="{} to {} %".format(*PERCENTILES), **style)
     ax.plot(x, mean, color=COLOURS[0], linewidth=1, label=f"mean of {rows.shape[1]:,}")
     ax.legend(ncols=3, **LEGEND_BELOW)
 
 
-def _split_at_falls(over: NDArray[Any], first: int) -> list[slice]:
-    """Return runs of rows in which `over` does not fall: residues start anew with each chain."""
-    edges = [0, *(np.flatnonzero(np.diff(over) < 0) + 1).tolist(), len(over)]
-    return [slice(first + a, first + b) for a, b in pairwise(edges)]
+def _split_at_falls(x: NDArray[Any], first: int) -> list[slice]:
+    """Return runs of rows in which `x` does not fall: residues start anew with each chain.
+
+    `first`: number of the first row.
+    """
+    edges = [0, *(np.flatnonzero(np.diff(x) < 0) + 1).tolist(), len(x)]
+    return [slice(first + start, first + stop) for start, stop in pairwise(edges)]
 
 
-def _broken_at_gaps(over: NDArray[Any], rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _break_at_gaps(x: NDArray[Any], rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return a curve with NaN in each gap between two runs of several rows, where it breaks."""
-    if len(over) < 4:
-        return over, rows
-    steps = np.diff(over)
+    if len(x) < 4:
+        return x, rows
+    steps = np.diff(x)
     is_gap = np.pad(steps > GAP * np.median(steps), 1, constant_values=True)
     gaps = np.flatnonzero(is_gap[1:-1] & ~is_gap[:-2] & ~is_gap[2:]) + 1
-    broken = [np.insert(values.astype(float), gaps, np.nan, axis=0) for values in (over, rows)]
-    return broken[0], broken[1]
+    with_nan = [np.insert(values.astype(float), gaps, np.nan, axis=0) for values in (x, rows)]
+    return with_nan[0], with_nan[1]
 
 
 def _draw_power(
@@ -370,17 +371,17 @@ def _draw_angles(angles: dict[str, dict[str, NDArray[Any]]], ax: Axes) -> None:
     ax.set_xticks(range(-180, 181, 60))
     residues = [residue for residue in angles.get("phi", ()) if residue in angles.get("psi", ())]
     if residues:
-        phi, psi = (np.concatenate([angles[name][k] for k in residues]) for name in ("phi", "psi"))
+        phi = np.concatenate([angles["phi"][residue] for residue in residues])
+        psi = np.concatenate([angles["psi"][residue] for residue in residues])
         finite = np.isfinite(phi) & np.isfinite(psi)
-        ax.hist2d(
-            *(phi[finite], psi[finite]), bins=90, range=(limits, limits), norm="log", cmap="viridis"
-        )
+        bins: dict[str, Any] = {"bins": 90, "range": (limits, limits)}
+        ax.hist2d(phi[finite], psi[finite], norm="log", cmap="viridis", **bins)
         ax.set(xlabel="phi (°)", ylabel="psi (°)", aspect="equal", yticks=range(-180, 181, 60))
         if others := [name for name in angles if name not in ("phi", "psi")]:
             ax.set_title(f"without {' and '.join(others)}: draw them alone")
         return
-    for name, of_residues in angles.items():
-        degrees = np.concatenate(list(of_residues.values()))
+    for name, residue_degrees in angles.items():
+        degrees = np.concatenate(list(residue_degrees.values()))
         finite = degrees[np.isfinite(degrees)]
         ax.hist(finite, bins=90, range=limits, density=True, histtype="step", label=name)
     ax.set(xlabel="angle (°)", ylabel="probability per degree")

@@ -70,10 +70,10 @@ def index_together(trajectory: Any, comm: Any) -> None:
     if isinstance(trajectory, Layout):
         return
     paths = path_list(trajectory)
-    for path, kind in bcast(comm, _without_index(paths) if comm.rank == 0 else None):
+    for path, layout_class in bcast(comm, _without_index(paths) if comm.rank == 0 else None):
         part, n_atoms = None, 0
         with suppress(MdioError, OSError, ValueError):
-            marks = kind.marks(path)
+            marks = layout_class.marks(path)
             n_atoms = marks.n_atoms
             part = scan_part(path, marks, comm.rank, comm.size)
         parts = comm.gather(part)
@@ -89,12 +89,12 @@ def _without_index(
     """Return the files over a network that have no index, and their layouts."""
     files: list[tuple[Path, type[XTCLayout | TRRLayout]]] = []
     for path in map(Path, paths):
-        for kind in (XTCLayout, TRRLayout):
+        for layout_class in (XTCLayout, TRRLayout):
             try:
-                if comes_over_a_network(path) and kind.sniff(path):
+                if comes_over_a_network(path) and layout_class.sniff(path):
                     load_index(path, _not_stored)
             except _NotStoredError:
-                files.append((path, kind))
+                files.append((path, layout_class))
             except (OSError, ValueError):
                 continue  # opening it will raise this
     return files
@@ -111,16 +111,16 @@ def analyze_on_ranks(
     """Run an analysis on all ranks of `executor` (collective); see `mdio.analysis.driver`."""
     comm = executor.comm
     plan = plan_on_ranks(request, executor)
-    begun = done_at = time.perf_counter()  # done_at: end of the last block (the papers' t5)
+    begin_s = blocks_end_s = time.perf_counter()  # the latter is the papers' t5
     stacks = isinstance(plan.prepared.reducer, Stack)
     own_results: OwnResults = []
 
     def work(item: NumberedBlock) -> tuple[State | None, BlockTiming]:
         """Compute a block; rows that are stacked stay here, to be gathered as arrays."""
-        nonlocal done_at
+        nonlocal blocks_end_s
         result = block_work(item)
         own_results.append((item, result if stacks else replace(result, state=None)))
-        done_at = time.perf_counter()
+        blocks_end_s = time.perf_counter()
         return None if stacks else result.state, result.timing
 
     try:
@@ -129,28 +129,30 @@ def analyze_on_ranks(
             on_read = _scale_progress(progress, plan, comm.size)
         block_work = BlockWork(plan.layout, plan.prepared, plan.opened_s, on_read, rank=comm.rank)
         (blocks,), own = blocks_on_ranks([plan], comm)
-        done = dict(executor.imap(work, blocks, describe=block_label, own=own))
+        block_results = dict(executor.imap(work, blocks, describe=block_label, own=own))
     finally:
         if plan.has_opened_layout:
             plan.layout.close()
-    finished_at = time.perf_counter()
+    wait_end_s = time.perf_counter()
     gathered = _gather(own_results, plan, comm, gather)
-    gathered_at = time.perf_counter()
-    worker = WorkerTiming(rank_name(comm.rank), comm.rank)
+    gather_end_s = time.perf_counter()
+    rank_timing = WorkerTiming(rank_name(comm.rank), comm.rank)
     if own_results:
-        worker = per_worker([result.timing for _, result in own_results])[0]
-    worker.t_wait_s, worker.t_comm_s = finished_at - done_at, gathered_at - done_at
-    worker.t_put_s = sum(part.t_put_s for part in gathered)
-    worker.t_get_s = sum(part.t_get_s for part in gathered)
-    plan.count(worker)
-    ranks = comm.gather(worker)
+        rank_timing = per_worker([result.timing for _, result in own_results])[0]
+    rank_timing.t_wait_s = wait_end_s - blocks_end_s
+    rank_timing.t_comm_s = gather_end_s - blocks_end_s
+    rank_timing.t_put_s = sum(part.t_put_s for part in gathered)
+    rank_timing.t_get_s = sum(part.t_get_s for part in gathered)
+    plan.count(rank_timing)
+    rank_timings = comm.gather(rank_timing)
     fields: dict[str, Any] = {"frame": np.empty(0, np.int64), "timings": [], "seconds": 0.0}
     fields |= {"time": np.empty(0), "values": np.empty(0)}
 
     def combine() -> None:
         """Complete the fields on rank 0; all ranks learn if the reducer fails."""
-        fields.update(_combine(plan, done, [part.rows for part in gathered], ranks))
-        fields["seconds"] = plan.opened_s + time.perf_counter() - begun
+        parts = [part.rows for part in gathered]
+        fields.update(_combine(plan, block_results, parts, rank_timings))
+        fields["seconds"] = plan.opened_s + time.perf_counter() - begin_s
 
     executor.from_owner(combine)
     result = plan.result(executor, gather=gather, **fields)
@@ -182,10 +184,10 @@ def plan_on_ranks(request: Request, executor: MPIExecutor) -> Plan:
     if not executor.is_owner:
         import_likely(request.trajectory)  # while rank 0 is opening it
     index_together(request.trajectory, executor.comm)
-    indexed_s = watch.lap()
+    index_s = watch.lap()
     owner_plan: Plan | None = None
 
-    def make() -> bytes:
+    def make_message() -> bytes:
         nonlocal owner_plan
         plan = request.plan()
         try:
@@ -198,7 +200,7 @@ def plan_on_ranks(request: Request, executor: MPIExecutor) -> Plan:
         return message
 
     try:
-        message = executor.from_owner(make)
+        message = executor.from_owner(make_message)
     except Exception as error:
         if executor.is_owner or isinstance(error, MdioError):
             raise
@@ -207,11 +209,12 @@ def plan_on_ranks(request: Request, executor: MPIExecutor) -> Plan:
     plan: Plan = owner_plan or pickle.loads(zlib.decompress(message))
     if owner_plan is None and isinstance(request.kernel, UserKernel):
         plan.prepared = replace(plan.prepared, function=request.kernel.function)
-    plan.opened_s += indexed_s
+    plan.opened_s += index_s
     return plan
 
 
 def _pickle(plan: Plan, request: Request) -> bytes:
+    """Return the plan for other ranks, as bytes; raises PlanError: it cannot be pickled."""
     copy = replace(plan.for_workers(), has_opened_layout=True)
     if isinstance(request.kernel, UserKernel):
         copy.prepared = replace(copy.prepared, function=len)  # type: ignore[arg-type]
@@ -224,7 +227,7 @@ def _pickle(plan: Plan, request: Request) -> bytes:
         ) from error
 
 
-def _gather(own_results: OwnResults, plan: Plan, comm: Any, how: GatherMode) -> list[Gathered]:
+def _gather(own_results: OwnResults, plan: Plan, comm: Any, mode: GatherMode) -> list[Gathered]:
     """Gather the times of all frames and, for a `Stack`, all rows, without copies.
 
     Raises BlockError: blocks have rows of different shapes or types (on all ranks).
@@ -235,16 +238,16 @@ def _gather(own_results: OwnResults, plan: Plan, comm: Any, how: GatherMode) -> 
     first_blocks = {result.row_kind: block for block, result in reversed(own_results)}
     times = np.concatenate([np.empty(0), *(result.time for _, result in own_results)])
     # In one exchange, since each waits for the last rank.
-    facts = allgather(comm, (list(first_blocks.items()), len(times), own_dtypes))
-    pairs = [pair for kinds, _, _ in facts for pair in kinds]
+    of_ranks = allgather(comm, (list(first_blocks.items()), len(times), own_dtypes))
+    pairs = [pair for kinds, _, _ in of_ranks for pair in kinds]
     pairs.sort(key=lambda pair: pair[1][0])
     row_kinds = [kind for kind, _ in pairs]
     check_kinds([block for _, block in pairs], row_kinds, plan.layout, plan.prepared)
-    counts = [count for _, count, _ in facts]
-    gathered = [gather_counted(times, comm, counts, how)]
+    counts = [count for _, count, _ in of_ranks]
+    gathered = [gather_counted(times, comm, counts, mode)]
     stack = plan.prepared.reducer
     if isinstance(stack, Stack):
-        dtype = np.result_type(*(dtype for _, _, dtypes in facts for dtype in dtypes))
+        dtype = np.result_type(*(dtype for _, _, dtypes in of_ranks for dtype in dtypes))
         if states:
             rows = stack.finish(reduce(stack.merge, states)).astype(dtype, copy=False)
             for _, result in own_results:  # frees the parts, which are in `rows` now
@@ -254,34 +257,34 @@ def _gather(own_results: OwnResults, plan: Plan, comm: Any, how: GatherMode) -> 
         else:
             row_shape, _ = row_kinds[0] or ((), None)
             rows = np.empty((0, *row_shape), dtype)
-        gathered.append(gather_counted(rows, comm, counts, how))
+        gathered.append(gather_counted(rows, comm, counts, mode))
     return gathered
 
 
 def _combine(
     plan: Plan,
-    done: dict[int, tuple[State | None, BlockTiming]],
+    block_results: dict[int, tuple[State | None, BlockTiming]],
     parts: list[NDArray[Any] | None],
-    ranks: list[WorkerTiming],
+    rank_timings: list[WorkerTiming],
 ) -> dict[str, Any]:
     """Return fields of the result on rank 0, from the gathered parts of all ranks."""
-    blocks = [done[number] for number in sorted(done)]
+    blocks = [block_results[number] for number in sorted(block_results)]
     timings = [timing for _, timing in blocks]
     time_ps, *rows = (_in_order_of_blocks(part, timings) for part in parts if part is not None)
     if rows:
         values = rows[0]
     else:
         values = result_of(plan.prepared.reducer, (state for state, _ in blocks))  # type: ignore[misc]
-    last = {timing.rank: timing for timing in timings}
-    for rank in ranks:
-        if rank.rank in last:
-            last[rank.rank].t_comm_s = rank.t_comm_s
+    last_blocks = {timing.rank: timing for timing in timings}
+    for rank_timing in rank_timings:
+        if rank_timing.rank in last_blocks:
+            last_blocks[rank_timing.rank].t_comm_s = rank_timing.t_comm_s
     return {
         "frame": plan.frame_numbers,
         "time": time_ps,
         "values": values,
         "timings": timings,
-        "ranks": ranks,
+        "ranks": rank_timings,
     }
 
 

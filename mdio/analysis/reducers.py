@@ -60,32 +60,32 @@ def check_reducer(reducer: Any) -> None:
 
 
 RETURNS = {"lift": "the state of the rows", "merge": "the merged state", "finish": "the result"}
-"""What the methods of a reducer return."""
+"""Names, for messages, of the values that the methods of a reducer return."""
 
 
 def call_reducer(reducer: Reducer, method: str, *arguments: Any) -> Any:
-    """Return what a method of a reducer returns.
+    """Call a method of a reducer, and return its value.
 
-    Raises BlockError: it failed. PlanError: that is None, as without ``return``, or has masked
+    Raises BlockError: it failed. PlanError: its value is None, as without ``return``, or has masked
     values.
     """
     name = f"{type(reducer).__name__}.{method}()"
     try:
-        returned = getattr(reducer, method)(*arguments)
+        value = getattr(reducer, method)(*arguments)
     except (MdioError, MemoryError):
         raise
     except Exception as error:  # a user's reducer raises anything
         raise BlockError(
             f"{method}() of the reducer {type(reducer).__name__} failed: {error_text(error)}"
         ) from error
-    if returned is None:
+    if value is None:
         raise PlanError(f"{name} returned None; return {RETURNS[method]}")
-    if is_masked(returned):
+    if is_masked(value):
         raise PlanError(
             f"{name} returned an array with masked values, whose mask would be lost; return "
             "its .filled(np.nan)"
         )
-    return returned
+    return value
 
 
 class Stack(Reducer):
@@ -270,6 +270,7 @@ def _numbers(reducer: Reducer, rows: Rows, kinds: str = "biufc") -> Rows:
 
 
 def _wide(rows: Rows) -> Rows:
+    """Return rows in the widest type of their kind, so that sums lose nothing."""
     kind = rows.dtype.kind
     if kind in "biu":
         return np.asarray(rows, dtype=np.int64)

@@ -61,7 +61,7 @@ def save_page(path: str | PathLike[str], title: str, sections: Sequence[str]) ->
         temporary.write_text(page(title, sections), encoding="utf-8", errors="backslashreplace")
 
 
-PARTS = {
+PARTS = {  # key in the timings of a rank ("": computed), and colour
     "open": ("t_opening_trajectory_s", "#CC79A7"),
     "I/O": ("t_IO_s", "#0072B2"),
     "compute": ("t_comp_s", "#E69F00"),
@@ -74,15 +74,16 @@ DARK = ("#0072B2", "#009E73", "#D55E00")
 MAX_POINTS = 4000
 
 
-def need_matplotlib(what: str) -> None:
-    """Raise MissingExtraError if there is no matplotlib for `what`."""
+def need_matplotlib(user: str) -> None:
+    """Raise MissingExtraError if there is no matplotlib, which `user` needs."""
     if find_spec("matplotlib") is None:
         raise MissingExtraError(
-            f'{what} needs matplotlib, which is not installed; pip install "mdio-layouts[report]"'
+            f'{user} needs matplotlib, which is not installed; pip install "mdio-layouts[report]"'
         )
 
 
 def _parts(rank: dict[str, Any]) -> dict[str, float]:
+    """Return the parts of a rank's time, by name, in seconds."""
     wait_s = rank.get("t_wait_s", 0.0)
     overhead = rank["t_overhead1_s"] + rank["t_overhead2_s"] + rank["t_end_loop_s"]
     special = {"other": overhead, "communication": rank["t_comm_s"] - wait_s}

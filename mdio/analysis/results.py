@@ -60,8 +60,8 @@ def result_table(
             index_columns["residue"] = np.array(result.row_residues).tolist()
         if 0 < len(result.row_labels) == len(columns):
             index_columns["name"] = result.row_labels
-    if twice := [name for name in names if name in index_columns]:
-        raise PlanError(f"the column {twice[0]!r} is there already: give it another label")
+    if repeated := [name for name in names if name in index_columns]:
+        raise PlanError(f"the column {repeated[0]!r} is there already: give it another label")
     rows = zip(*index_columns.values(), columns, strict=True)
     # Dates and spans of time would be numbers without their unit.
     values = (lambda row: map(str, row)) if columns.dtype.kind in "mM" else methodcaller("tolist")
@@ -92,7 +92,7 @@ def dataframe(data: Any, index: Sequence[str], columns: Sequence[str] | None = N
     return pd.DataFrame(data, columns=columns).set_index(list(index))
 
 
-def _npz(result: AnalysisResult, file: BinaryIO) -> None:
+def _write_npz(result: AnalysisResult, file: BinaryIO) -> None:
     arrays = {"frame": result.frame, "time": result.time, "values": result.values}
     for name, labels in (
         ("labels", result.labels),
@@ -116,7 +116,7 @@ def write_csv(file: BinaryIO, names: Iterable[str], rows: Iterable[Row]) -> None
     text.detach()  # flushes it, and leaves the file open
 
 
-def _dat(result: AnalysisResult, file: BinaryIO) -> None:
+def _write_dat(result: AnalysisResult, file: BinaryIO) -> None:
     names, rows = result_table(result)
     file.write(("#" + " ".join(re.sub(r"\s|^$", "_", name) for name in names) + "\n").encode())
     for row in rows:
@@ -133,39 +133,41 @@ def _word(value: Any) -> str:
     return f'"{line}"'
 
 
-def _xvg(result: AnalysisResult, file: BinaryIO) -> None:
+def _write_xvg(result: AnalysisResult, file: BinaryIO) -> None:
     """Write the format of Grace and GROMACS' tools: time in ps (or residue, or row), then values.
 
     Each trajectory of an ensemble is a data set.
     """
     names, rows = result_table(result, labelled=False)
     names = [name.replace('"', "'") for name in names]  # they are quoted
-    first = 1 if result.per_frame else 0
+    x_column = 1 if result.per_frame else 0
     if result.has_residues and all(
         len({*result.row_residues[run]}) == run.stop - run.start for run in result.runs
     ):
-        first = names.index("residue")
-    begin = len(names) - len(result.columns.dtype.names or result.column_names)
-    over = {"frame": "Time (ps)", "lag": "Lag (ps)"}.get(result.over, names[first].title())
-    lines = [f'@    xaxis  label "{over}"', "@TYPE xy"]
-    if quantity := result.quantity or (names[begin] if len(names) == begin + 1 else ""):
+        x_column = names.index("residue")
+    first_value = len(names) - len(result.columns.dtype.names or result.column_names)
+    value_names = names[first_value:]
+    x_label = {"frame": "Time (ps)", "lag": "Lag (ps)"}.get(result.over, names[x_column].title())
+    lines = [f'@    xaxis  label "{x_label}"', "@TYPE xy"]
+    if quantity := result.quantity or (value_names[0] if len(value_names) == 1 else ""):
         lines.insert(1, f'@    yaxis  label "{quantity}"')
     runs = result.runs
     labels = [""] if result.label is None else [f"{result.label[run.start]} " for run in runs]
-    legends = [label + name for label in labels for name in names[begin:]]
+    legends = [label + name for label in labels for name in value_names]
     lines += [f'@ s{number} legend "{legend}"' for number, legend in enumerate(legends)]
     file.writelines(f"{' '.join(line.splitlines())}\n".encode() for line in lines)
     for run in runs:
         for row in islice(rows, run.stop - run.start):
-            file.write((" ".join(map(_word, (row[first], *row[begin:]))) + "\n").encode())
+            words = map(_word, (row[x_column], *row[first_value:]))
+            file.write((" ".join(words) + "\n").encode())
         file.write(b"&\n" if result.label is not None else b"")
 
 
 WRITERS: dict[str, Callable[[AnalysisResult, BinaryIO], None]] = {
-    ".npz": _npz,
+    ".npz": _write_npz,
     ".csv": lambda result, file: write_csv(file, *result_table(result)),
-    ".dat": _dat,
-    ".xvg": _xvg,
+    ".dat": _write_dat,
+    ".xvg": _write_xvg,
 }
 """Functions that write a result to an open file.
 
@@ -258,7 +260,7 @@ class AnalysisResult:
         if self.label is None:
             return [slice(0, n_rows)]
         edges = [0, *(np.flatnonzero(self.label[1:] != self.label[:-1]) + 1).tolist(), n_rows]
-        return [slice(a, b) for a, b in pairwise(edges) if a < b]
+        return [slice(start, stop) for start, stop in pairwise(edges) if start < stop]
 
     @property
     def has_residues(self) -> bool:
@@ -401,50 +403,50 @@ def side_by_side(
     """
     members = list(results.values())
     first = members[0]
-    values = [np.atleast_1d(member.values) for member in members]
-    if len({rows.shape[1:] for rows in values}) > 1:
-        shapes = ", ".join(f"{k}: {v.shape[1:]}" for k, v in zip(results, values, strict=True))
+    rows = {label: np.atleast_1d(result.values) for label, result in results.items()}
+    if len({values.shape[1:] for values in rows.values()}) > 1:
+        shapes = ", ".join(f"{label}: {values.shape[1:]}" for label, values in rows.items())
         raise PlanError(f"rows of different shapes cannot be put side by side ({shapes})")
     try:
-        joined = np.concatenate(values)
+        all_rows = np.concatenate(list(rows.values()))
     except TypeError:
-        types = ", ".join(f"{k}: {v.dtype}" for k, v in zip(results, values, strict=True))
+        types = ", ".join(f"{label}: {values.dtype}" for label, values in rows.items())
         raise PlanError(f"rows of these types cannot be put side by side ({types})") from None
     return replace(
         first,
         frame=np.concatenate([member.frame for member in members]),
         time=np.concatenate([member.time for member in members]),
-        values=joined,
-        timings=_timings_of(members),
+        values=all_rows,
+        timings=_join_timings(members),
         seconds=sum(member.seconds for member in members),
         prepare_s=sum(member.prepare_s for member in members),
         row_labels=[name for member in members for name in member.row_labels],
         row_residues=[number for member in members for number in member.row_residues],
         ranks=[],
-        label=np.repeat(list(results), [len(rows) for rows in values]),
+        label=np.repeat(list(rows), list(map(len, rows.values()))),
         of_frames=sum(member.n_frames for member in members) if first.over == "lag" else None,
         tasks=[task for member in members for task in member.tasks],
         notes=notes_by_label({label: member.notes for label, member in results.items()}, paths),
     )
 
 
-def _timings_of(members: Sequence[AnalysisResult]) -> list[BlockTiming]:
-    """Return the timings of all blocks; where processes were started for each, one after the other.
+def _join_timings(members: Sequence[AnalysisResult]) -> list[BlockTiming]:
+    """Return the timings of all blocks of several trajectories.
 
-    The n-th process of each trajectory then counts as the n-th worker.
+    Where processes were started for each trajectory, the n-th ones of all count as one worker.
     """
     timings = [timing for member in members for timing in member.timings]
     if len({timing.worker for timing in timings}) <= members[0].workers:
         return timings
-    numbers = [
-        {name: n for n, name in enumerate(dict.fromkeys(one.worker for one in member.timings))}
-        for member in members
-    ]
-    return [
-        replace(timing, worker=f"worker {number[timing.worker]}")
-        for member, number in zip(members, numbers, strict=True)
-        for timing in member.timings
-    ]
+    renamed = []
+    for member in members:
+        names = list(dict.fromkeys(timing.worker for timing in member.timings))
+        number_of = {name: number for number, name in enumerate(names)}
+        renamed += [
+            replace(timing, worker=f"worker {number_of[timing.worker]}")
+            for timing in member.timings
+        ]
+    return renamed
 
 
 def check_output(path: str | PathLike[str], suffixes: Sequence[str] = ()) -> Path:
@@ -470,7 +472,9 @@ def check_output(path: str | PathLike[str], suffixes: Sequence[str] = ()) -> Pat
 
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 40
+"""Letters of a sparkline."""
 MAX_COLUMNS = 6
+"""Most columns of a summary."""
 TURNS = {"_degrees": 360.0, "_radians": 2 * np.pi}
 """A full turn of the angles in a column, by the end of its name or of the quantity."""
 
@@ -502,8 +506,8 @@ def _columns(result: AnalysisResult) -> list[tuple[str, str, str]]:
     names, rows = result.column_names, []
     for name, column in zip(names[:MAX_COLUMNS], result.columns.T, strict=False):
         finite = column[np.isfinite(column)]
-        measured = result.quantity or name
-        turn = next((TURNS[end] for end in TURNS if measured.endswith(end)), None)
+        quantity = result.quantity or name
+        turn = next((turn for ending, turn in TURNS.items() if quantity.endswith(ending)), None)
         numbers = "no finite value"
         if finite.size:
             kind = "mean" if turn is None else "circular mean"

@@ -1,4 +1,4 @@
-"""Strong scaling: the same analysis on more and more workers, with the papers' components.
+"""Measures strong scaling: the same analysis on more and more workers, with the papers' components.
 
 A series is one trajectory (and so one layout), executor, gather and workload; its cases differ in
 the number of workers. Each repeat runs all cases, so that a drifting machine affects all alike.
@@ -72,10 +72,10 @@ def make_folder(path: str | Path) -> Path:
 
 def append_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> None:
     """Append records, each with its provenance, to a file of JSON lines."""
-    measured = provenance()
+    origin = provenance()
     with path.open("a", encoding="utf-8") as file:
         for record in records:
-            file.write(json.dumps({**record, "provenance": measured}) + "\n")
+            file.write(json.dumps({**record, "provenance": origin}) + "\n")
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
@@ -114,8 +114,8 @@ def mpiexec_command(
     """
     launcher = mpiexec.split() if mpiexec else []
     if not launcher:
-        beside = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
-        path = beside or shutil.which("mpiexec")
+        folder = str(Path(sys.executable).parent)
+        path = shutil.which("mpiexec", path=folder) or shutil.which("mpiexec")
         if path is None:
             raise MissingExtraError(
                 "this bench starts MPI programs and finds no mpiexec; make mpi builds an "
@@ -219,10 +219,13 @@ def list_cases(
     for path in trajectories:
         with open_with_topology(path, top) as layout:
             name = layout.info.layout
-        for executor, x in itertools.product(executors, workloads):
+        for executor, workload_x in itertools.product(executors, workloads):
             counts = sorted(set(n_ranks)) if executor != "serial" else [1]
             own_gathers = gathers if executor == "mpi" else ["none"]
-            cases += [Case(path, name, executor, g, x, n) for g in own_gathers for n in counts]
+            cases += [
+                Case(path, name, executor, gather, workload_x, count)
+                for gather, count in itertools.product(own_gathers, counts)
+            ]
     return cases
 
 
@@ -236,8 +239,8 @@ def run_all(
     names = [Path(path).name for path in {case.trajectory for case in cases}]
     for repeat in range(repeats):
         for case in cases:
-            is_one = names.count(Path(case.trajectory).name) == 1
-            series = case.series if is_one else case.series_of(case.trajectory)
+            is_unique = names.count(Path(case.trajectory).name) == 1
+            series = case.series if is_unique else case.series_of(case.trajectory)
             run = study.run(case)
             report(
                 f"{repeat + 1}/{repeats}  {series}, {plural(case.n_ranks, 'worker')}: "
@@ -272,12 +275,10 @@ def summarise(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         base = min(series, key=lambda other: int(other["n_ranks"]))
         mean, std = row["t_total_max_s"], row["t_total_std_s"]
         speedup = base["n_ranks"] * base["t_total_max_s"] / mean
-        relative = (base["t_total_std_s"] / base["t_total_max_s"]) ** 2 + (std / mean) ** 2
+        relative_variance = (base["t_total_std_s"] / base["t_total_max_s"]) ** 2 + (std / mean) ** 2
         row["base_ranks"] = base["n_ranks"]
-        row["speedup"], row["speedup_std"] = (
-            speedup,
-            0.0 if row is base else speedup * relative**0.5,
-        )
+        row["speedup"] = speedup
+        row["speedup_std"] = 0.0 if row is base else speedup * relative_variance**0.5
         row["efficiency"] = speedup / row["n_ranks"]
         row["efficiency_std"] = row["speedup_std"] / row["n_ranks"]
     return sorted(rows, key=lambda row: (row["series"], row["n_ranks"]))
@@ -357,7 +358,7 @@ def save_scaling_page(
         ("efficiency", "Efficiency: speed-up / N", 0),
     ):
         lines = {name: _curve(series, key, f"{key}_std") for name, series in by_series.items()}
-        ideal = [float(n**exponent) for n in counts]
+        ideal = [float(count**exponent) for count in counts]
         lines["ideal"] = list(zip(counts, ideal, ideal, ideal, strict=True))
         pictures.append(picture(over_ranks(lines, heading, key), BANDS))
     parts = [section("All series", *pictures)]

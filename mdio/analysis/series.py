@@ -1,9 +1,9 @@
-"""The driver of kernels over atoms: all frames of a batch of atoms at a time, in parallel.
+"""Runs kernels over atoms: all frames of a batch of atoms at a time, in parallel.
 
 Memory stays bounded for any number of atoms. If a layout's chunks are a few atoms wide, a batch is
 some columns of chunks, and everything is read once; otherwise every batch reads all frames, so that
 batches are as large as memory allows. Batches are the same for any number of workers, and their
-sums are added in order, so that the result is too.
+sums are added in order, so that the result is the same, too.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class SeriesWork:
         number, atoms = batch
         frames = self.frames
         timing = BlockTiming(number, frames)
-        before = reads.nbytes_source, reads.nbytes_cache
+        source_nbytes, cache_nbytes = reads.nbytes_source, reads.nbytes_cache
         block_watch, watch = Stopwatch(), Stopwatch()
         info = self.layout.info
         timing.t_open_s = watch.lap()
@@ -88,8 +88,8 @@ class SeriesWork:
         block = self._read(atoms, info)
         timing.t_io_s = watch.lap()
         timing.nbytes_read = block.nbytes
-        timing.nbytes_source = reads.nbytes_source - before[0]
-        timing.nbytes_cache = reads.nbytes_cache - before[1]
+        timing.nbytes_source = reads.nbytes_source - source_nbytes
+        timing.nbytes_cache = reads.nbytes_cache - cache_nbytes
         time = block.time[: None if number == 0 else 0].copy()  # a kernel may change them
         try:
             sums = self.kernel.sums(block)
@@ -107,11 +107,11 @@ class SeriesWork:
             len(self.frames), len(atoms), velocities="velocities" in fields and info.has_velocities
         )
         view = ViewLayout(self.layout.path, source=self.layout, frames=self.frames)
-        run = max(1, 4 * READ_NBYTES // (12 * len(atoms) * len(fields)))
+        max_frames = max(1, 4 * READ_NBYTES // (12 * len(atoms) * len(fields)))
         edges = np.searchsorted(np.asarray(self.frames), self.layout.boundaries())
-        for part in sub_blocks(np.unique(edges), range(len(self.frames)), run):
-            rows = block.frames(slice(part.start, part.stop))
-            view.read(part.start, part.stop, atoms=atoms, out=rows)
+        for run in sub_blocks(np.unique(edges), range(len(self.frames)), max_frames):
+            rows = block.frames(slice(run.start, run.stop))
+            view.read(run.start, run.stop, atoms=atoms, out=rows)
         return block
 
 
@@ -151,27 +151,30 @@ def _analyze(
     unmerged: dict[int, BatchResult] = {}
     time, sums = np.empty(0), np.zeros(0)
     timings: list[BlockTiming] = []
-    for number, finished in results_of(executor, work, enumerate(batches), batch_label):
-        finished.timing.gathered()
-        unmerged[number] = finished
+    for number, batch_result in results_of(executor, work, enumerate(batches), batch_label):
+        batch_result.timing.gathered()
+        unmerged[number] = batch_result
         while (result := unmerged.pop(len(timings), None)) is not None:
             sums = result.sums if not timings else sums + result.sums
             time = result.time if not timings else time
-            if progress is not None:
-                done = [n_frames * k // len(batches) for k in (len(timings), len(timings) + 1)]
-                progress(done[1] - done[0], result.timing.nbytes_read)
             timings.append(result.timing)
+            if progress is not None:  # each batch counts as a share of the frames
+                n_before, n_after = (
+                    n_frames * n_batches // len(batches)
+                    for n_batches in (len(timings) - 1, len(timings))
+                )
+                progress(n_after - n_before, result.timing.nbytes_read)
     if timings:
-        asked_ps, span_ps = getattr(kernel, "max_lag_ps", None), float(time[-1] - time[0])
+        max_lag_ps, span_ps = getattr(kernel, "max_lag_ps", None), float(time[-1] - time[0])
         frame, time, values = kernel.rows(sums, time, len(atoms))
-        if asked_ps is not None and span_ps * (1 + 1e-6) < asked_ps < np.inf:
+        if max_lag_ps is not None and span_ps * (1 + 1e-6) < max_lag_ps < np.inf:
             notes += (
-                f"lags of up to {number_text(asked_ps)} ps were asked for, but the frames span "
+                f"lags of up to {number_text(max_lag_ps)} ps were asked for, but the frames span "
                 f"{number_text(span_ps)} ps: that is the longest lag",
             )
-        elif asked_ps is not None and len(time) == 1:
+        elif max_lag_ps is not None and len(time) == 1:
             notes += (
-                f"lags of up to {number_text(asked_ps)} ps were asked for, but frames lie "
+                f"lags of up to {number_text(max_lag_ps)} ps were asked for, but frames lie "
                 f"{number_text(span_ps / (n_frames - 1))} ps apart: lag 0 alone is left",
             )
         plan.count(timings[0])

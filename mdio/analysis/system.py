@@ -45,7 +45,7 @@ class System:
 
     `layout`: the trajectory. `top`: topology file, or an MDAnalysis Universe. `group`: the stored
     atom group that `layout` reads; the topology may then be that of the group or that of the full
-    system. `stored`: the layout on disk, if `layout` transforms its frames.
+    system. `source`: the layout on disk, if `layout` transforms its frames.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class System:
         layout: Layout,
         top: str | PathLike[str] | Universe | None = None,
         group: str | None = None,
-        stored: Layout | None = None,
+        source: Layout | None = None,
     ) -> None:
         self.layout = layout
-        self.stored = layout if stored is None else stored
+        self.source = layout if source is None else source
         self._top = top
         self._group = group
         self.notes: list[str] = []
@@ -76,7 +76,7 @@ class System:
         if self._universe is None and self._top is None and self.topology is not None:
             from mdio.converters.selection import stored_universe
 
-            self._universe = stored_universe(self.topology, self.stored)
+            self._universe = stored_universe(self.topology, self.source)
         if self._universe is None:
             if self._top is None:
                 raise PlanError(
@@ -96,7 +96,7 @@ class System:
         None where MDAnalysis has to parse a file.
         """
         if self._top is None:
-            return self.stored.topology()
+            return self.source.topology()
         if self._group is not None or not isinstance(self._top, str | PathLike):
             return None
         from mdio.layouts.foreign.parsed import parsed_topology
@@ -150,15 +150,15 @@ class System:
         if self._group_atoms is None:
             return atoms
         order = np.argsort(self._group_atoms, kind="stable")
-        members = self._group_atoms[order]
-        places = np.minimum(np.searchsorted(members, atoms), members.size - 1)
-        n_missing = int(np.count_nonzero(members[places] != atoms))
+        group_atoms = self._group_atoms[order]
+        indices = np.minimum(np.searchsorted(group_atoms, atoms), group_atoms.size - 1)
+        n_missing = int(np.count_nonzero(group_atoms[indices] != atoms))
         if n_missing:
             raise PlanError(
                 f"{self.layout.path}: {n_missing} of {len(atoms)} atoms of {selection!r} are not "
                 f"in the stored group {self._group!r}; leave the group out, or select less"
             )
-        return order[places].astype(np.int64)
+        return order[indices].astype(np.int64)
 
     def masses(self, atoms: AtomIndices | None) -> NDArray[np.float64]:
         """Return the masses (u) of atoms of the layout.
@@ -209,9 +209,9 @@ class System:
             column = self.topology.per_atom(name)
             values = column.values() if isinstance(column, Texts) else column
         elif self._top is not None:
-            every_atom = self.universe.atoms
+            all_atoms = self.universe.atoms
             group = self._group_atoms
-            values = getattr(every_atom if group is None else every_atom[group], name, None)
+            values = getattr(all_atoms if group is None else all_atoms[group], name, None)
         else:
             return None
         if values is None:
@@ -272,8 +272,8 @@ class System:
     ) -> FrameBlock:
         """Return the selected atoms in the first frame of a file, and keep it as the `reference`.
 
-        `selection`: by which they are found among those of the file, unless it has just as many.
-        `atoms`: what `select` has returned for it.
+        `selection`: of the trajectory; made in the file, too, unless that has just as many atoms.
+        `atoms`: the trajectory's atoms that it selects.
         Raises PlanError: the file has another number of them, or names in another order.
         SourceError: it cannot be read.
         """
@@ -281,27 +281,24 @@ class System:
 
         n_atoms = self.layout.info.n_atoms if atoms is None else len(atoms)
         with open_layout(file) as layout:
-            names, chosen = layout.topology(), None
-            if layout.info.n_atoms != n_atoms and isinstance(selection, str) and names is not None:
-                chosen = select_stored(names, selection)
-                if chosen is None:
-                    everything = stored_universe(names, layout).atoms
-                    chosen = select_by_mdanalysis(everything, selection, notes=self.notes)
-            n_found = layout.info.n_atoms if chosen is None else len(chosen)
-            trajectory_names = None
-            if names is not None and (self._top is not None or self.topology is not None):
-                trajectory_names = self.topology or topology_of(self.universe)
-                trajectory_names = (
-                    trajectory_names if atoms is None else trajectory_names.take(atoms)
-                )
-                names = names if chosen is None else names.take(chosen)
-            if n_found != n_atoms:
-                part_text, way_out = (
-                    "",
-                    "select atoms that both have (--select, in Python: select=)",
-                )
-                if trajectory_names is not None and names is not None:
-                    part_text = f" ({_where_they_part(trajectory_names, names)})"
+            reference, selected = layout.topology(), None
+            n_reference = layout.info.n_atoms
+            if n_reference != n_atoms and isinstance(selection, str) and reference is not None:
+                selected = select_stored(reference, selection)
+                if selected is None:
+                    reference_atoms = stored_universe(reference, layout).atoms
+                    selected = select_by_mdanalysis(reference_atoms, selection, notes=self.notes)
+                n_reference = len(selected)
+            own: Topology | None = None
+            if reference is not None and (self._top is not None or self.topology is not None):
+                own = self.topology or topology_of(self.universe)
+                own = own if atoms is None else own.take(atoms)
+                reference = reference if selected is None else reference.take(selected)
+            if n_reference != n_atoms:
+                difference = ""
+                way_out = "select atoms that both have (--select, in Python: select=)"
+                if own is not None and reference is not None:
+                    difference = f" ({_first_difference(own, reference)})"
                 else:
                     way_out += ", such as 'protein and name CA'"
                 if not isinstance(selection, str | None):
@@ -311,14 +308,14 @@ class System:
                         f"({n_atoms}, 3)"
                     )
                 raise PlanError(
-                    f"{file}: the reference has {plural(n_found, 'atom')}, but {n_atoms:,} of the "
-                    f"trajectory are selected{part_text}; {way_out}"
+                    f"{file}: the reference has {plural(n_reference, 'atom')}, but {n_atoms:,} of "
+                    f"the trajectory are selected{difference}; {way_out}"
                 )
-            if trajectory_names is not None and names is not None:
-                self.notes += note_on_reference_names(trajectory_names, names, file, "compared")
-            frame = layout.read(0, 1, atoms=chosen)
+            if own is not None and reference is not None:
+                self.notes += note_on_reference_names(own, reference, file, "compared")
+            frame = layout.read(0, 1, atoms=selected)
         if not frame.box.any() and self.layout.info.n_frames:
-            # A box of the trajectory shows molecules that were cut before they were saved.
+            # By a box of the trajectory, molecules are found that were cut before they were saved.
             frame.box[...] = self.layout.read(0, 1, atoms=()).box
         self.reference = str(file), frame, True
         return frame
@@ -338,7 +335,7 @@ class System:
 
     def note_unrotated_boxes(self) -> None:
         """Add a note, for kernels that need boxes, if frames were rotated without their boxes."""
-        if self.was_rotated and self.stored.info.has_box:
+        if self.was_rotated and self.source.info.has_box:
             self.notes.append(
                 "frames were rotated by a fit when they were stored, and their boxes were not: "
                 "results that depend on the sides or axes of the box are wrong; give the "
@@ -348,8 +345,8 @@ class System:
     @property
     def is_whole(self) -> bool:
         """Whether molecules were made whole, as they were stored or as they are read."""
-        stored, read = self.treatments("pbc")
-        return (read or stored) in NEED_BONDS
+        stored_pbc, read_pbc = self.treatments("pbc")
+        return (read_pbc or stored_pbc) in NEED_BONDS
 
     def check_images(self) -> bool:
         """Return whether the boxes of frames can be used to find periodic images of atoms.
@@ -357,16 +354,16 @@ class System:
         Adds a note where a fit has rotated frames, and not their boxes, as they were stored.
         Raises PlanError: it rotates them as they are read.
         """
-        read = self.treatments("fit")[1]
-        if read == FITS[0]:
+        fit = self.treatments("fit")[1]
+        if fit == FITS[0]:
             raise PlanError(
-                f"{self.layout.path}: --fit {read} rotates frames and not their boxes, by which "
+                f"{self.layout.path}: --fit {fit} rotates frames and not their boxes, by which "
                 "distances and dihedrals to nearest images are found; they do not depend on a "
                 "fit: leave out --fit (in Python: fit=)"
             )
         if not self.was_rotated:
             return True
-        if self.stored.info.has_box:
+        if self.source.info.has_box:
             self.notes.append(
                 "frames were rotated by a fit as they were stored, and their boxes were not: "
                 "periodic images are ignored"
@@ -375,7 +372,7 @@ class System:
 
     def cut_molecules(self, atoms: AtomIndices | None) -> CutMolecules | None:
         """Return a finder of frames in which the box cuts molecules; None if there can be none."""
-        if not self.stored.info.has_box:
+        if not self.source.info.has_box:
             return None
         from mdio.layouts.cut_molecules import CutMolecules
 
@@ -402,7 +399,7 @@ class System:
     @property
     def _manifest(self) -> Mapping[str, Any] | None:
         _ = self.layout.info  # opens it
-        return self.stored.joined_layouts[0][0].manifest
+        return self.source.joined_layouts[0][0].manifest
 
     def _compare_names(self, topology: Any) -> None:
         """Add a note if the topology that was given differs from the one in the trajectory.
@@ -410,7 +407,7 @@ class System:
         Raises PlanError: it has the atoms in another order.
         """
         name = self._top if isinstance(self._top, str | PathLike) else "the Universe"
-        self.notes += compare_names(topology, stored_topology(self.stored), name, self.stored.path)
+        self.notes += compare_names(topology, stored_topology(self.source), name, self.source.path)
 
     def _load(self, top: Any) -> Any:
         """Return the Universe, which has to fit the stored group or the full system."""
@@ -421,20 +418,20 @@ class System:
         from mdio.converters.selection import load_topology
         from mdio.layouts.foreign.parsed import identity_of, store_parsed
 
-        full = self.stored
+        full_system = self.source
         if self._group is not None and self._manifest is not None:
-            stored = self.stored.joined_layouts[0][0]
-            full = open_layout(stored.path, verify=stored.verify, uuid=stored.uuid)
+            output = self.source.joined_layouts[0][0]
+            full_system = open_layout(output.path, verify=output.verify, uuid=output.uuid)
         identity = identity_of(to_path(top))
         try:
-            universe = load_topology(top, full)
+            universe = load_topology(top, full_system)
         except SourceError:
-            if full is self.stored:
+            if full_system is self.source:
                 raise
-            universe = load_topology(top, self.stored)
+            universe = load_topology(top, self.source)
         finally:
-            if full is not self.stored:
-                full.close()
+            if full_system is not self.source:
+                full_system.close()
         if self._group is None and self.topology is None:
             store_parsed(to_path(top), identity, topology_of(universe))
         return universe
@@ -453,14 +450,14 @@ class System:
         return None
 
 
-def _where_they_part(trajectory_names: Topology, reference: Topology) -> str:
-    """Tell the first atom of the longer of two lists that the other does not have in its place."""
-    common = np.arange(min(trajectory_names.n_atoms, reference.n_atoms))
-    differ, _ = trajectory_names.take(common).differing_names(reference.take(common))
-    first = int(differ[0]) if len(differ) else len(common)
-    longer_text, longer = "trajectory", trajectory_names
-    if reference.n_atoms > trajectory_names.n_atoms:
-        longer_text, longer = "reference", reference
+def _first_difference(own: Topology, reference: Topology) -> str:
+    """Return a message on the first atom by which the trajectory and a reference differ."""
+    common = np.arange(min(own.n_atoms, reference.n_atoms))
+    differing, _ = own.take(common).differing_names(reference.take(common))
+    first = int(differing[0]) if len(differing) else len(common)
+    name, longer = "trajectory", own
+    if reference.n_atoms > own.n_atoms:
+        name, longer = "reference", reference
     numbers = longer.per_atom("resids")
     residue = f" of residue {numbers[first]}" if isinstance(numbers, np.ndarray) else ""
-    return f"they differ from {longer.name_of(first)}{residue} of the {longer_text} on"
+    return f"they differ from {longer.name_of(first)}{residue} of the {name} on"

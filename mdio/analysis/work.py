@@ -1,4 +1,4 @@
-"""The work on one block: read frames, call the kernel on them, and collect its rows."""
+"""Analyses one block: reads frames, calls the kernel on them, and collects its rows."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class RowCollector:
         """Shape of a row; None before the first one."""
 
     def buffer(self, n_frames: int) -> NDArray[Any] | None:
-        """Return an array for the next rows; None before their shape is known."""
+        """Return an array that the kernel may fill with the next rows; None before the first."""
         if self._rows is None:
             return None
         if self._shared is not None and len(self._rows) < n_frames:
@@ -105,9 +105,10 @@ class RowCollector:
         if self._shared is None:
             self._rows = self._rows.astype(dtype, copy=False)
             return
-        shared, self._shared, first = self._shared, None, self._first_row
+        first = self._first_row
         self._rows = np.empty((self._n_frames, *self._rows.shape[1:]), dtype)
-        self._rows[: self._n_rows] = shared.read(first, first + self._n_rows)
+        self._rows[: self._n_rows] = self._shared.read(first, first + self._n_rows)
+        self._shared = None
 
     @property
     def state(self) -> State | None:
@@ -174,24 +175,24 @@ def check_kinds(
     kinds = [(block, *kind) for block, kind in zip(blocks, row_kinds, strict=True) if kind]
     if not prepared.reducer.of_one_shape or not kinds:
         return
-    first_block, first_shape, joined = kinds[0]
+    first_block, first_shape, common_dtype = kinds[0]
 
-    def unlike(block: NumberedBlock, what: str, found: Any, expected: Any) -> BlockError:
+    def mismatch(block: NumberedBlock, noun: str, value: Any, first_value: Any) -> BlockError:
         return BlockError(
             f"{layout.path}: {block_label(block)}: {kernel_name(prepared.function)} returned rows "
-            f"of {what} {found}, but in {block_label(first_block)} rows of {what} {expected}; rows "
-            f"of different {what}s cannot be joined"
+            f"of {noun} {value}, but in {block_label(first_block)} rows of {noun} {first_value}; "
+            f"rows of different {noun}s cannot be joined"
         )
 
     for block, shape, dtype in kinds:
         if shape != first_shape:
-            raise unlike(block, "shape", shape, first_shape)
-        if dtype is None or joined is None:
+            raise mismatch(block, "shape", shape, first_shape)
+        if dtype is None or common_dtype is None:
             continue
         try:
-            joined = np.result_type(joined, dtype)
+            common_dtype = np.result_type(common_dtype, dtype)
         except TypeError:
-            raise unlike(block, "type", dtype, joined) from None
+            raise mismatch(block, "type", dtype, common_dtype) from None
 
 
 class BlockWork:
@@ -238,9 +239,9 @@ class BlockWork:
         Raises BlockError: the kernel failed, or did not return one row for each frame.
         """
         with self._one_at_a_time:
-            return self._block(item)
+            return self._analyze(item)
 
-    def _block(self, item: NumberedBlock) -> BlockResult:
+    def _analyze(self, item: NumberedBlock) -> BlockResult:
         number, block = item
         timing = BlockTiming(number, block, rank=self.rank)
         if self.rank is not None:
@@ -251,14 +252,14 @@ class BlockWork:
             self._edges = self.layout.boundaries()
             timing.t_open_s = watch.lap() + self._opened_s
             timing.began_unix_s -= self._opened_s  # the trajectory was opened before this block
-        span = max(1, READ_NBYTES // max(1, 12 * info.n_atoms * len(self.prepared.fields)))
+        max_frames = max(1, READ_NBYTES // max(1, 12 * info.n_atoms * len(self.prepared.fields)))
         loop = Stopwatch()
-        rows, all_frames = self.shared or (None, block)
+        shared_rows, all_frames = self.shared or (None, block)
         first_row = all_frames.index(block.start)
-        collector = RowCollector(self.prepared.reducer, len(block), rows, first_row)
+        collector = RowCollector(self.prepared.reducer, len(block), shared_rows, first_row)
         times = np.empty(len(block))
         n_done = 0
-        runs = list(sub_blocks(self._edges, block, span))
+        runs = list(sub_blocks(self._edges, block, max_frames))
         if self._is_dense(block, info.chunk_frames):
             next_reads = ((run[0], run[-1] + 1) for run in runs)
         else:
@@ -268,14 +269,14 @@ class BlockWork:
         for run in runs:
             raise_received_signal()
             watch.lap()
-            source, cached = reads.nbytes_source, reads.nbytes_cache
+            source_nbytes, cache_nbytes = reads.nbytes_source, reads.nbytes_cache
             frames = self._read(run, info.chunk_frames)
             read_s = watch.lap()
             timing.t_io_s += read_s
             if read_s > timing.slowest_read_s:
                 timing.slowest_read_s, slowest = read_s, run
-            timing.nbytes_source += reads.nbytes_source - source
-            timing.nbytes_cache += reads.nbytes_cache - cached
+            timing.nbytes_source += reads.nbytes_source - source_nbytes
+            timing.nbytes_cache += reads.nbytes_cache - cache_nbytes
             times[n_done : n_done + len(run)] = frames.time  # before a kernel may change them
             self._compute(item, frames, run, collector)
             if self.prepared.doubts is not None:
@@ -290,9 +291,8 @@ class BlockWork:
         if slowest is not None:  # not if all bytes came from the node's cache: that opens no file
             from_source = timing.nbytes_source or not timing.nbytes_cache
             first, atoms = slowest[0], self.prepared.atoms
-            parts = self.layout.byte_ranges(first, first + 1, atoms) if from_source else ()
-            first_file = next((part.file.path for part in parts), self.layout.path)
-            timing.slowest_file = str(first_file)
+            ranges = self.layout.byte_ranges(first, first + 1, atoms) if from_source else ()
+            timing.slowest_file = str(next((one.file.path for one in ranges), self.layout.path))
         timing.t_end_loop_s = watch.lap()
         timing.t_all_frame_s = loop.lap()
         timing.t_block_s = block_watch.lap()
@@ -306,7 +306,7 @@ class BlockWork:
         """Compute the rows of one read and collect them."""
         function: Any = self.prepared.function
         out = collector.buffer(len(run)) if self.prepared.fills else None
-        block = f"{self.layout.path}: {block_label(item)}"
+        label = f"{self.layout.path}: {block_label(item)}"
         suffix = "" if run == item[1] else f" (in {block_name(run)})"
         try:
             rows = function(frames) if out is None else function(frames, out=out)
@@ -314,7 +314,7 @@ class BlockWork:
             raise
         except SystemExit as error:
             raise_received_signal()
-            raise BlockError(f"{block} failed: it called sys.exit({error.code!r})") from error
+            raise BlockError(f"{label} failed: it called sys.exit({error.code!r})") from error
         except Exception as error:
             text = error_text(error)
             absent = [name for name in self.prepared.fields if getattr(frames, name) is None]
@@ -323,20 +323,20 @@ class BlockWork:
                 text += f"; the trajectory has no {' and no '.join(absent)}"
             elif is_of_none and self.prepared.fields == FIELDS[:1]:
                 text += f"; {ASK_FOR_FIELDS}"
-            raise BlockError(f"{block} failed: {text}{suffix}") from error
-        checked = check_rows(rows, run, function, f"{block}{suffix}")
+            raise BlockError(f"{label} failed: {text}{suffix}") from error
+        row_array = check_rows(rows, run, function, f"{label}{suffix}")
         try:
-            collector.add(checked)
+            collector.add(row_array)
         except BlockError as error:
             if error.__cause__ is not None:  # the reducer failed
-                raise BlockError(f"{block}{suffix}: {error}") from error.__cause__
+                raise BlockError(f"{label}{suffix}: {error}") from error.__cause__
             raise BlockError(
-                f"{block}{suffix}: {kernel_name(function)} returned {error}, which cannot be joined"
+                f"{label}{suffix}: {kernel_name(function)} returned {error}, which cannot be joined"
             ) from None
 
     @staticmethod
     def _is_dense(run: range, chunk_frames: int | None) -> bool:
-        """Return whether frames in between are read and dropped."""
+        """Return whether frames between those of a run are read, too, and dropped."""
         return run.step <= max(DENSE_STEP, chunk_frames or 1)
 
     def _read(self, run: range, chunk_frames: int | None) -> FrameBlock:

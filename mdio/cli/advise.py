@@ -44,7 +44,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         "--analysis KERNEL",
         f"{names}, or module:function of your own (default: rmsd)",
         default="rmsd",
-        offered=KERNELS,
+        completions=KERNELS,
     )
     add(parser, "--select SEL", "atoms that the analysis uses")
     add(

@@ -1,10 +1,9 @@
-"""``mdio analyze``: a kernel over blocks of frames, in parallel."""
+"""``mdio analyze``: run a kernel over blocks of frames, in parallel."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from contextlib import redirect_stdout
 from functools import partial
 from inspect import signature
@@ -122,7 +121,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         f"{', '.join(KERNELS)}, one of an installed package (any other name lists all), or "
         "module:function for a function of yours that takes a block of frames and returns an array "
         "with one row per frame (module:Class for a Kernel)",
-        offered=KERNELS,
+        completions=KERNELS,
     )
     add_trajectory(parser)
     add_source(parser)
@@ -265,7 +264,9 @@ def _output(args: argparse.Namespace, result: AnalysisResult) -> None:
             problems.append(f"{error} (they are kept in {args.out})")
     if args.timings is not None:
         result.save_timings(args.timings)
-    title = f"{args.kernel} of {_source_text(args.trajectory)}"
+    n_more = len(args.trajectory) - 1
+    source_text = Path(args.trajectory[0]).name + (f" and {n_more} more" if n_more else "")
+    title = f"{args.kernel} of {source_text}"
     if args.plot is not None:
         from mdio.analysis.report import save_plot
 
@@ -289,11 +290,6 @@ def _output(args: argparse.Namespace, result: AnalysisResult) -> None:
         written = [file for file in files if file not in (None, "-")]
         saved_text = f"saved: {', '.join(written)}" if written else "-o FILE.npz saves the values"
         raise PlanError("; ".join([*problems, saved_text]))
-
-
-def _source_text(paths: Sequence[str]) -> str:
-    suffix = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-    return Path(paths[0]).name + suffix
 
 
 def _print_summary(args: argparse.Namespace, result: AnalysisResult) -> None:

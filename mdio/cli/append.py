@@ -1,4 +1,4 @@
-"""``mdio append``: frames of a continuation, added to an output."""
+"""``mdio append``: add the frames of a continuation to an output."""
 
 from __future__ import annotations
 

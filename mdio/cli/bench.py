@@ -67,11 +67,11 @@ def _run_scaling(args: argparse.Namespace) -> int:
     if args.repeat != [1] and args.kernel != "rmsd":
         raise PlanError(f"--repeat is for --kernel rmsd, not for {args.kernel}; leave it out")
     folder = make_folder(args.out)
-    former = [name for name in ("scaling.csv", "scaling.html") if (folder / name).exists()]
-    if former and not args.force:
+    existing = [name for name in ("scaling.csv", "scaling.html") if (folder / name).exists()]
+    if existing and not args.force:
         raise OutputError(
-            f"{folder}: has {' and '.join(former)} of an earlier run; give another folder with -o, "
-            "or --force to replace them (scaling.jsonl keeps the runs of both)"
+            f"{folder}: has {' and '.join(existing)} of an earlier run; give another folder with "
+            "-o, or --force to replace them (scaling.jsonl keeps the runs of both)"
         )
     study = Study(args.kernel, args.top, args.select, args.stop, args.mpiexec)
     cases = list_cases(
@@ -181,7 +181,8 @@ def counters(log: str, files: str = "") -> dict[str, dict[str, Any]]:
         counts, times = counts[selected], times[selected]
 
         def total(*names: str, table: Any = counts, prefix: str = prefix) -> int:
-            return sum(int(table[f"{prefix}_{n}"].sum()) for n in names if f"{prefix}_{n}" in table)
+            columns = (f"{prefix}_{name}" for name in names)
+            return sum(int(table[column].sum()) for column in columns if column in table)
 
         sums[module] = {
             "opens": total(*OPEN_COUNTERS),
@@ -205,7 +206,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the bench that was chosen."""
+    """Run the chosen bench."""
     return BENCHES[args.bench][2](args)
 
 

@@ -72,15 +72,15 @@ Outcome = tuple[int, dict[str, Any], list[str]]
 
 
 def _status(args: argparse.Namespace) -> Outcome:
-    cached = list(cached_trajectories(args.dir))
-    nbytes = sum(entry["nbytes"] for entry in cached)
-    lines = [f"{args.dir}: {human_nbytes(nbytes)} of {plural(len(cached), 'trajectory')}"]
-    for entry in cached:
+    trajectories = list(cached_trajectories(args.dir))
+    nbytes = sum(entry["nbytes"] for entry in trajectories)
+    lines = [f"{args.dir}: {human_nbytes(nbytes)} of {plural(len(trajectories), 'trajectory')}"]
+    for entry in trajectories:
         names = "".join(f" ({entry[name]})" for name in ("label", "node") if entry[name])
         units = f"{entry['units_cached']:,} of {plural(entry['units'], 'unit')}"
         stale = "; stale: its source is gone or has changed" if entry["is_stale"] else ""
         lines.append(f"  {entry['path']}{names}: {units}, {human_nbytes(entry['nbytes'])}{stale}")
-    return 0, {"folder": args.dir, "nbytes": nbytes, "trajectories": cached}, lines
+    return 0, {"folder": args.dir, "nbytes": nbytes, "trajectories": trajectories}, lines
 
 
 def _evict(args: argparse.Namespace) -> Outcome:
@@ -90,21 +90,22 @@ def _evict(args: argparse.Namespace) -> Outcome:
 
 
 def _verify(args: argparse.Namespace) -> Outcome:
-    checked = list(verify_units(args.dir))
-    bad = [f"{path}: {problem}" for path, problem in checked if problem is not None]
-    output = {"ok": not bad, "folder": args.dir, "units_checked": len(checked), "bad": bad}
+    units = list(verify_units(args.dir))
+    bad = [f"{path}: {problem}" for path, problem in units if problem is not None]
+    output = {"ok": not bad, "folder": args.dir, "units_checked": len(units), "bad": bad}
     lines = [f"bad: {problem}; it will be read from the source again" for problem in bad]
-    lines.append(f"{args.dir}: {plural(len(checked), 'unit')} checked, {len(bad):,} damaged")
+    lines.append(f"{args.dir}: {plural(len(units), 'unit')} checked, {len(bad):,} damaged")
     return int(bool(bad)), output, lines
 
 
 def _follow(args: argparse.Namespace) -> Outcome:
-    n_shown = [0]
+    n_reported = 0
     need_disk(args.pattern, f"only trajectories on a disk can be followed; {COPY_IT}")
 
     def report(follower: CacheFollower) -> None:
-        if follower.n_units > n_shown[0] and not args.quiet:
-            n_shown[0] = follower.n_units
+        nonlocal n_reported
+        if follower.n_units > n_reported and not args.quiet:
+            n_reported = follower.n_units
             print(
                 f"mdio cache: {args.dir}: {plural(follower.n_units, 'unit')} so far",
                 file=sys.stderr,

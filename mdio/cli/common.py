@@ -45,16 +45,16 @@ def add(
     parser: Any,
     names: str,
     text: str,
-    kind: Callable[[str], Any] | None = None,
+    parse: Callable[[str], Any] | None = None,
     *,
-    offered: Mapping[str, Any] = MappingProxyType({}),
+    completions: Mapping[str, Any] = MappingProxyType({}),
     **keywords: Any,
 ) -> None:
     """Add an option or a positional argument to `parser`, or to a group of one.
 
     `names`: its names and the name of its value, ``-w --workers N``; an option without one is a
-    flag. `text`: its help. `kind`: parses its value. `offered`: classes by name, which
-    shells complete; other values are allowed, too. `keywords`: arguments of `add_argument`.
+    flag. `text`: its help. `parse`: parses its value. `completions`: classes by name, which shells
+    complete; other values are allowed, too. `keywords`: arguments of `add_argument`.
     """
     *flags, value_name = names.split()
     if value_name.startswith("-"):
@@ -65,13 +65,13 @@ def add(
         keywords["metavar"] = value_name
         if flags[0].startswith("-") and FILES & {*value_name.split("|")}:
             keywords.setdefault("action", _Once)
-    keywords |= {} if kind is None else {"type": kind}
+    keywords |= {} if parse is None else {"type": parse}
     action = parser.add_argument(*flags, help=text, **keywords)
-    if offered:
+    if completions:
         # argcomplete calls it; zsh and fish show the descriptions of the classes.
         action.completer = lambda **_: {
-            name: (offered_class.__doc__ or "").partition("\n")[0].partition(":")[0]
-            for name, offered_class in offered.items()
+            name: (completion.__doc__ or "").partition("\n")[0].partition(":")[0]
+            for name, completion in completions.items()
         }
 
 
@@ -141,13 +141,13 @@ def check_outputs_differ(inputs: Sequence[Any], *outputs: Any) -> None:
     uses = {os.path.realpath(path): "reads it" for path in inputs if isinstance(path, str)}
     for path in outputs:
         if path not in (None, "-"):
-            place = os.path.realpath(path)
-            if place in uses:
+            real_path = os.path.realpath(path)
+            if real_path in uses:
                 raise PlanError(
-                    f"{path}: cannot be written, since the same command {uses[place]}; give "
+                    f"{path}: cannot be written, since the same command {uses[real_path]}; give "
                     "another name"
                 )
-            uses[place] = "writes it already"
+            uses[real_path] = "writes it already"
 
 
 def save_result(result: AnalysisResult | MapReduceResult, path: str) -> None:
@@ -160,19 +160,19 @@ def save_result(result: AnalysisResult | MapReduceResult, path: str) -> None:
     except OutputError as error:
         import tempfile  # seldom needed
 
-        place = Path(path)
+        refused = Path(path)
         try:
-            number, name = tempfile.mkstemp(place.suffix, f"mdio-{place.stem}-")
-            os.close(number)
+            descriptor, temporary = tempfile.mkstemp(refused.suffix, f"mdio-{refused.stem}-")
+            os.close(descriptor)
         except OSError:
             raise error from None
         try:
-            result.save(name)
+            result.save(temporary)
         except OSError:
             with suppress(OSError):
-                Path(name).unlink()
+                Path(temporary).unlink()
             raise error from None
-        raise OutputError(f"{error}; the result is in {name}: move it") from error
+        raise OutputError(f"{error}; the result is in {temporary}: move it") from error
 
 
 def add_settings(parser: Any, text: str) -> None:
@@ -199,16 +199,16 @@ def with_settings(
             raise PlanError(f"--set {setting}: write it as NAME=VALUE")
         if key in arguments:
             raise PlanError(f"--set {setting}: {key} is given twice; give it once")
-        read: Any
+        parsed: Any
         try:
             words = ("True", "False", "None")
-            read = literal_eval(value.title() if value.title() in words else value)
+            parsed = literal_eval(value.title() if value.title() in words else value)
         except (ValueError, SyntaxError):
-            read = float(value) if value in NOT_FINITE else value
+            parsed = float(value) if value in NOT_FINITE else value
         kinds = kinds_of(factory, key)
         takes_text = "str" in kinds and kinds <= {"str", "None"}
-        is_fit = isinstance(read, str) or (read is None and "None" in kinds)
-        arguments[key] = value if takes_text and not is_fit else read
+        is_accepted = isinstance(parsed, str) or (parsed is None and "None" in kinds)
+        arguments[key] = value if takes_text and not is_accepted else parsed
     return call_with(factory, name, arguments)
 
 
@@ -353,6 +353,7 @@ def print_json(value: dict[str, Any]) -> None:
 
 
 def _plain(value: Any) -> Any:
+    """Return a value as JSON holds it."""
     if isinstance(value, dict):
         return {str(_plain(key)): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

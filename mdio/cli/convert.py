@@ -1,4 +1,4 @@
-"""``mdio convert``: into any layout that is written, also while the simulation still writes."""
+"""``mdio convert``: write a trajectory in another layout, also while the simulation writes it."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
     options = ConversionOptions.of(**arguments)
     if args.recipe is None:
         return options
-    requested = {declaration.name: value for declaration, value in options.given()}
+    requested = {declaration.name: value for declaration, value in options.changed()}
     recipe = read_recipe(args.recipe)
     if structure := is_structure(Path(args.out), args.to):
         layout = Path(args.out).suffix[1:]
@@ -225,16 +225,16 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
             return _run_ensemble(args, executor)
         way_out = "add --ensemble to keep trajectories apart by label, or leave out the label"
         check_unlabelled(args.source, way_out)
-        _check_last_name(args)
+        _check_last_source(args)
         if args.follow or is_stream(args.source[0]):
             return run_follow(_options(args), args, executor)
         return run_conversion(_options(args), args, executor)
 
 
-def _check_last_name(args: argparse.Namespace) -> None:
-    """Refuse to replace a native file by several of its format, which may be the last of them.
+def _check_last_source(args: argparse.Namespace) -> None:
+    """Refuse to replace a native file by several of its format: it may be the last source.
 
-    Nothing tells what mdio wrote from a part of the simulation, which would be lost.
+    A native file does not record whether mdio or the simulation wrote it, so it might be lost.
     """
     out = Path(args.out)
     if len(args.source) < 2 or args.dry_run:
@@ -292,33 +292,33 @@ def run_conversion(
     if args.dry_run:
         if executor.is_owner:
             plan = with_measured_cost(conversion.plan, conversion.view)
-            _print_plan(args, plan, options.recipe(), conversion.n_taken)
+            _print_plan(args, plan, options.recipe(), conversion.n_reused)
         conversion.close()
         return 0
     with progress_bar(conversion.plan.n_frames, args.command, args, executor) as progress:
         result = conversion.run(executor, force=args.force, resume=args.resume, progress=progress)
-    verified = _verify(args, conversion, executor) if args.compared else None
+    verification = _verify(args, conversion, executor) if args.compared else None
     if executor.is_owner:
         output = result.to_json()
-        if verified is not None:
-            output["verify"] = verified.to_json()
+        if verification is not None:
+            output["verify"] = verification.to_json()
         if args.json:
             print_json(output)
         elif args.quiet:
             _print_notes_on_values(args.command, result.plan.notes)
         else:
             if print_summary is None or result.found_complete:
-                n_kept = None if conversion.appended is None else conversion.n_taken
+                n_kept = None if conversion.appended is None else conversion.n_reused
                 print_summary = partial(_print_summary, n_kept=n_kept)
             print_summary(result)
-            if verified is not None and verified.ok:
+            if verification is not None and verification.ok:
                 added = "added " if conversion.appended is not None else ""
                 print(
-                    f"  verified: {verified.frames_compared:,} {added}frames compared with the "
-                    f"source, largest difference {verified.max_abs_diff_angstrom:g} angstrom"
+                    f"  verified: {verification.frames_compared:,} {added}frames compared with the "
+                    f"source, largest difference {verification.max_abs_diff_angstrom:g} angstrom"
                 )
-    if verified is not None and not verified.ok:
-        raise CorruptLayoutError(f"{args.out}: verify failed: {verified.bad[0]}")
+    if verification is not None and not verification.ok:
+        raise CorruptLayoutError(f"{args.out}: verify failed: {verification.bad[0]}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""``mdio info``: facts of a trajectory."""
+"""``mdio info``: show what a trajectory contains."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def _source_files(source: Mapping[str, Any]) -> str:
     return f"{path} and {plural(n_more, 'more file')}" if n_more > 0 else path
 
 
-def _selection_rows(facts: Mapping[str, Any]) -> dict[str, str]:
+def _selection_rows(summary: Mapping[str, Any]) -> dict[str, str]:
     """Return which part of the source an output has, and with which options it was made."""
-    source = facts["source"] or {}
+    source = summary["source"] or {}
     n_by_program = count_indices(source.get("by_program", ())) or 0
-    counts = {"frames": facts["n_frames"] - n_by_program, "atoms": facts["n_atoms"]}
+    counts = {"frames": summary["n_frames"] - n_by_program, "atoms": summary["n_atoms"]}
     parts = [
         f"{n_kept:,} of {source[f'n_{noun}']:,} {noun}"
         for noun, n_kept in counts.items()
@@ -71,16 +71,20 @@ def _selection_rows(facts: Mapping[str, Any]) -> dict[str, str]:
     ]
     if n_by_program:
         parts.append(f"{plural(n_by_program, 'frame')} written by a program")
-    made_with = {**(source.get("transformed") or {}), **treatments(source)}
-    options = (f"--{k.replace('_', '-')} {v}" for k, v in made_with.items() if v is not None)
-    return {"kept": ", ".join(parts), "made with": " ".join(options)}
+    options = {**(source.get("transformed") or {}), **treatments(source)}
+    texts = (
+        f"--{name.replace('_', '-')} {value}"
+        for name, value in options.items()
+        if value is not None
+    )
+    return {"kept": ", ".join(parts), "made with": " ".join(texts)}
 
 
 def _notes_on_time_order(layout: Layout) -> tuple[str, ...]:
     """Return a note if times go back.
 
-    Where they lie beside the frames all are read, unless the first and the last show that frames
-    are evenly spaced; in other files none but these two.
+    Where they lie beside the frames, all are read, unless the first and the last show that frames
+    are evenly spaced; elsewhere, only these two are known.
     """
     info = layout.info
     if info.n_frames < 2 or info.dt_ps <= 0:
@@ -98,18 +102,18 @@ def _notes_on_time_order(layout: Layout) -> tuple[str, ...]:
     )
 
 
-def _times_text(facts: dict[str, Any]) -> str:
-    n_frames, first, last, dt = (facts[key] for key in ("n_frames", *TIMES))
+def _times_text(summary: dict[str, Any]) -> str:
+    n_frames, first, last, dt = (summary[key] for key in ("n_frames", *TIMES))
     text = times_text(n_frames, first, last, dt)
     is_uneven = n_frames > 1 and first != last and not are_times_even(n_frames, first, last, dt)
     return f"{text} (first and last frame), not evenly spaced" if is_uneven else text
 
 
-def _fields_text(facts: dict[str, Any]) -> str:
-    fields = [name for name in ("velocities", "forces", "box") if facts[f"has_{name}"]]
+def _fields_text(summary: dict[str, Any]) -> str:
+    fields = [name for name in ("velocities", "forces", "box") if summary[f"has_{name}"]]
     sparse = (
         f"; {name} {f'every {interval} frames' if interval else 'not in all frames'}"
-        for name, interval in facts["field_every"].items()
+        for name, interval in summary["field_every"].items()
     )
     return ", ".join(["positions", *fields]) + "".join(sparse)
 
@@ -135,7 +139,7 @@ def _field_intervals(layout: Layout) -> dict[str, int | None]:
     return intervals
 
 
-def _first_frame_facts(layout: Layout) -> dict[str, Any]:
+def _first_frame_values(layout: Layout) -> dict[str, Any]:
     """Return cell and step of the first frame, and intervals of sparse fields."""
     block = layout.read(0, 1, atoms=[]) if layout.info.n_frames else None
     box = None if block is None or not block.box.any() else block.box[0].tolist()
@@ -143,34 +147,41 @@ def _first_frame_facts(layout: Layout) -> dict[str, Any]:
     return {"box_angstrom": box, "step_first": step, "field_every": _field_intervals(layout)}
 
 
-def _file_facts(path: str, args: argparse.Namespace) -> dict[str, Any]:
+def _summarise_file(path: str, args: argparse.Namespace) -> dict[str, Any]:
     """Return facts of one of several files."""
     names = ("path", "n_frames", "n_atoms", *TIMES, *HAS_FIELDS, "sparse")
     with open_with_topology([path], args.top, **source_options(args)) as layout:
-        return {name: getattr(layout.info, name) for name in names} | _first_frame_facts(layout)
+        return {name: getattr(layout.info, name) for name in names} | _first_frame_values(layout)
 
 
 def _print_files(args: argparse.Namespace, refusal: SourceError) -> int:
     """Print facts of files that cannot be joined, such as replicas, and the reason."""
-    files = [_file_facts(path, args) for path in args.path]
+    files = [_summarise_file(path, args) for path in args.path]
     if args.json:
         print_json({"layout": None, "files": files, "notes": [str(refusal)]})
         return 0
-    for facts in files:
-        first_step = "" if facts["step_first"] is None else f"{facts['step_first']:,}"
-        _print_rows(facts["path"], _common_rows(facts) | {"first step": first_step})
+    for summary in files:
+        first_step = "" if summary["step_first"] is None else f"{summary['step_first']:,}"
+        _print_rows(summary["path"], _common_rows(summary) | {"first step": first_step})
     print(f"mdio info: not joined: {refusal}", file=sys.stderr)
     return 0
 
 
-def _common_rows(facts: dict[str, Any]) -> dict[str, str]:
+def _common_rows(summary: dict[str, Any]) -> dict[str, str]:
     return {
-        "frames": f"{facts['n_frames']:,}",
-        "atoms": f"{facts['n_atoms']:,}",
-        "time": _times_text(facts),
-        "has": _fields_text(facts),
-        "box": box_text(facts["box_angstrom"]),
+        "frames": f"{summary['n_frames']:,}",
+        "atoms": f"{summary['n_atoms']:,}",
+        "time": _times_text(summary),
+        "has": _fields_text(summary),
+        "box": box_text(summary["box_angstrom"]),
     }
+
+
+def _chunks_text(summary: dict[str, Any]) -> str:
+    if not summary["chunk_frames"]:
+        return ""
+    n_atoms = summary["chunk_atoms"] or summary["n_atoms"]
+    return f"{summary['chunk_frames']} frames x {n_atoms:,} atoms"
 
 
 def _print_rows(title: str, rows: dict[str, str]) -> None:
@@ -181,14 +192,14 @@ def _print_rows(title: str, rows: dict[str, str]) -> None:
 
 
 def _print_ensemble(args: argparse.Namespace, members: dict[str, Path]) -> int:
-    facts_by_label = {label: _file_facts(str(path), args) for label, path in members.items()}
+    summaries = {label: _summarise_file(str(path), args) for label, path in members.items()}
     if args.json:
-        print_json({"layout": "ensemble", "path": args.path[0], "members": facts_by_label})
+        print_json({"layout": "ensemble", "path": args.path[0], "members": summaries})
         return 0
     print(f"{args.path[0]}: an ensemble of {plural(len(members), 'trajectory')}")
-    for label, facts in facts_by_label.items():
-        size = f"{plural(facts['n_frames'], 'frame')} of {plural(facts['n_atoms'], 'atom')}"
-        print(f"  {label:<12} {size}, {_times_text(facts)}")
+    for label, summary in summaries.items():
+        size = f"{plural(summary['n_frames'], 'frame')} of {plural(summary['n_atoms'], 'atom')}"
+        print(f"  {label:<12} {size}, {_times_text(summary)}")
     return 0
 
 
@@ -205,57 +216,60 @@ def run(args: argparse.Namespace) -> int:
         return _print_files(args, refusal)
     with source as layout:
         notes = (*layout.notes, *_notes_on_time_order(layout))
-        made_from = layout.info.source or {}
-        if left_out := made_from.get("unreadable_frames"):
-            stretches = made_from.get("unreadable_stretches", ())  # each counts as one frame
-            n_frames = len(indices_from_runs(left_out)) - len(stretches)
+        source_record = layout.info.source or {}
+        if unreadable := source_record.get("unreadable_frames"):
+            stretches = source_record.get("unreadable_stretches", ())  # each counts as one frame
+            n_frames = len(indices_from_runs(unreadable)) - len(stretches)
             n_frames += sum(stretch["about"] or 1 for stretch in stretches)
             about = "about " if stretches else ""
             notes += (
                 f"{about}{plural(n_frames, 'frame')} of the source could not be read, and were "
-                f"left out: {runs_text(left_out, MAX_RUNS)}",
+                f"left out: {runs_text(unreadable, MAX_RUNS)}",
             )
         if not args.json:
             print_notes("info", notes)
-        facts: dict[str, Any] = asdict(layout.info) | {"notes": notes}
-        facts |= facts.pop("rounding")._asdict() | facts.pop("flaws")._asdict()
+        summary: dict[str, Any] = asdict(layout.info) | {"notes": notes}
+        summary |= summary.pop("rounding")._asdict() | summary.pop("flaws")._asdict()
         stripe_record = (layout.manifest or {}).get("stripe") or {}
         if stripe_record.get("asked") and stripe_record.get("reason"):
-            facts["not_striped_as_asked"] = stripe_record["reason"]
-        facts |= _first_frame_facts(layout) | {"frame_data": describe_columns(layout.frame_data())}
-    facts["files"] = [_file_facts(path, args) for path in args.path] if len(args.path) > 1 else []
+            summary["not_striped_as_asked"] = stripe_record["reason"]
+        summary |= _first_frame_values(layout) | {
+            "frame_data": describe_columns(layout.frame_data())
+        }
+    summary["files"] = (
+        [_summarise_file(path, args) for path in args.path] if len(args.path) > 1 else []
+    )
     stripe = get_stripe(args.path[0])
-    facts["striping"] = None if stripe is None else asdict(stripe)
-    facts["no_striping"] = no_stripes_note(args.path[0])
+    summary["striping"] = None if stripe is None else asdict(stripe)
+    summary["no_striping"] = no_stripes_note(args.path[0])
     if args.json:
-        print_json(facts)
+        print_json(summary)
         return 0
-    size = facts["nbytes"]
+    size = summary["nbytes"]
     rows = {
-        "layout": facts["layout"],
-        **_common_rows(facts),
-        "each frame": facts["frame_data"],
-        "groups": ", ".join(f"{name} ({n:,} atoms)" for name, n in facts["groups"].items()),
-        "chunks": f"{facts['chunk_frames']} frames x {facts['chunk_atoms'] or facts['n_atoms']:,}"
-        " atoms"
-        if facts["chunk_frames"]
-        else "",
-        "compression": facts["compression"] or "none",
-        "precision": f"{facts['precision']:g} angstrom" if facts["precision"] else "float32",
+        "layout": summary["layout"],
+        **_common_rows(summary),
+        "each frame": summary["frame_data"],
+        "groups": ", ".join(f"{name} ({n:,} atoms)" for name, n in summary["groups"].items()),
+        "chunks": _chunks_text(summary),
+        "compression": summary["compression"] or "none",
+        "precision": f"{summary['precision']:g} angstrom" if summary["precision"] else "float32",
         **{
             name: f"rounded to {step:g} {FIELD_UNITS[name]}"
-            for name, step in facts["field_precisions"].items()
+            for name, step in summary["field_precisions"].items()
         },
         "size": f"{human_nbytes(size)} "
-        f"({size / max(1, facts['n_frames'] * facts['n_atoms']):.2f} bytes/atom/frame)",
-        "striping": facts["striping"]["layout"] if facts["striping"] else facts["no_striping"],
-        "not striped": f"as requested: {facts['not_striped_as_asked']}"
-        if "not_striped_as_asked" in facts
+        f"({size / max(1, summary['n_frames'] * summary['n_atoms']):.2f} bytes/atom/frame)",
+        "striping": summary["striping"]["layout"]
+        if summary["striping"]
+        else summary["no_striping"],
+        "not striped": f"as requested: {summary['not_striped_as_asked']}"
+        if "not_striped_as_asked" in summary
         else "",
-        "source": _source_files(facts["source"] or {}),
-        **_selection_rows(facts),
+        "source": _source_files(summary["source"] or {}),
+        **_selection_rows(summary),
     }
-    for file_facts in facts["files"]:
-        print(f"{file_facts['path']}: {file_facts['n_frames']:,} frames, {_times_text(file_facts)}")
-    _print_rows("together:" if facts["files"] else args.path[0], rows)
+    for file in summary["files"]:
+        print(f"{file['path']}: {file['n_frames']:,} frames, {_times_text(file)}")
+    _print_rows("together:" if summary["files"] else args.path[0], rows)
     return 0

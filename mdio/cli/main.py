@@ -172,15 +172,17 @@ def _argument_text(action: argparse.Action) -> str:
 def _take_files(parser: FriendlyParser, args: argparse.Namespace, files: list[str]) -> bool:
     """Add files that follow options to the argument that takes several; return whether one does.
 
-    argparse alone gives it those before the first option, and the next ones to what comes after it.
+    argparse fills it with the files before the first option, and the arguments after it with the
+    next ones.
     """
     actions = parser._get_positional_actions()
     if not any(action.nargs == "+" for action in actions) or any(f[:1] == "-" for f in files):
         return False
-    values = [getattr(args, action.dest) for action in actions]
-    words_left = [
-        word for one in values for word in (one if isinstance(one, list) else [one])
-    ] + files
+    words_left: list[str] = []
+    for action in actions:
+        value = getattr(args, action.dest)
+        words_left += value if isinstance(value, list) else [value]
+    words_left += files
     for number, action in enumerate(actions):
         n_words = len(words_left) - (len(actions) - number - 1) if action.nargs == "+" else 1
         words, words_left = words_left[:n_words], words_left[n_words:]
@@ -299,8 +301,9 @@ COMMANDS = {
     "advise": "measure here which layout is best for an analysis",
     "model": "fit a machine profile to timings; predict how an analysis scales",
 }
-"""Each is a module of `mdio.cli` with ``setup(parser)``, ``run(args)`` (``run(args, executor)`` if
-it has the options of `add_workers`), and, if ``--help`` shows only some options, ``COMMON``."""
+"""Commands and their help. Each is a module of `mdio.cli` with ``setup(parser)``, ``run(args)``
+(``run(args, executor)`` if it has the options of `add_workers`), and, if ``--help`` shows only some
+options, ``COMMON``."""
 
 RANK_0_COMMANDS = ("info", "model")
 """Commands that rank 0 of MPI runs alone, if there are several ranks."""
@@ -397,16 +400,16 @@ def _has_user_code(words: Sequence[str]) -> bool:
     return any(":" in word for word in words)  # module:function
 
 
-def _what_is_left(args: argparse.Namespace) -> str:
-    """Return what a run leaves that ended before it stored anything."""
+def _nothing_stored_note(args: argparse.Namespace) -> str:
+    """Return the note on a run that ended before it stored anything."""
     if getattr(args, "resume", False):
         return "what an earlier run has kept stays as it was"
     return "nothing half-written is left"
 
 
-def _notes(end: BaseException) -> str:
+def _notes(error: BaseException) -> str:
     """Return the notes of an exception, which say what part of the work is kept."""
-    return "; ".join(getattr(end, "__notes__", ()))
+    return "; ".join(getattr(error, "__notes__", ()))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -493,7 +496,7 @@ def _run(words: list[str]) -> int:
                 f"{'add --mpi, or ' if 'mpi' in args else ''}start mdio without mpiexec"
             )
     try:
-        # Ranks that were interrupted while MPI starts would wait for each other; see `all_ranks`.
+        # With MPI, `all_ranks` handles signals: ranks interrupted before would wait for others.
         with nullcontext() if uses_mpi else terminations_raised(), _stall_watch(args):
             run = import_module(f"mdio.cli.{args.command}").run
             if "scheduler" not in args:
@@ -511,17 +514,17 @@ def _run(words: list[str]) -> int:
         if isinstance(cause, MemoryError):
             text = f"{text.partition(': MemoryError')[0]}: {out_of_memory(cause)}"
         elif " failed: " in text and {"kernel", "program"} & vars(args).keys():
-            is_told = error.__cause__ is not None or _notes(error)  # else a worker was killed
-            text += "; --debug shows the line" if is_told else ""
+            has_traceback = error.__cause__ is not None or _notes(error)  # else it was killed
+            text += "; --debug shows the line" if has_traceback else ""
         print(f"mdio {args.command}: {text}", file=sys.stderr)
         return 2 if isinstance(error, PlanError) else 1
-    except KeyboardInterrupt as end:
-        note = _notes(end) or _what_is_left(args)
+    except KeyboardInterrupt as interrupt:
+        note = _notes(interrupt) or _nothing_stored_note(args)
         print(f"mdio {args.command}: interrupted; {note}", file=sys.stderr)
         return 130
     except SystemExit as end:
         is_signal = isinstance(end.code, int) and end.code > 128
-        if note := _notes(end) or (_what_is_left(args) if is_signal else ""):
+        if note := _notes(end) or (_nothing_stored_note(args) if is_signal else ""):
             print(f"mdio {args.command}: ended by a signal; {note}", file=sys.stderr)
         raise
     except BrokenPipeError:

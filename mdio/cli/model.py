@@ -63,31 +63,43 @@ def _fit(args: argparse.Namespace) -> int:
     )
     save_profile(profile, args.out)
     if args.cores_per_node is None and known_cores(rows) is None:
-        assumed = f"{profile.cores_per_node} cores a node are assumed"
-        notes.append(f"{assumed}: {args.csv} has no column cores; give --cores-per-node")
-    fits = residuals(profile, rows)
-    n_outside = sum(one.is_outside for one in fits)
-    if n_outside > len(fits) / 5:
         notes.append(
-            f"{n_outside:,} of {plural(len(fits), 'row')} took more or less time than this profile "
+            f"{profile.cores_per_node} cores a node are assumed: {args.csv} has no column cores; "
+            "give --cores-per-node"
+        )
+    row_residuals = residuals(profile, rows)
+    n_outside = sum(residual.is_outside for residual in row_residuals)
+    if n_outside > len(rows) / 5:
+        notes.append(
+            f"{n_outside:,} of {plural(len(rows), 'row')} took more or less time than this profile "
             "predicts for them (low_s to high_s): it cannot tell these runs apart; runs that last "
             "seconds, of more frames and on more ranks, make a better profile"
         )
     print_notes("model", notes)
-    table = [
+    table: list[dict[str, Any]] = [
         {
-            **{n: getattr(fit.row, n) for n in ("layout", "gather", "workload_x", "n_ranks")},
-            "measured_s": fit.row.t_total_max_s,
-            "t_total_s": fit.t_total_s,
-            "relative_error": fit.relative,
+            "layout": residual.row.layout,
+            "gather": residual.row.gather,
+            "workload_x": residual.row.workload_x,
+            "n_ranks": residual.row.n_ranks,
+            "measured_s": residual.row.t_total_max_s,
+            "t_total_s": residual.t_total_s,
+            "relative_error": residual.relative,
         }
-        for fit in fits
+        for residual in row_residuals
     ]
     error = median(abs(row["relative_error"]) for row in table)
     if args.json:
-        facts = {"name": profile.name, "cores_per_node": profile.cores_per_node}
-        facts |= {"n_rows": len(rows), "median_relative_error": error, "residuals": table}
-        print_json({"out": args.out, **facts})
+        print_json(
+            {
+                "out": args.out,
+                "name": profile.name,
+                "cores_per_node": profile.cores_per_node,
+                "n_rows": len(rows),
+                "median_relative_error": error,
+                "residuals": table,
+            }
+        )
         return 0
     _print_table(table, ["measured_s", "t_total_s", "relative_error"])
     print(
@@ -115,8 +127,8 @@ def _predict(args: argparse.Namespace) -> int:
         if access_model(layout) not in measured
     ]
     if args.json:
-        facts = {"profile": profile.name, "cores_per_node": profile.cores_per_node}
-        print_json(facts | {"rows": table, "notes": notes})
+        profile_values = {"profile": profile.name, "cores_per_node": profile.cores_per_node}
+        print_json(profile_values | {"rows": table, "notes": notes})
     else:
         print_notes("model", notes)
         _print_table(table, ["t_total_s", "low_s", "high_s"])

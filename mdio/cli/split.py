@@ -1,4 +1,4 @@
-"""``mdio split``: segments by copying bytes."""
+"""``mdio split``: cut a trajectory into segments by copying bytes."""
 
 from __future__ import annotations
 

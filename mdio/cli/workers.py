@@ -1,4 +1,4 @@
-"""Options ``--executor``, ``-w``, ``--scheduler`` and ``--mpi``; COMM_WORLD; output of rank 0."""
+"""The options on workers, the executor that they choose, and what ranks of MPI agree on."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def launched_ranks() -> int:
 def one_parser_message(words: Sequence[str], *, alone: bool = False) -> Iterator[None]:
     """Let rank 0 alone print messages of argparse on `words`; all ranks have its exit code.
 
-    mpi4py is not imported yet, so the rank comes from the launcher's environment. A rank that may
-    not go on meets the others, which may: they would wait for it without end. `alone`: they do
-    not.
+    mpi4py is not imported yet, so the rank comes from the launcher's environment. Other ranks,
+    whose words may be right, would wait without end for one that ends here: it takes part in the
+    comparison of words first. `alone`: the command does not compare words.
     """
     rank = launched_rank(words)
     try:
@@ -71,13 +71,13 @@ def one_parser_message(words: Sequence[str], *, alone: bool = False) -> Iterator
     except SystemExit as end:
         if end.code and (rank > 0 or launched_ranks() > 1):
             if not alone:
-                _meet(words)
+                _compare_words(words)
             if rank > 0:
                 _exit_quietly(end.code)
         raise
 
 
-def _meet(words: Sequence[str]) -> None:
+def _compare_words(words: Sequence[str]) -> None:
     """Take part in the check of all ranks' words, of which rank 0 prints the result."""
     with suppress(ImportError, RuntimeError, PlanError):
         from mpi4py import MPI
@@ -89,18 +89,20 @@ def check_same_words(comm: Any, words: Sequence[str]) -> None:
     """Check that all ranks were started with the same words (collective); raises PlanError."""
     from mdio.parallel.sleeping import allgather, bcast
 
-    first = bcast(comm, words)
-    for rank, others in enumerate(allgather(comm, None if words == first else words)):
-        if others is not None:
+    first_words = bcast(comm, words)
+    differing = allgather(comm, None if words == first_words else words)
+    for rank, other_words in enumerate(differing):
+        if other_words is not None:
             raise PlanError(
                 without_passwords(
-                    f"rank 0 was started as 'mdio {shlex.join(first)}', and rank {rank} as "
-                    f"'mdio {shlex.join(others)}'; start all ranks with the same words"
+                    f"rank 0 was started as 'mdio {shlex.join(first_words)}', and rank {rank} as "
+                    f"'mdio {shlex.join(other_words)}'; start all ranks with the same words"
                 )
             )
 
 
 def _exit_quietly(code: Any) -> None:
+    """End this rank with an exit code, after rank 0 has printed its message."""
     if code:
         time.sleep(EXIT_DELAY_S)
     raise SystemExit(code)
@@ -180,8 +182,8 @@ def chosen_executor(args: argparse.Namespace) -> Iterator[Executor]:
     elif name == "dask":
         from mdio.parallel.dask_executor import DaskExecutor
 
-        address, n = args.scheduler, args.workers
-        context = DaskExecutor.at(address) if address else DaskExecutor(n_workers=n)
+        address = args.scheduler
+        context = DaskExecutor.at(address) if address else DaskExecutor(n_workers=args.workers)
     else:
         from mdio.parallel.executors import Processes, Serial
 
@@ -205,8 +207,10 @@ def all_ranks(option: str, words: Sequence[str] = ()) -> Iterator[Executor]:
     from mdio.parallel.mpi_executor import MPIExecutor
 
     comm = world(option)
-    leaves = comm.rank > 0
-    signals = ending_signals_left_to_rank_0(ENDED_BY_ROOT_S) if leaves else terminations_raised()
+    if comm.rank == 0:
+        signals = terminations_raised()
+    else:
+        signals = ending_signals_left_to_rank_0(ENDED_BY_ROOT_S)
     with signals, root_speaks(comm):
         check_same_words(comm, words)
         with MPIExecutor(comm, to_all=False) as ranks:

@@ -1,9 +1,9 @@
 """Map-reduce over trajectories: a map over blocks, a shuffle by key, a reduce for each key.
 
-Pairs that a block gives are sorted by key into runs. When all blocks are mapped, samples of the
-keys say where to cut them into ranges that have about as many pairs each, few enough to fit in
-memory; then each range is gathered from all runs, sorted and reduced, one by one in each worker.
-What comes out does not depend on where blocks, runs and ranges are cut.
+The pairs of a block are sorted by key into runs. When all blocks are mapped, keys are cut, by
+samples of them, into ranges that have about as many pairs each, few enough to fit in memory; then
+each range is gathered from all runs, sorted and reduced, one by one in each worker. The result does
+not depend on where blocks, runs and ranges are cut.
 
 Under MPI every rank maps its blocks and keeps their pairs, sorted, in memory or in files of its own
 node. All learn samples of all keys and cut them into ranges in the same way; then, round by round,
@@ -177,18 +177,18 @@ def map_reduce(
         raise PlanError(
             f"memory is {memory} bytes, blocks per worker {blocks_per_worker}; give more"
         )
-    chosen_executor = choose_executor(executor, workers)
-    chosen_executor.agree("map_reduce", trajectory)
+    executor = choose_executor(executor, workers)
+    executor.agree("map_reduce", trajectory)
     trajectories: Mapping[str, Trajectory]
     if isinstance(trajectory, Mapping):
         trajectories = trajectory
-    elif members := chosen_executor.from_owner(partial(ensemble_members, trajectory, group)):
+    elif members := executor.from_owner(partial(ensemble_members, trajectory, group)):
         trajectories, group = members, None
     else:
         trajectories = {"": trajectory}
     if not trajectories:
         raise PlanError("no trajectory is given; give at least one")
-    n_workers = chosen_executor.n_workers
+    n_workers = executor.n_workers
     if blocks_per_worker is None:
         min_blocks = MIN_BLOCKS if n_workers > 1 else 1
         blocks_per_worker = max(BLOCKS_PER_WORKER, math.ceil(min_blocks / n_workers))
@@ -202,7 +202,7 @@ def map_reduce(
             n_blocks=n_blocks,
             verify=reading.verify,
             overlap=reading.overlap,
-            choose=partial(choose_frames, frames=program.frames),
+            choose_frames=partial(choose_frames, frames=program.frames),
             cache=reading.opened_cache,
         )
         for label, member in trajectories.items()
@@ -210,7 +210,7 @@ def map_reduce(
     if len(requests) < len(trajectories):
         raise PlanError(f"labels become text, and two of {[*trajectories]} are the same text")
     with terminations_raised(), ExitStack() as stack:
-        ranks = chosen_executor.ranks
+        ranks = executor.ranks
         if ranks is not None:
             from mdio.analysis.ranks import plan_on_ranks
         plans = {}
@@ -219,10 +219,10 @@ def map_reduce(
             plans[label] = plan
             if plan.has_opened_layout:
                 stack.callback(plan.layout.close)
-        job = MapReduceJob(plans, program, shuffle, progress if chosen_executor.is_owner else None)
+        job = MapReduceJob(plans, program, shuffle, progress if executor.is_owner else None)
         if ranks is not None:
             return _map_reduce_on_ranks(job, ranks, stack)
-        return _map_reduce(job, chosen_executor, stack, blocks_per_worker)
+        return _map_reduce(job, executor, stack, blocks_per_worker)
 
 
 def _map_reduce(
@@ -244,41 +244,43 @@ def _map_reduce(
     worker_plans = plans if in_process else [plan.for_workers() for plan in plans]
     work = MapWork(worker_plans, program, shuffle.spool(program, folder, shares=not in_process))
     if dask and all(plan.units is not None for plan in plans):
-        placed = [blocks_on_dask(plan, client, blocks_per_worker) for plan in plans]
-        tasks = job.tasks(blocks for blocks, _ in placed)
-        dask.place([addresses for _, places in placed for addresses in places])
+        placements = [blocks_on_dask(plan, client, blocks_per_worker) for plan in plans]
+        tasks = job.tasks(blocks for blocks, _ in placements)
+        dask.place([addresses for _, places in placements for addresses in places])
     else:
         tasks = job.tasks(enumerate(plan.blocks) for plan in plans)
     futures: dict[int, Any] = {}
     leave: dict[str, Any] = {"leave": without_pairs} if client else {}
-    for _, mapped in _run_tasks(executor, work, tasks, describe_block, **leave):
+    for _, block in _run_tasks(executor, work, tasks, describe_block, **leave):
         if client:
-            future, mapped = mapped
-            futures[mapped.first_index] = future
-        job.add(mapped)
+            future, block = block
+            futures[block.first_index] = future
+        job.add(block)
     map_s = watch.lap()
-    runs = [run for first in sorted(job.mapped) for run in job.mapped[first].runs]
-    reduced = Table.empty()
+    runs = [run for first in sorted(job.blocks) for run in job.blocks[first].runs]
+    table = Table.empty()
     if runs:
         schema = common_schema(runs)
         cuts = choose_cuts(runs, schema, shuffle.n_ranges(runs, schema, executor.n_workers))
         ranges: Iterator[ReduceTask]
         if client:
             submit = partial(client.submit, copy_key_range, pure=False)
-            blocks = [futures[first] for first in sorted(futures)]
+            block_futures = [futures[first] for first in sorted(futures)]
             key_ranges = itertools.pairwise([None, *cuts.tolist(), None])
             ranges = (
-                (number, [submit(block, *keys) for block in blocks])
+                (number, [submit(future, *keys) for future in block_futures])
                 for number, keys in enumerate(key_ranges)
             )
         else:
             edges = [run.edges(cuts) for run in runs]
-            ranges = ((n, [_range_parts(runs, edges, n)]) for n in range(len(cuts) + 1))
+            ranges = (
+                (number, [_range_parts(runs, edges, number)]) for number in range(len(cuts) + 1)
+            )
         reduce_work = ReduceWork(program.reduce, schema, job.frames, shuffle.keep_going)
-        label = "range {0[0]} of the keys".format  # of a `ReduceTask`
-        tables = dict(_run_tasks(executor, reduce_work, ranges, label))
-        reduced = concatenate_tables([tables[number] for number in sorted(tables)], schema)
-    return job.result(reduced, executor, runs, map_s, watch.lap())
+        describe_range = "range {0[0]} of the keys".format  # of a `ReduceTask`
+        tables = dict(_run_tasks(executor, reduce_work, ranges, describe_range))
+        table = concatenate_tables([tables[number] for number in sorted(tables)], schema)
+    return job.result(table, executor, runs, map_s, watch.lap())
 
 
 def _range_parts(
@@ -289,9 +291,16 @@ def _range_parts(
 
 
 def _run_tasks(
-    executor: Executor, work: Any, tasks: Iterable[Any], describe: Callable[[Any], str], **more: Any
+    executor: Executor,
+    work: Any,
+    tasks: Iterable[Any],
+    describe: Callable[[Any], str],
+    **options: Any,
 ) -> Iterator[tuple[int, Any]]:
-    """Yield (number, result) of each task once; tasks whose worker died are run again."""
+    """Yield (number, result) of each task once; tasks whose worker died are run again.
+
+    `options`: of `results_of`.
+    """
     not_started = enumerate(tasks)
     unfinished: dict[int, Any] = {}
 
@@ -304,7 +313,8 @@ def _run_tasks(
     for deaths in itertools.count(1):
         numbers: list[int] = []
         try:
-            for position, result in results_of(executor, work, submit(numbers), describe, **more):
+            results = results_of(executor, work, submit(numbers), describe, **options)
+            for position, result in results:
                 raise_received_signal()
                 del unfinished[numbers[position]]
                 yield numbers[position], result
@@ -337,21 +347,20 @@ def _map_reduce_on_ranks(
     work, own_runs = MapWork(plans, job.program, spool, comm.rank), list[SortedRun]()
 
     def map_block(task: MapTask) -> MappedBlock:
-        mapped = work(task)
-        own_runs.extend(mapped.runs)
-        return without_pairs(mapped)
+        block = work(task)
+        own_runs.extend(block.runs)
+        return without_pairs(block)
 
-    blocks, own_blocks = blocks_on_ranks(plans, comm)
-    for _, mapped in executor.imap(
-        map_block, job.tasks(blocks), describe=describe_block, own=own_blocks
-    ):
-        job.add(mapped)
+    numbered_blocks, own = blocks_on_ranks(plans, comm)
+    tasks = job.tasks(numbered_blocks)
+    for _, block in executor.imap(map_block, tasks, describe=describe_block, own=own):
+        job.add(block)
     job.frames.time[:] = bcast(comm, job.frames.time)
     map_s = watch.lap()
-    by_rank = allgather(comm, [replace(run, pairs=None) for run in own_runs])
-    runs = list(itertools.chain.from_iterable(by_rank))
-    reduced = _reduce_on_ranks(job, runs, own_runs, comm, agreement) if runs else Table.empty()
-    result = job.result(reduced, executor, runs, map_s, watch.lap())
+    rank_runs = allgather(comm, [replace(run, pairs=None) for run in own_runs])
+    runs = list(itertools.chain.from_iterable(rank_runs))
+    table = _reduce_on_ranks(job, runs, own_runs, comm, agreement) if runs else Table.empty()
+    result = job.result(table, executor, runs, map_s, watch.lap())
     return bcast(comm, result) if executor.to_all else result
 
 
@@ -362,7 +371,10 @@ def _reduce_on_ranks(
     comm: Any,
     agreement: Agreement,
 ) -> Table:
-    """Return the table on rank 0, and one without rows elsewhere."""
+    """Reduce in rounds, a range of keys on each rank; return the table, on rank 0 alone with rows.
+
+    `runs`: of all ranks, without their pairs. `own_runs`: of this one.
+    """
     from mdio.parallel.ranks import exchange_rows
 
     shuffle = job.shuffle
@@ -394,7 +406,7 @@ def _reduce_on_ranks(
         except Exception as caught:
             error = caught
     agreement.reach(error, number=comm.rank)
-    gathered: list[Table] = []
+    all_tables: list[Table] = []
     for table in tables:
-        gathered += comm.gather(table) or []
-    return concatenate_tables(gathered, schema)
+        all_tables += comm.gather(table) or []
+    return concatenate_tables(all_tables, schema)

@@ -60,7 +60,7 @@ def describe_block(task: MapTask) -> str:
 
 @dataclass(slots=True)
 class MappedBlock:
-    """The pairs of a block."""
+    """The pairs of a block, and its timing."""
 
     first_index: int
     runs: list[SortedRun]
@@ -70,18 +70,19 @@ class MappedBlock:
     timing: BlockTiming
 
 
-def without_pairs(mapped: MappedBlock) -> MappedBlock:
+def without_pairs(block: MappedBlock) -> MappedBlock:
     """Return a mapped block whose pairs are left out."""
-    return replace(mapped, runs=[replace(run, pairs=None) for run in mapped.runs])
+    return replace(block, runs=[replace(run, pairs=None) for run in block.runs])
 
 
-def copy_key_range(mapped: MappedBlock, first: Any, stop: Any) -> list[SortedRun]:
-    """Return copies of a block's pairs with keys from `first` on, below `stop`."""
+def copy_key_range(block: MappedBlock, first: Any, stop: Any) -> list[SortedRun]:
+    """Return copies of a block's pairs with keys from `first` on, below `stop`; None: no limit."""
     parts = []
-    for run in mapped.runs:
+    for run in block.runs:
         assert run.pairs is not None
-        ends = [None if key is None else run.edges([key])[1] for key in (first, stop)]
-        part = run.part(ends[0] or 0, len(run) if ends[1] is None else ends[1])
+        first_pair = 0 if first is None else run.edges([first])[1]
+        stop_pair = len(run) if stop is None else run.edges([stop])[1]
+        part = run.part(first_pair, stop_pair)
         parts.append(replace(part, pairs=concatenate_runs([part])))
     return parts
 
@@ -146,20 +147,20 @@ class _SpoolingMap:
         return np.bincount(rows, minlength=n_frames)
 
     def _map_block(self, block: FrameBlock) -> tuple[NDArray[Any], NDArray[Any], dict[str, Any]]:
-        returned = self._function(block)
-        if not isinstance(returned, tuple) or len(returned) != 3:
-            returned_text = "None" if returned is None else f"a {type(returned).__name__}"
+        pairs = self._function(block)
+        if not isinstance(pairs, tuple) or len(pairs) != 3:
+            kind = "None" if pairs is None else f"a {type(pairs).__name__}"
             raise ValueError(
-                f"{kernel_name(self._function)} returned {returned_text}; expected "
+                f"{kernel_name(self._function)} returned {kind}; expected "
                 "(keys, rows, values), or per_frame=True for a generator of (key, value)"
             )
-        keys, rows = convert_keys(returned[0]), np.asarray(refuse_mask(returned[1], "rows"))
+        keys, rows = convert_keys(pairs[0]), np.asarray(refuse_mask(pairs[1], "rows"))
         if rows.shape != keys.shape or (rows.dtype.kind not in "iu" and len(rows)):
             raise ValueError(
                 f"there are {len(keys)} keys, but rows of shape {rows.shape} and {rows.dtype}; "
                 "expected a whole number for each key: which frame of the block its pair belongs to"
             )
-        return keys, rows.astype(np.int64), convert_values(returned[2], len(keys))
+        return keys, rows.astype(np.int64), convert_values(pairs[2], len(keys))
 
     def _map_frames(self, block: FrameBlock) -> tuple[NDArray[Any], NDArray[Any], dict[str, Any]]:
         keys, rows, values = [], [], []
@@ -222,20 +223,18 @@ class ReduceWork:
     def __init__(
         self, reduce: Callable[..., Any], schema: Schema, frames: MappedFrames, keep_going: bool
     ) -> None:
-        self._reduce, self._schema, self._frames, self._keep_going = (
-            reduce,
-            schema,
-            frames,
-            keep_going,
-        )
-        self._begun = -1
+        self._reduce, self._schema = reduce, schema
+        self._frames, self._keep_going = frames, keep_going
+        self._trajectory = -1
+        """Number of the trajectory for which the reduce was prepared last."""
 
     def __repr__(self) -> str:
         return f"the reduce {kernel_name(self._reduce)}"
 
     def __call__(self, task: ReduceTask) -> Table:
         """Return the rows of a range; raises BlockError where a reduce fails."""
-        runs = [run for part in task[1] for run in part]
+        _, groups = task
+        runs = list(itertools.chain.from_iterable(groups))
         return self.reduce_pairs(concatenate_runs(runs, self._schema))
 
     def reduce_pairs(self, pairs: KeyValuePairs) -> Table:
@@ -252,7 +251,7 @@ class ReduceWork:
             key, trajectory = pairs.keys[first].item(), int(trajectories[first])
             self._begin(trajectory)
             try:
-                row = self._row(key, pairs.rows(first, stop))
+                row = self._reduce_key(key, pairs.rows(first, stop))
             except Exception as error:
                 text = error_text(error)
                 if not self._keep_going:
@@ -276,7 +275,7 @@ class ReduceWork:
     def _begin(self, trajectory: int) -> None:
         """Call the method ``begin`` of the object that reduces, once for each trajectory."""
         begin = getattr(getattr(self._reduce, "__self__", None), "begin", None)
-        if begin is None or self._begun == trajectory:
+        if begin is None or self._trajectory == trajectory:
             return
         number, time = self._frames.number, self._frames.time
         first, stop = [*self._frames.firsts.tolist(), len(number)][trajectory : trajectory + 2]
@@ -284,18 +283,19 @@ class ReduceWork:
             begin(number[first:stop], time[first:stop])
         except Exception as error:
             raise BlockError(f"{kernel_name(begin)} failed: {error_text(error)}") from error
-        self._begun = trajectory
+        self._trajectory = trajectory
 
-    def _row(self, key: Any, pairs: KeyValuePairs) -> dict[str, NDArray[Any]]:
+    def _reduce_key(self, key: Any, pairs: KeyValuePairs) -> dict[str, NDArray[Any]]:
+        """Return the row of a key; raises what the reduce raises, and for a row of other things."""
         index = pairs.frame_index
-        returned = self._reduce(
+        values = self._reduce(
             key, self._frames.number[index], self._frames.time[index], pairs.values
         )
-        if not isinstance(returned, dict):
-            raise TypeError(f"it returned {short_repr(returned)}; expected a dict")
+        if not isinstance(values, dict):
+            raise TypeError(f"it returned {short_repr(values)}; expected a dict")
         row = {
             str(name): np.asarray(refuse_mask(value, f"values {name!r}"))
-            for name, value in returned.items()
+            for name, value in values.items()
         }
         for name, value in row.items():
             if name in RESERVED_NAMES:
@@ -323,19 +323,19 @@ def concatenate_tables(tables: Sequence[Table], schema: Schema) -> Table:
 
     Raises BlockError: they have different columns.
     """
-    filled = [table for table in tables if len(table.keys)]
+    non_empty = [table for table in tables if len(table.keys)]
     failures = [failure for table in tables for failure in table.failures]
-    if not filled:
+    if not non_empty:
         return Table(np.empty(0, schema.columns[0][0]), np.empty(0, np.int64), {}, failures)
-    first = filled[0]
-    for table in filled[1:]:
+    first = non_empty[0]
+    for table in non_empty[1:]:
         if problem := _compare_rows(_first_row(first), _first_row(table)):
             raise BlockError(f"the reduce of the key {table.keys[0].item()!r} returned {problem}")
     columns = {
-        name: np.concatenate([table.columns[name] for table in filled]) for name in first.columns
+        name: np.concatenate([table.columns[name] for table in non_empty]) for name in first.columns
     }
-    keys = np.concatenate([table.keys for table in filled])
-    trajectory = np.concatenate([table.trajectory for table in filled])
+    keys = np.concatenate([table.keys for table in non_empty])
+    trajectory = np.concatenate([table.trajectory for table in non_empty])
     return Table(keys, trajectory, columns, failures)
 
 
@@ -350,8 +350,8 @@ RANGES_PER_WORKER = 4
 MIN_RANGES = 16
 """Ranges of several workers together, as `mdio.mapreduce.driver.MIN_BLOCKS`."""
 MEMORY_PARTS = 6
-"""The memory is divided into so many parts. A run, or a range while it is sorted, may take one, and
-a copy of it another; runs that stay in memory may take two."""
+"""Parts into which the memory is divided. A run, or a range while it is sorted, may use one, and a
+copy of it another; runs that stay in memory may use two."""
 MIN_NBYTES = 4096
 """With less memory, overhead would dominate."""
 
@@ -427,35 +427,35 @@ class MapReduceJob:
     progress: Progress | None
     frames: MappedFrames = field(init=False)
     """The frames of all plans."""
-    mapped: dict[int, MappedBlock] = field(default_factory=dict)
-    """Finished blocks by index of their first frame."""
+    blocks: dict[int, MappedBlock] = field(default_factory=dict)
+    """Mapped blocks by index of their first frame."""
 
     def __post_init__(self) -> None:
-        chosen = {label: plan.chosen for label, plan in self.plans.items()}
-        self.frames = MappedFrames.of(chosen)
+        frames = {label: plan.source_frames for label, plan in self.plans.items()}
+        self.frames = MappedFrames.of(frames)
 
     def tasks(self, blocks: Iterable[Iterable[NumberedBlock]]) -> list[MapTask]:
-        """Return tasks for the given blocks of each trajectory."""
+        """Return tasks for the numbered blocks of each trajectory."""
         tasks = []
         trajectories = zip(self.frames.firsts.tolist(), self.plans.items(), blocks, strict=True)
-        for trajectory, (first, (label, plan), numbered) in enumerate(trajectories):
-            for number, block in numbered:
-                first_index = first + plan.frames.index(block.start)
-                tasks.append(MapTask(first_index, number, trajectory, label, block))
+        for trajectory, (first, (label, plan), numbered_blocks) in enumerate(trajectories):
+            for number, frames in numbered_blocks:
+                first_index = first + plan.frames.index(frames.start)
+                tasks.append(MapTask(first_index, number, trajectory, label, frames))
         return tasks
 
-    def add(self, mapped: MappedBlock) -> None:
-        """Add a finished block, and report progress."""
-        first = mapped.first_index
-        self.mapped[first] = mapped
-        self.frames.time[first : first + len(mapped.time)] = mapped.time
-        mapped.timing.gathered()
+    def add(self, block: MappedBlock) -> None:
+        """Add a mapped block, and report progress."""
+        first = block.first_index
+        self.blocks[first] = block
+        self.frames.time[first : first + len(block.time)] = block.time
+        block.timing.gathered()
         if self.progress is not None:
-            self.progress(mapped.timing.n_frames, mapped.timing.nbytes_read)
+            self.progress(block.timing.n_frames, block.timing.nbytes_read)
 
     def result(
         self,
-        reduced: Table,
+        table: Table,
         executor: Executor,
         runs: Sequence[SortedRun],
         map_s: float,
@@ -463,21 +463,23 @@ class MapReduceJob:
     ) -> MapReduceResult:
         """Return the result; `runs` are those of all workers."""
         plans = list(self.plans.values())
-        mapped = [self.mapped[first] for first in sorted(self.mapped)]
-        timings = [block.timing for block in mapped]
+        timings = [self.blocks[first].timing for first in sorted(self.blocks)]
         for plan in plans if timings else ():
             plan.count(timings[0])
         labels = self.frames.labels
         n_pairs = np.zeros(len(self.frames.number), np.int64)
-        for first, block in self.mapped.items():
+        for first, block in self.blocks.items():
             n_pairs[first : first + len(block.n_pairs)] = block.n_pairs
         notes = [*self.program.notes, *(note for plan in plans for note in plan.notes)]
         notes += [note for timing in timings for note in timing.notes]
         return MapReduceResult(
-            keys=reduced.keys,
-            columns=reduced.columns,
-            label=np.array(labels)[reduced.trajectory] if labels else None,
-            failures=[(key, labels[t] if labels else None, e) for key, t, e in reduced.failures],
+            keys=table.keys,
+            columns=table.columns,
+            label=np.array(labels)[table.trajectory] if labels else None,
+            failures=[
+                (key, labels[trajectory] if labels else None, error)
+                for key, trajectory, error in table.failures
+            ],
             frame=self.frames.number,
             time=self.frames.time,
             n_pairs=n_pairs,

@@ -1,4 +1,4 @@
-"""Pairs of keys and values: the output of a map, sorted and in files, and the input of a reduce.
+"""Pairs of keys and values: a map's output, sorted, in memory or files, and a reduce's input.
 
 Pairs lie in columns: the keys, the frame of each (`frame_index`, counted over all mapped frames),
 and the values by name. Keys are int64, float64, text or bytes.
@@ -26,7 +26,7 @@ from mdio.core.words import list_text
 
 KEY_TYPE_NAMES = {"i": "whole numbers", "f": "numbers with fractions", "U": "text", "S": "bytes"}
 """Types of keys, by NumPy's letter."""
-LETTERS_OF_TYPES = (
+KEY_TYPE_LETTERS = (
     (int | np.integer | np.bool_, "i"),
     (float | np.floating, "f"),
     (str, "U"),
@@ -58,8 +58,10 @@ class Schema:
             own_type, other_type = KEY_TYPE_NAMES[own_letter], KEY_TYPE_NAMES[other_letter]
             raise ValueError(f"keys are {own_type} and {other_type}; give all one type")
         if self.names != other.names:
-            own_names, others = (list_text(names) or "none" for names in (self.names, other.names))
-            raise ValueError(f"values are named {own_names} in some pairs, {others} in others")
+            own_names, other_names = (
+                list_text(names) or "none" for names in (self.names, other.names)
+            )
+            raise ValueError(f"values are named {own_names} in some pairs, {other_names} in others")
         columns = []
         pairs = zip(("", "", *self.names), self.columns, other.columns, strict=True)
         for name, (dtype, shape), (other_dtype, other_shape) in pairs:
@@ -136,11 +138,11 @@ class KeyValuePairs:
         return np.concatenate(([0], changes, [len(self)]))
 
 
-def refuse_mask(array: Any, what: str) -> Any:
-    """Return `array`; raises ValueError if it has masked values. `what`: it is, in the plural."""
+def refuse_mask(array: Any, name: str) -> Any:
+    """Return `array`; raises ValueError, with its name in the plural, if it has masked values."""
     if is_masked(array):
         raise ValueError(
-            f"{what} are masked, and the mask would be lost; leave masked ones out, or give "
+            f"{name} are masked, and the mask would be lost; leave masked ones out, or give "
             ".filled(np.nan)"
         )
     return array
@@ -180,7 +182,7 @@ def convert_keys(keys: Any) -> NDArray[Any]:
 
 
 def _letter(key: Any) -> str:
-    for types, letter in LETTERS_OF_TYPES:
+    for types, letter in KEY_TYPE_LETTERS:
         if isinstance(key, types):
             return letter
     raise ValueError(
@@ -258,10 +260,8 @@ class SortedRun:
         if self.pairs is not None:
             return int(np.searchsorted(self.pairs.keys, key))
         sample = int(np.searchsorted(self.samples, key))
-        first, stop = (
-            max(0, (sample - 1) * self.sample_stride),
-            min(self.n_pairs, sample * self.sample_stride),
-        )
+        first = max(0, (sample - 1) * self.sample_stride)
+        stop = min(self.n_pairs, sample * self.sample_stride)
         keys = KeyValuePairs.empty(self.schema, stop - first).keys
         assert self.path is not None
         with OpenFile(self.path) as file:
@@ -283,29 +283,34 @@ class SortedRun:
         with OpenFile(self.path, SourceError) as file:
             for column, (dtype, shape) in zip(columns, self.schema.columns, strict=True):
                 row_nbytes = np.dtype(dtype).itemsize * math.prod(shape)
-                converts = column.dtype != dtype
-                stored = np.empty((len(self), *shape), dtype) if converts else column[rows]
-                if stored.nbytes:
-                    file.fill(offset + self.start * row_nbytes, stored.reshape(-1).view(np.uint8))
-                if converts:
-                    column[rows] = stored
+                is_converted = column.dtype != dtype
+                values = np.empty((len(self), *shape), dtype) if is_converted else column[rows]
+                if values.nbytes:
+                    file.fill(offset + self.start * row_nbytes, values.reshape(-1).view(np.uint8))
+                if is_converted:
+                    column[rows] = values
                 offset += self.n_pairs * row_nbytes
 
 
 class Spool:
     """Collects the pairs of a block and returns them as sorted runs.
 
-    `max_nbytes`: approximate limit of a run. `keep_nbytes`: limit of all runs that stay in memory;
-    0 if other processes must read them. `folder`: for files; None if all stay in memory.
+    `max_run_nbytes`: approximate limit of a run. `max_memory_nbytes`: limit of all runs that stay
+    in memory; 0 if other processes must read them. `folder`: for files; None if all stay in memory.
     `combine`: applied to each sorted run.
     """
 
     def __init__(
-        self, max_nbytes: float, keep_nbytes: float, folder: Path | None, combine: Combine | None
+        self,
+        max_run_nbytes: float,
+        max_memory_nbytes: float,
+        folder: Path | None,
+        combine: Combine | None,
     ) -> None:
-        self._max_nbytes, self._keep_nbytes, self._folder = max_nbytes, keep_nbytes, folder
-        self._combine = combine
-        self._kept_nbytes = 0
+        self._max_run_nbytes, self._max_memory_nbytes = max_run_nbytes, max_memory_nbytes
+        self._folder, self._combine = folder, combine
+        self._memory_nbytes = 0
+        """Bytes of the runs that stay in memory."""
         self.begin("")
 
     def begin(self, block: str) -> None:
@@ -322,7 +327,7 @@ class Spool:
         # Not sorted yet: `_flush` sorts all parts together.
         self._parts.append(SortedRun(self._block, pairs.schema, len(pairs), 0, len(pairs), pairs))
         self._nbytes += len(pairs) * pairs.schema.nbytes
-        if self._nbytes > self._max_nbytes:
+        if self._nbytes > self._max_run_nbytes:
             self._flush()
 
     def finish(self) -> list[SortedRun]:
@@ -345,15 +350,21 @@ class Spool:
             pairs = self._combine(pairs)
         sample_stride = max(1, min(SAMPLE_EVERY, len(pairs) // MIN_SAMPLES))
         samples = pairs.keys[::sample_stride].copy()
-        n = len(pairs)
         run = SortedRun(
-            self._block, pairs.schema, n, 0, n, pairs, sample_stride=sample_stride, samples=samples
+            self._block,
+            pairs.schema,
+            n_pairs=len(pairs),
+            start=0,
+            stop=len(pairs),
+            pairs=pairs,
+            sample_stride=sample_stride,
+            samples=samples,
         )
         nbytes = len(pairs) * pairs.schema.nbytes
-        if self._folder is not None and self._kept_nbytes + nbytes > self._keep_nbytes:
+        if self._folder is not None and self._memory_nbytes + nbytes > self._max_memory_nbytes:
             run = replace(run, pairs=None, path=_write_run(pairs, self._folder))
         else:
-            self._kept_nbytes += nbytes
+            self._memory_nbytes += nbytes
         self._runs.append(run)
 
 
@@ -408,7 +419,7 @@ def choose_cuts(runs: Sequence[SortedRun], schema: Schema, n_ranges: int) -> NDA
     dtype = schema.columns[0][0]
     keys = np.concatenate([np.empty(0, dtype), *(run.samples for run in runs)]).astype(dtype)
     weights = np.concatenate(
-        [np.empty(0), *(np.full(len(r.samples), r.sample_stride) for r in runs)]
+        [np.empty(0), *(np.full(len(run.samples), run.sample_stride) for run in runs)]
     )
     order = np.argsort(keys, kind="stable")
     keys, n_pairs = keys[order], np.cumsum(weights[order])

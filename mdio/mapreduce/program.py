@@ -75,17 +75,17 @@ def _frames_of_list(layout: Layout, frames: NDArray[Any], n_frames: int) -> NDAr
         numbers = order[np.searchsorted(midpoints, frames)]
         spacing = np.diff(time[order])
         tolerance = max(1e-6, float(np.median(spacing)) / 100 if len(spacing) else 0.0)
-        is_off = ~(np.abs(time[numbers] - frames) <= tolerance)  # NaN is off too
-        if is_off.any():
+        is_absent = ~(np.abs(time[numbers] - frames) <= tolerance)  # NaN, too
+        if is_absent.any():
             raise PlanError(
-                f"{layout.path}: it has no frame at {number_text(frames[is_off][0])} ps"
+                f"{layout.path}: it has no frame at {number_text(frames[is_absent][0])} ps"
             )
     else:
         numbers = np.where(frames < 0, frames + n_frames, frames).astype(np.int64)
-        is_out = (numbers < 0) | (numbers >= n_frames)
-        if is_out.any():
+        is_absent = (numbers < 0) | (numbers >= n_frames)
+        if is_absent.any():
             raise PlanError(
-                f"{layout.path}: there is no frame {frames[is_out][0]}; it has {n_frames} frames"
+                f"{layout.path}: there is no frame {frames[is_absent][0]}; it has {n_frames} frames"
             )
     unique: NDArray[np.int64] = np.unique(numbers)
     if len(unique) < len(numbers):
@@ -109,7 +109,7 @@ class MappedFrames:
     @classmethod
     def of(cls, frames: Mapping[str, FrameNumbers]) -> MappedFrames:
         """Return the frames of trajectories by label; times are zeros until they are read."""
-        numbers = [np.asarray(member, np.int64) for member in frames.values()]
+        numbers = [np.asarray(frame_numbers, np.int64) for frame_numbers in frames.values()]
         firsts = np.cumsum([0, *map(len, numbers)])[:-1]
         number = np.concatenate(numbers)
         labels = tuple(frames) if tuple(frames) != ("",) else ()
@@ -155,15 +155,13 @@ class Program:
         if isinstance(map, Kernel):
             kernel: Kernel = map
             if select is not None or fields is not None:
-                option_text = "fields" if select is None else "selection"
-                raise PlanError(
-                    f"give the {option_text} to the program: {type(map).__name__} has its own"
-                )
+                noun = "fields" if select is None else "selection"
+                raise PlanError(f"give the {noun} to the program: {type(map).__name__} has its own")
         elif callable(map) and not isinstance(map, type):
             selection = select if select is not None else getattr(owner, "select", None)
             own_fields = field_names(getattr(owner, "fields", ("positions",)))
-            asked_for = own_fields if fields is None else field_names(fields)
-            kernel = UserKernel(map, selection, tuple(dict.fromkeys((*own_fields, *asked_for))))
+            more_fields = () if fields is None else field_names(fields)
+            kernel = UserKernel(map, selection, tuple(dict.fromkeys((*own_fields, *more_fields))))
         elif isinstance(map, type):
             raise PlanError(
                 f"the map is the class {map.__name__}; make a program of it: "
@@ -198,12 +196,12 @@ def combine_pairs(combine: Callable[..., Any] | str, pairs: KeyValuePairs) -> Ke
     """Combine sorted pairs into fewer, before they are sent."""
     if isinstance(combine, str):
         firsts = pairs.key_edges()[:-1]
-        join = COMBINERS[combine]
-        values = {name: join.reduceat(column, firsts) for name, column in pairs.values.items()}
+        combiner = COMBINERS[combine]
+        values = {name: combiner.reduceat(column, firsts) for name, column in pairs.values.items()}
     else:
-        firsts, combined = combine(pairs.keys, pairs.values)
+        firsts, combined_values = combine(pairs.keys, pairs.values)
         firsts = np.asarray(firsts, np.int64)
-        values = convert_values(combined, len(firsts))
+        values = convert_values(combined_values, len(firsts))
     columns = [pairs.keys[firsts], pairs.frame_index[firsts], *values.values()]
     if len(firsts) and not (firsts.min() >= 0 and np.all(np.diff(firsts) > 0)):
         raise ValueError(f"{kernel_name(combine)} gave rows that do not ascend")  # type: ignore[arg-type]

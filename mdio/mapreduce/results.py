@@ -94,10 +94,11 @@ class MapReduceResult:
             name + (f" ({'x'.join(map(str, column.shape[1:]))})" if column.ndim > 1 else "")
             for name, column in self.columns.items()
         )
-        failed = [f"{len(self.failures):,} failed"] if self.failures else []
-        parts = [plural(len(self.keys), "key"), *failed, f"columns {columns or 'none'}"]
+        parts = [plural(len(self.keys), "key")]
+        parts += [f"{len(self.failures):,} failed"] if self.failures else []
+        parts += [f"columns {columns or 'none'}", plural(self.n_frames, "frame")]
         return (
-            f"<MapReduceResult: {', '.join([*parts, plural(self.n_frames, 'frame')])}, "
+            f"<MapReduceResult: {', '.join(parts)}, "
             f"{self.seconds:.2f} s, {self.workers} workers ({self.executor})>"
         )
 

@@ -2,8 +2,8 @@
 
 Both are means over all pairs of frames that lie a lag apart, which Fourier transforms give for all
 lags at once (Kneller et al. 1995, 10.1016/0010-4655(95)00048-K; Calandrini et al. 2011,
-10.1051/sfn/201112010). The transforms of atoms add up, so that a batch of them, however many,
-leaves one spectrum behind, and one more transform in the end makes lags of it.
+10.1051/sfn/201112010). The power spectra of atoms are summed, and the sum is transformed back to
+lags once, in the end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TRANSFORM_NBYTES = 16 << 20
 UNEVEN = 0.01
 """Largest deviation from evenly spaced times, as a share of the time step."""
 GAP = 1.5
-"""A step of time that is so many times as long as most is a gap."""
+"""A step of time that is this many times the median is a gap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ class Lags:
         return cls(n_frames, dt_ps, min(n_frames, int(max_lag_ps / dt_ps + 1e-6) + 1))
 
     @property
-    def padded(self) -> int:
-        """Length of transforms in which no lag reaches around the end."""
+    def n_padded(self) -> int:
+        """Length of transforms, padded so that no lag reaches around the end."""
         return int(next_fast_len(self.n_frames + self.n_lags - 1, real=True))
 
     @property
@@ -76,26 +76,26 @@ class Lags:
     ) -> tuple[Floats, Floats]:
         """Return the squares of `vectors` (F, A, 3) at each frame, and their power spectrum.
 
-        Both are summed over atoms and `axes`: (F,) and (padded // 2 + 1,). With `about_mean` each
-        vector is seen from its mean: small numbers lose fewer digits.
+        Both are summed over atoms and `axes`: (F,) and (n_padded // 2 + 1,). With `about_mean` the
+        mean of each vector is subtracted: small numbers lose fewer digits.
         """
-        padded = self.padded
-        squares, power = np.zeros(self.n_frames), np.zeros(padded // 2 + 1)
-        batch = max(1, TRANSFORM_NBYTES // (8 * padded * len(axes)))
+        n_padded = self.n_padded
+        squares, power = np.zeros(self.n_frames), np.zeros(n_padded // 2 + 1)
+        batch = max(1, TRANSFORM_NBYTES // (8 * n_padded * len(axes)))
         for first in range(0, vectors.shape[1], batch):
-            part = vectors[:, first : first + batch, axes].reshape(self.n_frames, -1)
-            series = np.ascontiguousarray(part.T, dtype=np.float64)
+            columns = vectors[:, first : first + batch, axes].reshape(self.n_frames, -1)
+            series = np.ascontiguousarray(columns.T, dtype=np.float64)
             if about_mean:
                 series -= series.mean(axis=1, keepdims=True)
             squares += np.einsum("sf,sf->f", series, series)
-            transform = rfft(series, padded, axis=1, overwrite_x=True)
+            transform = rfft(series, n_padded, axis=1, overwrite_x=True)
             power += np.einsum("sk,sk->k", transform.real, transform.real)
             power += np.einsum("sk,sk->k", transform.imag, transform.imag)
         return squares, power
 
     def products(self, power: Floats) -> Floats:
         """Return the sums of products of vectors a lag apart, (n_lags,)."""
-        return np.asarray(irfft(power, self.padded)[: self.n_lags])
+        return np.asarray(irfft(power, self.n_padded)[: self.n_lags])
 
     @property
     def n_pairs(self) -> Floats:
@@ -159,7 +159,7 @@ class Lagged(SeriesKernel):
         Raises
         ------
         PlanError
-            The longest lag is negative, or the trajectory lacks what is looked at.
+            The longest lag is negative, or the trajectory lacks the kernel's fields.
         """
         if self.max_lag_ps is not None and not self.max_lag_ps >= 0:
             raise PlanError(f"the longest lag is {self.max_lag_ps} ps; give 0 or more")
@@ -236,10 +236,12 @@ class MSD(Lagged):
     def means(self, sums: Floats, lags: Lags, n_atoms: int) -> Floats:
         """Return the mean of (x(t + lag) - x(t))^2, of its three terms."""
         squares, power = np.split(sums, [lags.n_frames])
-        before = np.concatenate([[0.0], np.cumsum(squares)])
+        squares_before = np.concatenate([[0.0], np.cumsum(squares)])
         lag = np.arange(lags.n_lags)
-        summed = before[lags.n_frames - lag] + before[-1] - before[lag]
-        values = np.maximum(summed - 2 * lags.products(power), 0) / (lags.n_pairs * n_atoms)
+        pair_squares = (
+            squares_before[lags.n_frames - lag] + squares_before[-1] - squares_before[lag]
+        )
+        values = np.maximum(pair_squares - 2 * lags.products(power), 0) / (lags.n_pairs * n_atoms)
         values[0] *= 0  # without rounding; not a number if a position is none
         return np.asarray(values)
 
@@ -249,8 +251,9 @@ class MSD(Lagged):
         for frame in range(1, block.n_frames):
             if not cells[frame].any():
                 continue
-            moved = block.positions[frame] - block.positions[frame - 1]
-            if (np.abs(moved @ np.linalg.inv(cells[frame])) > 0.5).any():  # along its vectors
+            displacements = block.positions[frame] - block.positions[frame - 1]
+            in_cell = displacements @ np.linalg.inv(cells[frame])  # in units of its vectors
+            if (np.abs(in_cell) > 0.5).any():
                 return (
                     "atoms move by more than half of the box between two frames, so they seem to "
                     "be put back into the box, which makes displacements wrong; remove the jumps "

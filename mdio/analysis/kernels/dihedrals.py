@@ -72,10 +72,10 @@ class Dihedrals(Kernel):
             raise PlanError(f"the angles are {list(names)}; choose from {', '.join(ANGLES)}")
         atoms = system.universe.atoms
         if isinstance(self.select, str):
-            chosen = select_by_mdanalysis(atoms, self.select, notes=system.notes)
+            selected = select_by_mdanalysis(atoms, self.select, notes=system.notes)
         else:
-            chosen = system.indices_in_topology(self.select)
-        residues = atoms[chosen].residues
+            selected = system.indices_in_topology(self.select)
+        residues = atoms[selected].residues
         if not len(residues):
             raise PlanError(f"{self.select!r} selects no atoms")
         periodic = system.check_images()
@@ -87,10 +87,10 @@ class Dihedrals(Kernel):
         }
         quads, labels = [], []
         for row, residue in enumerate(chains.labels):
-            atoms_of = {name: angles[name][row] for name in angles}
-            lacks_one = any(name in atoms_of and atoms_of[name] is None for name in BACKBONE)
-            for name, quad in atoms_of.items():
-                if quad is not None and not (lacks_one and name in BACKBONE):
+            quad_of = {name: angles[name][row] for name in angles}
+            is_end = any(name in quad_of and quad_of[name] is None for name in BACKBONE)
+            for name, quad in quad_of.items():
+                if quad is not None and not (is_end and name in BACKBONE):
                     quads.append(getattr(quad, "indices", quad))
                     label = f"{name}:{residue}"
                     labels += [label] if self.degrees else [f"cos({label})", f"sin({label})"]
@@ -98,8 +98,11 @@ class Dihedrals(Kernel):
             raise PlanError(f"no residue of {self.select!r} has the angles {list(names)}")
         indices = system.to_layout_indices(np.array(quads, dtype=np.int64).ravel(), self.select)
         atoms, rows = np.unique(indices, return_inverse=True)
-        of_block = degrees_of_block if self.degrees else dihedrals_of_block
-        function = partial(of_block, quads=rows.reshape(-1, 4), periodic=periodic)
+        function = partial(
+            degrees_of_block if self.degrees else dihedrals_of_block,
+            quads=rows.reshape(-1, 4),
+            periodic=periodic,
+        )
         return Prepared(
             function,
             atoms,
@@ -189,10 +192,10 @@ def _unique_atoms(universe: Any, name: str) -> NDArray[np.int64]:
     """Return the atom of each residue with this name; -1 if there is none, or several."""
     atoms = np.flatnonzero(universe.atoms.names == name)
     residues = universe.atoms.resindices[atoms]
-    only = np.full(len(universe.residues), -1)
-    only[residues] = atoms
-    only[np.bincount(residues, minlength=len(only)) > 1] = -1
-    return only
+    atom_of_residue = np.full(len(universe.residues), -1)
+    atom_of_residue[residues] = atoms
+    atom_of_residue[np.bincount(residues, minlength=len(atom_of_residue)) > 1] = -1
+    return atom_of_residue
 
 
 def dihedrals_of_block(
@@ -210,9 +213,9 @@ def dihedrals_of_block(
     longest = dihedrals(block.positions, quads, values)
     if periodic and block.box.any():
         # Frame by frame, so that a frame's values are the same in whatever block it is read.
-        far = np.flatnonzero(~(longest < SAFE_SHARE * _shortest_heights(block.box)))
-        if far.size:
-            values[far] = _by_nearest_images(block.frames(far), quads)
+        unsafe = np.flatnonzero(~(longest < SAFE_SHARE * _shortest_heights(block.box)))
+        if unsafe.size:
+            values[unsafe] = _dihedrals_of_images(block.frames(unsafe), quads)
     return values
 
 
@@ -224,23 +227,23 @@ def degrees_of_block(
     return np.asarray(np.degrees(np.arctan2(values[:, 1::2], values[:, 0::2])))
 
 
-def _by_nearest_images(block: FrameBlock, quads: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return values by MDAnalysis' own arithmetic, a run of frames with equal boxes at a time."""
+def _dihedrals_of_images(block: FrameBlock, quads: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return cosines and sines with bonds to nearest images, by MDAnalysis' own arithmetic."""
     from MDAnalysis.lib.distances import calc_dihedrals
 
     theta = np.empty((block.n_frames, len(quads)))
     corners = [block.positions[:, atoms] for atoms in quads.T]
     skewed = skewed_cells(block.box)
     for start, stop, box in runs_of_boxes(block.box):
-        flat = [corner[start:stop].reshape(-1, 3) for corner in corners]
+        points = [corner[start:stop].reshape(-1, 3) for corner in corners]
         if (cell := skewed.get(start)) is not None:
             bonds = [
                 shortest_images(head - tail.astype(np.float64), cell)
-                for tail, head in pairwise(flat)
+                for tail, head in pairwise(points)
             ]
-            ends = accumulate(bonds, initial=np.zeros_like(bonds[0]))
-            flat, box = [corner.astype(np.float32) for corner in ends], None
-        calc_dihedrals(*flat, box=box, result=theta[start:stop].reshape(-1))
+            images = accumulate(bonds, initial=np.zeros_like(bonds[0]))
+            points, box = [image.astype(np.float32) for image in images], None
+        calc_dihedrals(*points, box=box, result=theta[start:stop].reshape(-1))
     return np.stack([np.cos(theta), np.sin(theta)], axis=-1).reshape(block.n_frames, -1)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from os import PathLike
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -160,8 +160,9 @@ def atom_weights(
                     "has them"
                 )
         except PlanError as error:
-            way = "or weight all equally with --weights none (in Python: weights=None)"
-            raise PlanError(f"{error}, {way}") from error
+            raise PlanError(
+                f"{error}, or weight all equally with --weights none (in Python: weights=None)"
+            ) from error
     else:
         values = np.array(weights, dtype=np.float64)
     if values.shape != (n_atoms,):
@@ -211,13 +212,14 @@ class Pairs(Kernel):
         check_switch("periodic", self.periodic)
         first = system.atoms(self.select)
         if self.to is None:
-            n = len(first)
-            if n * (n - 1) // 2 > MAX_PAIRS or n < 2:
+            n_atoms = len(first)
+            n_pairs = n_atoms * (n_atoms - 1) // 2
+            if n_pairs > MAX_PAIRS or n_atoms < 2:
                 raise PlanError(
-                    f"{n} atoms make {n * (n - 1) // 2:,} pairs; select 2 to "
+                    f"{n_atoms} atoms make {n_pairs:,} pairs; select 2 to "
                     f"{int((2 * MAX_PAIRS) ** 0.5):,} atoms"
                 )
-            first, second = (first[side] for side in np.triu_indices(n, 1))
+            first, second = (first[side] for side in np.triu_indices(n_atoms, 1))
         else:
             second = system.atoms(self.to)
             if len(first) != len(second):
@@ -226,7 +228,7 @@ class Pairs(Kernel):
                 )
         names = system.atom_names(None) or range(system.layout.info.n_atoms)
         labels = [f"{names[a]}-{names[b]}" for a, b in zip(first, second, strict=True)]
-        atoms, local = np.unique(np.concatenate([first, second]), return_inverse=True)
+        atoms, indices = np.unique(np.concatenate([first, second]), return_inverse=True)
         from mdio.analysis.kernels.images import distances_of_pairs
         from mdio.layouts.cut_molecules import WithoutCell
 
@@ -236,17 +238,21 @@ class Pairs(Kernel):
                 "molecules are whole, and distances are those to the nearest image all the same; "
                 "--set periodic=false (in Python: periodic=False) gives those within molecules"
             )
-        has_box = system.stored.info.has_box
+        has_box = system.source.info.has_box
         if not (periodic or system.is_whole or system.cut_molecules(atoms)) and has_box:
             system.notes.append(
                 "these atoms are no neighbours, so that it is not seen where the box cuts their "
                 "molecules, which makes direct distances wrong; make molecules whole with --pbc "
                 "whole (in Python: pbc='whole')"
             )
-        function = partial(distances_of_pairs, pairs=local.reshape(2, -1), periodic=periodic)
-        more: dict[str, Any] = {"quantity": "distance_angstrom", "is_direct": not periodic}
-        more["doubts"] = WithoutCell() if periodic else None
-        return Prepared(function, atoms, labels=labels, **more)
+        return Prepared(
+            partial(distances_of_pairs, pairs=indices.reshape(2, -1), periodic=periodic),
+            atoms,
+            labels=labels,
+            quantity="distance_angstrom",
+            is_direct=not periodic,
+            doubts=WithoutCell() if periodic else None,
+        )
 
 
 @dataclass(frozen=True)

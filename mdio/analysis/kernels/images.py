@@ -1,7 +1,7 @@
 """Distances to the nearest image, in cells of all shapes.
 
-MDAnalysis finds it in cells whose vectors are as short as they can be, as those of simulations; in
-others it may take an image that is farther.
+MDAnalysis finds the nearest one in cells whose vectors are as short as they can be, as those of
+simulations are; in others it may find an image that is farther.
 
 MDAnalysis' functions are imported with this file, so that their import is not timed as computing.
 """
@@ -20,11 +20,11 @@ from mdio.core.boxes import vectors_from_boxes
 from mdio.core.frames import FrameBlock
 
 HALF = 0.5 + 1e-5
-"""Boxes are rounded to float32."""
-BATCH = 1 << 15
+"""A half, with the rounding of boxes to float32."""
+BATCH_SIZE = 1 << 15
 """Distances at a time: 27 images of each are compared."""
 ROUNDING = 1e-9
-MANY = 100
+MAX_ROUNDS = 100
 """Limit of the rounds of a reduction, which no cell reaches."""
 
 
@@ -39,20 +39,21 @@ def skewed_cells(boxes: NDArray[np.float32]) -> dict[int, NDArray[np.float64]]:
     if len(tilted):
         cells = vectors_from_boxes(boxes[tilted]).astype(np.float64)
         lengths = np.diagonal(cells, axis1=1, axis2=2)
-        along = np.abs(cells[:, (1, 2, 2), (0, 0, 1)])
-        far = (along > HALF * lengths[:, (0, 0, 1)]).any(axis=1) & (lengths > 0).all(axis=1)
-        if far.any():
-            rows = np.flatnonzero(far).tolist()
-            skewed = {int(tilted[k]): cells[k] for k in rows if not is_reduced(cells[k])}
+        shifts = np.abs(cells[:, (1, 2, 2), (0, 0, 1)])
+        is_far = (shifts > HALF * lengths[:, (0, 0, 1)]).any(axis=1) & (lengths > 0).all(axis=1)
+        for row in np.flatnonzero(is_far).tolist():
+            if not is_reduced(cells[row]):
+                skewed[int(tilted[row])] = cells[row]
     return skewed
 
 
-def shortest_images(apart: NDArray[Any], cell: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the shortest image of each of the vectors `apart`, (N, 3), in a cell."""
-    images = np.empty(apart.shape)
-    for start in range(0, len(apart), BATCH):
-        run = slice(start, start + BATCH)
-        images[run] = apart[run] - nearest_images(apart[run].astype(np.float64), cell)[0] @ cell
+def shortest_images(vectors: NDArray[Any], cell: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the shortest image of each of the vectors, (N, 3), in a cell."""
+    images = np.empty(vectors.shape)
+    for start in range(0, len(vectors), BATCH_SIZE):
+        batch = vectors[start : start + BATCH_SIZE]
+        multiples, _ = nearest_images(batch.astype(np.float64), cell)
+        images[start : start + BATCH_SIZE] = batch - multiples @ cell
     return images
 
 
@@ -76,44 +77,46 @@ def bond_lengths(
 
 
 def nearest_images(
-    apart: NDArray[np.float64], cell: NDArray[np.float64]
+    vectors: NDArray[np.float64], cell: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the lattice vectors to subtract for the shortest images, and their squared lengths.
 
-    `apart`, (N, 3): vectors of any length. `cell`, (3, 3): a lower triangle.
+    `vectors`, (N, 3): of any length. `cell`, (3, 3): a lower triangle.
     Returns (N, 3) multiples of the cell's vectors, and (N,) squares.
     """
-    images = np.zeros_like(apart)
+    multiples = np.zeros_like(vectors)
     for axis in (2, 1, 0):
-        images[:, axis] = np.rint((apart - images @ cell)[:, axis] / cell[axis, axis])
-    vectors = apart - images @ cell
-    squares = np.einsum("nc,nc->n", vectors, vectors)
-    # No vector of the lattice is shorter than the least of the three.
+        multiples[:, axis] = np.rint((vectors - multiples @ cell)[:, axis] / cell[axis, axis])
+    images = vectors - multiples @ cell
+    squares = np.einsum("nc,nc->n", images, images)
+    # No vector of the lattice is shorter than the smallest height of the cell.
     unfinished = np.flatnonzero(squares > np.square(cell.diagonal().min() / 2))
     if np.array_equal(cell, np.diag(cell.diagonal())) or not unfinished.size:
-        return images, squares
-    steps = np.array([*itertools.product((0, -1, 1), repeat=3)], np.float64) @ _reduced(cell)
+        return multiples, squares
+    steps = np.array([*itertools.product((0, -1, 1), repeat=3)], np.float64) @ _reduce(cell)
     while unfinished.size:  # from any image to the nearest, always by one that is shorter
-        candidates = vectors[unfinished, None] - steps @ cell
-        lengths = np.einsum("nsc,nsc->ns", candidates, candidates)
-        best = lengths.argmin(axis=1)
-        shorter = lengths.min(axis=1) < squares[unfinished] * (1 - ROUNDING)
-        unfinished, best = unfinished[shorter], best[shorter]
-        images[unfinished] += steps[best]
-        vectors[unfinished] = apart[unfinished] - images[unfinished] @ cell
-        squares[unfinished] = np.einsum("nc,nc->n", vectors[unfinished], vectors[unfinished])
-    return images, squares
+        candidates = images[unfinished, None] - steps @ cell
+        candidate_squares = np.einsum("nsc,nsc->ns", candidates, candidates)
+        best = candidate_squares.argmin(axis=1)
+        is_shorter = candidate_squares.min(axis=1) < squares[unfinished] * (1 - ROUNDING)
+        unfinished, best = unfinished[is_shorter], best[is_shorter]
+        multiples[unfinished] += steps[best]
+        images[unfinished] = vectors[unfinished] - multiples[unfinished] @ cell
+        squares[unfinished] = np.einsum("nc,nc->n", images[unfinished], images[unfinished])
+    return multiples, squares
 
 
 def is_reduced(cell: NDArray[np.float64]) -> bool:
     """Return whether the vectors of a cell are as short as those of its lattice can be."""
     if np.array_equal(cell, np.diag(cell.diagonal())):
         return True
-    before, after = (np.sort((c**2).sum(axis=1)) for c in (cell, _reduced(cell) @ cell))
-    return bool((after >= before * (1 - 1e-5)).all())
+    squares, reduced_squares = (
+        np.sort((vectors**2).sum(axis=1)) for vectors in (cell, _reduce(cell) @ cell)
+    )
+    return bool((reduced_squares >= squares * (1 - 1e-5)).all())
 
 
-def _reduced(cell: NDArray[np.float64]) -> NDArray[np.float64]:
+def _reduce(cell: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return multiples of the vectors whose sums are as short as they can be (a row each).
 
     Semaev's reduction (10.1007/3-540-44670-2_13).
@@ -123,9 +126,9 @@ def _reduced(cell: NDArray[np.float64]) -> NDArray[np.float64]:
     def square(row: int) -> float:
         return float(np.square(rows[row] @ cell).sum())
 
-    for _ in range(MANY):
+    for _ in range(MAX_ROUNDS):
         rows = rows[np.argsort([square(row) for row in range(3)], kind="stable")]
-        for _ in range(MANY):
+        for _ in range(MAX_ROUNDS):
             u, v, _ = rows @ cell
             rows[1] -= np.rint(v @ u / (u @ u)) * rows[0]
             if square(1) >= square(0) * (1 - ROUNDING):
@@ -158,9 +161,10 @@ def distances_of_pairs(
     values = np.empty((block.n_frames, pairs.shape[1]))
     boxes = block.box if periodic else np.zeros_like(block.box)
     skewed = skewed_cells(boxes)
-    for a, b, box in runs_of_boxes(boxes):
-        first, second = (block.positions[a:b, side].reshape(-1, 3) for side in pairs)
-        values[a:b] = bond_lengths(first, second, box, skewed.get(a)).reshape(b - a, -1)
+    for start, stop, box in runs_of_boxes(boxes):
+        first, second = (block.positions[start:stop, side].reshape(-1, 3) for side in pairs)
+        lengths = bond_lengths(first, second, box, skewed.get(start))
+        values[start:stop] = lengths.reshape(stop - start, -1)
     return values
 
 

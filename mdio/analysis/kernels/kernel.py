@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 
 BlockFunction = Callable[[FrameBlock], NDArray[Any]]
-"""From the frames of a block to an array with one row a frame."""
+"""Takes the frames of a block, and returns an array with one row a frame."""
 
-USUAL_ADDRESS = "mykernels:end_to_end"
+EXAMPLE_ADDRESS = "mykernels:end_to_end"
 
 
 def field_names(fields: Any) -> tuple[str, ...]:
@@ -52,21 +52,23 @@ def field_names(fields: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _plain_names(what: str, names: Any, kinds: tuple[type, ...], expected: str) -> Sequence[Any]:
-    """Return what a kernel names of its columns or rows, once for all; None is nothing.
+def _plain_names(
+    attribute: str, names: Any, kinds: tuple[type, ...], expected: str
+) -> Sequence[Any]:
+    """Return the names of columns or rows, any iterable with an order, as a tuple; None is none.
 
-    As a tuple, or a list if it is one, with which users compare it.
+    A list stays one, with which users compare it.
     Raises PlanError: they have no order, or are not all of these `kinds`.
     """
     if names is None:
         return ()
-    unordered = isinstance(names, str | bytes | set | frozenset | Mapping)
-    if unordered or not isinstance(names, Iterable):
-        raise PlanError(f"{what} is {short_repr(names)}; give a list of {expected}")
+    is_unordered = isinstance(names, str | bytes | set | frozenset | Mapping)
+    if is_unordered or not isinstance(names, Iterable):
+        raise PlanError(f"{attribute} is {short_repr(names)}; give a list of {expected}")
     plain = [*names]
     if not all(issubclass(kind, kinds) for kind in {*map(type, plain)}):
-        other = next(one for one in plain if not isinstance(one, kinds))
-        raise PlanError(f"{what} has {short_repr(other)} in it; give a list of {expected}")
+        invalid = next(name for name in plain if not isinstance(name, kinds))
+        raise PlanError(f"{attribute} has {short_repr(invalid)} in it; give a list of {expected}")
     if str in kinds:
         plain = [*map(str, plain)]
     return plain if isinstance(names, list) else tuple(plain)
@@ -173,7 +175,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def prepare(self, system: System) -> Prepared:
-        """Find the atoms, the reference and all else that can be known beforehand.
+        """Find the atoms, the reference and whatever else all frames share.
 
         Raises
         ------
@@ -271,8 +273,8 @@ def import_callable(address: str) -> Callable[..., Any]:
     if not all(part.isidentifier() for part in module_name.split(".")) or not name:
         parts = Path(module_name).parts  # of a path, as one completes it in a shell
         is_path = bool(parts and name) and all(part.isidentifier() for part in parts)
-        usual = f"{'.'.join(parts)}:{name}" if is_path else USUAL_ADDRESS
-        raise PlanError(f"{address}: a module and a function in it are expected, as in {usual}")
+        example = f"{'.'.join(parts)}:{name}" if is_path else EXAMPLE_ADDRESS
+        raise PlanError(f"{address}: a module and a function in it are expected, as in {example}")
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.append(folder)
@@ -305,11 +307,11 @@ def import_callable(address: str) -> Callable[..., Any]:
 def _warn_of_hidden_file(address: str, module: ModuleType, folder: Path) -> None:
     """Warn where a module of this name elsewhere is used, and not that of the working folder."""
     name = module.__name__.partition(".")[0]
-    used = Path(getattr(sys.modules[name], "__file__", None) or folder)
+    imported = Path(getattr(sys.modules[name], "__file__", None) or folder)
     for hidden in (folder / f"{name}.py", folder / name / "__init__.py"):
-        if hidden.is_file() and used.is_file() and not hidden.samefile(used):
+        if hidden.is_file() and imported.is_file() and not hidden.samefile(imported):
             warnings.warn(
-                f"{address} is that of {used}, and not of {hidden}: give the file another name",
+                f"{address} is that of {imported}, and not of {hidden}: give the file another name",
                 stacklevel=3,
             )
             return
@@ -333,10 +335,10 @@ def _missing_function(module: ModuleType, name: str) -> str:
 def runs_of_boxes(
     box: NDArray[np.float32],
 ) -> Iterator[tuple[int, int, NDArray[np.float32] | None]]:
-    """Yield runs of frames with equal boxes, (first, beyond, box); None is no box."""
+    """Yield runs of frames with equal boxes, (start, stop, box); None is no box."""
     changes = np.flatnonzero((box[1:] != box[:-1]).any(axis=1)) + 1
-    for a, b in itertools.pairwise([0, *changes.tolist(), len(box)]):
-        yield a, b, box[a] if box[a].any() else None
+    for start, stop in itertools.pairwise([0, *changes.tolist(), len(box)]):
+        yield start, stop, box[start] if box[start].any() else None
 
 
 def kernel_name(function: BlockFunction) -> str:
@@ -365,8 +367,8 @@ def check_rows(
 ) -> NDArray[Any]:
     """Return `rows` as an array if there is one for each frame of `run`.
 
-    `label`: what the message begins with; by default the frames.
-    Raises BlockError: saying what came and what should have come.
+    `label`: beginning of the message; by default the frames.
+    Raises BlockError: there is not one row for each frame.
     """
     if is_masked(rows):
         raise BlockError(
@@ -426,8 +428,9 @@ class _Kernels(Mapping[str, Callable[..., Kernel]]):
         from mdio.core.plug_ins import find_plug_ins  # seldom needed
 
         to_kernel = partial(partial, UserKernel)
-        self.left_out: dict[str, str] = {}
-        return find_plug_ins("mdio.kernels", Kernel, self._homes, to_kernel, self.left_out)  # type: ignore[type-abstract]
+        self.problems: dict[str, str] = {}
+        """By name, why a kernel of another distribution cannot be used."""
+        return find_plug_ins("mdio.kernels", Kernel, self._homes, to_kernel, self.problems)  # type: ignore[type-abstract]
 
     def __contains__(self, name: object) -> bool:
         return name in self._homes or name in self.others
@@ -442,7 +445,7 @@ class _Kernels(Mapping[str, Callable[..., Kernel]]):
 KERNELS = _Kernels()
 """Kernels by name on the command line."""
 FORMER_NAMES = {"distances": "reference-distances"}
-"""Still accepted, with a warning."""
+"""Former names of kernels, which are accepted with a warning, and the present ones."""
 
 
 def find_kernel(name: str) -> Callable[..., Kernel]:
@@ -452,28 +455,28 @@ def find_kernel(name: str) -> Callable[..., Kernel]:
     Raises PlanError: there is none.
     """
     if ":" in name:
-        loaded: Any = import_callable(name)
-        if isinstance(loaded, type):
-            if issubclass(loaded, Kernel):
-                return loaded
-            way = "derive it from mdio.Kernel, or name a function"
-            if hasattr(loaded, "reduce"):
-                way = f"programs with map and reduce run by mdio mapreduce {name}"
-            raise PlanError(f"{name}: the class {loaded.__name__} is no kernel; {way}")
-        UserKernel(loaded)  # refuses one with other arguments, before they are taken for options
-        return partial(UserKernel, loaded)
+        imported: Any = import_callable(name)
+        if isinstance(imported, type):
+            if issubclass(imported, Kernel):
+                return imported
+            advice = "derive it from mdio.Kernel, or name a function"
+            if hasattr(imported, "reduce"):
+                advice = f"programs with map and reduce run by mdio mapreduce {name}"
+            raise PlanError(f"{name}: the class {imported.__name__} is no kernel; {advice}")
+        UserKernel(imported)  # refuses one with other arguments, before they pass for options
+        return partial(UserKernel, imported)
     if name in FORMER_NAMES:
-        former, name = name, FORMER_NAMES[name]
+        former_name, name = name, FORMER_NAMES[name]
         warnings.warn(
-            f"the kernel {former!r} is called {name!r} now: mean distances to the atoms of the "
-            "reference frame; distances within a frame are 'pairs'",
+            f"the kernel {former_name!r} is called {name!r} now: mean distances to the atoms of "
+            "the reference frame; distances within a frame are 'pairs'",
             DeprecationWarning,
             stacklevel=2,
         )
     if name in KERNELS:
         return KERNELS[name]
-    if name in KERNELS.left_out:
-        raise PlanError(f"there is no kernel {name!r}: {KERNELS.left_out[name]}")
+    if name in KERNELS.problems:
+        raise PlanError(f"there is no kernel {name!r}: {KERNELS.problems[name]}")
     all_names = [*KERNELS, *KERNELS.others]
     names = ", ".join(all_names)
     if Path(name).suffix == ".py" and Path(name).exists():
@@ -485,11 +488,11 @@ def find_kernel(name: str) -> Callable[..., Kernel]:
         )
     raise PlanError(
         f"there is no kernel {name!r}{did_you_mean(name, all_names)}; choose one of {names}, or "
-        f"name your own as module:function; {_way_to_mdanalysis(name)}"
+        f"name your own as module:function; {_hint_at_mdanalysis(name)}"
     )
 
 
-OF_MDANALYSIS = {
+MDANALYSIS_CLASSES = {
     "rdf": "rdf.InterRDF",
     "hbond": "hydrogenbonds.HydrogenBondAnalysis",
     "hydrogen": "hydrogenbonds.HydrogenBondAnalysis",
@@ -499,17 +502,18 @@ OF_MDANALYSIS = {
     "dssp": "dssp.DSSP",
     "dens": "density.DensityAnalysis",
 }
-"""Classes of ``MDAnalysis.analysis``, by what names of such a kernel begin with."""
+"""Classes of ``MDAnalysis.analysis``, by the beginnings of names that users try."""
 
 
-def _way_to_mdanalysis(name: str) -> str:
+def _hint_at_mdanalysis(name: str) -> str:
     """Return how to run an analysis that mdio lacks."""
-    short = name.lower().replace("-", "").replace("_", "")
-    module = next((one for start, one in OF_MDANALYSIS.items() if short.startswith(start)), None)
-    runs_text = "analyses of MDAnalysis and its kits run"
-    if module is not None:
-        runs_text = f"MDAnalysis.analysis.{module} runs"
-    return f"{runs_text} on mda.Universe(TOP, FILE, format='MDIO') (docs/howto.md)"
+    plain_name = name.lower().replace("-", "").replace("_", "")
+    analyses = "analyses of MDAnalysis and its kits run"
+    for beginning, class_name in MDANALYSIS_CLASSES.items():
+        if plain_name.startswith(beginning):
+            analyses = f"MDAnalysis.analysis.{class_name} runs"
+            break
+    return f"{analyses} on mda.Universe(TOP, FILE, format='MDIO') (docs/howto.md)"
 
 
 def kernel_options(arguments: Mapping[str, Any]) -> Collection[str]:

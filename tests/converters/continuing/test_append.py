@@ -348,7 +348,7 @@ def test_ended_while_frames_are_compared(tmp_path, whole, capsys, monkeypatch, n
     out = tmp_path / "out.zarr"
     mdio.convert(whole, out, stop=20)
     before = files(out)
-    monkeypatch.setattr(Comparison, "same", lambda *_: os.kill(os.getpid(), number))
+    monkeypatch.setattr(Comparison, "compare", lambda *_: os.kill(os.getpid(), number))
     with suppress(SystemExit):
         assert main(["append", str(whole), str(out)]) == 130
     told = capsys.readouterr().err

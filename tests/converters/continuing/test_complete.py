@@ -176,9 +176,9 @@ def test_what_a_run_left_that_was_to_replace_it_is_told(adk, tmp_path, monkeypat
         if len(stored) == 2:
             raise KeyboardInterrupt
 
-    former = Conversion._note
+    former = Conversion._record
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Conversion, "_note", interrupt)
+        patch.setattr(Conversion, "_record", interrupt)
         mdio.convert(adk["dcd"], out, force=True, **options)
     kept = f"{sum(record.stop - record.start for record in stored)} of 98 frames .* are kept in"
     with pytest.raises(OutputError, match=f"exists already; .*{kept} .*use --force --resume"):

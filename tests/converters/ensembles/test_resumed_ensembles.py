@@ -35,13 +35,13 @@ ENDED_BEFORE_ANY_IS_WHOLE = """
 import os, signal, sys
 from mdio.converters.strategies.conversion import Conversion
 
-number, note = int(sys.argv[2]), Conversion._note
+number, note = int(sys.argv[2]), Conversion._record
 
 def ended(self, writer, record):
     note(self, writer, record)
     os.kill(os.getpid(), number)
 
-Conversion._note = ended
+Conversion._record = ended
 from mdio.cli.main import main
 from mdio.converters.strategies import write_tasks
 write_tasks.LAG_S = 0.0  # each piece is noted

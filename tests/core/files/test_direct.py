@@ -301,7 +301,7 @@ def test_outputs_are_the_same(adk, tmp_path, monkeypatch, small, name, options, 
 def test_what_is_told_of_is_in_its_files(adk, tmp_path, monkeypatch, small, name, options, workers):
     """Another run goes on with it without looking at all of it again."""
     disk = Disk(monkeypatch)
-    pwritev, note, record_of = os.pwritev, Conversion._note, resuming.journal_record
+    pwritev, note, record_of = os.pwritev, Conversion._record, resuming.journal_record
     told, writers = [], []
 
     def late(fd, buffers, offset):
@@ -318,7 +318,7 @@ def test_what_is_told_of_is_in_its_files(adk, tmp_path, monkeypatch, small, name
         return record_of(receipt)
 
     monkeypatch.setattr(os, "pwritev", late)
-    monkeypatch.setattr(Conversion, "_note", keep_writer)
+    monkeypatch.setattr(Conversion, "_record", keep_writer)
     monkeypatch.setattr(resuming, "journal_record", look)
     monkeypatch.setattr(write_tasks, "LAG_S", 0.03)
     monkeypatch.setattr(plan, "MIN_PIECE_NBYTES", 1 << 20)

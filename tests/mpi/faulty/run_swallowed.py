@@ -23,7 +23,7 @@ if __name__ == "__main__":
     piece, number = int(sys.argv[1]), signal.Signals[f"SIG{sys.argv[2]}"]
     others = MPI.COMM_WORLD.allgather(os.getpid())
     others.remove(os.getpid())
-    note, count = Conversion._note, 0
+    note, count = Conversion._record, 0
 
     def end_all(_):
         for pid in [*others, os.getpid()]:
@@ -39,6 +39,6 @@ if __name__ == "__main__":
             del held
             assert keeper() is None
 
-    Conversion._note = noted
+    Conversion._record = noted
     sys.argv[1:] = sys.argv[3:]
     main()
