@@ -311,7 +311,7 @@ def plan_conversion(
     return choose(job)
 
 
-@takes_options(*OPTIONS, apart=APART)
+@takes_options(*OPTIONS, objects=APART)
 def convert(
     source: Paths,
     out: str | PathLike[str],
@@ -377,7 +377,7 @@ def convert(
         return conversion.run(chosen, force=force, resume=resume, progress=progress)
 
 
-@takes_options(*OPTIONS, apart=APART)
+@takes_options(*OPTIONS, objects=APART)
 def append(
     sources: Paths,
     out: str | PathLike[str],

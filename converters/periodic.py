@@ -659,7 +659,7 @@ def _count(crossings: _Crossings, block: FrameBlock, *, apply: bool = True) -> N
         block.box,
         crossings.last,
         crossings.counts,
-        known=crossings.known,
+        has_last=crossings.known,
         apply=apply,
     )
     crossings.frame, crossings.known = crossings.frame + block.n_frames, True

@@ -146,7 +146,7 @@ def _read_topology(top: str | PathLike[str]) -> Universe:
 
     path = to_path(top)
     try:
-        with store_at(path).with_name(path) as file:
+        with store_at(path).as_local_file(path) as file:
             if file.exists():
                 check_regular(file)
             # Where its name says what it is, nobody need look into the file for it.

@@ -612,10 +612,10 @@ class Layout(Closing, ABC):
         CorruptLayoutError
             They are damaged.
         """
-        from mdio.core.frames import from_json
+        from mdio.core.frames import columns_from_json
 
         n_frames = self.info.n_frames
-        return from_json((self.manifest or {}).get("frame_data"), n_frames, self.path)
+        return columns_from_json((self.manifest or {}).get("frame_data"), n_frames, self.path)
 
     def tables(self) -> Tables:
         """Return the offsets of frames and positions in files, for copies and references.

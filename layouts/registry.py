@@ -299,7 +299,7 @@ def open_layout(
     try:
         status = place.stat()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise SourceError(f"{place}: {store_at(place).missing(place)}") from error
+        raise SourceError(f"{place}: {store_at(place).missing_text(place)}") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise SourceError(f"{place}: cannot be opened ({reason}); check the path") from error

@@ -24,7 +24,7 @@ from mdio.converters.options import ConvertResult
 from mdio.converters.strategies.job import Job, file_has
 from mdio.core.errors import CorruptLayoutError, OutputError
 from mdio.core.files.fingerprint import contents_of, fingerprint, is_unchanged_source
-from mdio.core.files.journal import Journal, Record, changed, changed_options
+from mdio.core.files.journal import Journal, Record, describe_change, describe_changed_options
 from mdio.core.files.publish import output_errors
 from mdio.core.files.turns import TEMPORARY
 from mdio.core.files.writing import flush
@@ -277,7 +277,7 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
     )
     is_same = holds_same or (
         manifest is not None
-        and changed(then, now) is None
+        and describe_change(then, now) is None
         and "parts" not in manifest
         and manifest.get("container") == plan.container
         and manifest.get("flavour") == plan.flavour
@@ -313,7 +313,7 @@ def _explained(
     `then`, `now`: what is compared of the manifests, of its own and of the one to be written.
     """
     force, source = "--force (force=True in Python)", manifest["source"]
-    options = changed_options(then["recipe"], now["recipe"])
+    options = describe_changed_options(then["recipe"], now["recipe"])
     if not options and not {"stop", "end_ps"} & now["recipe"].keys():
         recorded = [contents_of(record) for record in source.get("files", [source])]
         grown = [path for path in job.files if contents_of(fingerprint(path)) not in recorded]
@@ -326,7 +326,7 @@ def _explained(
                 f"frames were added to it since: {append} it lacks; {force} converts {names} alone"
             )
     stored = options or "its chunks, or its topology", "give the same source and options"
-    difference, way = changed(then, now) or stored
+    difference, way = describe_change(then, now) or stored
     return f"was made otherwise ({difference}); {way}, choose another name, or use {force}"
 
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from mdio.parallel.pool import SharedRows
 
 
-@takes_options(FrameChoice, CachedReading, others=kernel_options)
+@takes_options(FrameChoice, CachedReading, further_names=kernel_options)
 def analyze(
     trajectory: Trajectory,
     *,
@@ -205,7 +205,7 @@ def analyze_replicas(
     results = {0: work(first)}
     _report(results[0], progress)
     for number, result in results_of(executor, work, remaining, itemgetter(0)):
-        result.timings[-1].gathered()
+        result.timings[-1].record_arrival()
         results[number + 1] = result
         _report(result, progress)
     return replace(
@@ -300,7 +300,7 @@ def _gather(
     """Return the results of all blocks in their order."""
     results: dict[int, BlockResult] = {}
     for number, result in results_of(executor, work, items, block_label):
-        result.timing.gathered()
+        result.timing.record_arrival()
         results[items[number][0]] = result
         if progress is not None:
             progress(result.timing.n_frames, result.timing.nbytes_read)
@@ -313,7 +313,7 @@ def _combine(plan: Plan, results: list[BlockResult], rows: SharedRows | None) ->
     check_kinds(list(enumerate(plan.blocks)), kinds, plan.layout, plan.prepared)
     states = [result.state for result in results]
     if rows is not None and None in states:
-        shared = rows.whole()
+        shared = rows.read_all()
         if all(state is None for state in states):
             return shared
         for number, block in enumerate(plan.blocks):

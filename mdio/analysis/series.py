@@ -152,7 +152,7 @@ def _analyze(
     time, sums = np.empty(0), np.zeros(0)
     timings: list[BlockTiming] = []
     for number, finished in results_of(executor, work, enumerate(batches), batch_label):
-        finished.timing.gathered()
+        finished.timing.record_arrival()
         unmerged[number] = finished
         while (result := unmerged.pop(len(timings), None)) is not None:
             sums = result.sums if not timings else sums + result.sums

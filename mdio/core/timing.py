@@ -165,7 +165,7 @@ class BlockTiming(_Times):
         """Number of frames."""
         return len(self.frames)
 
-    def gathered(self) -> None:
+    def record_arrival(self) -> None:
         """Record that the result has arrived; called where all results are gathered.
 
         Both ends read the time of day: on several machines the time is as exact as their clocks
@@ -206,20 +206,14 @@ class WorkerTiming(_Times):
     def to_json(self) -> dict[str, Any]:
         """Return all as plain values, the times by the papers' names, and their ratios."""
         plain = {name: value for name, value in asdict(self).items() if name not in PAPER_NAMES}
-        frames = max(1, self.n_frames)
-        per_frame = {
-            "t_comp_per_frame_s": self.t_comp_s / frames,
-            "t_IO_per_frame_s": self.t_io_s / frames,
+        n_frames = max(1, self.n_frames)
+        return plain | {
+            **self.table1(),
+            "t_comp_per_frame_s": self.t_comp_s / n_frames,
+            "t_IO_per_frame_s": self.t_io_s / n_frames,
+            "ratio_comp_io": _ratio(self.t_comp_s, self.t_io_s),
+            "ratio_comp_comm": _ratio(self.t_comp_s, self.t_comm_s),
         }
-        return (
-            plain
-            | self.table1()
-            | per_frame
-            | {
-                "ratio_comp_io": _ratio(self.t_comp_s, self.t_io_s),
-                "ratio_comp_comm": _ratio(self.t_comp_s, self.t_comm_s),
-            }
-        )
 
 
 SUMMED_FIELDS = ("n_frames", *(f.name for f in fields(_Times) if not f.name.startswith("slowest")))
@@ -245,6 +239,7 @@ def per_worker(timings: Sequence[BlockTiming]) -> list[WorkerTiming]:
 
 
 SUMMARY_TIMES = ("t_open_s", "t_io_s", "t_comp_s", "t_comm_s")
+"""Times of which `summary` has the sum over all workers, too."""
 
 
 def summary(timings: Sequence[BlockTiming | WorkerTiming]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class _Watcher(MetaPathFinder):
             spec = finder.find_spec(name, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _CallingBack(spec.loader, self)
+                    spec.loader = _WatchedLoader(spec.loader, self)
                 return spec
         return None
 
@@ -55,7 +55,7 @@ class _Watcher(MetaPathFinder):
             self.action()
 
 
-class _CallingBack(Loader):
+class _WatchedLoader(Loader):
     """Wraps the loader of the module, and tells the watcher when that is loaded."""
 
     def __init__(self, loader: Loader, watcher: _Watcher) -> None:

@@ -449,7 +449,7 @@ class MapReduceJob:
         first = mapped.first_index
         self.mapped[first] = mapped
         self.frames.time[first : first + len(mapped.time)] = mapped.time
-        mapped.timing.gathered()
+        mapped.timing.record_arrival()
         if self.progress is not None:
             self.progress(mapped.timing.n_frames, mapped.timing.nbytes_read)
 

@@ -41,11 +41,11 @@ def open_descriptor(
             return os.open(path, flags, mode, dir_fd=dir_fd)
         except OSError as error:
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-            raised = 2 * soft if hard == resource.RLIM_INFINITY else min(2 * soft, hard)
-            if error.errno != errno.EMFILE or raised <= soft:
+            new_soft = 2 * soft if hard == resource.RLIM_INFINITY else min(2 * soft, hard)
+            if error.errno != errno.EMFILE or new_soft <= soft:
                 raise
             try:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+                resource.setrlimit(resource.RLIMIT_NOFILE, (new_soft, hard))
             except (OSError, ValueError):
                 raise error from None
 
@@ -146,10 +146,11 @@ def _not_regular(path: Path) -> OSError:
 
 
 PARTS_MARKER = "parts.json"
+"""The file that says to which output the files in its folder belong."""
 OUTPUT_MARKERS = ("manifest.json", "zarr.json", PARTS_MARKER)
 """Files by which a folder is known to be an output of mdio, or the parts of one."""
 UUID_SUFFIX = r"-[0-9a-f]{8}"
-"""Suffix of the name of a folder of parts where the former output's folder has the plain name."""
+"""Suffix of a folder of parts (`parts_folder`) where the former output's has the plain name."""
 FORMAT = "mdio"
 CHECKSUM_KEY = "manifest_crc32c"
 MAX_IDENTITY_NBYTES = 16 << 20
@@ -158,10 +159,10 @@ MAX_IDENTITY_NBYTES = 16 << 20
 
 def manifest_in(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of mdio in a folder; None if there is none (never raises)."""
-    segments = _read(folder / "manifest.json")
-    attributes = _read(folder / "zarr.json").get("attributes")
-    zarr = attributes.get(FORMAT) if isinstance(attributes, dict) else None
-    for manifest in (segments, zarr):
+    segments_manifest = _read_json(folder / "manifest.json")
+    attributes = _read_json(folder / "zarr.json").get("attributes")
+    zarr_manifest = attributes.get(FORMAT) if isinstance(attributes, dict) else None
+    for manifest in (segments_manifest, zarr_manifest):
         if isinstance(manifest, dict) and manifest.get("format") == FORMAT:
             return manifest if isinstance(manifest.get("uuid"), str) else None
     return None
@@ -184,7 +185,7 @@ def is_output(folder: Path) -> bool:
     """Return whether mdio wrote a folder: segments, a Zarr tree, or parts of a file."""
     if manifest_in(folder) is not None:
         return True
-    marker = _read(folder / PARTS_MARKER)
+    marker = _read_json(folder / PARTS_MARKER)
     return all(isinstance(marker.get(key), str) for key in ("uuid", "file"))
 
 
@@ -208,7 +209,7 @@ def check_only_own(folder: Path, names: Iterable[str] | None = None) -> None:
         return
     members = manifest.get("members")
     labels = {*map(str, members)} if isinstance(members, list) else set()
-    others = sorted(
+    foreign_names = sorted(
         name
         for name in ([path.name for path in folder.iterdir()] if names is None else names)
         if not (
@@ -217,10 +218,11 @@ def check_only_own(folder: Path, names: Iterable[str] | None = None) -> None:
             or name.partition(".")[0] in labels  # a trajectory, or a topology of it
         )
     )
-    if others:
+    if foreign_names:
+        more = " and others" if foreign_names[3:] else ""
         raise OutputError(
-            f"{folder}: holds {', '.join(others[:3])}{' and others' if others[3:] else ''}, which "
-            "is not a part of the output and would be lost when that is replaced; move it elsewhere"
+            f"{folder}: holds {', '.join(foreign_names[:3])}{more}, which is not a part of the "
+            "output and would be lost when that is replaced; move it elsewhere"
         )
 
 
@@ -278,15 +280,15 @@ def parts_owner(path: Path, folder: str) -> Path:
     return path.resolve() if follow_link else path
 
 
-def mark_parts(built: Path, uuid: str, target: Path, name: str) -> None:
-    """Mark the folder `built` as parts of `target`, of this `uuid`, with the final name `name`."""
+def mark_parts(folder: Path, uuid: str, target: Path, name: str) -> None:
+    """Mark `folder` as parts of `target`, of this `uuid`, with the final name `name`."""
     marker = {"uuid": uuid, "file": target.name, "folder": name}
-    (built / PARTS_MARKER).write_text(json.dumps(marker))
+    (folder / PARTS_MARKER).write_text(json.dumps(marker))
 
 
-def final_parts_folder(built: Path, target: Path) -> Path:
-    """Return the final path of the folder of parts that was built at `built`."""
-    name = _read(built / PARTS_MARKER).get("folder")
+def final_parts_folder(folder: Path, target: Path) -> Path:
+    """Return the final path of the marked `folder` of parts, which has a temporary name."""
+    name = _read_json(folder / PARTS_MARKER).get("folder")
     return own_parts_folder(target, name) or parts_folder(target)
 
 
@@ -297,7 +299,7 @@ def read_identity(path: Path) -> int | str:
     else, which a copy of the disk does not keep.
     """
     marker = path / PARTS_MARKER
-    if not path.is_symlink() and "uuid" in _read(marker):
+    if not path.is_symlink() and "uuid" in _read_json(marker):
         path = marker
     status = path.lstat()
     is_small = stat.S_ISREG(status.st_mode) and status.st_size <= MAX_IDENTITY_NBYTES
@@ -313,11 +315,9 @@ def is_identical(path: Path, identity: int | str) -> bool:
     return read_identity(path) == identity
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; an empty one for anything else."""
-    try:
+    with suppress(OSError, ValueError, RecursionError):
         record = json.loads(read_regular(path))
         return record if isinstance(record, dict) else {}
-    except (OSError, ValueError, RecursionError):
-        pass
     return {}

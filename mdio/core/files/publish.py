@@ -126,16 +126,20 @@ def _check_name(path: Path, target: Path) -> None:
 def _check_target(target: Path, force: bool, sources: Sequence[Path]) -> None:
     """Raise OutputError if `target` must not be written, before any work is done."""
     try:
-        real = target.resolve()
-        if real.is_symlink():  # Python 3.13 and newer do not raise
-            raise RuntimeError(f"loop at {real}")
+        real_target = target.resolve()
+        if real_target.is_symlink():  # Python 3.13 and newer do not raise
+            raise RuntimeError(f"loop at {real_target}")
     except (OSError, RuntimeError) as error:
         raise OutputError(
             f"{target}: a symbolic link that leads back to itself; remove it or choose another name"
         ) from error
     for source in sources:
         real_source = source.resolve()
-        if real == real_source or real in real_source.parents or real_source in real.parents:
+        if (
+            real_target == real_source
+            or real_target in real_source.parents
+            or real_source in real_target.parents
+        ):
             raise OutputError(
                 f"{target}: the output is the source {source} itself, or one lies inside the "
                 "other; choose another name"
@@ -150,10 +154,9 @@ def _check_target(target: Path, force: bool, sources: Sequence[Path]) -> None:
         way_out = "choose another name"
         if target.is_symlink() or not _is_foreign_folder(target):
             way_out += " or use --force (force=True in Python)"
-        for unfinished in (
-            one for leftover in leftovers([target]) for one in unfinished_in(leftover)
-        ):
-            way_out = f"of a run that was to replace it, {unfinished.advice(replaces=True)}"
+        for leftover in leftovers([target]):
+            for unfinished in unfinished_in(leftover):
+                way_out = f"of a run that was to replace it, {unfinished.advice(replaces=True)}"
         is_like_source = any(source.suffix == target.suffix for source in sources)
         source_text = ", and the last name is taken for the output" if is_like_source else ""
         raise OutputError(f"{target}: it exists already{source_text}; {way_out}")
@@ -176,9 +179,9 @@ def _is_foreign_folder(target: Path) -> bool:
     return target.is_dir() and any(target.iterdir()) and not is_output(target)
 
 
-def _existing_parts(goal: Path, parts_at: Callable[[Path], Path | None] | None) -> list[Path]:
+def _existing_parts(goal: Path, find_parts: Callable[[Path], Path | None] | None) -> list[Path]:
     """Return the folder of parts of the file that exists at `goal`, if it has one."""
-    parts = parts_at(goal) if parts_at is not None and goal.is_file() else None
+    parts = find_parts(goal) if find_parts is not None and goal.is_file() else None
     return [] if parts is None or not (parts / PARTS_MARKER).is_file() else [parts]
 
 
@@ -243,7 +246,7 @@ def publish(
     sources: Sequence[str | os.PathLike[str]] = (),
     companions: Sequence[str | os.PathLike[str]] = (),
     in_parts: bool = False,
-    parts_at: Callable[[Path], Path | None] | None = None,
+    find_parts: Callable[[Path], Path | None] | None = None,
     check: Callable[[Path], None] | None = None,
     identity: Mapping[str, Any] | None = None,
     resume: bool = False,
@@ -262,7 +265,7 @@ def publish(
     published with the target.
     `in_parts`: the target is a file that refers to others in a folder beside it, which the block
     makes at ``temporary_for(parts_folder(target), temporary)``, and marks (`mark_parts`) with its
-    final name (`new_parts_folder`). The two are published, and replaced, together. `parts_at`:
+    final name (`new_parts_folder`). The two are published, and replaced, together. `find_parts`:
     returns the folder to which the former target refers, which is removed with it. `check`: called
     with the temporary when all is on disk and before anything is renamed; raises if it is damaged.
     `identity`: identifies the conversion; if the block keeps a `Journal`, its first record has it
@@ -280,13 +283,14 @@ def publish(
     changed it meanwhile.
     """
     target_path = to_path(target)
+    discard = force if discard is None else discard
     upload = upload or store_at(target_path).upload(target_path)
     if upload is not None and target_path == upload.goal:
         names = [Path(companion).name for companion in companions]
         with (
             upload.building(
                 force=force,
-                discard=force if discard is None else discard,
+                discard=discard,
                 resume=resume,
                 sources=[to_path(source) for source in sources],
                 companions=[target_path.with_name(name) for name in names],
@@ -296,29 +300,28 @@ def publish(
                 local,
                 companions=[local.with_name(name) for name in names],
                 in_parts=in_parts,
-                parts_at=parts_at,
+                find_parts=find_parts,
                 check=check,
                 identity=identity,
                 resume=resume,
-                discard=force if discard is None else discard,
+                discard=discard,
                 upload=upload,
             ) as temporary,
         ):
             yield temporary
         return
     goal = target_path.absolute()
-    beside = [Path(companion).absolute() for companion in companions]
+    companion_paths = [Path(companion).absolute() for companion in companions]
     parts = parts_folder(goal)
     source_paths = [Path(source) for source in sources]
     check_folder(goal)
-    for path in (goal, *beside, *[parts] * in_parts):
+    for path in (goal, *companion_paths, *[parts] * in_parts):
         _check_name(path, goal)
     # Before the checks, since this may restore a former output.
-    discard = force if discard is None else discard
-    tidy([goal, parts, *beside], unfinished_too=discard and not resume)
-    for path in (goal, *beside):
+    tidy([goal, parts, *companion_paths], unfinished_too=discard and not resume)
+    for path in (goal, *companion_paths):
         _check_target(path, force, source_paths)
-    former_parts = partial(_existing_parts, goal, parts_at)
+    former_parts = partial(_existing_parts, goal, find_parts)
     for path in {*(former_parts() if force else ()), *[parts] * in_parts}:
         _check_target(path, force, source_paths)
     former_state = former_state or state_at(goal)
@@ -337,12 +340,12 @@ def publish(
                     take_over(claim, goal, identity, follows=follows)
                 yield temporary
                 raise_received_signal()
-                written = [path for path in beside if os.path.lexists(claim.name(path))]
+                new_paths = [path for path in companion_paths if os.path.lexists(claim.name(path))]
                 if in_parts:
-                    written.append(final_parts_folder(claim.name(parts), goal))
-                    claim.built[written[-1].name] = parts.name
+                    new_paths.append(final_parts_folder(claim.name(parts), goal))
+                    claim.built_names[new_paths[-1].name] = parts.name
                 if upload is None:  # else these files are removed once they are sent
-                    for path in (*written, goal):
+                    for path in (*new_paths, goal):
                         flush_tree(claim.name(path))
                 # Objects that stay in the store, or have been sent, cannot be checked here.
                 if check is not None and (upload is None or not (upload.follows or upload.early)):
@@ -353,11 +356,11 @@ def publish(
                         journal_path(temporary).unlink(missing_ok=True)
                         raise
                 if upload is not None and upload.early:
-                    temporaries = {path.name: claim.name(path) for path in written}
+                    temporaries = {path.name: claim.name(path) for path in new_paths}
                     upload.finish(temporary, temporaries, check)
                 try:
                     put_in_place(
-                        claim, goal, written, former_parts, force=force, former_state=former_state
+                        claim, goal, new_paths, former_parts, force=force, former_state=former_state
                     )
                 except OutputError:
                     if follows and state_at(goal) != former_state:
@@ -381,7 +384,7 @@ def publish(
                             remove(path)
                     with suppress(OSError):
                         journal_path(temporary).unlink(missing_ok=True)
-                elif not is_inside_temporary(goal):  # of which the publication tells what is kept
+                elif not is_inside_temporary(goal):  # else the whole output's message says it
                     replaces = force and not follows and os.path.lexists(goal)
                     advice = unfinished.advice(replaces=replaces)
                     if isinstance(error, MdioError):

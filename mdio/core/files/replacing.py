@@ -119,7 +119,7 @@ def _folder_lock(folder: Path) -> Iterator[None]:
 def put_in_place(
     claim: Claim,
     goal: Path,
-    beside: Sequence[Path],
+    companions: Sequence[Path],
     former_parts: Callable[[], Sequence[Path]],
     *,
     force: bool,
@@ -127,23 +127,23 @@ def put_in_place(
 ) -> None:
     """Rename an output, and all that belongs to it, from their temporary to their final names.
 
-    `claim`: the publication, with its temporary names. `goal`, `beside`: final paths of the output,
-    and of what was built with it; all in one folder. `former_parts`: returns the folders of parts
-    of the present output, which are removed with it. `force`: replace an existing output.
-    `former_state`: its state, as this run knows it.
+    `claim`: the publication, with its temporary names. `goal`, `companions`: final paths of the
+    output, and of what was built with it (topologies, parts); all in one folder. `former_parts`:
+    returns the folders of parts of the present output, which are removed with it. `force`: replace
+    an existing output. `former_state`: its state, as this run knows it.
     Raises OutputError: one of the names is taken; another run has changed the former output; or
     that could be neither replaced nor restored. OSError: a rename failed; all is as it was.
     """
     folder = goal.parent
-    tidy([goal, *beside, parts_folder(goal)])
-    if force and state_at(goal) != former_state:  # what others keep may then be needed
+    tidy([goal, *companions, parts_folder(goal)])
+    if force and state_at(goal) != former_state:  # unfinished outputs may then be needed
         raise concurrent_change_error(goal)
-    tidy([goal, *beside, parts_folder(goal)], unfinished_too=True)  # may take long, so unlocked
+    tidy([goal, *companions, parts_folder(goal)], unfinished_too=True)  # may take long, so unlocked
     with exclusive_turn(goal), _folder_lock(folder):
-        _tidy([goal, *beside, parts_folder(goal)], unfinished_too=True)
-        removed_parts = [path for path in former_parts() if path not in beside]
-        claim.built |= {path.name: parts_folder(goal).name for path in removed_parts}
-        existing = [path for path in (goal, *beside, *removed_parts) if os.path.lexists(path)]
+        _tidy_locked([goal, *companions, parts_folder(goal)], unfinished_too=True)
+        removed_parts = [path for path in former_parts() if path not in companions]
+        claim.built_names |= {path.name: parts_folder(goal).name for path in removed_parts}
+        existing = [path for path in (goal, *companions, *removed_parts) if os.path.lexists(path)]
         if existing and not force:
             raise _target_exists_error(existing[0])
         for path in existing:
@@ -155,11 +155,11 @@ def put_in_place(
         if _is_folder(goal):
             check_only_own(goal)
         is_file = not (_is_folder(goal) or _is_folder(claim.name(goal)))
-        is_alone = not (beside or set(existing) - {goal})
+        is_alone = not (companions or set(existing) - {goal})
         if not is_alone and is_file and set(existing) <= {goal, *removed_parts}:
-            _replace_reference(claim, goal, beside, removed_parts)
+            _replace_reference(claim, goal, companions, removed_parts)
         elif not is_alone:
-            _replace_in_steps(claim, goal, beside, existing)
+            _replace_in_steps(claim, goal, companions, existing)
         elif not existing:
             _rename_to_free(claim.name(goal), goal)
         elif is_file:
@@ -172,7 +172,7 @@ def put_in_place(
                 raise
             remove(claim.name(goal))
         else:
-            _replace_in_steps(claim, goal, beside, existing)
+            _replace_in_steps(claim, goal, companions, existing)
         flush(folder)
 
 
@@ -181,13 +181,13 @@ def _is_folder(path: Path) -> bool:
 
 
 def _replace_reference(
-    claim: Claim, goal: Path, beside: Sequence[Path], removed_parts: Sequence[Path]
+    claim: Claim, goal: Path, companions: Sequence[Path], removed_parts: Sequence[Path]
 ) -> None:
-    """Give `beside` their free names, then replace the file `goal`, which refers to them."""
-    plan = _plan(claim, goal, beside) | {"gone": [path.name for path in removed_parts]}
+    """Give `companions` their free names, then replace the file `goal`, which refers to them."""
+    plan = _make_plan(claim, goal, companions) | {"gone": [path.name for path in removed_parts]}
     claim.record(plan)
     try:
-        for path in beside:
+        for path in companions:
             _rename_to_free(claim.name(path), path)
         flush(goal.parent)
         if os.path.lexists(goal):
@@ -196,20 +196,20 @@ def _replace_reference(
             _rename_to_free(claim.name(goal), goal)
         flush(goal.parent)
     except BaseException:
-        claim.unsettled = True  # until undone
+        claim.is_unsettled = True  # until undone
         if _is_done(goal, plan):  # in memory; on disk, the folder may still have the former file
             raise
         _undo(claim, goal.parent, plan)
-        claim.unsettled = False
+        claim.is_unsettled = False
         raise
     for path in removed_parts:
         remove(path)
 
 
-def _plan(claim: Claim, goal: Path, beside: Sequence[Path]) -> dict[str, Any]:
+def _make_plan(claim: Claim, goal: Path, companions: Sequence[Path]) -> dict[str, Any]:
     """Return which names will change, for `Claim.record`; ``new``: identities by final name."""
-    new = {path.name: read_identity(claim.name(path)) for path in (*beside, goal)}
-    return {"goal": goal.name, "aside": [], "built": claim.built, "new": new}
+    new = {path.name: read_identity(claim.name(path)) for path in (*companions, goal)}
+    return {"goal": goal.name, "aside": [], "built": claim.built_names, "new": new}
 
 
 def _is_done(goal: Path, plan: Mapping[str, Any]) -> bool:
@@ -218,10 +218,10 @@ def _is_done(goal: Path, plan: Mapping[str, Any]) -> bool:
 
 
 def _replace_in_steps(
-    claim: Claim, goal: Path, beside: Sequence[Path], existing: Sequence[Path]
+    claim: Claim, goal: Path, companions: Sequence[Path], existing: Sequence[Path]
 ) -> None:
     """Move `existing` aside, and give the new files their names; see the module."""
-    plan = _plan(claim, goal, beside) | {"aside": [path.name for path in existing]}
+    plan = _make_plan(claim, goal, companions) | {"aside": [path.name for path in existing]}
     claim.record(plan)
     try:
         for path in existing:
@@ -229,7 +229,7 @@ def _replace_in_steps(
             if path == goal:
                 flush(goal.parent)
         flush(goal.parent)
-        for path in beside:
+        for path in companions:
             _rename_to_free(claim.name(path), path)
         flush(goal.parent)
         _rename_to_free(claim.name(goal), goal)
@@ -296,10 +296,11 @@ def tidy(targets: Sequence[Path], *, unfinished_too: bool = False) -> None:
     they are of the first target and `unfinished_too`.
     """
     with _folder_lock(targets[0].parent):
-        _tidy(targets, unfinished_too=unfinished_too)
+        _tidy_locked(targets, unfinished_too=unfinished_too)
 
 
-def _tidy(targets: Sequence[Path], *, unfinished_too: bool) -> None:
+def _tidy_locked(targets: Sequence[Path], *, unfinished_too: bool) -> None:
+    """Do what `tidy` does, in a folder that this process has locked."""
     for target in targets:
         remove_dead_turn(target)
         # After a power cut there may be a frame index without its temporary, which was not flushed.
@@ -312,10 +313,10 @@ def _tidy(targets: Sequence[Path], *, unfinished_too: bool) -> None:
             plan = {"goal": min(leftover.aside, key=len), "aside": leftover.aside, "new": {}}
         if plan is not None:
             goal = leftover.folder / plan["goal"]
-            done = _is_done(goal, plan) if "gone" in plan else os.path.lexists(goal)
-            if not done:
+            is_done = _is_done(goal, plan) if "gone" in plan else os.path.lexists(goal)
+            if not is_done:
                 _undo(leftover, leftover.folder, plan)
-            obsolete = [leftover.folder / name for name in plan.get("gone", ()) if done]
+            obsolete = [leftover.folder / name for name in plan.get("gone", ()) if is_done]
             obsolete += [leftover.name(leftover.folder / name, "old") for name in plan["aside"]]
             for path in obsolete:
                 # Other folders are not ours; an empty one was being removed.
@@ -337,7 +338,7 @@ def _tidy(targets: Sequence[Path], *, unfinished_too: bool) -> None:
 
 
 def take_over(claim: Claim, goal: Path, identity: Mapping[str, Any], *, follows: bool) -> None:
-    """Rename what a dead process has left of `goal` to names of `claim`, if it can be resumed.
+    """Rename an unfinished `goal` of a dead process to names of `claim`, so that it is resumed.
 
     `follows`: whether the new output continues the one that is there.
     Raises OutputError: it is of another conversion than that of this `identity`.
@@ -361,7 +362,7 @@ def take_over(claim: Claim, goal: Path, identity: Mapping[str, Any], *, follows:
 
 
 def drop_unfinished(goal: Path, identity: Mapping[str, Any]) -> None:
-    """Remove what dead processes have left of a conversion that is complete.
+    """Remove unfinished outputs of dead processes, of a conversion that is complete by now.
 
     `identity`: of that conversion to `goal`. Unfinished outputs of others stay, since they may be
     needed.
@@ -377,7 +378,7 @@ def drop_unfinished(goal: Path, identity: Mapping[str, Any]) -> None:
                     if leftover.lock is not None:
                         leftover.lock.unlink(missing_ok=True)
         with suppress(OSError):
-            _tidy([goal], unfinished_too=False)
+            _tidy_locked([goal], unfinished_too=False)
 
 
 def keep_access(former: Path, new: Path) -> None:

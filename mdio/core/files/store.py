@@ -1,7 +1,7 @@
 """Storage of files and objects: a disk, or a store of objects, and its operations.
 
 `store_at` returns the storage of a path. Both kinds have the same methods and facts: how bytes are
-opened, listed, linked and prefetched, and what is possible there. So no other code needs to know
+opened, items, linked and prefetched, and what is possible there. So no other code needs to know
 which kind it is.
 """
 
@@ -36,19 +36,19 @@ Paths = AnyPath | Sequence[AnyPath]
 
 def path_list(paths: Paths) -> list[AnyPath]:
     """Return one path or several as a list; raises PlanError for none, and for anything else."""
-    listed: list[Any] = [paths]
-    is_one = isinstance(paths, str | bytes | os.PathLike) or hasattr(paths, "readline")
-    if isinstance(paths, Iterable) and not is_one:
-        listed = list(paths)
-    listed = [os.fsdecode(path) if isinstance(path, bytes) else path for path in listed]
-    if not listed:
+    items: list[Any] = [paths]
+    is_single = isinstance(paths, str | bytes | os.PathLike) or hasattr(paths, "readline")
+    if isinstance(paths, Iterable) and not is_single:
+        items = list(paths)
+    items = [os.fsdecode(path) if isinstance(path, bytes) else path for path in items]
+    if not items:
         raise PlanError("no trajectory is given; give at least one")
-    for path in listed:
+    for path in items:
         if not isinstance(path, str | os.PathLike):
             raise PlanError(
                 f"{path!r} is not a path; give the path of a trajectory, or several in a list"
             )
-    return listed
+    return items
 
 
 MOUNTS = "/proc/self/mountinfo"
@@ -124,7 +124,7 @@ class Disk:
     """Whether opening a file takes a request, so that the next ones should be prefetched, and none
     be opened in vain."""
     has_folders: ClassVar[bool] = True
-    """Whether a folder exists before the files in it, and can be listed and held open."""
+    """Whether a folder exists before the files in it, and can be items and held open."""
     holds_ensembles: ClassVar[bool] = True
     """Whether several trajectories can be written side by side into one output."""
     built_in_place: ClassVar[bool] = True
@@ -148,7 +148,7 @@ class Disk:
         check_regular(path)
         return path
 
-    def with_name(self, path: Path) -> AbstractContextManager[Path]:
+    def as_local_file(self, path: Path) -> AbstractContextManager[Path]:
         """Yield the path of a local file with the same contents."""
         return nullcontext(path)
 
@@ -207,7 +207,7 @@ class Disk:
                 type_name, depth = kind, len(point)
         return type_name
 
-    def missing(self, path: Path) -> str:  # noqa: ARG002
+    def missing_text(self, path: Path) -> str:  # noqa: ARG002
         """Return a message that nothing exists at `path`."""
         return "no such file or folder"
 
@@ -227,7 +227,7 @@ class ObjectStore(Disk):
         """See the base class."""
         return ObjectFile(RemoteObject(path))
 
-    def with_name(self, path: Path) -> AbstractContextManager[Path]:
+    def as_local_file(self, path: Path) -> AbstractContextManager[Path]:
         """See the base class."""
         return local_copy(path)
 
@@ -271,7 +271,7 @@ class ObjectStore(Disk):
         """See the base class."""
         return "store"
 
-    def missing(self, path: Path) -> str:  # noqa: ARG002
+    def missing_text(self, path: Path) -> str:  # noqa: ARG002
         """See the base class."""
         return f"no such object, and no {' or '.join(MANIFESTS)} below it; check the URL"
 

@@ -67,9 +67,9 @@ def host_name() -> str:
     return re.sub(r"[^A-Za-z0-9_.]", "_", os.uname().nodename)[:40]
 
 
-def _trace(target: Path, owner: str, ending: str, built: Mapping[str, str] | None = None) -> Path:
-    """Return the path of a trace of `target`; `built`: as `Claim.built`."""
-    name = target.name if built is None or ending != "tmp" else built.get(target.name, target.name)
+def _trace(target: Path, owner: str, ending: str, built_names: Mapping[str, str] = {}) -> Path:
+    """Return the path of a trace of `target`; `built_names`: as of `Claim`."""
+    name = built_names.get(target.name, target.name) if ending == "tmp" else target.name
     return target.with_name(f".{name}.mdio-{owner}.{ending}")
 
 
@@ -107,15 +107,15 @@ def _is_at(fd: int, path: Path) -> bool:
 class Claim:
     """The lock on the traces of one publication, released when the process ends at the latest.
 
-    `target`: the path to publish. Attributes: `built`: by final name, the one of which the
-    temporary name is made, if that is another. `unsettled`: whether a plan is yet to be completed
-    or undone, so that the lock file must stay.
+    `target`: the path to publish. Attributes: `built_names`: by final name, the name from which its
+    temporary name is made, if that is another. `is_unsettled`: whether a plan is yet to be
+    completed or undone, so that the lock file must stay.
     """
 
     def __init__(self, target: Path) -> None:
         self.pid = os.getpid()
-        self.built: dict[str, str] = {}
-        self.unsettled = False
+        self.built_names: dict[str, str] = {}
+        self.is_unsettled = False
         while True:
             self.owner = f"{host_name()}-{self.pid}-{os.urandom(TOKEN_NBYTES).hex()}"
             self.path = _trace(target, self.owner, "lock")
@@ -141,7 +141,7 @@ class Claim:
 
     def name(self, target: Path, ending: str = "tmp") -> Path:
         """Return the name of `target` while it is built (``tmp``) or moved aside (``old``)."""
-        return _trace(target, self.owner, ending, self.built)
+        return _trace(target, self.owner, ending, self.built_names)
 
     def temporaries(self) -> list[Path]:
         """Return the existing temporaries of this publication."""
@@ -161,7 +161,7 @@ class Claim:
         if os.getpid() != self.pid:  # a forked child
             return
         with contextlib.suppress(OSError):
-            if not self.unsettled and all(trace["ending"] == "lock" for trace in self._traces()):
+            if not self.is_unsettled and all(trace["ending"] == "lock" for trace in self._traces()):
                 self.path.unlink()
         with contextlib.suppress(OSError):  # a lost mount, which another error reports
             os.close(self._fd)
@@ -218,8 +218,8 @@ class Leftover:
 
     def name(self, target: Path, ending: str = "tmp") -> Path:
         """Return the temporary or moved-aside name of `target`, as `Claim.name` does."""
-        built = {} if self.plan is None else self.plan.get("built", {})
-        return _trace(target, self.owner, ending, built)
+        built_names = {} if self.plan is None else self.plan.get("built", {})
+        return _trace(target, self.owner, ending, built_names)
 
 
 def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
@@ -231,9 +231,11 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
     folder = targets[0].parent
     names = {target.name for target in targets}
     deadline = time.monotonic() + DYING_S
-    groups = _groups(folder)
+    groups = _traces_by_owner(folder)
     if any(traces[0]["token"] and not _lock_of(traces) for traces in groups.values()):
-        groups = _groups(folder)  # one listing may miss a lock that is just being made; not two
+        groups = _traces_by_owner(
+            folder
+        )  # one listing may miss a lock that is just being made; not two
     for owner, all_traces in groups.items():
         lock = _lock_of(all_traces)
         # The lock has the name of the output. Without one (older versions): the shortest name.
@@ -306,14 +308,14 @@ def _traces(folder: Path) -> list[re.Match[str]]:
         match = _TRACE_NAME.fullmatch(path.name)
         with contextlib.suppress(OSError):  # it was removed meanwhile
             if match is not None:
-                is_believed = match["ending"] in ("lock", "journal")
-                if (is_own_record if is_believed else is_own)(path.lstat(), folder):
+                is_record = match["ending"] in ("lock", "journal")
+                if (is_own_record if is_record else is_own)(path.lstat(), folder):
                     matches.append(match)
     return matches
 
 
-def _groups(folder: Path) -> dict[str, list[re.Match[str]]]:
-    """Return the traces of publications of this host, or with a journal, by owner."""
+def _traces_by_owner(folder: Path) -> dict[str, list[re.Match[str]]]:
+    """Return the traces of publications of this host, or with a journal."""
     groups: dict[str, list[re.Match[str]]] = {}
     for match in _traces(folder):
         groups.setdefault(match["owner"], []).append(match)
@@ -366,12 +368,12 @@ def is_process_gone(owner: Mapping[str, Any]) -> bool:
 
     False where that is unknown, or the description incomplete (a lock file being written).
     """
-    ours = process_identity(os.getpid())
+    own_identity = process_identity(os.getpid())
     if "boot" not in owner:
         return False
-    if owner.get("boot") != ours["boot"]:
+    if owner.get("boot") != own_identity["boot"]:
         return True
-    if owner.get("namespace") != ours["namespace"] or not isinstance(owner.get("pid"), int):
+    if owner.get("namespace") != own_identity["namespace"] or not isinstance(owner.get("pid"), int):
         return False
     status = _process_status(owner["pid"])
     return status is None or status[0] in "ZX" or status[1] != owner.get("start")
@@ -509,22 +511,21 @@ def _is_dead(owner: dict[str, Any]) -> bool:
 def _acquire(lock: Path, goal: Path) -> int:
     """Create the lock file, waiting for others, and return its inode."""
     _retry_removals(lock.parent)
-    begun = time.monotonic()
+    began_s = changed_s = time.monotonic()
     last_state: State | None = None
-    changed = begun
     while True:
         state = state_at(lock)
         if state is None:
             with contextlib.suppress(FileExistsError):
                 return _create_lock(lock)
             continue
-        now = time.monotonic()
+        now_s = time.monotonic()
         if state != last_state:
-            last_state, changed = state, now
+            last_state, changed_s = state, now_s
         owner = _read_owner(lock)
-        if _is_dead(owner) or now - changed > STALE_S:
+        if _is_dead(owner) or now_s - changed_s > STALE_S:
             _remove_stale(lock, state)
-        elif now - begun > MAX_WAIT_S:
+        elif now_s - began_s > MAX_WAIT_S:
             holder = f"process {owner.get('pid', '?')} on {owner.get('host', 'some machine')}"
             raise OutputError(
                 f"{goal}: another run ({holder}) has been changing it for {MAX_WAIT_S:g} s; if "

@@ -129,7 +129,7 @@ def test_as_many_requests_are_under_way_as_are_wanted(file, slow):
     flight = InFlight(64_000, 4_000)
     flight.prefetch([ByteRange(file, 0, SIZE)])
     assert len(flight._requests) == in_flight.FIRST_REQUESTS
-    flight.pace.n_wanted = 16
+    flight.pace.n_requests = 16
     fetch(file, 0, 100)
     assert sum(not request.taken for request in flight._requests) == 16
     fetch(file, 100, SIZE - 100)
@@ -142,12 +142,12 @@ def rates(monkeypatch, pace, nbytes_per_s, *, waited=True):
     monkeypatch.setattr(in_flight, "time", SimpleNamespace(perf_counter=lambda: now))
     pace.begin()
     for _ in range(6):
-        n_requests = pace.n_wanted
+        n_requests = pace.n_requests
         seconds = n_requests * 4_000 / nbytes_per_s(n_requests)
         for _ in range(n_requests):
             now += seconds / n_requests
             pace.note(4_000, seconds, waited=waited)
-        wanted.append(pace.n_wanted)
+        wanted.append(pace.n_requests)
     return wanted
 
 
@@ -202,7 +202,7 @@ def test_nothing_is_asked_for_on_disks_of_the_machine(file, monkeypatch):
     monkeypatch.setattr(in_flight, "is_local", lambda *_: True)
     flight = InFlight()
     flight.prefetch([ByteRange(file, 0, SIZE)])
-    assert file.ahead is None
+    assert file.prefetcher is None
     assert not flight.pays
 
 
@@ -246,10 +246,10 @@ def test_descriptors_are_given_back_one_after_the_other(path, slow):
     flight.prefetch(ByteRange(file, 0, 1_000) for file in files)
     for file in files:
         assert np.array_equal(fetch(file, 0, 1_000), DATA[:1_000])
-        assert len(flight._files) <= flight.pace.n_wanted + 1
+        assert len(flight._files) <= flight.pace.n_requests + 1
         file.close()
     assert not flight._files
-    assert all(file.ahead is None for file in files)
+    assert all(file.prefetcher is None for file in files)
     flight.stop()
 
 
