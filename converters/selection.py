@@ -29,8 +29,8 @@ from mdio.layouts.foreign.universe import (
     select_by_mdanalysis,
     stored_topology,
     topology_of,
+    universe_from_parser,
     universe_of,
-    universe_parsed,
 )
 from mdio.layouts.manifest import runs_from_indices
 from mdio.layouts.units import frame_units
@@ -154,7 +154,7 @@ def _read_topology(top: str | PathLike[str]) -> Universe:
             format_name = suffix if suffix in mda._PARSERS else None
             # Not by the file's name: a Universe also reads the coordinates that it may have.
             with get_parser_for(str(file), format=format_name)(str(file)) as parser:
-                universe = universe_parsed(parser)
+                universe = universe_from_parser(parser)
         universe.filename = str(top)
         return universe
     except FileNotFoundError as error:

@@ -325,7 +325,7 @@ def open_layout(
         )
     from MDAnalysis import _PARSERS
 
-    from mdio.layouts.foreign.packed import COMPRESSED_SUFFIXES
+    from mdio.layouts.foreign.compressed import COMPRESSED_SUFFIXES
 
     unpacked = place.with_suffix("") if place.suffix.lower() in COMPRESSED_SUFFIXES else place
     if unpacked.suffix[1:].upper() in _PARSERS:
