@@ -62,8 +62,8 @@ class WholeFile(ForeignFrames):
             self.close()
             raise SourceError(
                 f"{path}: {n_models} models, expected one: those of {format_name} are not read as "
-                "frames by MDAnalysis; write them into a PDB file, of which each model is read as a "
-                "frame"
+                "frames by MDAnalysis; write them into a PDB file, of which each model is read as "
+                "a frame"
             )
         first = self.read(0)
         if format_name in END_MARKS and END_MARKS[format_name] not in _tail(path):

@@ -195,7 +195,7 @@ def _is_locked(path: Path, pid: int) -> bool:
     """Return whether a process that is running holds a lock file."""
     fd = open_regular(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
-        return try_lock(fd) is False and _is_running(pid)
+        return try_lock(fd) is False and is_running(pid)
     finally:
         os.close(fd)
 
@@ -249,7 +249,7 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
         )
         is_local = traces[0]["host"] == host_name()
         if lock is None:
-            if is_local and not _is_running(int(traces[0]["pid"])):
+            if is_local and not is_running(int(traces[0]["pid"])):
                 yield Leftover(folder, owner, temporaries, aside, journals, None, None)
             continue
         lock_path = folder / lock.string
@@ -261,7 +261,7 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
             if not is_own_record(os.fstat(fd), folder):
                 continue
             locked = try_lock(fd)
-            while is_local and locked is False and not _is_running(int(lock["pid"])):
+            while is_local and locked is False and not is_running(int(lock["pid"])):
                 if time.monotonic() > deadline:
                     break
                 time.sleep(0.01)  # it was killed, and children that it forked are yet to end
@@ -389,7 +389,7 @@ def _process_status(pid: int) -> tuple[str, int] | None:
     return fields[0], int(fields[19])
 
 
-def _is_running(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     """Return whether another process than this one has the number `pid`, and is not a zombie."""
     if pid == os.getpid():
         return False
@@ -587,7 +587,7 @@ def _is_abandoned(temporary: Path) -> bool:
         return _is_dead(owner)
     *_, host, pid, _ = ("", "", *temporary.name.split("-"))
     if host == _host_hash() and pid.isdecimal():
-        return int(pid) != os.getpid() and not _is_running(int(pid))
+        return int(pid) != os.getpid() and not is_running(int(pid))
     return _age_s(temporary) > STALE_S
 
 
