@@ -226,19 +226,19 @@ def compare_names(
 
 
 def note_on_reference_names(
-    own: Topology, reference: Topology, file: Any, role: str
+    trajectory: Topology, reference: Topology, file: Any, role: str
 ) -> tuple[str, ...]:
     """Return a note if atoms have other names in the file of a reference, in the same order.
 
-    `own`, `reference`: those atoms of the trajectory and of `file`. `role`: what is done with them,
-    such as ``fitted``, for the message.
+    `trajectory`, `reference`: the topologies of those atoms there and in `file`. `role`: what is
+    done with the atoms, such as ``fitted``, for the message.
     Raises PlanError: it has these names in another order.
     """
-    atoms, is_reordered = own.differing_names(reference)
+    atoms, is_reordered = trajectory.differing_names(reference)
     if not len(atoms):
         return ()
-    first, compared = int(atoms[0]), plural(own.n_atoms, "atom")
-    example = f"{own.name_of(first)} is {reference.name_of(first)} there"
+    first, compared = int(atoms[0]), plural(trajectory.n_atoms, "atom")
+    example = f"{trajectory.name_of(first)} is {reference.name_of(first)} there"
     if is_reordered:
         raise PlanError(
             f"{file}: has the {compared} that are {role} in another order than the trajectory "

@@ -126,7 +126,7 @@ def convert_trial(
 
     Raises MdioError: as `mdio.convert`.
     """
-    before_s = _cpu_s()
+    cpu_before_s = _cpu_s()
     assert candidate.to is not None
     options: dict[str, Any] = dict(candidate.options)
     if candidate.group is not None:
@@ -148,7 +148,7 @@ def convert_trial(
                 to=candidate.to, start=frames.start, stop=frames.stop, overlap=overlap, **options
             ).keywords(),
         )
-    return result.seconds, result.nbytes_out, _cpu_s() - before_s
+    return result.seconds, result.nbytes_out, _cpu_s() - cpu_before_s
 
 
 def _cpu_s() -> float:
@@ -336,10 +336,8 @@ class InterleavedRepeats:
         for (workers, cache), repeats in sorted(entry.times.items()) if not entry.problem else ():
             times = {name: Spread.of([times[name] for times in repeats]) for name in repeats[0]}
             # Start-up and computing are measured on all layouts together.
-            times |= {
-                "t_startup_s": self.startup_s[workers],
-                "t_comp_frame_s": self.comp_frame_s[workers],
-            }
+            times["t_startup_s"] = self.startup_s[workers]
+            times["t_comp_frame_s"] = self.comp_frame_s[workers]
             runs.append(SampleRun(workers, cache, len(self.frames), **times))
         if entry.converting_s and not entry.problem:
             n_small, n_large = len(self.small_sample), len(self.frames)

@@ -397,12 +397,12 @@ class CachedUnit:
         if self._buffer.size < last - first:
             self._buffer = np.empty(last - first, np.uint8)
         data = self._buffer[: last - first]
-        done = 0
-        while done < len(data):
-            n_read = os.preadv(self._fd, [data.data[done:]], self._begin + first + done)
+        n_done = 0
+        while n_done < len(data):
+            n_read = os.preadv(self._fd, [data.data[n_done:]], self._begin + first + n_done)
             if not n_read:
                 raise DamagedUnitError("it has been cut")
-            done += n_read
+            n_done += n_read
         sums = self._sums[first // PIECE_NBYTES : -(-last // PIECE_NBYTES)]
         if crc32c_pieces(data, _edges(first, last)).tobytes() != sums.tobytes():
             raise DamagedUnitError("its bytes have changed")

@@ -170,8 +170,8 @@ class FrameBlock:
         """Return the same frames with only `atoms`, indices or a mask, copied."""
         indices = np.asarray(atoms)
         indices = np.flatnonzero(indices) if indices.dtype == bool else indices
-        picked = {name: np.take(array, indices, axis=1) for name, array in self.present().items()}
-        return FrameBlock(box=self.box, time=self.time, step=self.step, **picked)
+        arrays = {name: np.take(array, indices, axis=1) for name, array in self.present().items()}
+        return FrameBlock(box=self.box, time=self.time, step=self.step, **arrays)
 
     @classmethod
     def concatenate(cls, blocks: Sequence[FrameBlock]) -> FrameBlock:

@@ -62,16 +62,15 @@ def worker_name() -> str:
 class Stopwatch:
     """Gives the seconds since it was last asked."""
 
-    __slots__ = ("_last",)
+    __slots__ = ("_last_s",)
 
     def __init__(self) -> None:
-        self._last = time.perf_counter()
+        self._last_s = time.perf_counter()
 
     def lap(self) -> float:
         """Return the seconds since the last lap, or since the start."""
-        now = time.perf_counter()
-        last, self._last = self._last, now
-        return now - last
+        last_s, self._last_s = self._last_s, time.perf_counter()
+        return self._last_s - last_s
 
 
 PAPER_NAMES = {

@@ -151,8 +151,8 @@ class GlobalArray:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:  # after an error the others may never make the collective call
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        if error_type is None:  # after an error the others may never make the collective call
             self.destroy()
 
 

@@ -172,17 +172,17 @@ def has_all_digits(raw: bytes) -> bool:
     It is if it has as many words as the line before, and its last number has as many digits as any
     other: a truncated number has fewer.
     """
-    before, last = ([b"", *raw.splitlines()])[-2:]
-    if not last.strip() or len(before.split()) != len(last.split()):
+    line_before, last_line = [b"", *raw.splitlines()][-2:]
+    words = last_line.split()
+    if not words or len(line_before.split()) != len(words):
         return False
     numbers = [word for word in raw.split() if _NUMBER.fullmatch(word)]
-    word = last.split()[-1]
-    if _NUMBER.fullmatch(word) is None:
+    if _NUMBER.fullmatch(words[-1]) is None:
         return False
     decimals = {len(number.partition(b".")[2]) for number in numbers}
     if len(decimals) == 1:
         return decimals.pop() >= MIN_DECIMALS
-    return _n_digits(word) >= max(MIN_DIGITS, *map(_n_digits, numbers))
+    return _n_digits(words[-1]) >= max(MIN_DIGITS, *map(_n_digits, numbers))
 
 
 def _n_digits(number: bytes) -> int:
@@ -281,10 +281,8 @@ class SameAtoms:
             raise FrameError(f"two atoms have the {self._noun} {twice[0]}")
         if self._first is None:
             self._first = numbers
-        if (other := np.setdiff1d(numbers, self._first)).size:
-            raise FrameError(
-                f"an atom has the {self._noun} {other[0]}, which frame 0 does not have"
-            )
+        if (new := np.setdiff1d(numbers, self._first)).size:
+            raise FrameError(f"an atom has the {self._noun} {new[0]}, which frame 0 does not have")
 
 
 FORMATS = {

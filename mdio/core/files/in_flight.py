@@ -127,23 +127,23 @@ class InFlight:
         Returns int: bytes filled; 0 if nothing was requested there, or the request failed: the
         caller then reads by itself, and gets the error.
         """
-        done = 0
+        n_done = 0
         nbytes = sum(buffer.nbytes for buffer in buffers)
-        while done < nbytes:
-            request = self._find(file, offset + done)
+        while n_done < nbytes:
+            request = self._find(file, offset + n_done)
             if request is None:
                 break
             n_read = self._finish(request)
-            begin = offset + done - request.offset
-            n_copied = min(n_read - begin, nbytes - done)
+            begin = offset + n_done - request.offset
+            n_copied = min(n_read - begin, nbytes - n_done)
             if n_copied > 0:
-                copy(request.buffer[begin : begin + n_copied], buffers, done)
-                done += n_copied
+                copy(request.buffer[begin : begin + n_copied], buffers, n_done)
+                n_done += n_copied
             if n_copied <= 0 or begin + n_copied >= request.nbytes:
                 self._drop(request)
             if n_copied <= 0:
                 break
-        return done
+        return n_done
 
     def forget(self) -> None:
         """Drop all requests, waiting for those that are running."""
@@ -248,14 +248,14 @@ class InFlight:
 
     def _read_here(self, request: _Request) -> bool:
         """Read in this thread, and return whether it had to wait for the bytes."""
-        before = n_waits()
+        n_waits_before = n_waits()
         try:
             descriptor = self._files[request.file]
             seconds = read(descriptor, request.buffer[: request.nbytes], request.offset)
             request.future.set_result(seconds)
         except OSError as error:
             request.future.set_exception(error)
-        return n_waits() != before
+        return n_waits() != n_waits_before
 
     def _find(self, file: OpenFile, offset: int) -> _Request | None:
         """Return the request with this byte, and drop those before it."""
@@ -521,15 +521,15 @@ class Pace:
         self._window_nbytes += nbytes
         if self._window_nbytes < self.n_requests * self._request_nbytes:
             return
-        now = time.perf_counter()
-        rate = self._window_nbytes / (now - self._window_began_s)
+        now_s = time.perf_counter()
+        rate = self._window_nbytes / (now_s - self._window_began_s)
         if self._waited and self._grows:
             if rate > GROWTH * self._best_nbytes_per_s:
                 self.n_requests = min(2 * self.n_requests, self._max_requests)
             else:
                 self._grows = False
         self._best_nbytes_per_s = max(rate, self._best_nbytes_per_s)
-        self._window_nbytes, self._window_began_s, self._waited = 0, now, False
+        self._window_nbytes, self._window_began_s, self._waited = 0, now_s, False
 
 
 def requests_for(
@@ -586,12 +586,12 @@ def read(fd: int, buffer: Bytes, offset: int) -> float:
     """Fill `buffer` and return the seconds it took; raises OSError, also at the end of the file."""
     began_s = time.perf_counter()
     view = buffer.data
-    done = 0
-    while done < len(view):
-        n_read = os.preadv(fd, [view[done:]], offset + done)
+    n_done = 0
+    while n_done < len(view):
+        n_read = os.preadv(fd, [view[n_done:]], offset + n_done)
         if n_read == 0:
-            raise OSError(f"it ends at byte {offset + done}")
-        done += n_read
+            raise OSError(f"it ends at byte {offset + n_done}")
+        n_done += n_read
     return time.perf_counter() - began_s
 
 

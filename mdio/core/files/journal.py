@@ -227,11 +227,13 @@ class Journal:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        suppressed = contextlib.suppress(OSError) if kind is not None else contextlib.nullcontext()
+        suppressed = (
+            contextlib.suppress(OSError) if error_type is not None else contextlib.nullcontext()
+        )
         with suppressed:  # the first error is the cause
             self.close()
 

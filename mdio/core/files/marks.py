@@ -64,19 +64,19 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int
         if error.errno != errno.EWOULDBLOCK or not stat.S_ISREG(path.stat().st_mode):
             raise
         fd = os.open(path, flags | os.O_CLOEXEC, mode)  # another process holds a lease
-    kind = os.fstat(fd).st_mode
-    if stat.S_ISREG(kind):
+    file_mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(file_mode):
         return fd
     os.close(fd)
-    if stat.S_ISDIR(kind):
+    if stat.S_ISDIR(file_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     raise _not_regular(path)
 
 
 def check_regular(path: Path) -> None:
     """Raise OSError unless `path` is a file or a folder: libraries would wait for a pipe."""
-    kind = path.stat().st_mode
-    if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+    file_mode = path.stat().st_mode
+    if not stat.S_ISREG(file_mode) and not stat.S_ISDIR(file_mode):
         raise _not_regular(path)
 
 
@@ -176,8 +176,7 @@ def with_checksum(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """
     rest = {key: value for key, value in manifest.items() if key != CHECKSUM_KEY}
     # JSON turns all keys into strings, so that they are sorted as strings.
-    plain = json.loads(json.dumps(rest))
-    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(json.loads(json.dumps(rest)), sort_keys=True, separators=(",", ":"))
     return rest | {CHECKSUM_KEY: crc32c(text.encode())}
 
 

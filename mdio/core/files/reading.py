@@ -89,13 +89,13 @@ def read_with_ramp_up(fd: int, target: memoryview, offset: int) -> int:
     """
     if len(target) < MIN_RAMP_NBYTES or os.fstat(fd).st_dev not in devices_with_folios():
         return 0
-    done = 0
+    n_done = 0
     for nbytes in RAMP_NBYTES:
-        n_read = os.preadv(fd, [target[done : done + nbytes]], offset + done)
-        done += n_read
+        n_read = os.preadv(fd, [target[n_done : n_done + nbytes]], offset + n_done)
+        n_done += n_read
         if n_read < nbytes:
             break
-    return done
+    return n_done
 
 
 class ByteSource(Protocol):
@@ -285,15 +285,15 @@ class OpenFile(Closing):
         Raises MdioError: they cannot be read; of the class `error`.
         """
         view = memoryview(bytearray(max(0, min(nbytes, self.nbytes - offset))))
-        done = 0
+        n_done = 0
         try:
-            while done < len(view):
+            while n_done < len(view):
                 if waits.n_watches:
                     waits.begin("reading", self.path)
-                n_more = self.read_some([view[done:]], offset + done)
+                n_more = self.read_some([view[n_done:]], offset + n_done)
                 if not n_more:
                     break
-                done += n_more
+                n_done += n_more
         except OSError as error:
             raise self.error(
                 f"{self.path}: bytes at {offset} cannot be read ({error.strerror or error})"
@@ -301,7 +301,7 @@ class OpenFile(Closing):
         finally:
             if waits.n_watches:
                 waits.end()
-        return bytes(view[:done])
+        return bytes(view[:n_done])
 
     def _truncated(self, offset: int, nbytes: int, end: int) -> MdioError:
         cut = ""

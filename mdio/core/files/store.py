@@ -67,14 +67,14 @@ def mounts(mountinfo: str = MOUNTS) -> list[tuple[int, str, str]]:
         return []
     entries = []
     for line in lines:
-        before, _, after = line.partition(" - ")
-        fields = before.split(" ")
-        if len(fields) < 5 or not after:
+        fields_text, _, type_text = line.partition(" - ")
+        fields = fields_text.split(" ")
+        if len(fields) < 5 or not type_text:
             continue
         # Spaces, tabs, newlines and backslashes in a mount point are octal: \040.
         point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
         device = os.makedev(*map(int, fields[2].split(":")))
-        entries.append((device, f"{point.rstrip('/')}/", after.split(" ")[0]))
+        entries.append((device, f"{point.rstrip('/')}/", type_text.split(" ")[0]))
     return entries
 
 

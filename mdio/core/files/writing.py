@@ -293,8 +293,9 @@ class WrittenFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with suppress(OSError) if kind is not None else nullcontext():  # the first error counts
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        # After an error in the block, another one in closing is of no use.
+        with nullcontext() if error_type is None else suppress(OSError):
             self.close()
 
 
@@ -421,14 +422,14 @@ def copy_bytes(source: int, offset: int, nbytes: int, target: int, target_offset
     Raises SourceError: `source` ends too early or cannot be read; the message does not name it.
     OSError: `target` cannot be written.
     """
-    done = 0
+    n_done = 0
     in_kernel = hasattr(os, "copy_file_range")
     buffer: memoryview | None = None
-    while done < nbytes:
+    while n_done < nbytes:
         if in_kernel:
             try:
                 n_copied = os.copy_file_range(
-                    source, target, nbytes - done, offset + done, target_offset + done
+                    source, target, nbytes - n_done, offset + n_done, target_offset + n_done
                 )
             except OSError as error:
                 if error.errno not in COPY_UNSUPPORTED:
@@ -440,6 +441,6 @@ def copy_bytes(source: int, offset: int, nbytes: int, target: int, target_offset
         else:
             if buffer is None:
                 buffer = memoryview(bytearray(max(1, min(_preferred_nbytes(target), nbytes))))
-            n_copied = _read_source(source, buffer[: nbytes - done], offset + done)
-            write_all(target, target_offset + done, buffer[:n_copied])
-        done += n_copied
+            n_copied = _read_source(source, buffer[: nbytes - n_done], offset + n_done)
+            write_all(target, target_offset + n_done, buffer[:n_copied])
+        n_done += n_copied

@@ -164,13 +164,13 @@ class ObjectState:
             meta["size"], f"{meta['e_tag'] or ''} {meta['version'] or ''}".strip(), modified_ns
         )
 
-    def status(self, kind: int) -> os.stat_result:
+    def status(self, file_type: int) -> os.stat_result:
         """Return it as the status of a file; the inode stands for the ETag."""
         inode = zlib.crc32(self.tag.encode())
         seconds = self.modified_ns // 10**9
         times = {"st_mtime_ns": self.modified_ns}
         return os.stat_result(
-            (kind | 0o444, inode, 0, 1, 0, 0, self.nbytes, seconds, seconds, seconds), times
+            (file_type | 0o444, inode, 0, 1, 0, 0, self.nbytes, seconds, seconds, seconds), times
         )
 
 
@@ -495,12 +495,12 @@ class RemoteObject:
     def read_into(self, buffers: Sequence[Any], offset: int) -> int:
         """Fill `buffers`, and return with how many bytes, 0 at the end; raises as `get` does."""
         views = [memoryview(buffer).cast("B") for buffer in buffers]
-        data, done = self.get(offset, sum(map(len, views))), 0
+        data, n_done = self.get(offset, sum(map(len, views))), 0
         for view in views:
-            part = data[done : done + len(view)]
+            part = data[n_done : n_done + len(view)]
             view[: len(part)] = part
-            done += len(part)
-        return done
+            n_done += len(part)
+        return n_done
 
 
 BLOCK_NBYTES = 1 << 20
@@ -539,26 +539,26 @@ class ObjectFile(io.RawIOBase):
     def readinto(self, target: Any) -> int:
         """Fill `target` from the position on; return how many bytes were read."""
         view = memoryview(target).cast("B")
-        done = 0
-        while done < len(view):
+        n_done = 0
+        while n_done < len(view):
             number, begin = divmod(self._position, BLOCK_NBYTES)
-            nbytes = min(len(view) - done, BLOCK_NBYTES - begin)
+            nbytes = min(len(view) - n_done, BLOCK_NBYTES - begin)
             data = None
             if number not in self._blocks:
                 data = self._object.held_bytes(self._position, nbytes)
             if data is not None:  # from the request that opened the object
                 n_read = nbytes
-                view[done : done + n_read] = data
-            elif not begin and len(view) - done > BLOCK_NBYTES:
-                n_read = self._object.read_into([view[done:]], self._position)
+                view[n_done : n_done + n_read] = data
+            elif not begin and len(view) - n_done > BLOCK_NBYTES:
+                n_read = self._object.read_into([view[n_done:]], self._position)
             else:
-                part = self._block(number)[begin : begin + len(view) - done]
+                part = self._block(number)[begin : begin + len(view) - n_done]
                 n_read = len(part)
-                view[done : done + n_read] = part
+                view[n_done : n_done + n_read] = part
             if not n_read:
                 break
-            done, self._position = done + n_read, self._position + n_read
-        return done
+            n_done, self._position = n_done + n_read, self._position + n_read
+        return n_done
 
     def _block(self, number: int) -> bytes:
         block = self._blocks.get(number)
