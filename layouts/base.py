@@ -767,7 +767,7 @@ class Layout(Closing, ABC):
         if stop - start > 1:
             self._prefetching.begin([(start, stop)], atoms, guessed=False)
         else:
-            self._prefetching.open_for(start, atoms)
+            self._prefetching.prefetch_frame(start, atoms)
 
     def _close_cached(self) -> None:
         """Close open units of the cache, but keep their notes."""

@@ -188,7 +188,7 @@ class CacheFolder:
         """Bytes that may be stored before sizes are summed again."""
 
     @cached_property
-    def n_foreign(self) -> int:
+    def n_other_versions(self) -> int:
         """How many trajectories were stored by a version of mdio with another format."""
         with suppress(OSError):
             matches = [TRAJECTORY_FOLDER.fullmatch(path.name) for path in self.root.iterdir()]
@@ -509,9 +509,9 @@ class CachedSource:
         self.notes: list[str] = []
         """Notes for the user, each once."""
         self.units_folder = self.folder.trajectory_folder(_digest(self.path, label)[:16])
-        if self.folder.n_foreign:
+        if self.folder.n_other_versions:
             self.note(
-                f"{self.folder.root}: {self.folder.n_foreign} of the trajectories there were "
+                f"{self.folder.root}: {self.folder.n_other_versions} of the trajectories there were "
                 "stored by another version of mdio and are not used; mdio cache evict removes them"
             )
 

@@ -19,7 +19,7 @@ else:
     Loader = MetaPathFinder = object
 
 
-def when_imported(module: str, action: Callable[[], None]) -> None:
+def when_imported(module: str, action: Callable[[], object]) -> None:
     """Call `action` once `module` (a top-level name) is imported; now if it is already."""
     if module in sys.modules:
         action()
@@ -30,7 +30,7 @@ def when_imported(module: str, action: Callable[[], None]) -> None:
 class _Watcher(MetaPathFinder):
     """Finds the module by the other finders, and has its loader call back."""
 
-    def __init__(self, module: str, action: Callable[[], None]) -> None:
+    def __init__(self, module: str, action: Callable[[], object]) -> None:
         self.module = module
         self.action = action
 

@@ -97,14 +97,14 @@ class InFlight:
         """Files with requests, and their duplicated descriptors; -1 for objects."""
         self.pace = Pace(self._max_requests, request_nbytes)
         """How many requests to have in flight."""
-        self._local = False
+        self._is_local = False
         self._guessed_nbytes: int | None = None
         _instances.add(self)
 
     @property
-    def pays(self) -> bool:
+    def is_worthwhile(self) -> bool:
         """Whether bytes come so slowly that prefetching pays, as far as is known."""
-        return not self._local and self.pace.pays
+        return not self._is_local and self.pace.is_worthwhile
 
     def prefetch(self, ranges: Iterable[ByteRange], *, guessed: bool = False) -> None:
         """Request ranges that will be read next, in this order, in place of earlier ones.
@@ -114,7 +114,7 @@ class InFlight:
         """
         self.forget()
         self._guessed_nbytes = GUESSED_NBYTES if guessed else None
-        if not self._local:
+        if not self._is_local:
             self.pace.n_cached = 0
             self._ranges_left = requests_for(ranges, self._request_nbytes)
             self._fill_up()
@@ -163,7 +163,7 @@ class InFlight:
 
     def _fill_up(self) -> None:
         """Start requests up to the number that `pace` allows."""
-        while self.pays and self._has_room():
+        while self.is_worthwhile and self._has_room():
             next_range = self._next_range()
             if next_range is None:
                 return
@@ -236,8 +236,8 @@ class InFlight:
                 file, offset, _ = next_range
                 if file.prefetcher is not None:  # another reader prefetches it
                     return None
-                self._local = file.remote is None and is_local(file.fileno(), offset)
-                if self._local:
+                self._is_local = file.remote is None and is_local(file.fileno(), offset)
+                if self._is_local:
                     return None
                 # Its owner may close it meanwhile.
                 self._files[file] = -1 if file.remote else os.dup(file.fileno())
@@ -278,7 +278,7 @@ class InFlight:
             if self._guessed_nbytes is not None:
                 self._guessed_nbytes += request.nbytes
             is_measured = self._pool is not None and request.file.remote is None
-            self.pace.note(request.nbytes, seconds if is_measured else None, waited=had_to_wait)
+            self.pace.adapt(request.nbytes, seconds if is_measured else None, waited=had_to_wait)
             self._fill_up()  # now, since its last bytes may never be read
         return request.nbytes
 
@@ -374,13 +374,13 @@ class Prefetch:
         """Prefetch these runs of frames, in place of earlier ones."""
         runs = (run for run in runs if run[0] < run[1])
         if self._opens_ahead:
-            runs = self._opened_ahead(self._cut(runs), atoms, guessed=guessed)
+            runs = self._with_openings(self._cut(runs), atoms, guessed=guessed)
         ranges = (
             byte_range for run in runs for byte_range in self._layout.byte_ranges(*run, atoms)
         )
         self._in_flight.prefetch(ranges, guessed=guessed and self._opens_ahead)
 
-    def open_for(self, frame: int, atoms: AtomIndices | None) -> None:
+    def prefetch_frame(self, frame: int, atoms: AtomIndices | None) -> None:
         """Open the objects of one frame ahead, and the next ones if frames are read in order."""
         runs = [(frame, frame + 1)]
         if frame == self._next_frame:
@@ -423,10 +423,10 @@ class Prefetch:
                 yield start, end
                 start = end
 
-    def _opened_ahead(
+    def _with_openings(
         self, runs: Iterable[tuple[int, int]], atoms: AtomIndices | None, *, guessed: bool
     ) -> Iterator[tuple[int, int]]:
-        """Yield `runs`, each when the objects of the next ones have been requested."""
+        """Yield `runs`, each when the openings of the next ones have been requested."""
         iterator = iter(runs)
         next_run, queue = next(iterator, None), deque[tuple[int, int]]()
         joined = deque[tuple[int, int]]()
@@ -500,7 +500,7 @@ class Pace:
         self._window_nbytes, self._window_began_s = 0, 0.0
 
     @property
-    def pays(self) -> bool:
+    def is_worthwhile(self) -> bool:
         """Whether bytes come so slowly that prefetching pays, as far as is known."""
         return self.n_cached < MAX_CACHED_REQUESTS
 
@@ -508,7 +508,7 @@ class Pace:
         """Start measuring the rate."""
         self._window_began_s = time.perf_counter()
 
-    def note(self, nbytes: int, seconds: float | None, *, waited: bool) -> None:
+    def adapt(self, nbytes: int, seconds: float | None, *, waited: bool) -> None:
         """Adapt the number of requests, after one of `nbytes` has ended.
 
         `seconds`: its time; None = not measured. `waited`: whether the reader had to wait for it.

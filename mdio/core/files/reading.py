@@ -161,7 +161,7 @@ class OpenFile(Closing):
         self._descriptor = descriptor
         self.remote: RemoteObject | None = None
         """The object that is read; None for a file."""
-        self._has_begun = False
+        self._has_ramped_up = False
         """Whether a long run has been read."""
         self._pickled_identity = (-1, -1)
         self.prefetcher: ByteSource | None = None
@@ -186,7 +186,7 @@ class OpenFile(Closing):
         identity = _identity(self.status()) if is_open else self._pickled_identity
         return self.__dict__ | {
             "_descriptor": -1,
-            "_has_begun": False,
+            "_has_ramped_up": False,
             "_pickled_identity": identity,
             "path": self.path.absolute(),
             "prefetcher": None,
@@ -261,7 +261,7 @@ class OpenFile(Closing):
         """
         if self.remote is not None or self.prefetcher is not None or reads.cache is not None:
             return False
-        if not self._has_begun and rows.nbytes >= MIN_RAMP_NBYTES:  # see `read_with_ramp_up`
+        if not self._has_ramped_up and rows.nbytes >= MIN_RAMP_NBYTES:  # see `read_with_ramp_up`
             return False
         if waits.n_watches:
             waits.begin("reading", self.path)
@@ -330,8 +330,8 @@ class OpenFile(Closing):
             return n_read
         if self.remote is not None:
             return self.remote.read_into(buffers, offset)
-        if not self._has_begun and buffers[0].nbytes >= MIN_RAMP_NBYTES:
-            self._has_begun = True
+        if not self._has_ramped_up and buffers[0].nbytes >= MIN_RAMP_NBYTES:
+            self._has_ramped_up = True
             n_read = read_with_ramp_up(self._descriptor, _view(buffers[0]), offset)
             if n_read:
                 return n_read

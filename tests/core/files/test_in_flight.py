@@ -146,7 +146,7 @@ def rates(monkeypatch, pace, nbytes_per_s, *, waited=True):
         seconds = n_requests * 4_000 / nbytes_per_s(n_requests)
         for _ in range(n_requests):
             now += seconds / n_requests
-            pace.note(4_000, seconds, waited=waited)
+            pace.adapt(4_000, seconds, waited=waited)
         wanted.append(pace.n_requests)
     return wanted
 
@@ -156,7 +156,7 @@ def test_number_of_requests_grows_while_bytes_come_faster_and_is_bounded(monkeyp
     assert rates(monkeypatch, most, lambda n: each * n) == [16, 32, 64, 100, 100, 100]
     assert rates(monkeypatch, Pace(100, 4_000), lambda n: each * min(n, 16)) == [16, 32, *[32] * 4]
     assert rates(monkeypatch, Pace(100, 4_000), lambda _: each, waited=False) == [8] * 6
-    assert most.pays
+    assert most.is_worthwhile
 
 
 def test_stores_are_asked_for_more_at_once_and_not_for_all_of_it(path, monkeypatch):
@@ -191,7 +191,7 @@ def test_nothing_is_asked_for_where_the_page_cache_answers(file, monkeypatch):
     flight = InFlight(64_000, 4_000)
     flight.prefetch([ByteRange(file, 0, SIZE)])
     assert np.array_equal(fetch(file, 0, SIZE), DATA)
-    assert not flight.pays
+    assert not flight.is_worthwhile
     assert flight.read_into(file, [np.zeros(10, np.uint8)], SIZE - 10) == 0
     new = set(threading.enumerate()) - others
     assert not any(thread.name.startswith("mdio in-flight") for thread in new)
@@ -203,7 +203,7 @@ def test_nothing_is_asked_for_on_disks_of_the_machine(file, monkeypatch):
     flight = InFlight()
     flight.prefetch([ByteRange(file, 0, SIZE)])
     assert file.prefetcher is None
-    assert not flight.pays
+    assert not flight.is_worthwhile
 
 
 def test_scattered_ranges_are_read_alone_and_neighbours_together(file, slow, monkeypatch):
