@@ -32,7 +32,7 @@ def split_evenly(n_frames: int, n_parts: int) -> list[range]:
     frames, and none is empty.
     Raises PlanError: `n_parts` is not positive.
     """
-    _check(n_parts)
+    _check_positive(n_parts)
     n_parts = min(n_parts, n_frames)
     if n_parts <= 0:
         return []
@@ -68,7 +68,7 @@ def aligned_blocks(boundaries: ArrayLike, frames: range, n_blocks: int) -> list[
     Returns list of range: in order; together they are `frames`.
     Raises PlanError: `n_blocks` or the step is not positive.
     """
-    _check(n_blocks)
+    _check_positive(n_blocks)
     if frames.step < 1:
         raise PlanError(f"the step is {frames.step}; give 1 or more")
     n_blocks = min(n_blocks, len(frames))
@@ -118,7 +118,7 @@ def runs_within(boundaries: ArrayLike, n_frames: int, unit: int, max_frames: int
     return [run[first : first + longest] for run in runs for first in range(0, len(run), longest)]
 
 
-def _check(n_parts: int) -> None:
+def _check_positive(n_parts: int) -> None:
     if n_parts < 1:
         raise PlanError(f"{n_parts} blocks asked for; give 1 or more")
 

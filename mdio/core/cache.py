@@ -511,8 +511,8 @@ class CachedSource:
         self.units_folder = self.folder.trajectory_folder(_digest(self.path, label)[:16])
         if self.folder.n_other_versions:
             self.note(
-                f"{self.folder.root}: {self.folder.n_other_versions} of the trajectories there were "
-                "stored by another version of mdio and are not used; mdio cache evict removes them"
+                f"{self.folder.root}: {self.folder.n_other_versions} of the trajectories there "
+                "were stored by another version of mdio and are not used; mdio cache evict removes them"
             )
 
     def note(self, text: str) -> None:
