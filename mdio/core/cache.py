@@ -512,7 +512,8 @@ class CachedSource:
         if self.folder.n_other_versions:
             self.note(
                 f"{self.folder.root}: {self.folder.n_other_versions} of the trajectories there "
-                "were stored by another version of mdio and are not used; mdio cache evict removes them"
+                "were stored by another version of mdio and are not used; mdio cache evict removes "
+                "them"
             )
 
     def note(self, text: str) -> None:
