@@ -131,7 +131,7 @@ def test_as_many_requests_are_under_way_as_are_wanted(file, slow):
     assert len(flight._requests) == in_flight.FIRST_REQUESTS
     flight.pace.n_requests = 16
     fetch(file, 0, 100)
-    assert sum(not request.taken for request in flight._requests) == 16
+    assert sum(not request.was_used for request in flight._requests) == 16
     fetch(file, 100, SIZE - 100)
     assert slow["most"] <= 16
 
