@@ -19,7 +19,7 @@ from mdio.converters.convert import convert
 from mdio.converters.options import APART, OPTIONS, ConversionOptions, ConvertResult, Progress
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import fingerprint
-from mdio.core.files.journal import IN_PARTS, MEMBERS, Journal, Record
+from mdio.core.files.journal import MEMBERS, Journal, Record
 from mdio.core.files.publish import publish
 from mdio.core.files.store import AnyPath, Paths, need_disk, path_list, to_path
 from mdio.core.options import takes_options
@@ -58,8 +58,8 @@ def convert_ensemble(
     sources
         By label, as for `mdio.convert`. Each has frames, times and steps of its own.
     out
-        Output, ``NAME.zarr`` or ``NAME.h5md``. ``NAME.zarr/LABEL`` and, to which a link leads,
-        ``NAME.h5md.parts/LABEL.h5md`` are whole outputs by themselves.
+        Folder of the output, ``NAME.zarr`` or ``NAME.h5md``. ``NAME.zarr/LABEL`` and
+        ``NAME.h5md/LABEL.h5md`` are whole outputs by themselves.
     executor, force, progress
         As for `mdio.convert`.
     resume
@@ -134,7 +134,6 @@ def convert_ensemble(
                 out,
                 force=force,
                 sources=[*chain(*files.values())],
-                in_parts=ensemble_class.in_parts,
                 find_parts=parts_at,
                 identity=begun,
                 resume=resume,
@@ -148,7 +147,6 @@ def convert_ensemble(
             "n_frames": 0,
             "uuid": ensemble.uuid,
             MEMBERS: [path.name for *_, path in members],
-            IN_PARTS: ensemble_class.in_parts,
         }
         journal = stack.enter_context(Journal(temporary, first_words))
         ensemble.uuid = journal.values["uuid"]
@@ -196,7 +194,7 @@ def _notes_on_files(out: Path, n_members: int) -> list[str]:
         return []
     return [
         f"files: {out} has {n_files:,}; where their number is limited, {out.with_suffix('.h5md')} "
-        f"would have {n_members + 2:,} (add --compression small)"
+        f"would have {n_members + 1:,} (add --compression small)"
     ]
 
 

@@ -81,9 +81,11 @@ class FrameCache:
         self._jump_frames = (
             self._unit_frames if decodes_chunks and unit_nbytes <= MAX_UNIT_NBYTES else 1
         )
-        if unit_nbytes > MAX_UNIT_NBYTES:
+        if not self._is_compressed and unit_nbytes > RUN_NBYTES:  # parts of chunks can be read
+            self._unit_frames = max(1, RUN_NBYTES // info.frame_nbytes)
+        elif unit_nbytes > MAX_UNIT_NBYTES:
             self._unit_frames = 1
-            unit_nbytes = info.frame_nbytes
+        unit_nbytes = max(1, self._unit_frames * info.frame_nbytes)
         self._run_frames = self._unit_frames * max(1, RUN_NBYTES // max(1, unit_nbytes))
         self._read_ahead = ReadAhead(layout) if may_read_ahead(layout) else None
         # One that the caller still uses, one that it gets next, one for reading ahead.

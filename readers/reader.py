@@ -406,13 +406,14 @@ class SegmentsReader(LayoutReader):
 
 
 class H5MDReader(LayoutReader):
-    """Reads H5MD files that mdio has written."""
+    """Reads H5MD files that mdio has written, and folders of them."""
 
     format = "MDIOH5"
 
     @staticmethod
     def _format_hint(thing: Any) -> bool:
-        return _was_written_by_mdio(thing, h5md.written_by_mdio, folder=False)
+        kinds = (False,) if is_remote(thing) else (False, True)
+        return any(_was_written_by_mdio(thing, h5md.written_by_mdio, folder=one) for one in kinds)
 
 
 class ZarrReader(LayoutReader):

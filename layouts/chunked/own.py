@@ -290,13 +290,13 @@ class StoredGroups:
 
 
 class Ensemble(ABC):
-    """Combines several outputs to one ensemble.
+    """Combines several outputs to one ensemble, in a folder.
 
-    `path`: the temporary path of the output, which does not exist yet. `target`: its final path.
+    `path`: the temporary path of the folder, which does not exist yet. `target`: its final path.
     """
 
-    in_parts: ClassVar[bool] = False
-    """Whether the trajectories are in the folder of parts beside the output."""
+    suffix: ClassVar[str] = ""
+    """Suffix of the names of trajectories in the folder."""
 
     def __init__(self, path: Path, target: Path) -> None:
         from uuid import uuid4  # not needed for reading
@@ -304,13 +304,13 @@ class Ensemble(ABC):
         self.path, self.target = path, target
         self.uuid = str(uuid4())
 
-    @abstractmethod
     def create(self) -> None:
         """Make the folder for the trajectories; raises OSError."""
+        self.path.mkdir()
 
-    @abstractmethod
     def member(self, label: str, *, final: bool = False) -> Path:
         """Return the path where a trajectory is written; `final`: its path after publication."""
+        return (self.target if final else self.path) / f"{label}{self.suffix}"
 
     @abstractmethod
     def seal(self, labels: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """H5MD files: mdio's own, read by plain system calls, and those of others, read through h5py.
 
-The frames of mdio's own may be in parts (`mdio.layouts.h5md.parts`).
+An ensemble is a folder of them. The frames of files of earlier versions may be in parts
+(`mdio.layouts.h5md.parts`).
 
 Format: H5MD 1.1 (de Buyl, Colberg, Hoefling 2014, 10.1016/j.cpc.2014.01.018). h5py is imported
 when the first file is opened.
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError, SourceError
-from mdio.core.files.marks import own_parts_folder
+from mdio.core.files.marks import ENSEMBLE_MANIFEST, manifest_in, own_parts_folder
 from mdio.core.files.store import store_at, to_path
 from mdio.core.frames import FIELDS, TrajectoryInfo
 from mdio.layouts.backend import Backend, BackendLayout
@@ -38,9 +39,15 @@ def _names_mdio(file: h5py.File) -> bool:
     return not is_variable and creator.attrs["name"] == CREATOR.encode()
 
 
+def _is_ensemble(folder: Path) -> bool:
+    return (folder / ENSEMBLE_MANIFEST).is_file()
+
+
 def written_by_mdio(path: str | PathLike[str]) -> bool:
-    """Return whether a file is an H5MD file that mdio wrote; False for anything else."""
+    """Return whether mdio wrote an H5MD file, or an ensemble of them; False for anything else."""
     place = to_path(path)
+    if place.is_dir():
+        return _is_ensemble(place)
     if is_sealed(place):
         return True
     if not is_hdf5(place):
@@ -70,7 +77,16 @@ def parts_at(path: Path) -> Path | None:
 
 
 def members_at(path: Path) -> dict[str, Path]:
-    """Return the files of an ensemble's trajectories by label; empty if it is not an ensemble."""
+    """Return the files of an ensemble's trajectories by label; empty if it is not an ensemble.
+
+    Raises CorruptLayoutError: a file is missing.
+    """
+    if path.is_dir():
+        from mdio.layouts.chunked.own import check_members, labels_in
+
+        members = {label: path / f"{label}.h5md" for label in labels_in(manifest_in(path) or {})}
+        check_members(path, members)
+        return members
     if is_sealed(path) or not is_hdf5(path):
         return {}
     manifest = _manifest_at(path)
@@ -108,10 +124,12 @@ class H5MDLayout(BackendLayout):
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
-        """Return whether it is an HDF5 file with a group ``h5md``.
+        """Return whether it is an HDF5 file with a group ``h5md``, or an ensemble of such.
 
         If an HDF5 file is too damaged to tell, the suffix decides, so that opening it says why.
         """
+        if path.is_dir():
+            return _is_ensemble(path)
         if path.is_file() and is_sealed(path):
             return True
         if not path.is_file() or not is_hdf5(path):
@@ -125,7 +143,8 @@ class H5MDLayout(BackendLayout):
     @classmethod
     def uuid_at(cls, path: Path) -> str | None:
         """Return the uuid of the output that is now at `path`; None if it has none."""
-        uuid = _manifest_at(path).get("uuid")
+        manifest = (manifest_in(path) or {}) if path.is_dir() else _manifest_at(path)
+        uuid = manifest.get("uuid")
         return uuid if isinstance(uuid, str) else None
 
     def _damage(self, error: Exception, what: str) -> CorruptLayoutError | None:

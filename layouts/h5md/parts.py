@@ -1,17 +1,16 @@
-"""H5MD files of mdio whose frames, or trajectories, are in other files, their parts.
+"""H5MD files of earlier versions whose frames, or trajectories, are in other files, their parts.
 
 ``NAME.h5md`` has time, step and box of all frames, and virtual datasets (HDF5 1.10) over the arrays
 of the parts, ``NAME.h5md.parts/0000.h5md`` and so on, each an H5MD file of its own. HDF5 reads a
 missing part as NaN, and does not check whether a part belongs to the file. So mdio opens and
 verifies each part as a file of its own.
 
-An ensemble has ``/particles/LABEL`` for each trajectory, an external link to the full system in
-``NAME.h5md.parts/LABEL.h5md``, which is an H5MD file of mdio by itself.
+An ensemble in a file has ``/particles/LABEL`` for each trajectory, an external link to the full
+system in ``NAME.h5md.parts/LABEL.h5md``, which is an H5MD file of mdio by itself.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -27,20 +26,10 @@ from numpy.typing import NDArray
 from mdio.core.blocks import runs_of_parts
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError
 from mdio.core.files.in_flight import ByteRange
-from mdio.core.files.marks import (
-    mark_parts,
-    new_parts_folder,
-    own_parts_folder,
-    parts_folder,
-    parts_owner,
-)
+from mdio.core.files.marks import own_parts_folder, parts_folder, parts_owner
 from mdio.core.files.reading import Handles
-from mdio.core.files.turns import temporary_for
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
-from mdio.layouts.chunked.own import Ensemble, check_members, labels_in
-from mdio.layouts.h5md.disk import open_output
-from mdio.layouts.h5md.file import LIBVER, create_groups
-from mdio.layouts.h5md.io import FULL_SYSTEM, MANIFEST, as_output_error
+from mdio.layouts.chunked.own import check_members, labels_in
 from mdio.layouts.h5md.opening import open_hdf5
 from mdio.layouts.h5md.own import OwnFile, PlacedChunks
 from mdio.layouts.units import Unit
@@ -272,45 +261,6 @@ class JoinedFile(OwnFile):
         """Close the file and its parts."""
         self._open_parts.close()
         super().close()
-
-
-class H5MDEnsemble(Ensemble):
-    """Makes a file that links to the file of each trajectory."""
-
-    in_parts = True
-
-    @property
-    def folder(self) -> Path:
-        """The final path of the folder of parts."""
-        return new_parts_folder(self.target, self.uuid)
-
-    def create(self) -> None:
-        """Make the folder of parts, and an empty file in place of the one that `seal` writes."""
-        self.path.touch()
-        folder = self.member("x").parent
-        folder.mkdir()
-        mark_parts(folder, self.uuid, self.target, self.folder.name)
-
-    def member(self, label: str, *, final: bool = False) -> Path:
-        """Return the file of a trajectory."""
-        temporary = temporary_for(parts_folder(self.target.absolute()), self.path)
-        return (self.folder if final else temporary) / f"{label}.h5md"
-
-    def seal(self, labels: Sequence[str]) -> None:
-        """Write the links and the manifest; raises OutputError."""
-        from mdio.core.files.publish import flush_tree  # only writing needs it
-
-        folder = self.folder.name
-        text = json.dumps(self.manifest(labels) | {"parts_folder": folder}).encode()
-        with as_output_error(self.path):
-            with open_output(self.path, "w", libver=LIBVER) as file:
-                create_groups(file, ())
-                del file[f"particles/{FULL_SYSTEM}"]
-                for label in labels:
-                    link = h5py.ExternalLink(f"{folder}/{label}.h5md", f"/particles/{FULL_SYSTEM}")
-                    file[f"particles/{label}"] = link
-                file.create_dataset(MANIFEST, data=text, dtype=h5py.string_dtype(length=len(text)))
-            flush_tree(self.path)
 
 
 def member_files(path: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:

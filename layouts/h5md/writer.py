@@ -26,13 +26,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, OutputError, PlanError
+from mdio.core.files.marks import ENSEMBLE_MANIFEST
 from mdio.core.files.piece_sums import pieces_of_row
+from mdio.core.files.publish import output_errors
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.turns import TEMPORARY, temporary_for
 from mdio.core.files.writing import WrittenFile, copy_bytes, flush
 from mdio.core.frames import ELEMENTS, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.chunked.array import inflate
+from mdio.layouts.chunked.own import Ensemble
 from mdio.layouts.codecs.compressors import quantised_from_option
 from mdio.layouts.h5md.disk import OutputFile, Written, check_written, gaps, make_seal
 from mdio.layouts.h5md.file import (
@@ -108,7 +111,7 @@ class H5MDWriter(LayoutWriter):
 
     facts = WriterFacts(
         own_options=CHUNK_OPTIONS | {"contiguous", "mpio"},
-        ensemble="mdio.layouts.h5md.parts:H5MDEnsemble",
+        ensemble="mdio.layouts.h5md.writer:H5MDEnsemble",
         through_mpi="mdio.layouts.h5md.mpio:H5MDMPIOWriter",
         resumes=True,
     )
@@ -647,3 +650,16 @@ class EarlierRunChunks:
         self.new.replace(self._path)
         for run in range(1, self.run):  # of a run that was killed before it came to this
             self._name(run).unlink(missing_ok=True)
+
+
+class H5MDEnsemble(Ensemble):
+    """Makes a folder of H5MD files, one for each trajectory."""
+
+    suffix = ".h5md"
+
+    def seal(self, labels: Sequence[str]) -> None:
+        """Write the manifest, which names the files; raises OutputError."""
+        path = self.path / ENSEMBLE_MANIFEST
+        with output_errors(path):
+            path.write_text(json.dumps(self.manifest(labels)))
+            flush(path)

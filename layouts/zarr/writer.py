@@ -506,14 +506,6 @@ def _choose_float_codec(compression: str | None, file_system: str | None, *notes
 class ZarrEnsemble(Ensemble):
     """Makes a tree whose groups are trees, one for each trajectory."""
 
-    def create(self) -> None:
-        """Make the root."""
-        self.path.mkdir()
-
-    def member(self, label: str, *, final: bool = False) -> Path:
-        """Return the folder of a group."""
-        return (self.target if final else self.path) / label
-
     def seal(self, labels: Sequence[str]) -> None:
         """Write the root's metadata, which name the groups; raises OutputError."""
         root = group_metadata({"mdio": self.manifest(labels)})

@@ -43,11 +43,6 @@ def parts_in(path):
     return sorted(part.name for part in folder_of(path).glob("*.h5md"))
 
 
-def is_alone(path):
-    """Return whether the file and its parts are all there is in their folder."""
-    return {one.name for one in path.parent.iterdir()} == {path.name, folder_of(path).name}
-
-
 def with_manifest(path, change):
     with h5py.File(path, "r+") as file:
         manifest = json.loads(file["mdio/manifest"].asstr()[()])

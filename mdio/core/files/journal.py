@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import OutputError
 from mdio.core.files.fingerprint import identifying_file
-from mdio.core.files.marks import is_own_record, manifest_in, open_regular, parts_folder
+from mdio.core.files.marks import is_own_record, manifest_in, open_regular
 from mdio.core.files.store import is_remote, to_path
-from mdio.core.files.turns import TEMPORARY, Leftover, leftovers, temporary_for
+from mdio.core.files.turns import Leftover, leftovers
 from mdio.core.files.writing import flush, write_all
 from mdio.core.kernels import crc32c
 from mdio.core.words import human_nbytes
@@ -49,7 +49,7 @@ FLUSH_INTERVAL_S = 30.0
 shared file system, and takes longer the more was written."""
 MARK = "flushed"
 """Key of a mark: the run of records before it that are flushed."""
-MEMBERS, IN_PARTS = "members", "in_parts"
+MEMBERS = "members"
 """Keys of the first record of an ensemble: the names under which its trajectories lie in the
 temporary, or, if the other is true, in that of the folder of parts."""
 N_TAKEN = "n_taken"
@@ -251,14 +251,11 @@ class Unfinished:
     """Bytes that are stored, without space that is only reserved."""
     n_whole: int = 0
     """Trajectories of an ensemble that are whole."""
-    parts: Path | None = None
-    """The folder that holds the trajectories, where it is not the temporary."""
 
     @property
     def text(self) -> str:
         """How many frames and bytes are kept, and where, for messages."""
-        place = self.parts or self.temporary
-        return f"{self._contents} ({human_nbytes(self.nbytes)}) are kept in {place}"
+        return f"{self._contents} ({human_nbytes(self.nbytes)}) are kept in {self.temporary}"
 
     @property
     def _is_append(self) -> bool:
@@ -358,17 +355,11 @@ def _unfinished_ensemble(temporary: Path, values: Mapping[str, Any]) -> Unfinish
 
     Files are counted, since the rank that keeps the journal learns late what other ranks stored.
     """
-    match = TEMPORARY.fullmatch(temporary.name)
-    assert match is not None
-    parts_path = None
-    if values.get(IN_PARTS):
-        parts_path = temporary_for(parts_folder(temporary.with_name(match[1])), temporary)
-    folder = parts_path or temporary
-    finished = [folder / name for name in values[MEMBERS] if os.path.lexists(folder / name)]
-    parts = list(filter(None, map(find_unfinished, folder.glob(".*.tmp"))))
-    n_frames = sum(part.n_frames for part in parts)
-    nbytes = sum(map(allocated_nbytes, finished)) + sum(part.nbytes for part in parts)
-    unfinished = Unfinished(temporary, values, n_frames, nbytes, len(finished), parts_path)
+    finished = [temporary / name for name in values[MEMBERS] if os.path.lexists(temporary / name)]
+    others = list(filter(None, map(find_unfinished, temporary.glob(".*.tmp"))))
+    n_frames = sum(other.n_frames for other in others)
+    nbytes = sum(map(allocated_nbytes, finished)) + sum(other.nbytes for other in others)
+    unfinished = Unfinished(temporary, values, n_frames, nbytes, len(finished))
     return unfinished if n_frames or finished else None
 
 

@@ -146,11 +146,13 @@ def _not_regular(path: Path) -> OSError:
 
 
 PARTS_MARKER = "parts.json"
-"""The file that says to which output the files in its folder belong."""
-OUTPUT_MARKERS = ("manifest.json", "zarr.json", PARTS_MARKER)
+"""The file in a folder of parts that belongs to an H5MD file of an earlier version."""
+ENSEMBLE_MANIFEST = "ensemble.json"
+"""The manifest of an ensemble in H5MD."""
+OUTPUT_MARKERS = ("manifest.json", "zarr.json", ENSEMBLE_MANIFEST, PARTS_MARKER)
 """Files by which a folder is known to be an output of mdio, or the parts of one."""
 UUID_SUFFIX = r"-[0-9a-f]{8}"
-"""Suffix of a folder of parts (`parts_folder`) where the former output's has the plain name."""
+"""Suffix of the name of a folder of parts, which the plain name may lack."""
 FORMAT = "mdio"
 CHECKSUM_KEY = "manifest_crc32c"
 MAX_IDENTITY_NBYTES = 16 << 20
@@ -162,7 +164,8 @@ def manifest_in(folder: Path) -> dict[str, Any] | None:
     segments_manifest = _read_json(folder / "manifest.json")
     attributes = _read_json(folder / "zarr.json").get("attributes")
     zarr_manifest = attributes.get(FORMAT) if isinstance(attributes, dict) else None
-    for manifest in (segments_manifest, zarr_manifest):
+    ensemble_manifest = _read_json(folder / ENSEMBLE_MANIFEST)
+    for manifest in (segments_manifest, zarr_manifest, ensemble_manifest):
         if isinstance(manifest, dict) and manifest.get("format") == FORMAT:
             return manifest if isinstance(manifest.get("uuid"), str) else None
     return None
@@ -191,7 +194,7 @@ def is_output(folder: Path) -> bool:
 OWN_NAMES = {
     "segments": r"manifest\.json|\d+",
     "zarr": r"zarr\.json|h5md|mdio|particles",
-    "ensemble": r"zarr\.json",
+    "ensemble": r"zarr\.json|ensemble\.json",
 }
 """Patterns of the names in an output's folder, by layout; those of trajectories come besides."""
 
@@ -228,17 +231,6 @@ def check_only_own(folder: Path, names: Iterable[str] | None = None) -> None:
 def parts_folder(target: Path) -> Path:
     """Return the folder beside `target` for the files that it refers to, by its plain name."""
     return target.with_name(f"{target.name}.parts")
-
-
-def new_parts_folder(target: Path, uuid: str) -> Path:
-    """Return a path for the folder of parts of a new output, which has this `uuid`.
-
-    The former output's folder keeps its name until the file that refers to it is replaced.
-    """
-    plain = parts_folder(target)
-    suffixed = plain.with_name(f"{plain.name}-{uuid[:8]}")
-    # A repaired output keeps its uuid, so its present folder may be the suffixed one.
-    return suffixed if os.path.lexists(target) and not os.path.lexists(suffixed) else plain
 
 
 def own_parts_folder(target: Path, name: object) -> Path | None:
@@ -279,27 +271,12 @@ def parts_owner(path: Path, folder: str) -> Path:
     return path.resolve() if follow_link else path
 
 
-def mark_parts(folder: Path, uuid: str, target: Path, name: str) -> None:
-    """Mark `folder` as parts of `target`, of this `uuid`, with the final name `name`."""
-    marker = {"uuid": uuid, "file": target.name, "folder": name}
-    (folder / PARTS_MARKER).write_text(json.dumps(marker))
-
-
-def final_parts_folder(folder: Path, target: Path) -> Path:
-    """Return the final path of the marked `folder` of parts, which has a temporary name."""
-    name = _read_json(folder / PARTS_MARKER).get("folder")
-    return own_parts_folder(target, name) or parts_folder(target)
-
-
 def read_identity(path: Path) -> int | str:
     """Return the identity of a file or folder, which a rename or a power cut does not change.
 
-    Size and checksum of a small file, or of the marker of a folder of parts; the inode of anything
-    else, which a copy of the disk does not keep.
+    Size and checksum of a small file; the inode of anything else, which a copy of the disk does not
+    keep.
     """
-    marker = path / PARTS_MARKER
-    if not path.is_symlink() and "uuid" in _read_json(marker):
-        path = marker
     status = path.lstat()
     is_small = stat.S_ISREG(status.st_mode) and status.st_size <= MAX_IDENTITY_NBYTES
     return f"{status.st_size}-{crc32c(read_regular(path)):08x}" if is_small else status.st_ino

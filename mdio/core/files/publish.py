@@ -14,7 +14,6 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +27,8 @@ from mdio.core.files.journal import (
 from mdio.core.files.marks import (
     PARTS_MARKER,
     check_only_own,
-    final_parts_folder,
     is_output,
     manifest_in,
-    parts_folder,
 )
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.replacing import put_in_place, take_over, tidy
@@ -180,7 +177,7 @@ def _is_foreign_folder(target: Path) -> bool:
 
 
 def _existing_parts(goal: Path, find_parts: Callable[[Path], Path | None] | None) -> list[Path]:
-    """Return the folder of parts of the file that exists at `goal`, if it has one."""
+    """Return the folder of parts of the file at `goal`, if an earlier version wrote it so."""
     parts = find_parts(goal) if find_parts is not None and goal.is_file() else None
     return [] if parts is None or not (parts / PARTS_MARKER).is_file() else [parts]
 
@@ -235,7 +232,7 @@ def settle(out: Path) -> None:
     goal = out.absolute()
     if goal.parent.is_dir():
         with output_errors(goal):
-            tidy([goal, parts_folder(goal)])  # the output itself may have been moved aside
+            tidy([goal])  # the output itself may have been moved aside
 
 
 @contextmanager
@@ -245,7 +242,6 @@ def publish(
     force: bool = False,
     sources: Sequence[str | os.PathLike[str]] = (),
     companions: Sequence[str | os.PathLike[str]] = (),
-    in_parts: bool = False,
     find_parts: Callable[[Path], Path | None] | None = None,
     check: Callable[[Path], None] | None = None,
     identity: Mapping[str, Any] | None = None,
@@ -263,11 +259,9 @@ def publish(
     `companions`: further files in the same folder that belong to the output (``NAME.top.pdb``); the
     block may write each at ``temporary_for(companion, temporary)``, and those that it wrote are
     published with the target.
-    `in_parts`: the target is a file that refers to others in a folder beside it, which the block
-    makes at ``temporary_for(parts_folder(target), temporary)``, and marks (`mark_parts`) with its
-    final name (`new_parts_folder`). The two are published, and replaced, together. `find_parts`:
-    returns the folder to which the former target refers, which is removed with it. `check`: called
-    with the temporary when all is on disk and before anything is renamed; raises if it is damaged.
+    `find_parts`: returns the folder beside the former target that has its frames, as earlier
+    versions wrote it, and that is replaced with it. `check`: called with the temporary when all is
+    on disk and before anything is renamed; raises if it is damaged.
     `identity`: identifies the conversion; if the block keeps a `Journal`, its first record has it
     as ``of``. `resume`: continue what an earlier run of the same conversion has left; one of
     another conversion is an error. `discard`: without `resume`, remove what an earlier run has
@@ -299,8 +293,6 @@ def publish(
             publish(
                 local,
                 companions=[local.with_name(name) for name in names],
-                in_parts=in_parts,
-                find_parts=find_parts,
                 check=check,
                 identity=identity,
                 resume=resume,
@@ -312,17 +304,15 @@ def publish(
         return
     goal = target_path.absolute()
     companion_paths = [Path(companion).absolute() for companion in companions]
-    parts = parts_folder(goal)
     source_paths = [Path(source) for source in sources]
     check_folder(goal)
-    for path in (goal, *companion_paths, *[parts] * in_parts):
+    for path in (goal, *companion_paths):
         _check_name(path, goal)
     # Before the checks, since this may restore a former output.
-    tidy([goal, parts, *companion_paths], unfinished_too=discard and not resume)
+    tidy([goal, *companion_paths], unfinished_too=discard and not resume)
     for path in (goal, *companion_paths):
         _check_target(path, force, source_paths)
-    former_parts = partial(_existing_parts, goal, find_parts)
-    for path in {*(former_parts() if force else ()), *[parts] * in_parts}:
+    for path in _existing_parts(goal, find_parts) if force else ():
         _check_target(path, force, source_paths)
     former_state = former_state or state_at(goal)
     if not resume:
@@ -341,9 +331,6 @@ def publish(
                 yield temporary
                 raise_received_signal()
                 new_paths = [path for path in companion_paths if os.path.lexists(claim.name(path))]
-                if in_parts:
-                    new_paths.append(final_parts_folder(claim.name(parts), goal))
-                    claim.built_names[new_paths[-1].name] = parts.name
                 if upload is None:  # else these files are removed once they are sent
                     for path in (*new_paths, goal):
                         flush_tree(claim.name(path))
@@ -360,7 +347,12 @@ def publish(
                     upload.finish(temporary, temporaries, check)
                 try:
                     put_in_place(
-                        claim, goal, new_paths, former_parts, force=force, former_state=former_state
+                        claim,
+                        goal,
+                        new_paths,
+                        _existing_parts(goal, find_parts),
+                        force=force,
+                        former_state=former_state,
                     )
                 except OutputError:
                     if follows and state_at(goal) != former_state:

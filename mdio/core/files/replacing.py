@@ -1,15 +1,13 @@
 """Replacing former outputs by new ones: in one step where the system can, else in several.
 
-An output is a file or a folder, with companions such as topologies, and for a file perhaps the
-folder of the parts that it refers to. A single file is renamed over the former one; a single folder
-is exchanged with the former one by renameat2(2). A file in parts refers to them by a name that was
-free (`marks.new_parts_folder`): the parts get that name while nothing refers to it, then one rename
-replaces the file, then the former parts are removed. Several names cannot change in one step, and
-network file systems cannot exchange two. Then
+An output is a file or a folder, with companions such as topologies. A single file is renamed over
+the former one; a single folder is exchanged with the former one by renameat2(2). Companions whose
+names are free get these first, while nothing refers to them. Several names cannot change in one
+step, and network file systems cannot exchange two. Then
 
-1. the former output is moved aside, so that nobody reads it with the companions or parts of the new
-   one; then its companions and parts are moved aside,
-2. the new companions and parts get their names, then the new output does, which completes it,
+1. the former output is moved aside, so that nobody reads it with the companions of the new one;
+   then its companions are moved aside,
+2. the new companions get their names, then the new output does, which completes it,
 3. what was moved aside is removed.
 
 The folder is flushed after each step, so that a power cut cannot keep a later step without an
@@ -27,7 +25,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from glob import escape
@@ -40,7 +38,6 @@ from mdio.core.files.marks import (
     check_only_own,
     is_identical,
     is_output,
-    parts_folder,
     read_identity,
     try_lock,
 )
@@ -120,7 +117,7 @@ def put_in_place(
     claim: Claim,
     goal: Path,
     companions: Sequence[Path],
-    former_parts: Callable[[], Sequence[Path]],
+    former_parts: Sequence[Path],
     *,
     force: bool,
     former_state: State | None,
@@ -128,22 +125,20 @@ def put_in_place(
     """Rename an output, and all that belongs to it, from their temporary to their final names.
 
     `claim`: the publication, with its temporary names. `goal`, `companions`: final paths of the
-    output, and of what was built with it (topologies, parts); all in one folder. `former_parts`:
-    returns the folders of parts of the present output, which are removed with it. `force`: replace
-    an existing output. `former_state`: its state, as this run knows it.
+    output, and of what was built with it; all in one folder. `former_parts`: folders of the present
+    output, of an earlier version, that go with it. `force`: replace an existing output.
+    `former_state`: its state, as this run knows it.
     Raises OutputError: one of the names is taken; another run has changed the former output; or
     that could be neither replaced nor restored. OSError: a rename failed; all is as it was.
     """
     folder = goal.parent
-    tidy([goal, *companions, parts_folder(goal)])
+    tidy([goal, *companions])
     if force and state_at(goal) != former_state:  # unfinished outputs may then be needed
         raise concurrent_change_error(goal)
-    tidy([goal, *companions, parts_folder(goal)], unfinished_too=True)  # may take long, so unlocked
+    tidy([goal, *companions], unfinished_too=True)  # may take long, so unlocked
     with exclusive_turn(goal), _folder_lock(folder):
-        _tidy_locked([goal, *companions, parts_folder(goal)], unfinished_too=True)
-        removed_parts = [path for path in former_parts() if path not in companions]
-        claim.built_names |= {path.name: parts_folder(goal).name for path in removed_parts}
-        existing = [path for path in (goal, *companions, *removed_parts) if os.path.lexists(path)]
+        _tidy_locked([goal, *companions], unfinished_too=True)
+        existing = [path for path in (goal, *companions, *former_parts) if os.path.lexists(path)]
         if existing and not force:
             raise _target_exists_error(existing[0])
         for path in existing:
@@ -155,10 +150,9 @@ def put_in_place(
         if _is_folder(goal):
             check_only_own(goal)
         is_file = not (_is_folder(goal) or _is_folder(claim.name(goal)))
-        is_alone = not (companions or set(existing) - {goal})
-        if not is_alone and is_file and set(existing) <= {goal, *removed_parts}:
-            _replace_reference(claim, goal, companions, removed_parts)
-        elif not is_alone:
+        if companions and is_file and set(existing) <= {goal}:
+            _replace_file(claim, goal, companions)
+        elif companions or former_parts:
             _replace_in_steps(claim, goal, companions, existing)
         elif not existing:
             _rename_to_free(claim.name(goal), goal)
@@ -180,11 +174,9 @@ def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-def _replace_reference(
-    claim: Claim, goal: Path, companions: Sequence[Path], removed_parts: Sequence[Path]
-) -> None:
-    """Give `companions` their free names, then replace the file `goal`, which refers to them."""
-    plan = _make_plan(claim, goal, companions) | {"gone": [path.name for path in removed_parts]}
+def _replace_file(claim: Claim, goal: Path, companions: Sequence[Path]) -> None:
+    """Give `companions` their names, which are free, then replace the file `goal`."""
+    plan = _make_plan(claim, goal, companions)
     claim.record(plan)
     try:
         for path in companions:
@@ -202,14 +194,12 @@ def _replace_reference(
         _undo(claim, goal.parent, plan)
         claim.is_unsettled = False
         raise
-    for path in removed_parts:
-        remove(path)
 
 
 def _make_plan(claim: Claim, goal: Path, companions: Sequence[Path]) -> dict[str, Any]:
     """Return which names will change, for `Claim.record`; ``new``: identities by final name."""
     new = {path.name: read_identity(claim.name(path)) for path in (*companions, goal)}
-    return {"goal": goal.name, "aside": [], "built": claim.built_names, "new": new}
+    return {"goal": goal.name, "aside": [], "new": new}
 
 
 def _is_done(goal: Path, plan: Mapping[str, Any]) -> bool:
@@ -313,12 +303,9 @@ def _tidy_locked(targets: Sequence[Path], *, unfinished_too: bool) -> None:
             plan = {"goal": min(leftover.aside, key=len), "aside": leftover.aside, "new": {}}
         if plan is not None:
             goal = leftover.folder / plan["goal"]
-            is_done = _is_done(goal, plan) if "gone" in plan else os.path.lexists(goal)
-            if not is_done:
+            if not (os.path.lexists(goal) if plan["aside"] else _is_done(goal, plan)):
                 _undo(leftover, leftover.folder, plan)
-            obsolete = [leftover.folder / name for name in plan.get("gone", ()) if is_done]
-            obsolete += [leftover.name(leftover.folder / name, "old") for name in plan["aside"]]
-            for path in obsolete:
+            for path in [leftover.name(leftover.folder / name, "old") for name in plan["aside"]]:
                 # Other folders are not ours; an empty one was being removed.
                 if not _is_folder(path) or is_output(path) or not any(path.iterdir()):
                     remove(path)

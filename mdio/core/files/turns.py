@@ -38,7 +38,6 @@ from mdio.core.files.marks import (
     is_own,
     is_own_record,
     open_regular,
-    own_parts_folder,
     try_lock,
 )
 from mdio.core.files.store import store_at
@@ -67,10 +66,9 @@ def host_name() -> str:
     return re.sub(r"[^A-Za-z0-9_.]", "_", os.uname().nodename)[:40]
 
 
-def _trace(target: Path, owner: str, ending: str, built_names: Mapping[str, str] = {}) -> Path:
-    """Return the path of a trace of `target`; `built_names`: as of `Claim`."""
-    name = built_names.get(target.name, target.name) if ending == "tmp" else target.name
-    return target.with_name(f".{name}.mdio-{owner}.{ending}")
+def _trace(target: Path, owner: str, ending: str) -> Path:
+    """Return the path of a trace of `target`."""
+    return target.with_name(f".{target.name}.mdio-{owner}.{ending}")
 
 
 def longest_name(target: Path) -> int:
@@ -82,8 +80,8 @@ def longest_name(target: Path) -> int:
 def temporary_for(target: Path, temporary: Path) -> Path:
     """Return the name under which `target` is built.
 
-    `target`: a companion of an output, or the folder of its parts. `temporary`: what
-    `mdio.core.files.publish.publish` yielded for the output.
+    `target`: a companion of an output. `temporary`: what `mdio.core.files.publish.publish` yielded
+    for the output.
     """
     match = _TRACE_NAME.fullmatch(temporary.name)
     if match is None:
@@ -107,14 +105,12 @@ def _is_at(fd: int, path: Path) -> bool:
 class Claim:
     """The lock on the traces of one publication, released when the process ends at the latest.
 
-    `target`: the path to publish. Attributes: `built_names`: by final name, the name from which its
-    temporary name is made, if that is another. `is_unsettled`: whether a plan is yet to be
-    completed or undone, so that the lock file must stay.
+    `target`: the path to publish. Attribute `is_unsettled`: whether a plan is yet to be completed
+    or undone, so that the lock file must stay.
     """
 
     def __init__(self, target: Path) -> None:
         self.pid = os.getpid()
-        self.built_names: dict[str, str] = {}
         self.is_unsettled = False
         while True:
             self.owner = f"{host_name()}-{self.pid}-{os.urandom(TOKEN_NBYTES).hex()}"
@@ -141,7 +137,7 @@ class Claim:
 
     def name(self, target: Path, ending: str = "tmp") -> Path:
         """Return the name of `target` while it is built (``tmp``) or moved aside (``old``)."""
-        return _trace(target, self.owner, ending, self.built_names)
+        return _trace(target, self.owner, ending)
 
     def temporaries(self) -> list[Path]:
         """Return the existing temporaries of this publication."""
@@ -218,8 +214,7 @@ class Leftover:
 
     def name(self, target: Path, ending: str = "tmp") -> Path:
         """Return the temporary or moved-aside name of `target`, as `Claim.name` does."""
-        built_names = {} if self.plan is None else self.plan.get("built", {})
-        return _trace(target, self.owner, ending, built_names)
+        return _trace(target, self.owner, ending)
 
 
 def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
@@ -283,18 +278,13 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
 
 def _is_valid_plan(plan: Mapping[str, Any], goal: str) -> bool:
     """Return whether a plan in a lock file names only the output `goal` and its companions."""
-    aside, removed = plan.get("aside"), plan.get("gone", [])
-    built, new = plan.get("built", {}), plan.get("new")
-    if not (isinstance(aside, list) and isinstance(removed, list)):
+    aside, new = plan.get("aside"), plan.get("new")
+    if not (isinstance(aside, list) and isinstance(new, dict)) or plan["goal"] != goal:
         return False
-    if not (isinstance(built, dict) and isinstance(new, dict)) or plan["goal"] != goal:
-        return False
-    names = [*aside, *built, *built.values(), *new]
     return (
-        all(belongs_to_output(goal, name) for name in names)
-        and all(own_parts_folder(Path(goal), name) is not None for name in removed)
+        all(belongs_to_output(goal, name) for name in (*aside, *new))
         and all(isinstance(identity, int | str) for identity in new.values())
-        and ("gone" not in plan or goal in new)
+        and (bool(aside) or goal in new)
     )
 
 

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -79,13 +80,14 @@ def test_other_programs_find_groups(folder):
     values = root["replica02/particles/trajectory/position/value"]
     want = mda.Universe(PSF, str(folder / "replica02/md.xtc"))
     assert np.array_equal(values[3], want.trajectory[3].positions)
-    with h5py.File(folder / "all.h5md") as file:
-        assert file["h5md"].attrs["version"].tolist() == [1, 1]
-        assert sorted(file["particles"]) == sorted(LENGTHS)
-        for label, n_frames in LENGTHS.items():
-            assert file[f"particles/{label}/position/time"].shape == (n_frames,)
-        values = file["particles/replica02/position/value"]
-        assert np.array_equal(values[3], want.trajectory[3].positions)
+    assert {path.stem for path in (folder / "all.h5md").glob("*.h5md")} == {*LENGTHS}
+    for label, n_frames in LENGTHS.items():
+        want = mda.Universe(PSF, str(folder / label / "md.xtc"))
+        with h5py.File(folder / f"all.h5md/{label}.h5md") as file:
+            assert file["h5md"].attrs["version"].tolist() == [1, 1]
+            position = file["particles/trajectory/position"]
+            assert position["time"].shape == (n_frames,)
+            assert np.array_equal(position["value"][3], want.trajectory[3].positions)
 
 
 def test_rmsd_of_all_and_of_some(whole, folder):
@@ -201,7 +203,7 @@ def test_on_the_command_line(folder, out):
     assert "replica02    40 frames of 3,341 atoms" in said
     facts = json.loads(run("info", out, "--json", cwd=folder).stdout)
     assert list(facts["members"]) == ["replica01", "replica02", "last"]
-    last = "out.zarr/last" if out == "out.zarr" else "out.h5md.parts/last.h5md"
+    last = "out.zarr/last" if out == "out.zarr" else "out.h5md/last.h5md"
     assert run("info", last, cwd=folder).stdout.startswith(f"{last}\n")
     refused = run("convert", *sources, "again.zarr", "--ensemble", "--dry-run", cwd=folder)
     assert "--dry-run is not for --ensemble; plan one of them" in refused.stderr
@@ -243,21 +245,20 @@ def test_damage_is_found_in_any(folder, tmp_path):
 
 
 def test_what_is_wrong_with_files_of_an_ensemble(folder, tmp_path):
-    """They are replaced, told of and missed together with the file that links to them."""
+    """They are replaced, told of and missed together with the folder that holds them."""
     out = tmp_path / "o.h5md"
     mdio.convert_ensemble({"a": DCD, "b": DCD}, out, stop=5)
     with pytest.raises(OutputError, match="exists already"):
         mdio.convert_ensemble({"c": DCD}, out)
     mdio.convert_ensemble({"c": folder / "other/md.xtc", "d": DCD}, out, force=True)
-    (beside,) = tmp_path.glob("o.h5md.parts-*")  # the former one has had the other name
-    assert {path.name for path in beside.iterdir()} == {"c.h5md", "d.h5md", "parts.json"}
-    damaged = bytearray((beside / "c.h5md").read_bytes())
+    assert {path.name for path in out.iterdir()} == {"c.h5md", "d.h5md", "ensemble.json"}
+    damaged = bytearray((out / "c.h5md").read_bytes())
     damaged[len(damaged) // 2] ^= 1
-    (beside / "c.h5md").write_bytes(damaged)
+    (out / "c.h5md").write_bytes(damaged)
     result = mdio.verify(out)
     assert not result.ok
     assert all(one.startswith("c: ") for one in result.bad)
-    (beside / "c.h5md").unlink()
+    (out / "c.h5md").unlink()
     with pytest.raises(CorruptLayoutError, match=r"'c' of the ensemble is missing \(.*c.h5md\)"):
         mdio.analyze(out, kernel="rgyr")
     with pytest.raises(PlanError, match=r"an ensemble of 3 trajectories .*group="):
@@ -347,3 +348,25 @@ def test_what_cannot_be_looked_at_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "is_dir", fail)
     with pytest.raises(SourceError, match=r"a\.zarr: cannot be read \(Stale file handle\)"):
         ensemble_members(tmp_path / "a.zarr")
+
+
+def test_an_ensemble_of_an_older_version(tmp_path):
+    """A file of links beside a folder: it is read, verified, and replaced by one folder."""
+    golden = Path(__file__).parents[2] / "golden" / "h5md"
+    for name in ("v1-ensemble.h5md", "v1-ensemble.h5md.parts"):
+        copy = shutil.copytree if (golden / name).is_dir() else shutil.copy
+        copy(golden / name, tmp_path / name)
+    out = tmp_path / "v1-ensemble.h5md"
+    atoms = mda.Universe(PSF).select_atoms("name CA and resid 1:10").indices
+    for label in ("one", "two"):
+        found = mda.Universe(str(out), group=label)
+        for ours, theirs in zip(
+            found.trajectory, mda.Universe(PSF, DCD).trajectory[:5], strict=True
+        ):
+            assert np.array_equal(ours.positions, theirs.positions[atoms])
+    assert mdio.verify(out).ok
+    with pytest.raises(OutputError, match="exists already"):
+        mdio.convert_ensemble({"a": DCD}, out)
+    mdio.convert_ensemble({"a": DCD}, out, stop=3, force=True)
+    assert [path.name for path in tmp_path.iterdir()] == [out.name]
+    assert {path.name for path in out.iterdir()} == {"a.h5md", "ensemble.json"}

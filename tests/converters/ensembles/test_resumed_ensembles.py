@@ -105,8 +105,7 @@ def test_whole_trajectories_are_kept(folder, out, number, workers):
 def test_frames_are_kept_before_any_trajectory_is_whole(folder, adk, out, number):
     mdio.convert(adk["xtc"], "a.xtc", force=True)
     told = interrupt(out, number, ENDED_BEFORE_ANY_IS_WHOLE)
-    holder = out.replace(".h5md", ".h5md.parts")
-    kept = re.escape(str(folder / f".{holder}.mdio-"))
+    kept = re.escape(str(folder / f".{out}.mdio-"))
     said = rf" (\d+) frames \([^)]*\) are kept in {kept}[^/]*\.tmp.*--resume"
     if number != signal.SIGKILL:
         assert re.search(said, told), told

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from mdio.core.files import replacing
-from mdio.core.files.marks import is_identical, mark_parts, read_identity
+from mdio.core.files.marks import is_identical, read_identity
 from mdio.core.files.publish import publish
 
 
@@ -45,15 +45,3 @@ def test_the_former_topology_comes_back_with_its_output(tmp_path, monkeypatch, n
     assert (there / "a.pdb").read_bytes() == b"old topology"
     # Whose turn it was is this process, which lives: nobody but it takes that away.
     assert {path.name for path in there.iterdir()} - {".a.h5md.mdio-turn"} == {"a.h5md", "a.pdb"}
-
-
-def test_a_folder_of_parts_is_known_again_where_its_number_is_not_kept(tmp_path):
-    """As on a disk that was restored, or a mount that numbers its files anew."""
-    one, copy, other = (tmp_path / name for name in ("one", "copy", "other"))
-    for folder, uuid in ((one, "a" * 36), (other, "b" * 36)):
-        folder.mkdir()
-        mark_parts(folder, uuid, tmp_path / "a.h5md", "a.h5md.parts-aaaaaaaa")
-    shutil.copytree(one, copy)
-    assert is_identical(copy, read_identity(one))
-    assert not is_identical(other, read_identity(one))
-    assert is_identical(one, one.lstat().st_ino)  # as written by older versions

@@ -21,7 +21,7 @@ from mdio.core.files.journal import (
     journal_path,
     read_journal,
 )
-from mdio.core.files.marks import mark_parts, read_identity
+from mdio.core.files.marks import read_identity
 from mdio.core.files.publish import publish
 from mdio.core.files.replacing import tidy
 
@@ -33,7 +33,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files aw
 
 def lock_file(out: Path, owner: str = f"not{HERE[:9]}-1-deadbeef", **plan: object) -> Path:
     """Write the lock and the journal of a run that is long gone."""
-    whole = {"goal": out.name, "aside": [], "built": {}, "new": {out.name: read_identity(out)}}
+    whole = {"goal": out.name, "aside": [], "new": {out.name: read_identity(out)}}
     lock = out.with_name(f".{out.name}.mdio-{owner}.lock")
     lock.write_text(json.dumps(whole | plan) + "\n")
     journal = lock.with_suffix(".journal")
@@ -78,17 +78,14 @@ OUTSIDE = ["../precious", "precious", "thesis.txt", ".", "..", "", "a.h5md.parts
 
 
 @pytest.mark.parametrize("name", [*OUTSIDE, "/precious"])
-@pytest.mark.parametrize("key", ["gone", "aside", "built", "values of built", "new", "goal"])
+@pytest.mark.parametrize("key", ["aside", "new", "goal"])
 def test_a_plan_names_no_other_files(goal: Path, key: str, name: object) -> None:
     before = precious_of(goal)
     is_known = isinstance(name, str) and (goal.parent / name).exists()
     known = read_identity(goal.parent / str(name)) if is_known else 1
     plan = {
-        "gone": {"gone": [name]},
-        "aside": {"aside": [name], "gone": []},
-        "built": {"built": {str(name): "a.h5md.parts"}},
-        "values of built": {"built": {"a.h5md": name}, "new": {"a.h5md": 1}},
-        "new": {"new": {str(name): known, "a.h5md": 1}, "gone": []},
+        "aside": {"aside": [name]},
+        "new": {"new": {str(name): known, "a.h5md": 1}},
         "goal": {"goal": name},
     }[key]
     owner = f"{HERE}-{dead_pid()}-deadbeef"
@@ -98,20 +95,6 @@ def test_a_plan_names_no_other_files(goal: Path, key: str, name: object) -> None
         (goal.parent / f".{name}.mdio-{owner}.old").mkdir()
     tidy([goal], unfinished_too=True)
     assert precious_of(goal) == before
-
-
-def test_what_goes_is_an_output(goal: Path) -> None:
-    """A folder of the user's under the name of parts is none."""
-    parts = goal.with_name("a.h5md.parts")
-    (goal.parent / "precious").rename(parts)
-    lock_file(goal, gone=[parts.name])
-    tidy([goal])
-    assert (parts / "thesis.txt").exists()
-    mark_parts(parts, "a" * 36, goal, parts.name)
-    lock_file(goal, gone=[parts.name])
-    tidy([goal])
-    assert not parts.exists() and goal.exists()
-    assert not [path for path in goal.parent.iterdir() if path.name.startswith(".")]
 
 
 def test_an_older_version_has_moved_nothing_else_aside(goal: Path) -> None:
@@ -125,28 +108,26 @@ def test_an_older_version_has_moved_nothing_else_aside(goal: Path) -> None:
 
 @as_root
 def test_a_lock_of_another_user_is_not_obeyed(goal: Path) -> None:
-    parts = goal.with_name("a.h5md.parts")
-    parts.mkdir()
-    mark_parts(parts, "a" * 36, goal, parts.name)
-    lock = lock_file(goal, gone=[parts.name])
+    lock = lock_file(goal)
+    temporary = lock.with_suffix(".tmp")
+    temporary.touch()
     os.chown(lock, ANOTHER, -1)
     tidy([goal])
-    assert parts.exists() and lock.exists()
+    assert temporary.exists() and lock.exists()
 
 
 @pytest.mark.parametrize("kind", ["link", "second name", "pipe"])
 def test_a_lock_is_a_file_under_one_name(goal: Path, kind: str) -> None:
-    parts = goal.with_name("a.h5md.parts")
-    parts.mkdir()
-    mark_parts(parts, "a" * 36, goal, parts.name)
-    lock = lock_file(goal, gone=[parts.name])
+    lock = lock_file(goal)
+    temporary = lock.with_suffix(".tmp")
+    temporary.touch()
     there = lock.rename(goal.parent / "text")
     if kind == "pipe":
         os.mkfifo(lock)
     else:
         (lock.symlink_to if kind == "link" else lock.hardlink_to)(there)
     tidy([goal])
-    assert parts.exists()
+    assert temporary.exists()
 
 
 def journal_with_a_frame(folder: Path) -> Path:

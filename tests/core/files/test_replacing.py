@@ -18,7 +18,6 @@ from test_publish import dead_pid, entries, make_folder
 
 from mdio.core.errors import OutputError
 from mdio.core.files import replacing, turns
-from mdio.core.files.marks import PARTS_MARKER
 from mdio.core.files.publish import publish
 from mdio.core.files.turns import leftovers, temporary_for
 
@@ -124,31 +123,27 @@ def test_what_cannot_be_put_back_comes_back_later(
 def test_where_no_rename_works_any_more_the_former_output_is_linked_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
 ) -> None:
-    target, top, parts = tmp_path / "a.h5md", tmp_path / "a.top.pdb", tmp_path / "a.h5md.parts"
-    make_folder(parts, "old")
-    (parts / PARTS_MARKER).write_text("{}")
-    target.write_text("old")
+    target, top = tmp_path / "a.zarr", tmp_path / "a.top.pdb"
+    make_folder(target, "old")
     top.write_text("old")
-    (parts / "000" / "link").symlink_to("data")
+    (target / "000" / "link").symlink_to("data")
     mtime_ns = target.stat().st_mtime_ns
-    for nth in range(1, 6):
+    for nth in range(1, 4):
         with (
             monkeypatch.context() as broken,
             pytest.raises(OSError, match="broken disk"),
             failing(monkeypatch, nth, ever_after=True) as changed,
-            publish(target, force=True, companions=[top], in_parts=True) as temporary,
+            publish(target, force=True, companions=[top]) as temporary,
         ):
-            temporary.write_text("new")
+            make_folder(temporary, "new")
             temporary_for(top, temporary).write_text("new")
-            make_folder(temporary_for(parts, temporary), "new")
-            (temporary_for(parts, temporary) / PARTS_MARKER).write_text("{}")
             if not links:
                 broken.setattr(os, "link", Mock(side_effect=OSError(errno.EPERM, "no links")))
         assert len(changed) > nth
-        assert (data_of(target), top.read_text(), data_of(parts)) == ("old", "old", "old")
-        assert (parts / "000" / "link").readlink() == Path("data")
+        assert (data_of(target), top.read_text()) == ("old", "old")
+        assert (target / "000" / "link").readlink() == Path("data")
         assert target.stat().st_mtime_ns == mtime_ns
-        assert entries(tmp_path) == ["a.h5md", "a.h5md.parts", "a.top.pdb"]
+        assert entries(tmp_path) == ["a.top.pdb", "a.zarr"]
 
 
 @pytest.mark.parametrize("had_top", [True, False])

@@ -43,7 +43,9 @@ def test_crc32c(nbytes, offset):
     assert kernels.crc32c(padded[5:], google_crc32c.value(data[:5])) == google_crc32c.value(data)
 
 
-@pytest.mark.parametrize("nbytes", [0, 1, 255, 256, 511, 512, 513, 767, 768, 5000, 70_001])
+@pytest.mark.parametrize(
+    "nbytes", [0, 1, 255, 256, 511, 512, 513, 767, 768, 5000, 31_743, 31_744, 70_001]
+)
 @pytest.mark.parametrize("offset", [0, 1, 13])
 def test_crc32c_by_every_set_of_instructions(nbytes, offset):
     native = pytest.importorskip("mdio._kernels")

@@ -64,7 +64,7 @@ def test_a_rename_that_fails_leaves_the_former_output(adk, mine, monkeypatch):
 
 
 def test_killed_between_renames(adk, mine):
-    """The new file has its name, the former parts are there yet: the next run removes them."""
+    """The former file has been moved aside: the next run restores it, with its parts."""
     code = (
         "import os, sys, mdio\n"
         "from mdio.core.files import replacing\n"
@@ -74,7 +74,8 @@ def test_killed_between_renames(adk, mine):
     )
     words = [sys.executable, "-c", code, str(adk["xtc"]), str(mine)]
     assert subprocess.run(words, check=False).returncode == 9
-    assert mdio.verify(mine).ok and frames_of(mine).n_frames == 98
     with pytest.raises(OutputError, match="exists already"):
         mdio.convert(adk["xtc"], mine, stop=3)
-    assert alone(mine) and frames_of(mine).n_frames == 98
+    names = {path.name for path in mine.parent.glob("[!.]*")}
+    assert names == {mine.name, f"{mine.name}.parts"}
+    assert mdio.verify(mine).ok and frames_of(mine).n_frames == 784
