@@ -246,8 +246,8 @@ def _read_together(
     trajectory: str | PathLike[str] | Sequence[str | PathLike[str]] | None,
 ) -> list[WorkerRead]:
     """Have all workers read at the same time; return what each read, nothing for one worker."""
-    if executor is None or executor.n_workers == 1 or trajectory is None:
+    files = [] if trajectory is None else [to_path(path) for path in path_list(trajectory)]
+    if executor is None or executor.n_workers == 1 or not files:
         return []
-    files = [to_path(path) for path in path_list(trajectory)]
     read = partial(read_as_worker, files, executor.n_workers)
     return executor.map(read, range(executor.n_workers), describe=lambda n: f"worker {n}")

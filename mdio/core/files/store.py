@@ -1,8 +1,8 @@
 """Storage of files and objects: a disk, or a store of objects, and its operations.
 
-`store_at` returns the storage of a path. Both kinds have the same methods and facts: how bytes are
-opened, items, linked and prefetched, and what is possible there. So no other code needs to know
-which kind it is.
+`store_at` returns the storage of a path. Both kinds have the same methods and attributes: how bytes
+are opened, listed, linked and prefetched, and what is possible there. So no other code needs to
+know which kind it is.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
@@ -36,6 +36,11 @@ Paths = AnyPath | Sequence[AnyPath]
 
 def path_list(paths: Paths) -> list[AnyPath]:
     """Return one path or several as a list; raises PlanError for none, and for anything else."""
+    if isinstance(paths, Mapping):
+        raise PlanError(
+            f"trajectories by label ({', '.join(map(str, paths))}) where one was expected; give "
+            "each by itself, or put all into one output with mdio.convert_ensemble and give that"
+        )
     items: list[Any] = [paths]
     is_single = isinstance(paths, str | bytes | os.PathLike) or hasattr(paths, "readline")
     if isinstance(paths, Iterable) and not is_single:
@@ -124,7 +129,7 @@ class Disk:
     """Whether opening a file takes a request, so that the next ones should be prefetched, and none
     be opened in vain."""
     has_folders: ClassVar[bool] = True
-    """Whether a folder exists before the files in it, and can be items and held open."""
+    """Whether a folder exists before the files in it, and can be listed and held open."""
     holds_ensembles: ClassVar[bool] = True
     """Whether several trajectories can be written side by side into one output."""
     built_in_place: ClassVar[bool] = True

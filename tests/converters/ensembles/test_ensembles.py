@@ -370,3 +370,10 @@ def test_an_ensemble_of_an_older_version(tmp_path):
     mdio.convert_ensemble({"a": DCD}, out, stop=3, force=True)
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
     assert {path.name for path in out.iterdir()} == {"a.h5md", "ensemble.json"}
+
+
+@pytest.mark.parametrize("function", [mdio.open, mdio.analyze, mdio.advise])
+def test_a_dict_of_trajectories_where_one_is_expected(function):
+    kernel = {"analyze": {"kernel": "rgyr"}, "advise": {"analysis": "rgyr"}}
+    with pytest.raises(PlanError, match=r"by label \(a, b\).*mdio.convert_ensemble"):
+        function({"a": DCD, "b": DCD}, **kernel.get(function.__name__, {}))
