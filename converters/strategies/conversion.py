@@ -383,9 +383,7 @@ class Conversion:
         """Commit a stored piece, and count the coordinates in it that are not numbers."""
         writer.commit(record)
         self._times[record.start] = record.time
-        not_finite = (
-            None if self.repairs else record.not_finite
-        )  # those of repairs are stored_frames_text
+        not_finite = None if self.repairs else record.not_finite  # those of repairs are counted
         not_finite = add_not_finite(writer.meta.not_finite, not_finite, record.start)
         writer.meta = replace(writer.meta, not_finite=not_finite)
         if progress is not None:

@@ -118,7 +118,8 @@ class WholeFile(ForeignFrames):
     def notes(self) -> Iterator[str]:
         """Yield a note on the number of atoms, and MDAnalysis' warnings."""
         if self.format_name in WITHOUT_N_ATOMS:
-            yield f"{self.format_name} has no number of atoms: whether some are missing is unknown"
+            name = self.format_name
+            yield f"{name} has no number of atoms: it is unknown whether some are missing"
         for text in dict.fromkeys(self._warnings):
             yield f"MDAnalysis: {' '.join(text.split())[:200]}"
 

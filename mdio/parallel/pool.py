@@ -5,7 +5,7 @@ disappears with the last process that has it open, even if that is killed, and w
 /dev/shm, is not limited by the size that a container was given.
 Workers write to it (`os.pwrite`) rather than into a mapping: the rows are still in the
 CPU's cache, no page has to be zeroed and faulted in first, and a lack of memory is an error instead
-of a signal. The parent maps the read_all array once, without copying.
+of a signal. The parent maps the whole array once, without copying.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _failure(error: BaseException) -> Failure:
 
 def _serve(pipe: Connection[Any, Any], pickled_func: bytes, inherited_pipes: Sequence[Any]) -> None:
     """Work on the items that come through `pipe`, until the parent closes it or dies."""
-    # Ctrl-C goes to the read_all process group; the parent alone decides what it means.
+    # Ctrl-C goes to the whole process group; the parent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The parent's handlers, which clean up its outputs, are not for workers.
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -267,7 +267,7 @@ class SharedRows(Closing):
     ones; when they are done, the parent gets the array from `read_all`. Pickling works for forked
     workers only.
 
-    `n_rows`: of the read_all array.
+    `n_rows`: of the whole array.
     """
 
     def __init__(self, n_rows: int) -> None:
@@ -284,7 +284,7 @@ class SharedRows(Closing):
     def accepts(self, row_shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
         """Return whether such rows are to be written here (workers).
 
-        They are if the read_all array is large, and if the first rows had the same shape and dtype.
+        They are if the whole array is large, and if the first rows had the same shape and dtype.
         """
         nbytes = self._n_rows * math.prod(row_shape) * dtype.itemsize
         if nbytes < SHARED_NBYTES or dtype.hasobject:
