@@ -314,7 +314,7 @@ def prepare_append(
         return _Plan(old, former, files, options).plan()
     except CorruptLayoutError as error:
         old.close()
-        old._explain(error)  # another run may have replaced it meanwhile
+        old._raise_clearer(error)  # another run may have replaced it meanwhile
         raise
     except BaseException:
         old.close()
@@ -426,11 +426,11 @@ class _Plan:
         info = chain.info.replace(
             has_velocities=old.info.has_velocities, has_forces=old.info.has_forces
         )
-        first, start, stop = chain.member_runs[0]
+        first, start, stop = chain.joined_layouts[0]
         stop = stop if first is old and not start else 0
         continuation = open_continuation(old, stop)
         plan = continuation.plan(info)
-        n_old = sum(end - begin for layout, begin, end in chain.member_runs if layout is old)
+        n_old = sum(end - begin for layout, begin, end in chain.joined_layouts if layout is old)
         summary = (
             f"new: {plural(info.n_frames - n_old, 'frame')}; of the {old.info.n_frames:,} already "
             f"there, {n_old:,} stay"
@@ -445,7 +445,7 @@ class _Plan:
             (stripe["stripe_nbytes"], stripe["stripe_count"]) if stripe.get("asked") else ()
         )
         groups = self.manifest["group_atoms"]
-        read_paths = [path for member, path in sources.items() if member in chain.members]
+        read_paths = [path for member, path in sources.items() if member in chain.sources]
         job = Job(
             out=old.path,
             files=read_paths,
@@ -458,11 +458,11 @@ class _Plan:
             options=options,
             striping=StripeRequest(*stripe_sizes),
             nbytes_in=sum(
-                self.frames_of[member][0].nbytes for member in sources if member in chain.members
+                self.frames_of[member][0].nbytes for member in sources if member in chain.sources
             ),
             transformed=self.manifest["source"].get("transformed"),
             topology=old.topology(),
-            appended=Appended(continuation, *origin, chain.member_runs, not_finite),
+            appended=Appended(continuation, *origin, chain.joined_layouts, not_finite),
             former=self.former,
         )
         if n_old == info.n_frames == old.info.n_frames:
@@ -695,7 +695,7 @@ class _Plan:
         by_program = np.concatenate(
             [
                 self.by_program[start:stop] if layout is self.old else np.zeros(stop - start, bool)
-                for layout, start, stop in chain.member_runs
+                for layout, start, stop in chain.joined_layouts
             ]
         )
         source.pop("by_program", None)
@@ -709,7 +709,7 @@ class _Plan:
         source = self._with_files(chain, sources)
         n_before = source["n_frames"] if "path" in self.manifest["source"] else 0
         frames = [self.before]
-        for member, start, end in chain.member_runs[1:]:
+        for member, start, end in chain.joined_layouts[1:]:
             info, numbers = self.frames_of[member]
             frames.append(numbers[start:end] + n_before)
             n_before += info.n_frames
@@ -719,7 +719,7 @@ class _Plan:
 
 def _begin(source: Layout) -> float:
     """Return the first time (or step) of a source, by which sources are sorted."""
-    if source.timing.has_times:
+    if source.stored_times.has_times:
         return source.info.time_first_ps
     return float(source.read(0, 1, atoms=[]).step[0])
 

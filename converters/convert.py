@@ -156,7 +156,7 @@ def _notes_on_floats(origin: TrajectoryInfo, stored: TrajectoryInfo) -> tuple[st
 
 def _notes_on_numbers(origin: Layout) -> tuple[str, ...]:
     """Return a note if files that hold no steps, but number frames, are joined."""
-    for (before, _, stop), (after, first, _) in pairwise(origin.member_runs):
+    for (before, _, stop), (after, first, _) in pairwise(origin.joined_layouts):
         if before.facts.counts_steps and after.facts.counts_steps and first < stop:
             return (
                 f"steps start again in {after.path}: as in {before.path}, they are the numbers of "

@@ -141,7 +141,7 @@ def convert_ensemble(
         )
         continues = temporary.exists()
         ensemble = ensemble_class(temporary, Path(out))
-        members = [(label, paths, ensemble.member(label)) for label, paths in sources.items()]
+        members = [(label, paths, ensemble.member_path(label)) for label, paths in sources.items()]
         first_words = {
             "of": begun,
             "n_frames": 0,
@@ -169,7 +169,7 @@ def convert_ensemble(
     def end() -> dict[str, ConvertResult]:
         journal.close()
         ensemble.seal(list(sources))
-        finals = {label: ensemble.member(label, final=True) for label in sources}
+        finals = {label: ensemble.member_path(label, final=True) for label in sources}
         stack.close()
         notes = _notes_on_files(Path(out), len(sources))
         return {label: _moved(results[label], final, notes) for label, final in finals.items()}

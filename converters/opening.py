@@ -173,7 +173,7 @@ def find_in_output(
     transformed = recorded.get("transformed") or {}
     needs_whole_source = transformed.get("pbc") == "nojump" or fits_frame(transformed)
     output_table = None
-    members = source.member_runs if source.info.n_frames > n_recorded else ()
+    members = source.joined_layouts if source.info.n_frames > n_recorded else ()
     for file in (*dict.fromkeys(member for member, *_ in members), *further):
         if contents_of(fingerprint(file.path)) in contents:
             continue
@@ -331,12 +331,14 @@ def _matching(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]
 
 def _chosen(source: Layout, frames: NDArray[np.int64]) -> Layout:
     """Return the frames of one or several files with these numbers, as a chain."""
-    counts = [stop - start for _, start, stop in source.member_runs]
+    counts = [stop - start for _, start, stop in source.joined_layouts]
     edges = np.cumsum([0, *counts])
     file_number = np.searchsorted(edges, frames, "right") - 1
     in_file = frames - edges[file_number]
     parts = tuple(parts_of(file_number, in_file))
-    return chain_parts([layout for layout, *_ in source.member_runs], Joining(parts, changes=True))
+    return chain_parts(
+        [layout for layout, *_ in source.joined_layouts], Joining(parts, changes=True)
+    )
 
 
 def read_frame_table(layout: Layout) -> FrameKeys:
@@ -346,6 +348,6 @@ def read_frame_table(layout: Layout) -> FrameKeys:
         path=str(layout.path),
         time=columns.time,
         step=columns.step,
-        has_times=layout.timing.has_times,
-        has_steps=layout.timing.has_steps,
+        has_times=layout.stored_times.has_times,
+        has_steps=layout.stored_times.has_steps,
     )

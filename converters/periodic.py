@@ -380,7 +380,7 @@ class TransformedLayout(Layout):
     def _inner_layouts(self) -> tuple[Layout, ...]:
         return (self.source,)
 
-    def _members_of(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
+    def _inner_runs(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
         yield self.source, start, stop
 
     def _ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
@@ -747,7 +747,7 @@ def notes_on_cut(
     source, steps = transformed.source, transformed.prepare_steps(to_read)
     if not source.info.has_box:
         return []
-    manifest, notes = source.member_runs[0][0].manifest, list[str]()
+    manifest, notes = source.joined_layouts[0][0].manifest, list[str]()
     was_rotated = treatment(manifest, "fit") == FITS[0]
     pbc = transformed.pbc or treatment(manifest, "pbc")
     file = transformed.options["fit_reference"]
@@ -768,7 +768,7 @@ def notes_on_cut(
             looked_at = f"{len(cut_frames)} of the {plural(len(some), 'frame')} looked at"
             notes.append(
                 f"the box cuts the {plural(len(atoms), 'atom')} that are {doing} in {looked_at} "
-                f"({runs_text(runs_from_indices(cut_frames), MAX_RUNS)}): {effect}; {cut.way_out}"
+                f"({runs_text(runs_from_indices(cut_frames), MAX_RUNS)}): {effect}; {cut.remedy}"
             )
 
     is_whole, is_file = pbc in NEED_BONDS, isinstance(file, str)
@@ -781,7 +781,7 @@ def notes_on_cut(
         reference = FrameBlock.empty(1, len(fit.atoms))
         reference.positions[0], reference.box[0] = fit.reference, fit.box
         if cut is not None and len(cut.frames(reference)):
-            way_out = f"make molecules whole in {file}" if is_file else cut.way_out
+            way_out = f"make molecules whole in {file}" if is_file else cut.remedy
             notes.append(
                 f"the box cuts the {plural(len(fit.atoms), 'atom')} that are fitted in the "
                 f"reference, so that all frames are laid on it wrongly; {way_out}"

@@ -335,7 +335,7 @@ class Checks:
         self.block_frames = max(1, BLOCK_NBYTES // max(1, info.frame_nbytes))
         self.compared = [(layout, source)]
         if source is not self.source_alone:
-            runs = source.member_runs
+            runs = source.joined_layouts
             is_own = [member.path == layout.path for member, *_ in runs]
             counts = [stop - start for _, start, stop in runs]
             self.own_frames = np.flatnonzero(np.repeat(is_own, counts))
@@ -412,7 +412,7 @@ class Checks:
         layout, view = self.layouts[0], self.source_alone
         is_made_of_it = layout.manifest is not None and not self._rounding["is_other"]
         files = [] if view is None or is_made_of_it else view.source.files()
-        return not any(file.timing.counts_steps for file in files)
+        return not any(file.stored_times.counts_steps for file in files)
 
     def _even_times(self, start: int, stop: int) -> tuple[NDArray[np.float64] | None, float]:
         """Return the times of frames in a file that counts them, and how far they may be off.
@@ -481,7 +481,7 @@ class Checks:
             result.max_abs_diff_angstrom = max(result.max_abs_diff_angstrom, worst)
             if native.is_copied and not columns:
                 clock: tuple[NDArray[np.float64] | None, float] = source_block.time, 0.0
-                if layout.timing.step_ps is not None:
+                if layout.stored_times.step_ps is not None:
                     clock = self._even_times(start, stop)
                     if clock[0] is not None:
                         off_ps = float(np.abs(clock[0] - source_block.time).max(initial=0.0))

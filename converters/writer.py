@@ -688,7 +688,7 @@ class Writer:
         self._replaced_from_ps = np.inf
         for path in self.existing_paths()[:1]:
             with open_layout(path) as layout:
-                columns, counts_steps = read_columns(layout), layout.timing.counts_steps
+                columns, counts_steps = read_columns(layout), layout.stored_times.counts_steps
             is_before = np.ones(len(columns.time), bool)
             if times.size:
                 is_before = columns.time < times[0]

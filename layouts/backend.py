@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from mdio.core.blocks import Spans
+from mdio.core.blocks import FrameRuns
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.in_flight import ByteRange, Opening
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
@@ -24,9 +24,8 @@ class Backend(Protocol):
     """An opened file or tree, of mdio or of another program.
 
     It may also have `units`, `encoded_chunks` and `plan_fields`, as `Layout` has, and `byte_ranges`
-    and `openings`, which also take the fields. A backend that pickles has `holds`, the name of the
-    attribute with its open file: in another process it reads once that attribute has been opened
-    again (`OpenFile.open_again`).
+    and `openings`, which also take the fields. A backend that pickles has `open_again`, which opens
+    its file in another process, and returns whether it is still the same file.
     """
 
     @property
@@ -66,7 +65,7 @@ class BackendLayout(Layout):
         if self._opened_state is not None:
             # Copied, since open files of the original must not be shared.
             info, backend = copy.deepcopy(self._opened_state)
-            if getattr(backend, backend.holds).open_again():
+            if backend.open_again():
                 self._backend = backend
                 return cast(TrajectoryInfo, info)
             backend.close()
@@ -77,7 +76,7 @@ class BackendLayout(Layout):
 
         Otherwise all ranks of a large job would read the same few bytes.
         """
-        if self._opened_state is not None or not hasattr(self.contents, "holds"):
+        if self._opened_state is not None or not hasattr(self.contents, "open_again"):
             return self
         return self._with_opened_state((self.info, self.contents))
 
@@ -108,7 +107,7 @@ class BackendLayout(Layout):
         if ranges is not None:
             yield from ranges(start, stop, atoms, self.fields)
 
-    def _openings(self, runs: Spans, atoms: AtomIndices | None) -> Iterator[Opening]:
+    def _openings(self, runs: FrameRuns, atoms: AtomIndices | None) -> Iterator[Opening]:
         openings = getattr(self.contents, "openings", None)
         if openings is not None:
             yield from openings(runs, atoms, self.fields)
@@ -120,7 +119,7 @@ class BackendLayout(Layout):
             return "", None
         group, _ = contents.stored_group(atoms)
         fields = [field for field in self.fields if (group, field) in contents.arrays]
-        group_atoms = None if group == contents.group else contents.groups.members(group)
+        group_atoms = None if group == contents.group else contents.groups.atoms_of(group)
         return f"{group}: {', '.join(fields)}", group_atoms
 
     def tables(self) -> Tables:

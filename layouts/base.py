@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mdio.core.blocks import Spans
+from mdio.core.blocks import FrameRun, FrameRuns
 from mdio.core.errors import (
     CorruptLayoutError,
     FrameRangeError,
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
     from mdio.layouts.tables import Tables
 
 
-ASSUMED_OPTIONS = {
+MISSING_VALUE_OPTIONS = {
     "dt": ("--timestep", "times"),
     "length_unit": ("--length-unit", "units of lengths"),
 }
-"""Options that supply what a format lacks: flag, and what it supplies."""
-
+"""Options for values that a file may lack: flag, and what it gives. Without them, values are made
+up."""
 
 TIMES_MADE_UP = "times are made up"
 """Beginning of the note in `TrajectoryInfo.made_up`."""
-STEPS_KNOWN = f"{TIMES_MADE_UP}, though steps are known"
+TIMES_MADE_UP_NOT_STEPS = f"{TIMES_MADE_UP}, though steps are known"
 """Beginning of the note if the format numbers integration steps."""
 
 
@@ -156,8 +156,8 @@ def atom_indices(
     return indices
 
 
-def warn_of_lost(info: TrajectoryInfo, stacklevel: int) -> None:
-    """Warn of frames that a truncated file lacks, where nobody is shown notes."""
+def warn_of_lost_frames(info: TrajectoryInfo, stacklevel: int) -> None:
+    """Warn of frames that a truncated file lacks, for callers that show no notes."""
     for loss in info.lost:
         warnings.warn(str(loss), stacklevel=stacklevel + 1)
 
@@ -171,7 +171,6 @@ def fill_absent(block: FrameBlock, info: TrajectoryInfo) -> None:
             setattr(block, name, None)
 
 
-Runs = Iterable[tuple[int, int]]
 FLOAT32 = np.dtype(np.float32)
 
 
@@ -221,17 +220,17 @@ class FormatFacts:
     """Names of programs for which outputs can be written in their flavour."""
 
 
-def needless_option_error(path: Path, option: str) -> OptionError:
-    """Return the error for an option that supplies what the file has already."""
-    flag, value = ASSUMED_OPTIONS[option]
+def redundant_option_error(path: Path, option: str) -> OptionError:
+    """Return the error for an option whose value the file has already."""
+    flag, value = MISSING_VALUE_OPTIONS[option]
     return OptionError(
         f"{path}: it has {value} of its own, so that there is nothing to assume; leave out {flag} "
         f"(in Python: {option}=), or give it to the conversion of a file that lacks them"
     )
 
 
-class Timing(NamedTuple):
-    """Whether the times and steps of a layout were read rather than made up."""
+class StoredTimes(NamedTuple):
+    """Which of times and steps a layout stores; the others are made up."""
 
     has_times: bool
     """Whether the file has times; without them, frames are counted."""
@@ -278,7 +277,7 @@ class Layout(Closing, ABC):
     cache: Cache | None
     """Cache of this node for its units."""
     _opened_state: Any = None
-    """Facts from opening it in another process, so that they need not be read again."""
+    """What opening it in another process has read, so that it need not be read again."""
     _prefetch: Prefetch | None = None
     _unit_reads: dict[str, UnitReads] | None = None
     _closed_notes: tuple[str, ...] = ()
@@ -325,8 +324,8 @@ class Layout(Closing, ABC):
             return
         if unknown := sorted(self.options.keys() - self.facts.options - {"n_atoms"}):
             names = ", ".join(sorted({*self.facts.options, "fields"}))
-            if unknown[0] in ASSUMED_OPTIONS:
-                raise needless_option_error(self.path, unknown[0])
+            if unknown[0] in MISSING_VALUE_OPTIONS:
+                raise redundant_option_error(self.path, unknown[0])
             raise OptionError(
                 f"{self.path}: the layout {self.name} has no option {unknown[0]!r}; it has {names} "
                 "and verify"
@@ -339,7 +338,7 @@ class Layout(Closing, ABC):
 
     @abstractmethod
     def _open(self) -> TrajectoryInfo:
-        """Open the files that stay open, and return the facts of the trajectory.
+        """Open the files that stay open, and return the information on the trajectory.
 
         Raises SourceError (native files) or CorruptLayoutError (outputs of mdio).
         """
@@ -360,7 +359,7 @@ class Layout(Closing, ABC):
 
     @property
     def info(self) -> TrajectoryInfo:
-        """Facts of the trajectory; opens it if it is not open."""
+        """Information on the trajectory; opens it if it is not open."""
         if self._info is None:
             with self._lock:
                 if self._info is None:
@@ -369,16 +368,16 @@ class Layout(Closing, ABC):
         return self._info
 
     def _open_checked(self) -> None:
-        self._keep_path()
+        self._update_path()
         try:
             self._info = self._open()
             self._opens_ahead = self._opening_waits()
         except OSError as error:
-            self._explain(error)
+            self._raise_clearer(error)
             raise
         self._check_identity()
 
-    def _keep_path(self) -> None:
+    def _update_path(self) -> None:
         """Make a relative path absolute if the working folder has changed."""
         if self._folder and working_folder() != self._folder:
             self.path, self._folder = Path(self._folder) / self.path, ""
@@ -391,7 +390,7 @@ class Layout(Closing, ABC):
             raise self._replaced_error()
         self.uuid = uuid
 
-    def _explain(self, error: Exception, frames: tuple[int, int] | None = None) -> None:
+    def _raise_clearer(self, error: Exception, frames: tuple[int, int] | None = None) -> None:
         """Raise a clearer error than `error`, if there is one: system errors name no file.
 
         `frames`: the first and the last frame that could not be read.
@@ -411,10 +410,10 @@ class Layout(Closing, ABC):
         if better_error is not None:
             raise better_error from error
 
-    def _damage(self, error: Exception, what: str) -> CorruptLayoutError | None:  # noqa: ARG002
+    def _damage(self, error: Exception, failure: str) -> CorruptLayoutError | None:  # noqa: ARG002
         """Return the error for damage if `error` is one that a library raises on damage.
 
-        `what`: what failed, for the message.
+        `failure`: what could not be done, for the message.
         """
         return None
 
@@ -425,18 +424,20 @@ class Layout(Closing, ABC):
         )
 
     @property
-    def member_runs(self) -> list[tuple[Layout, int, int]]:
-        """Its members (files of a chain, or itself), with the first and end frame of each."""
+    def joined_layouts(self) -> list[tuple[Layout, int, int]]:
+        """Layouts joined in it, or itself alone; each with the run of its frames that is read."""
         return [(self, 0, self.info.n_frames)]
 
     def files(self) -> Iterator[Layout]:
         """Yield an unopened layout for each of its files."""
-        yield type(self)(self.path, **{name: self.options[name] for name in self._assumed})
+        yield type(self)(
+            self.path, **{name: self.options[name] for name in self._missing_value_options}
+        )
 
     @property
-    def _assumed(self) -> list[str]:
-        """Names of the given options that supply what the file lacks."""
-        return [name for name in ASSUMED_OPTIONS if self.options.get(name) is not None]
+    def _missing_value_options(self) -> list[str]:
+        """Names of the given options for values that the file lacks."""
+        return [name for name in MISSING_VALUE_OPTIONS if self.options.get(name) is not None]
 
     def boundaries(self) -> NDArray[np.int64]:
         """Return the frames at which chunks, shards or segments begin, and ``n_frames`` last.
@@ -507,7 +508,7 @@ class Layout(Closing, ABC):
                     reads = None if self.cache is None else self._cached_reads(indices)
                     (self._read_into if reads is None else reads.read)(start, stop, indices, out)
                 except Exception as error:
-                    self._explain(error, (start, stop - 1))
+                    self._raise_clearer(error, (start, stop - 1))
                     raise
         return out
 
@@ -539,7 +540,7 @@ class Layout(Closing, ABC):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the user, a sentence each: on truncated files, and on what is assumed."""
+        """Notes for the user, a sentence each: on truncated files, and on what is made up."""
         info = self.info
         return (*map(str, info.lost), *(f"{self.path}: {text}" for text in info.made_up))
 
@@ -572,11 +573,11 @@ class Layout(Closing, ABC):
         return None
 
     @property
-    def timing(self) -> Timing:
-        """Whether its times and steps were read rather than made up."""
+    def stored_times(self) -> StoredTimes:
+        """Which of times and steps it stores."""
         texts = self.info.made_up
-        knows_steps = any(text.startswith(STEPS_KNOWN) for text in texts)
-        return Timing(
+        knows_steps = any(text.startswith(TIMES_MADE_UP_NOT_STEPS) for text in texts)
+        return StoredTimes(
             has_times=not any(text.startswith(TIMES_MADE_UP) for text in texts),
             has_steps=knows_steps and not self.facts.counts_steps,
             counts_steps=self.facts.counts_steps,
@@ -672,7 +673,7 @@ class Layout(Closing, ABC):
         return html
 
     def preopened(self) -> Any:
-        """Return a layout that is pickled with the facts of opening; itself if opening is quick."""
+        """Return a layout that pickles with what opening has read; itself if opening is quick."""
         return self
 
     def _cached_group(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:  # noqa: ARG002
@@ -715,22 +716,26 @@ class Layout(Closing, ABC):
             yield from reads.source_ranges(start, stop)
 
     def _ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
-        """Yield the byte ranges without a cache; by default those of the members."""
-        for member, first, end in self._members_of(start, stop):
-            yield from member.byte_ranges(first, end, atoms)
+        """Yield the byte ranges without a cache; by default those of the layouts that it reads."""
+        for inner_layout, first, end in self._inner_runs(start, stop):
+            yield from inner_layout.byte_ranges(first, end, atoms)
 
-    def _members_of(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:  # noqa: ARG002
-        """Yield the opened members that have frames ``start:stop``, and their own frames."""
+    def _inner_runs(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:  # noqa: ARG002
+        """Yield opened inner layouts that have frames ``start:stop``, with the run of each."""
         yield from ()
 
-    def _openings(self, runs: Spans, atoms: AtomIndices | None) -> Iterator[Opening]:
+    def _openings(self, runs: FrameRuns, atoms: AtomIndices | None) -> Iterator[Opening]:
         """Yield the objects that reading `runs` opens, in order; at least those of the first."""
         for run in runs:
-            for member, first, end in self._members_of(*run):
-                yield from member._openings([(first, end)], atoms)
+            for inner_layout, first, end in self._inner_runs(*run):
+                yield from inner_layout._openings([(first, end)], atoms)
 
     def prefetch(
-        self, runs: Runs, atoms: AtomIndices | None = None, *, guessed: bool = False
+        self,
+        runs: Iterable[FrameRun],
+        atoms: AtomIndices | None = None,
+        *,
+        guessed: bool = False,
     ) -> None:
         """Prefetch what will be read next, and stop prefetching anything else.
 
@@ -755,7 +760,7 @@ class Layout(Closing, ABC):
         return self._prefetch
 
     def _announce_reads(self, announced: bool) -> None:
-        """Note, here and in all members, whether a caller announces what will be read."""
+        """Note, here and in all inner layouts, whether a caller announces what will be read."""
         self._reads_announced = announced
         for inner_layout in self._inner_layouts:
             inner_layout._announce_reads(announced)
@@ -791,7 +796,7 @@ class Layout(Closing, ABC):
             self.close()
 
     def _with_opened_state(self, state: Any) -> Layout:
-        """Return an unopened copy that is pickled with `state`, the facts of opening."""
+        """Return an unopened copy that is pickled with `state`, what opening has read."""
         rebuild, arguments, _ = Layout.__reduce__(self)
         copy: Layout = rebuild(*arguments)
         copy._opened_state = state
@@ -810,16 +815,16 @@ def _reopen(cls: type[Layout], path: str, fields: Sequence[str], options: dict[s
 
 def container_format(layout: Layout) -> str | None:
     """Return the format of files whose frames can be copied as bytes; None if they cannot."""
-    members = [member for member, *_ in layout.member_runs]
-    if members == [layout]:
+    joined = [inner_layout for inner_layout, *_ in layout.joined_layouts]
+    if joined == [layout]:
         name = (layout.manifest or {}).get("container")
         return name or (layout.name if layout.facts.is_copied else None)
-    names = {container_format(member) for member in members}
+    names = {container_format(inner_layout) for inner_layout in joined}
     return names.pop() if len(names) == 1 else None
 
 
 def cache_notes(layout: Layout) -> tuple[str, ...]:
-    """Return the notes of the cache of a layout, and of its members, each once."""
+    """Return the notes of the cache of a layout, and of those that it reads, each once."""
     notes = [*layout._closed_notes]
     for reads in (layout._unit_reads or {}).values():
         notes += reads.source.notes

@@ -313,10 +313,10 @@ class CacheUnits:
 
 
 def cache_units(layout: Any, atoms: NDArray[np.int64] | None) -> CacheUnits:
-    """Return the units that reading `atoms` of an open layout takes, member by member."""
+    """Return the units that reading `atoms` of an open layout takes, file by file."""
     edges, by_file, n_frames = [np.zeros(1, np.int64)], [], 0
-    for member, first, end in layout.member_runs:
-        reads = cached_reads(member, atoms)
+    for joined, first, end in layout.joined_layouts:
+        reads = cached_reads(joined, atoms)
         first_unit = int(np.searchsorted(reads.edges, first, side="right")) - 1
         end_unit = int(np.searchsorted(reads.edges, end, side="left"))
         stops = reads.edges[first_unit + 1 : end_unit + 1]

@@ -38,7 +38,7 @@ MAKE_WHOLE_WITHOUT_GROUP = (
     "make molecules whole with --pbc whole (in Python: pbc='whole'), with --select SEL in place of "
     "--group: the group stored alone lacks atoms and bonds between its own"
 )
-NOT_ALL = (
+RESIDUES_UNKNOWN = (
     "without a topology, successive atoms close to each other are taken for bonded, so that more "
     "frames may be cut, or fewer: to know, give -s/--top FILE and a selection (in Python: top=, "
     "select=)"
@@ -57,7 +57,7 @@ class CutMolecules:
     """Whether frames were rotated by a fit, and their boxes were not."""
     knows_residues: bool = True
     """Whether `pairs` come from a topology."""
-    way_out: str = MAKE_WHOLE
+    remedy: str = MAKE_WHOLE
     """What makes molecules whole, for notes."""
 
     @classmethod
@@ -81,17 +81,17 @@ class CutMolecules:
         are a stored group.
         """
         rotated = is_rotated or was_rotated
-        way_out = MAKE_WHOLE_WITHOUT_GROUP if in_group else MAKE_WHOLE
+        remedy = MAKE_WHOLE_WITHOUT_GROUP if in_group else MAKE_WHOLE
         if is_whole or was_rotated:
-            way_out = MAKE_WHOLE_WITH_ALL if is_whole else MAKE_WHOLE_BEFORE
+            remedy = MAKE_WHOLE_WITH_ALL if is_whole else MAKE_WHOLE_BEFORE
         if residues is not None and residues.names is not None and not (is_whole and rotated):
             pairs = residues.neighbours
             if not len(pairs):
                 return None
-            return cls(pairs, ALONG_CHAIN, rotated, way_out=way_out)
+            return cls(pairs, ALONG_CHAIN, rotated, remedy=remedy)
         if n_atoms < 2 or rotated or is_whole:
             return None
-        return cls(np.arange(n_atoms - 1), BONDED, knows_residues=False, way_out=way_out)
+        return cls(np.arange(n_atoms - 1), BONDED, knows_residues=False, remedy=remedy)
 
     def frames(self, block: FrameBlock) -> NDArray[np.int64]:
         """Return numbers of the frames, (n,), that have neighbours on two sides of the box."""
@@ -118,11 +118,11 @@ class CutMolecules:
         `per_frame`: whether each frame has values of its own.
         """
         names = runs_text(runs_from_indices(np.unique(frames)), MAX_RUNS)
-        more = "" if self.knows_residues else f"; {NOT_ALL}"
+        caveat = "" if self.knows_residues else f"; {RESIDUES_UNKNOWN}"
         values = "values there are wrong" if per_frame else "values over all frames are wrong"
         return (
             f"the box cuts molecules in {len(frames):,} of {plural(n_frames, 'frame')} ({names}): "
-            f"neighbouring atoms lie on two sides of it, so that {values}{more}; {self.way_out}"
+            f"neighbouring atoms lie on two sides of it, so that {values}{caveat}; {self.remedy}"
         )
 
     def notes_on_reference(self, name: str, frame: FrameBlock, in_file: bool) -> tuple[str, ...]:
@@ -132,10 +132,10 @@ class CutMolecules:
         """
         if not len(self.frames(frame)):
             return ()
-        way_out = f"make molecules whole in {name}" if in_file else self.way_out
+        remedy = f"make molecules whole in {name}" if in_file else self.remedy
         return (
             f"the reference, {name}, has molecules that the box cuts, so that all values "
-            f"are wrong; {way_out}, or choose another reference (--ref-frame, in Python: "
+            f"are wrong; {remedy}, or choose another reference (--ref-frame, in Python: "
             "reference=)",
         )
 

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 FORMAT = "mdio"
 FULL_SYSTEM = "trajectory"
-"""The particle group of all atoms."""
+"""The particle group of all atoms; MDAnalysis looks for their number under this name."""
 FORMAT_VERSION = 1
 """Increased whenever older versions of mdio could misread new outputs."""
 
-Runs = Sequence[Sequence[int]]
+IndexRuns = Sequence[Sequence[int]]
+"""Indices as runs, each [start, stop, step], as a manifest has them."""
 
 _NUMBER = (int, float)
 _NONE = type(None)
@@ -112,7 +113,7 @@ def runs_from_indices(indices: ArrayLike) -> list[list[int]]:
     return runs
 
 
-def indices_from_runs(runs: Runs) -> NDArray[np.int64]:
+def indices_from_runs(runs: IndexRuns) -> NDArray[np.int64]:
     """Return the indices that `runs` stand for; inverse of `runs_from_indices`."""
     parts = [np.arange(*run, dtype=np.int64) for run in runs]
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
@@ -121,7 +122,7 @@ def indices_from_runs(runs: Runs) -> NDArray[np.int64]:
 def build_manifest(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str, Any]:
     """Return the manifest of an output as JSON-able values.
 
-    `plan`, `meta`: the plan of the output, and the facts of its source. `extra`: values that only
+    `plan`, `meta`: the plan of the output, and on its source and recipe. `extra`: values that only
     the writer knows: at least ``has_box`` (whether any frame has a non-zero box), and whatever its
     layout needs for reading.
     Returns dict: frames and atoms that were kept, and the atoms of the groups, are runs of [start,

@@ -72,8 +72,8 @@ def plan_padding(
     if chunks follow each other without gaps. `item_nbytes`: bytes of one atom in one frame.
     """
     n_chunks = math.ceil(shape[0] / chunk[0]) * math.ceil(shape[1] / chunk[1])
-    used = math.ceil(item_nbytes * chunk[0] * chunk[1] / stripe_nbytes) * stripe_nbytes
-    return 1 - item_nbytes * shape[0] * shape[1] / (n_chunks * used)
+    stored_nbytes = math.ceil(item_nbytes * chunk[0] * chunk[1] / stripe_nbytes) * stripe_nbytes
+    return 1 - item_nbytes * shape[0] * shape[1] / (n_chunks * stored_nbytes)
 
 
 def fit_parts(longest: int, total: int) -> int:
@@ -183,7 +183,6 @@ def plan_shape(
     """
     n_frames, n_atoms = shape
     frame_nbytes = 12 * n_atoms
-    stripe = stripe_nbytes
     max_frames = max(1, MAX_BLOCK_NBYTES // block_nbytes)
     if pattern == "timeseries":
         frames, atoms = tall_chunks(n_atoms, n_frames, max_frames, SERIES_NBYTES)
@@ -194,20 +193,20 @@ def plan_shape(
         many = max(few, min(MAX_QUANTISED_NBYTES // frame_nbytes, max_frames, limit))
         nbytes = MIB if pattern == "selection" else 4 * MIB
         frames, atoms = tall_chunks(n_atoms, n_frames, few if pattern == "frames" else many, nbytes)
-    elif frame_nbytes > max(MAX_CHUNK_NBYTES, stripe):
-        frames, atoms = 1, split_atoms(n_atoms, stripe)
+    elif frame_nbytes > max(MAX_CHUNK_NBYTES, stripe_nbytes):
+        frames, atoms = 1, split_atoms(n_atoms, stripe_nbytes)
     elif pattern == "selection":
         n_fitting = max(MAX_CHUNK_NBYTES // frame_nbytes, 1)
-        frames, atoms = tall_chunks(n_atoms, n_frames, n_fitting, max(stripe, MIB))
+        frames, atoms = tall_chunks(n_atoms, n_frames, n_fitting, max(stripe_nbytes, MIB))
     elif pattern == "frames":
         frames, atoms = fit_parts(max(RANDOM_NBYTES // frame_nbytes, 1), n_frames), n_atoms
     else:
-        frames, atoms = plan_chunks(frame_nbytes, n_frames, stripe)[0], n_atoms
+        frames, atoms = plan_chunks(frame_nbytes, n_frames, stripe_nbytes)[0], n_atoms
     chunk_frames, chunk_atoms = requested
     if chunk_atoms is not None:
         atoms = min(chunk_atoms, n_atoms)
         if chunk_frames is None and not quantised:
-            frames = min(plan_chunks(12 * atoms, n_frames, stripe)[0], max_frames)
+            frames = min(plan_chunks(12 * atoms, n_frames, stripe_nbytes)[0], max_frames)
     if chunk_frames is not None:
         frames = min(chunk_frames, n_frames)
     if 12 * frames * atoms > MAX_HDF5_CHUNK_NBYTES:
@@ -297,11 +296,11 @@ class StorageOptions:
         steps = {"velocities": self.precision_velocities, "forces": self.precision_forces}
         return {name: step for name, step in steps.items() if step is not None}
 
-    def refuse_rounding(self, what: str) -> None:
-        """Raise PlanError if velocities or forces are to be rounded, which `what` does not do."""
+    def refuse_rounding(self, other: str) -> None:
+        """Raise PlanError if velocities or forces are to be rounded; `other` forbids it."""
         for name in self.field_precisions:
             raise PlanError(
-                f"--precision-{name} does not go with {what}; leave it out, or write zarr or h5md"
+                f"--precision-{name} does not go with {other}; leave it out, or write zarr or h5md"
             )
 
 
@@ -510,7 +509,7 @@ class LayoutPlan:
         return replace(self, **changes)
 
 
-def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool) -> LayoutPlan:
+def plan_arrays(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool) -> LayoutPlan:
     """Plan the chunked arrays of h5md and zarr.
 
     `info`: the frames and atoms that will be written (after selection). `options`: of the
@@ -519,14 +518,14 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
     Returns LayoutPlan, of which the caller sets `layout`, `n_files` and precision.
     Raises PlanError: sizes that are not positive, no frames, no atoms.
     """
-    for label, value in (
+    for flag, value in (
         ("--chunk-frames", options.chunk_frames),
         ("--chunk-atoms", options.chunk_atoms),
         ("--stripe-size", options.stripe_nbytes),
         ("--stripe-count", options.stripe_count),
     ):
-        if value is not None and value < 1 and not (label == "--stripe-count" and value == -1):
-            raise PlanError(f"{label} is {value}; give a positive number")
+        if value is not None and value < 1 and not (flag == "--stripe-count" and value == -1):
+            raise PlanError(f"{flag} is {value}; give a positive number")
     if info.n_frames < 1 or info.n_atoms < 1:
         raise PlanError(
             f"{info.path}: {info.n_frames} frames of {info.n_atoms} atoms: nothing to write"
@@ -534,7 +533,7 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
     if (n_frames := options.expected_frames) is not None:
         expected_info = info.replace(n_frames=n_frames)
         options = replace(options, expected_frames=None)
-        plan = plan_pieces(expected_info, options, quantised=quantised)
+        plan = plan_arrays(expected_info, options, quantised=quantised)
         return plan.replace(n_frames=info.n_frames, nbytes=plan.nbytes * info.n_frames // n_frames)
     for name, step in options.field_precisions.items():
         if name not in info.fields:
@@ -566,7 +565,7 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
         arrays += [ArrayPlan(group, name, n_atoms, frames, atoms) for name in info.fields]
     shape, chunk = (info.n_frames, info.n_atoms), (chunk_frames, chunk_atoms)
     padding = plan_padding(shape, chunk, stripe)
-    aligned = 1 < stripe < 12 * info.n_frames * info.n_atoms and padding <= MAX_PADDING
+    is_aligned = 1 < stripe < 12 * info.n_frames * info.n_atoms and padding <= MAX_PADDING
     return LayoutPlan(
         layout="",
         n_frames=info.n_frames,
@@ -579,8 +578,8 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
         stripes=StripePlan(
             stripe,
             options.stripe_count,
-            alignment_nbytes=stripe if aligned else 1,
-            padding=padding if aligned else 0.0,
+            alignment_nbytes=stripe if is_aligned else 1,
+            padding=padding if is_aligned else 0.0,
         ),
         topology_nbytes=options.topology_nbytes,
         nbytes=options.topology_nbytes

@@ -19,10 +19,10 @@ from mdio.core.files.index import FrameIndex
 from mdio.core.files.marks import open_regular
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
-from mdio.layouts.base import STEPS_KNOWN, TIMES_MADE_UP, Layout
+from mdio.layouts.base import TIMES_MADE_UP, TIMES_MADE_UP_NOT_STEPS, Layout
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.native.encoder import PIECE_NBYTES, Bytes, Encoder
-from mdio.layouts.native.file import FoundFrames
+from mdio.layouts.native.file import IndexedLayout
 from mdio.layouts.native.writer import AppendingFileWriter
 from mdio.layouts.plan import FieldPlan, LayoutPlan, WriteOptions
 from mdio.layouts.writer import EncodedChunk
@@ -30,7 +30,7 @@ from mdio.layouts.writer import EncodedChunk
 NUMBERS = ("time", "step")
 
 
-class RecordsLayout(FoundFrames):
+class RecordsLayout(IndexedLayout):
     """A file of records, each of one frame.
 
     A subclass defines `name`, `facts`, `sniff` and the abstract methods.
@@ -68,7 +68,7 @@ class RecordsLayout(FoundFrames):
         info = self._describe(**has_fields)
         if first.time is not None:
             return info
-        beginning = TIMES_MADE_UP if first.step is None else STEPS_KNOWN
+        beginning = TIMES_MADE_UP if first.step is None else TIMES_MADE_UP_NOT_STEPS
         text = f"{beginning}, since {self.name} holds none: frames are 1 ps apart"
         return info.replace(flaws=info.flaws._replace(made_up=(text,)))
 
@@ -109,7 +109,7 @@ class RecordsLayout(FoundFrames):
 
     def _snapshot(self, frame: int) -> Snapshot:
         """Return a frame whose arrays have the right shapes; raises SourceError."""
-        begin, end = self._span(frame, frame + 1)
+        begin, end = self._byte_bounds(frame, frame + 1)
         record = self._file.peek(begin, end - begin)
         try:
             snapshot = self.snapshot(record)
@@ -124,8 +124,8 @@ class RecordsLayout(FoundFrames):
                     setattr(snapshot, name, values)
             for name, lacks in self._lacks.items():
                 if (getattr(snapshot, name) is None) != lacks:
-                    found, expected = ("a", "none") if lacks else ("no", "one")
-                    raise ValueError(f"it has {found} {name}, but the first frame has {expected}")
+                    actual, expected = ("a", "none") if lacks else ("no", "one")
+                    raise ValueError(f"it has {actual} {name}, but the first frame has {expected}")
         except MdioError:
             raise
         except Exception as error:  # plug-ins raise anything on bad input

@@ -25,7 +25,7 @@ from mdio.core.files.store import to_path
 from mdio.core.files.writing import write_atomically
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.topology import Topology
-from mdio.layouts.base import FormatFacts, Layout, Timing
+from mdio.layouts.base import FormatFacts, Layout, StoredTimes
 from mdio.layouts.manifest import build_manifest, check_manifest, count_indices, indices_from_runs
 from mdio.layouts.plan import FieldPlan, LayoutPlan, WriteOptions
 from mdio.layouts.registry import open_layout
@@ -116,8 +116,9 @@ class RefsLayout(Layout):
                 f"{n_listed} up to frame {stop - 1}, and {source} has {layout.info.n_frames}; "
                 "make the references again"
             )
-        frames = indices_from_runs(manifest["frames"])
-        self._source = ViewLayout(source, source=layout, frames=_range_of(frames))
+        runs = manifest["frames"]
+        frames = range(*runs[0]) if len(runs) == 1 else indices_from_runs(runs)
+        self._source = ViewLayout(source, source=layout, frames=frames)
         info = self._source.info
         if (info.n_frames, info.n_atoms) != (manifest["n_frames"], manifest["n_atoms"]):
             self._source.close()
@@ -156,16 +157,16 @@ class RefsLayout(Layout):
         self._source.read(start, stop, atoms=atoms, out=block)
 
     @property
-    def timing(self) -> Timing:
-        """Timing of the source."""
+    def stored_times(self) -> StoredTimes:
+        """Which of times and steps the source stores."""
         _ = self.info
-        return self._source.timing
+        return self._source.stored_times
 
     @property
     def _inner_layouts(self) -> tuple[Layout, ...]:
         return (self._source,) if "_source" in self.__dict__ else ()  # it may not be open
 
-    def _members_of(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
+    def _inner_runs(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
         yield self._source, start, stop
 
     def units(self) -> Iterator[Unit]:
@@ -180,13 +181,6 @@ class RefsLayout(Layout):
 
     def _close(self) -> None:
         self._source.close()
-
-
-def _range_of(frames: Any) -> Any:
-    """Return frame numbers as a range if each follows the one before, else as they are."""
-    first, n_frames = int(frames[0]), len(frames)
-    are_consecutive = (frames[1:] - frames[:-1] == 1).all()
-    return range(first, first + n_frames) if are_consecutive else frames
 
 
 PIECE_FRAMES = 4096

@@ -186,7 +186,7 @@ def layout_name_for_output(
             return name
     suffixes = output_suffixes()
     if suffix not in suffixes:
-        frames = "".join(f", {one} (one frame)" for one in besides)
+        frames = "".join(f", {other} (one frame)" for other in besides)
         hint = did_you_mean(suffix, (*suffixes, *besides))
         raise PlanError(
             f"{path}: the suffix {suffix!r} names no layout{hint}; "
@@ -277,63 +277,63 @@ def open_layout(
     `**options`: for the layout (``group=``, ``fields=``, ...). Returns Layout: opened on first use.
     Raises SourceError: it does not exist, or is empty. UnknownLayoutError: no layout reads it.
     """
-    place = to_path(path)
+    target = to_path(path)
     if layout is None and format is not None:
         layout = ALIASES.get(format.lower(), format.lower())
         layout = layout if _entry(layout) is not None else FALLBACK
         options |= {"format": format.upper()} if layout == FALLBACK else {}
-        if layout != FALLBACK and not store_at(place).opening_waits:
+        if layout != FALLBACK and not store_at(target).opening_waits:
             actual = None
             with suppress(OSError):  # opening it raises a better error
-                if place.is_file() and not _recognises(layout_class(layout), place):
+                if target.is_file() and not _recognises(layout_class(layout), target):
                     actual = next(
-                        (cls.name for cls in _candidates(place) if _recognises(cls, place)), None
+                        (cls.name for cls in _candidates(target) if _recognises(cls, target)), None
                     )
             if actual not in (None, FALLBACK):
                 raise SourceError(
-                    f"{place}: is {actual}, and was to be read as {layout}; leave its format out "
+                    f"{target}: is {actual}, and was to be read as {layout}; leave its format out "
                     "(an output's format is given by its suffix, or by --to)"
                 )
     if layout is not None:
-        return _instantiate(layout_class(layout), place, options)
+        return _instantiate(layout_class(layout), target, options)
     try:
-        status = place.stat()
+        status = target.stat()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise SourceError(f"{place}: {store_at(place).missing_text(place)}") from error
+        raise SourceError(f"{target}: {store_at(target).missing_text(target)}") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise SourceError(f"{place}: cannot be opened ({reason}); check the path") from error
+        raise SourceError(f"{target}: cannot be opened ({reason}); check the path") from error
     if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
         raise SourceError(
-            f"{place}: neither a file nor a folder (a pipe, a socket or a device); a trajectory is "
-            "read in parts, so write it into a file first"
+            f"{target}: neither a file nor a folder (a pipe, a socket or a device); a trajectory "
+            "is read in parts, so write it into a file first"
         )
     if stat.S_ISREG(status.st_mode) and status.st_size == 0:
-        raise SourceError(f"{place}: the file is empty (0 bytes), so it holds no trajectory")
+        raise SourceError(f"{target}: the file is empty (0 bytes), so it holds no trajectory")
     try:
-        reader = next((cls for cls in _candidates(place) if _recognises(cls, place)), None)
+        reader = next((cls for cls in _candidates(target) if _recognises(cls, target)), None)
     except OSError as error:
-        if (better := named_read_error(place, error)) is not None:
+        if (better := named_read_error(target, error)) is not None:
             raise better from error
         raise
     if reader is not None:
-        return _instantiate(reader, place, options)
+        return _instantiate(reader, target, options)
     if stat.S_ISDIR(status.st_mode):
         raise UnknownLayoutError(
-            f"{place}: a folder, but not an output of mdio; give a trajectory file, or a folder "
+            f"{target}: a folder, but not an output of mdio; give a trajectory file, or a folder "
             "NAME.zarr or NAME.segments"
         )
     from MDAnalysis import _PARSERS
 
     from mdio.layouts.foreign.compressed import COMPRESSED_SUFFIXES
 
-    unpacked = place.with_suffix("") if place.suffix.lower() in COMPRESSED_SUFFIXES else place
+    unpacked = target.with_suffix("") if target.suffix.lower() in COMPRESSED_SUFFIXES else target
     if unpacked.suffix[1:].upper() in _PARSERS:
         raise UnknownLayoutError(
-            f"{place}: a topology, which holds no frames; give a trajectory, and this file with "
+            f"{target}: a topology, which holds no frames; give a trajectory, and this file with "
             "-s/--top (top= in Python)"
         )
     raise UnknownLayoutError(
-        f"{place}: not recognised as a trajectory; if it is one, name its format with --format "
+        f"{target}: not recognised as a trajectory; if it is one, name its format with --format "
         "(LAMMPSDUMP, XYZ, PDB, ...), or give the file the usual suffix"
     )

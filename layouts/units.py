@@ -126,7 +126,7 @@ def add_unit_name(name: str, problem: str) -> str:
     return problem if name in problem else f"{name}: {problem}"
 
 
-MAX_NAMED = 4
+MAX_FILES_NAMED = 4
 """Files of a source that a message names one by one."""
 
 
@@ -140,7 +140,7 @@ def add_repair_hint(
     files = dict.fromkeys(str(one.get("path", "SRC")) for one in source.get("files") or [source])
     names = [quote(file) for file in files]
     is_gone = any(not is_remote(file) and not Path(file).exists() for file in files)
-    if len(names) > MAX_NAMED:
+    if len(names) > MAX_FILES_NAMED:
         names = [names[0], f"... (all {len(names)})"]
     hint = f"`mdio repair {quote(str(path))} --against {' '.join(names)}` writes it again"
     if is_gone:

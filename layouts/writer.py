@@ -68,7 +68,7 @@ def add_not_finite(
 
 @dataclass(frozen=True, slots=True)
 class OutputMeta:
-    """The facts of an output besides its frames, for its manifest."""
+    """What the manifest says of an output, besides what its plan says."""
 
     uuid: str
     created: str
@@ -126,7 +126,7 @@ class EncodedChunk:
 
 @dataclass(frozen=True, slots=True)
 class PieceRecord:
-    """The facts of a stored piece that the output's owner needs, and its journal records."""
+    """What the owner of an output needs of a stored piece; also written into the journal."""
 
     start: int
     stop: int
@@ -187,7 +187,7 @@ class LayoutWriter(ABC):
     `create`. Then, for each write task of the plan in any order, a worker encodes a piece, its
     chunks are stored, and the owner calls `commit` with its record. Last comes `finish`. Where an
     earlier run stored some of the pieces, the owner calls `find` in place of `create`, journals
-    the records that it returns, calls `take_moved`, commits them, and has the other pieces written.
+    the records that it returns, calls `finish_moving`, commits them, and has the others written.
 
     Parameters
     ----------
@@ -252,7 +252,7 @@ class LayoutWriter(ABC):
         """
         raise NotImplementedError
 
-    def take_moved(self) -> None:
+    def finish_moving(self) -> None:
         """Remove what `find` has moved pieces from; the journal has their new records (owner)."""
 
     @abstractmethod

@@ -26,7 +26,7 @@ from mdio.core.files.reading import Closing, Handles
 from mdio.core.files.store import AnyPath
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.words import plural
-from mdio.layouts.base import Layout, atom_indices, warn_of_lost
+from mdio.layouts.base import Layout, atom_indices, warn_of_lost_frames
 from mdio.layouts.foreign.universe import compare_names, stored_topology
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.views.opening import ensemble_members
@@ -397,7 +397,7 @@ def sample(
                 indices, notes = _choose_indices(layout, atoms, top, choice_by_size)
                 n_atoms = layout.read(0, 0, indices).n_atoms  # raises for missing atoms
                 boundaries, notes = layout.boundaries(), layout.notes + notes
-                warn_of_lost(layout.info, stacklevel=2)
+                warn_of_lost_frames(layout.info, stacklevel=2)
                 closed = layout.preopened()
                 sources.append(_Source(closed, indices, n_atoms, layout.info, boundaries, notes))
             _check_last(sources, fields)

@@ -31,7 +31,7 @@ MAX_UNIT_NBYTES = 256 << 20
 MAX_NEAR_FRAMES = 4
 """A jump up to this length counts as sequential: the frames between cost less than a call."""
 MIN_NEAR_JUMPS = 2
-"""Number of such jumps in a row, after a longer one, from which on a run is read: random frames are
+"""After so many of these in a row, behind a longer jump, a run is read: random frames are
 sometimes near each other, and a run costs as much as many of them."""
 MIN_LONG_RUN_FRAMES = 8
 """Of a run of at least so many frames, the last to be used is copied, so that the run's buffer is
@@ -43,6 +43,7 @@ its box, (6,), zeros if it has none, to be copied; its time and its step."""
 
 
 def _split_frames(buffer: FrameBuffer) -> list[Frame | None]:
+    """Return the frames of a buffer, as views of it."""
     block, arrays = buffer.block, buffer.arrays
     if len(block.time) == 1:  # a jump: building the lists below would take as long as the read
         frame = (
@@ -103,7 +104,7 @@ class FrameCache:
         """Whether frames stay in the cache, so that the caller must copy them."""
 
     def rewind(self) -> None:
-        """Expect frame 0 next."""
+        """Prepare for reading frame 0 next."""
         self._last_frame = -1
         self._keeps_all = False
         self.stop_reading_ahead()
@@ -139,7 +140,7 @@ class FrameCache:
 
     def _fetch(self, frame: int, *, is_again: bool) -> None:
         previous_run = self._start, self._stop
-        start, stop, must_copy = self._window(frame, is_again=is_again)
+        start, stop, must_copy = self._run_to_read(frame, is_again=is_again)
         self._start = self._stop = 0  # nothing is cached if the read fails
         self._frames = []
         buffer = None if self._read_ahead is None else self._read_ahead.take(start, stop)
@@ -192,7 +193,7 @@ class FrameCache:
         runs = ((max(target, 0), min(target + n_frames, self._n_frames)) for target in starts)
         self._layout.prefetch(runs, guessed=True)
 
-    def _window(self, frame: int, *, is_again: bool) -> tuple[int, int, bool]:
+    def _run_to_read(self, frame: int, *, is_again: bool) -> tuple[int, int, bool]:
         """Return the run to read for a frame, and whether to keep its frames in the cache."""
         if is_again and self._last_frame >= 0:
             self._keeps_all = True
@@ -301,7 +302,7 @@ class _BufferMemory:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody refers to the buffer or to an array of a frame any more."""
+        """Whether nothing else refers to the buffer or to an array of a frame any more."""
         references = [sys.getrefcount(self._buffer), *map(sys.getrefcount, self._arrays.values())]
         return references == self._idle_counts
 
@@ -318,9 +319,9 @@ class _BufferMemory:
 
 
 class BufferRing:
-    """Gives out blocks to read into, in memory that nobody uses any more.
+    """Gives out blocks to read into, in memory that is not in use any more.
 
-    While somebody keeps an array of a block, or a view of one, its memory is not given out again;
+    While a caller keeps an array of a block, or a view of one, its memory is not given out again;
     if more than `n_buffers` are needed, it is left to its user.
 
     `info`, `fields`: of the layout. `n_buffers`: the largest number of buffers that are kept.

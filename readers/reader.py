@@ -33,7 +33,7 @@ from mdio.core.errors import FrameReadError, SourceError
 from mdio.core.files.store import is_remote, to_path
 from mdio.core.frames import absent_frames
 from mdio.core.words import did_you_mean
-from mdio.layouts.base import Layout, cache_notes, plain_atoms, warn_of_lost
+from mdio.layouts.base import Layout, cache_notes, plain_atoms, warn_of_lost_frames
 from mdio.layouts.foreign.universe import to_mdanalysis_topology
 from mdio.layouts.h5md import layout as h5md
 from mdio.layouts.registry import open_layout
@@ -128,12 +128,12 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
             cache=Cache.from_option(cache, cache_size),
             **options,
         )
-        self._n_warned = 0
+        self._n_notes_shown = 0
         if n_atoms is not None:
             self._layout.options["n_atoms"] = n_atoms
         info = self._layout.info
         self._kwargs["uuid"] = self._layout.uuid  # copies of the reader fail on another output
-        warn_of_lost(info, stacklevel=1)  # what warns is ours, not MDAnalysis
+        warn_of_lost_frames(info, stacklevel=1)  # so that the warning names this file
         self.n_atoms = info.n_atoms
         self.n_frames = info.n_frames
         self._dt_ps = info.dt_ps
@@ -205,7 +205,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
             if forces is not None:
                 ts.forces = forces
         else:
-            # As with MDAnalysis' readers of files, an array of the timestep that somebody has kept
+            # As with MDAnalysis' readers of files, an array of the timestep that a caller has kept
             # (or a view of it) shows the current frame. It is filled then, otherwise replaced.
             ts.has_positions = True
             if sys.getrefcount(ts._pos) > self._n_references:
@@ -237,9 +237,9 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
     def _warn_once(self) -> None:
         """Warn of new notes of the cache, each once."""
         notes = cache_notes(self._layout)
-        for note in notes[self._n_warned :]:
+        for note in notes[self._n_notes_shown :]:
             warnings.warn(note, stacklevel=2)
-        self._n_warned = len(notes)
+        self._n_notes_shown = len(notes)
 
     def timeseries(
         self,
@@ -278,7 +278,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         return np.moveaxis(coordinates, ["fac".index(axis) for axis in order], [0, 1, 2])
 
     def _check_selection(
-        self, atomgroup: Any, span: tuple[int | None, ...], order: str
+        self, atomgroup: Any, bounds: tuple[int | None, ...], order: str
     ) -> tuple[range, NDArray[np.int64] | None]:
         """Return the frames and atoms of `timeseries`; raises ValueError for wrong arguments."""
         atoms = None if atomgroup is None else plain_atoms(atomgroup)
@@ -286,7 +286,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
             raise ValueError("Timeseries requires at least one atom to analyze")
         if sorted(order) != ["a", "c", "f"]:
             raise ValueError(f"order must be a permutation of 'fac', not {order!r}")
-        frames = range(*self.check_slice_indices(*span))
+        frames = range(*self.check_slice_indices(*bounds))
         return frames, atoms
 
     def dask_timeseries(
@@ -366,8 +366,8 @@ class StoredTopologyParser(TopologyReaderBase):  # type: ignore[misc]
 
         `n_atoms`: for formats that do not store it.
         """
-        given_options = {"group": group, "n_atoms": n_atoms}
-        options: Any = {name: value for name, value in given_options.items() if value is not None}
+        all_options = {"group": group, "n_atoms": n_atoms}
+        options: Any = {name: value for name, value in all_options.items() if value is not None}
         with open_layout(self.filename, **options) as layout:
             topology = layout.topology()
             if topology is None:
@@ -465,7 +465,7 @@ class TrajectoryWriter(WriterBase):  # type: ignore[misc]
     def close(self) -> None:
         """Store the frames that were written, and publish the output."""
         if "_writer" in self.__dict__:  # __init__ may have failed
-            self._writer._close()  # MDAnalysis expects no word where no frame came
+            self._writer._close()  # MDAnalysis expects no error if no frame was written
 
 
 for _suffix in ("ZARR", "SEGMENTS"):

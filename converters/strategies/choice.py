@@ -49,8 +49,8 @@ class CopiedBytes(Conversion):
         n_taken = 0 if job.appended is None else job.appended.continuation.n_reused
         joined = [
             part
-            for layout, *span in clip_runs(source.member_runs, n_taken, source.info.n_frames)
-            for part in clip_runs(layout.member_runs, *span)
+            for layout, *span in clip_runs(source.joined_layouts, n_taken, source.info.n_frames)
+            for part in clip_runs(layout.joined_layouts, *span)
         ]
         parts = [(list(layout.files()), start, stop) for layout, start, stop in joined]
         layouts = [layout for files, *_ in parts for layout in files]
@@ -84,7 +84,7 @@ class CopiedBytes(Conversion):
             frames=planned_frames,
             first_times_ps=times_ps,
             info=job.view.info,
-            n_taken=n_taken,
+            n_reused=n_taken,
         )
 
     @property

@@ -227,7 +227,7 @@ def resume_from(journal: Journal, writer: LayoutWriter) -> list[PieceRecord]:
                 journal.add(journal_record(moved), files)
     with output_errors(writer.path):
         flush(journal.path)
-        writer.take_moved()
+        writer.finish_moving()
     return list(existing)
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.blocks import Spans
+from mdio.core.blocks import FrameRuns
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.in_flight import ByteRange, Opening
 from mdio.core.files.piece_sums import (
@@ -49,8 +49,8 @@ FEW_FRAMES_SHARE = 16
 accessed: if others are read next, decoding all of them then has cost little more."""
 
 
-class Rows(NamedTuple):
-    """The requested frames of one row of chunks."""
+class RowFrames(NamedTuple):
+    """The requested frames in one row of chunks."""
 
     i: int
     """Number of the row, along the frames."""
@@ -63,8 +63,8 @@ class Rows(NamedTuple):
     """Whether they are all frames of the row."""
 
 
-class Columns(NamedTuple):
-    """The requested atoms of one column of chunks."""
+class ColumnAtoms(NamedTuple):
+    """The requested atoms in one column of chunks."""
 
     j: int
     """Number of the column, along the atoms."""
@@ -120,13 +120,13 @@ DISK_RUN_NBYTES = 512 << 10
 class ChunkedArray(ABC):
     """An array of coordinates, (F, A, 3) float32, for reading.
 
-    `what`: its name in messages. `shape`, `chunk`: numbers of frames and atoms, of the array and of
+    `name`: in messages. `shape`, `chunk`: numbers of frames and atoms, of the array and of
     a chunk. `plain`: whether chunks are stored uncompressed. `verify`: whether everything that is
     read is compared with checksums. `in_pieces`: whether parts of a frame in a chunk are then read
     as complete pieces (`mdio.core.files.piece_sums`).
     """
 
-    behind_nbytes = 0
+    trailer_nbytes = 0
     """Bytes that follow each chunk and are read with it."""
     decodes_parts = False
     """Whether `_decode` is faster for few atoms."""
@@ -137,7 +137,7 @@ class ChunkedArray(ABC):
 
     def __init__(
         self,
-        what: str,
+        name: str,
         shape: tuple[int, ...],
         chunk: tuple[int, ...],
         *,
@@ -145,7 +145,7 @@ class ChunkedArray(ABC):
         verify: bool,
         in_pieces: bool,
     ) -> None:
-        self.what = what
+        self.name = name
         self.n_frames, self.n_atoms = shape[:2]
         self.chunk_frames, self.chunk_atoms = chunk[:2]
         self.grid = (-(-self.n_frames // self.chunk_frames), -(-self.n_atoms // self.chunk_atoms))
@@ -159,7 +159,7 @@ class ChunkedArray(ABC):
         # Frames of all atoms are then stored in one run, as in memory.
         self._is_contiguous = plain and self.chunk_atoms == self.n_atoms
         self._n_pieces = pieces_of_row(self.row_nbytes)
-        self._last_selection: tuple[AtomIndices, list[Columns]] | None = None
+        self._last_selection: tuple[AtomIndices, list[ColumnAtoms]] | None = None
         self._decoded_row = self._last_partial_row = -1
         """Numbers of the row whose decoded chunks are kept, and of that last read in part."""
         self._decoded: dict[int, FloatArray] = {}
@@ -167,21 +167,21 @@ class ChunkedArray(ABC):
     def describe_chunk(self, i: int, j: int) -> str:
         """Return the name of a chunk in messages."""
         first, atom = i * self.chunk_frames, j * self.chunk_atoms
-        name = f"{self.what}, frames {first} to {min(first + self.chunk_frames, self.n_frames) - 1}"
+        name = f"{self.name}, frames {first} to {min(first + self.chunk_frames, self.n_frames) - 1}"
         if self.grid[1] > 1:
             name += f", atoms {atom} to {min(atom + self.chunk_atoms, self.n_atoms) - 1}"
         return name
 
-    def rows(self, start: int, stop: int) -> Iterator[Rows]:
+    def rows(self, start: int, stop: int) -> Iterator[RowFrames]:
         """Yield the part of frames ``start:stop`` in each row of chunks."""
         size = self.chunk_frames
         for i in range(start // size, (stop - 1) // size + 1):
             begin, end = i * size, min((i + 1) * size, self.n_frames)
             first, last = max(start, begin), min(stop, end)
             target = slice(first - start, last - start)
-            yield Rows(i, first - begin, last - begin, target, last - first == end - begin)
+            yield RowFrames(i, first - begin, last - begin, target, last - first == end - begin)
 
-    def columns(self, atoms: AtomIndices | None) -> list[Columns]:
+    def columns(self, atoms: AtomIndices | None) -> list[ColumnAtoms]:
         """Divide a selection by columns of chunks; the result of the last one is kept."""
         if atoms is None:
             return self._all_columns
@@ -200,7 +200,9 @@ class ChunkedArray(ABC):
         self._last_selection = (atoms.copy(), columns)
         return columns
 
-    def _column(self, j: int, atoms: AtomIndices | None, target: slice | AtomIndices) -> Columns:
+    def _column(
+        self, j: int, atoms: AtomIndices | None, target: slice | AtomIndices
+    ) -> ColumnAtoms:
         n_atoms = min(self.chunk_atoms, self.n_atoms - j * self.chunk_atoms)
         span = None
         if self.plain and self.row_nbytes >= NARROW_FRAME_NBYTES:
@@ -211,7 +213,7 @@ class ChunkedArray(ABC):
                 begin, end = widen_to_pieces(begin, end, self.row_nbytes)
             if (end - begin) * NARROW_SHARE <= self.row_nbytes:
                 span = begin, end
-        return Columns(j, atoms, n_atoms, target, span)
+        return ColumnAtoms(j, atoms, n_atoms, target, span)
 
     @abstractmethod
     def locate(self, i: int, j: int) -> tuple[OpenFile, int, int]:
@@ -226,14 +228,14 @@ class ChunkedArray(ABC):
 
     # The next three are not needed of arrays that do not verify, or whose chunks are all plain.
 
-    def _compare(self, i: int, j: int, file: OpenFile, crc: int, behind: Bytes) -> None:
+    def _compare(self, i: int, j: int, file: OpenFile, crc: int, trailer: Bytes) -> None:
         """Compare the crc32c of a chunk with the stored one; raises CorruptLayoutError.
 
-        `behind`: the bytes that follow the chunk.
+        `trailer`: the bytes that follow the chunk.
         """
         raise NotImplementedError
 
-    def _pieces(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
+    def _piece_sums(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
         """Return stored checksums of pieces of frames ``start:stop`` of a column, (frames, pieces).
 
         `first`, `n_pieces`: pieces of each frame.
@@ -285,7 +287,7 @@ class ChunkedArray(ABC):
             for column in columns:
                 self._read_chunk(rows, column, target, alone=alone)
 
-    def _decodes_alone(self, rows: Rows, columns: Sequence[Columns]) -> bool:
+    def _decodes_alone(self, rows: RowFrames, columns: Sequence[ColumnAtoms]) -> bool:
         """Return whether to decode only the requested frames of a row of chunks, and keep nothing.
 
         So if they are all frames of the row; or few, and others of the row were not requested just
@@ -305,7 +307,7 @@ class ChunkedArray(ABC):
     def chunk_range(self, i: int, j: int) -> list[ByteRange]:
         """Return the range of a chunk in its file; raises CorruptLayoutError."""
         file, offset, nbytes = self.locate(i, j)
-        return [ByteRange(file, offset, nbytes + self.behind_nbytes)]
+        return [ByteRange(file, offset, nbytes + self.trailer_nbytes)]
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield the ranges that `read` reads; raises the errors of `read`."""
@@ -321,11 +323,11 @@ class ChunkedArray(ABC):
                     nbytes = (last - first) * self.row_nbytes
                     yield ByteRange(file, offset + first * self.row_nbytes, nbytes)
                 else:
-                    yield ByteRange(file, offset, nbytes + self.behind_nbytes)
+                    yield ByteRange(file, offset, nbytes + self.trailer_nbytes)
 
     def openings(
         self,
-        runs: Spans,  # noqa: ARG002
+        runs: FrameRuns,  # noqa: ARG002
         atoms: AtomIndices | None,  # noqa: ARG002
         share: int,  # noqa: ARG002
     ) -> Iterator[Opening]:
@@ -350,7 +352,7 @@ class ChunkedArray(ABC):
         sums = row_sums(rows)
         start, n_rows = i * self.chunk_frames + first, len(rows)
         n_pieces = len(sums) // n_rows
-        expected = self._pieces(start, start + n_rows, j, piece, n_pieces)
+        expected = self._piece_sums(start, start + n_rows, j, piece, n_pieces)
         difference = first_difference(sums, expected)
         if difference is not None:
             problem = (
@@ -366,7 +368,7 @@ class ChunkedArray(ABC):
         offset += first * self.row_nbytes
         if self.in_pieces:
             start = i * self.chunk_frames + first
-            sums = self._pieces(start, start + len(out), 0, 0, self._n_pieces)
+            sums = self._piece_sums(start, start + len(out), 0, 0, self._n_pieces)
             if file.fill_rows(offset, out, sums, ROW_PIECE_NBYTES):
                 return
         self._fill(i, 0, file, offset, out)
@@ -377,49 +379,51 @@ class ChunkedArray(ABC):
         """Read straight into `out`, neighbouring chunks with one call."""
         run: Run = []
         file: OpenFile | None = None
-        begin = end = most_nbytes = 0
+        begin = end = max_nbytes = 0
         for i, first, _, target, is_complete in self.rows(start, stop):
             if not is_complete:
                 if file is not None:  # first, since prefetched ranges are in order
-                    self._read_run(file, begin, run, most_nbytes)
+                    self._read_run(file, begin, run, max_nbytes)
                     run, file = [], None
                 self._read_frames(i, first, out[target])
                 continue
             next_file, offset, nbytes = self.locate(i, 0)
             data = out[target].reshape(-1).view(np.uint8)
-            behind = np.empty(nbytes - data.nbytes + self.behind_nbytes, np.uint8)
+            behind = np.empty(nbytes - data.nbytes + self.trailer_nbytes, np.uint8)
             if file is not None and (
-                next_file is not file or offset != end or offset + nbytes > begin + most_nbytes
+                next_file is not file or offset != end or offset + nbytes > begin + max_nbytes
             ):
-                self._read_run(file, begin, run, most_nbytes)
+                self._read_run(file, begin, run, max_nbytes)
                 run = []
             if next_file is not file:
-                most_nbytes = DISK_RUN_NBYTES if next_file.is_on_disk else RUN_NBYTES
+                max_nbytes = DISK_RUN_NBYTES if next_file.is_on_disk else RUN_NBYTES
             if not run:
                 file, begin = next_file, offset
             run.append((i, data, behind))
-            end = offset + nbytes + self.behind_nbytes
+            end = offset + nbytes + self.trailer_nbytes
         if file is not None:
-            self._read_run(file, begin, run, most_nbytes)
+            self._read_run(file, begin, run, max_nbytes)
 
-    def _read_run(self, file: OpenFile, offset: int, run: Run, most_nbytes: int) -> None:
+    def _read_run(self, file: OpenFile, offset: int, run: Run, max_nbytes: int) -> None:
         i, data, last = run[0]
         crc = 0
-        while self.verifies and data.nbytes > most_nbytes:  # then the run has a single chunk
-            self._fill(i, 0, file, offset, data[:most_nbytes])
-            crc = crc32c(data[:most_nbytes], crc)
-            data, offset = data[most_nbytes:], offset + most_nbytes
+        while self.verifies and data.nbytes > max_nbytes:  # then the run has a single chunk
+            self._fill(i, 0, file, offset, data[:max_nbytes])
+            crc = crc32c(data[:max_nbytes], crc)
+            data, offset = data[max_nbytes:], offset + max_nbytes
         run[0] = i, data, last
         self._fill(i, 0, file, offset, *(part for _, *parts in run for part in parts if part.size))
         for i, data, behind in run if self.verifies else ():
             crc = crc32c(data, crc)
-            n_zeros = behind.nbytes - self.behind_nbytes  # after the last frame
+            n_zeros = behind.nbytes - self.trailer_nbytes  # after the last frame
             if n_zeros:
                 crc = crc32c(behind[:n_zeros], crc)
             self._compare(i, 0, file, crc, behind[n_zeros:])
             crc = 0
 
-    def _read_chunk(self, rows: Rows, column: Columns, out: FloatArray, *, alone: bool) -> None:
+    def _read_chunk(
+        self, rows: RowFrames, column: ColumnAtoms, out: FloatArray, *, alone: bool
+    ) -> None:
         """Fill the column's part of `out` with the requested frames and atoms of one chunk.
 
         `alone`: whether to decode only these.
@@ -449,7 +453,7 @@ class ChunkedArray(ABC):
         else:
             out[:, target] = source[:, atoms]
 
-    def _read_rows(self, rows: Rows, j: int, begin: int, end: int) -> FloatArray:
+    def _read_rows(self, rows: RowFrames, j: int, begin: int, end: int) -> FloatArray:
         """Return bytes ``begin:end`` of the requested frames of a plain chunk, as floats."""
         i, first, last, *_ = rows
         file, offset, _ = self.locate(i, j)
@@ -467,7 +471,7 @@ class ChunkedArray(ABC):
     def _encoded(self, i: int, j: int, *, verify: bool) -> tuple[OpenFile, Bytes]:
         """Return the stored bytes of a chunk, valid until the next call in this thread."""
         file, offset, nbytes = self.locate(i, j)
-        encoded = _scratch.take(nbytes + self.behind_nbytes)
+        encoded = _scratch.take(nbytes + self.trailer_nbytes)
         self._fill(i, j, file, offset, encoded)
         if verify and (self.plain or not self.sums_of_decoded):
             self._compare(i, j, file, crc32c(encoded[:nbytes]), encoded[nbytes:])
@@ -528,15 +532,15 @@ class ChunksInFile(ChunkedArray):
 
     def __init__(
         self,
-        what: str,
+        name: str,
         shape: tuple[int, ...],
         chunk: tuple[int, int],
         file: OpenFile,
         offset: NDArray[np.int64],
         nbytes: NDArray[np.int64],
-        **facts: bool,
+        **options: bool,
     ) -> None:
-        super().__init__(what, shape, chunk, **facts)
+        super().__init__(name, shape, chunk, **options)
         self.file, self.offset, self.nbytes = file, offset, nbytes
 
     def locate(self, i: int, j: int) -> tuple[OpenFile, int, int]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.blocks import Spans
+from mdio.core.blocks import FrameRuns
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
 from mdio.core.files.in_flight import ByteRange, Opening
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, Rounding, TrajectoryInfo
@@ -67,12 +67,12 @@ class OwnOutput(ABC, Generic[Array]):
             raise PlanError(
                 f"{path}: there is no group {group!r} in it; there are {', '.join(self._sizes)}"
             )
-        members = {}
+        group_atoms = {}
         if self.group == FULL_SYSTEM:
             runs = self.manifest["group_atoms"]
             names = [name for name in self.manifest["groups"] if name in runs]
-            members = {name: indices_from_runs(runs[name]) for name in names}
-        self.groups = StoredGroups(members)
+            group_atoms = {name: indices_from_runs(runs[name]) for name in names}
+        self.groups = StoredGroups(group_atoms)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without `_columns_run`."""
@@ -85,11 +85,11 @@ class OwnOutput(ABC, Generic[Array]):
         return None not in times
 
     @abstractmethod
-    def rows(self, name: str, start: int, stop: int) -> NDArray[Any]:
+    def read_column(self, name: str, start: int, stop: int) -> NDArray[Any]:
         """Return ``time``, ``step`` or ``box`` of frames; raises CorruptLayoutError."""
 
     @abstractmethod
-    def _held(self, start: int, stop: int) -> tuple[int, int]:
+    def _run_in_memory(self, start: int, stop: int) -> tuple[int, int]:
         """Return a run around these frames whose times, steps and boxes are in memory."""
 
     @abstractmethod
@@ -137,9 +137,9 @@ class OwnOutput(ABC, Generic[Array]):
         else:
             # Damaged outputs must open without verifying, to be repaired.
             with nullcontext() if self._verifies else suppress(CorruptLayoutError):
-                has_box = bool(self.rows("box", 0, 1).any())
-                time_first_ps = float(self.rows("time", 0, 1)[0])
-                time_last_ps = float(self.rows("time", self.n_frames - 1, self.n_frames)[0])
+                has_box = bool(self.read_column("box", 0, 1).any())
+                time_first_ps = float(self.read_column("time", 0, 1)[0])
+                time_last_ps = float(self.read_column("time", self.n_frames - 1, self.n_frames)[0])
         positions = self.arrays[self.group, "positions"]
         integers = has_source_integers(manifest)
         has_floats = integers and "by_program" in manifest["source"]  # kept in chunks of floats
@@ -174,11 +174,15 @@ class OwnOutput(ABC, Generic[Array]):
         """Fill `block` with frames; raises CorruptLayoutError."""
         first, last, (time, step, box) = self._columns_run
         if not first <= start <= stop <= last:
-            first, last = self._held(start, stop)
-            time, step, box = (self.rows(name, first, last) for name in ("time", "step", "box"))
+            first, last = self._run_in_memory(start, stop)
+            time, step, box = (
+                self.read_column(name, first, last) for name in ("time", "step", "box")
+            )
             self._columns_run = first, last, (time, step, box)
-        one = stop - start == 1  # NumPy copies a number four times as fast as a slice of one
-        rows, out_rows = (start - first, 0) if one else (slice(start - first, stop - first), ...)
+        is_single = stop - start == 1  # NumPy copies a number four times as fast as a slice of one
+        rows, out_rows = (
+            (start - first, 0) if is_single else (slice(start - first, stop - first), ...)
+        )
         block.time[out_rows] = time[rows]
         block.step[out_rows] = step[rows]
         block.box[out_rows] = box[rows]
@@ -204,7 +208,7 @@ class OwnOutput(ABC, Generic[Array]):
                     yield from self.arrays[group, field].byte_ranges(start, stop, atoms)
 
     def openings(
-        self, runs: Spans, atoms: AtomIndices | None, fields: Sequence[str]
+        self, runs: FrameRuns, atoms: AtomIndices | None, fields: Sequence[str]
     ) -> Iterator[Opening]:
         """Yield the objects that reading `fields` opens; those of several fields alternate."""
         group, atoms = self.stored_group(atoms)
@@ -273,18 +277,18 @@ class StoredGroups:
         self._last = (atoms.copy(), covered)
         return covered
 
-    def members(self, name: str) -> AtomIndices:
+    def atoms_of(self, name: str) -> AtomIndices:
         """Return the atoms of a group in the order in which they are stored; raises KeyError."""
         return self._groups_as_stored[name]
 
     def _search(self, atoms: AtomIndices) -> Covered | None:
-        for name, members, order in self._groups:
-            if not members.size:
+        for name, group_atoms, order in self._groups:
+            if not group_atoms.size:
                 continue
-            indices = np.minimum(np.searchsorted(members, atoms), members.size - 1)
-            if np.array_equal(members[indices], atoms):
+            indices = np.minimum(np.searchsorted(group_atoms, atoms), group_atoms.size - 1)
+            if np.array_equal(group_atoms[indices], atoms):
                 indices = order[indices]
-                is_all = np.array_equal(indices, np.arange(members.size))
+                is_all = np.array_equal(indices, np.arange(group_atoms.size))
                 return name, None if is_all else indices
         return None
 
@@ -308,7 +312,7 @@ class Ensemble(ABC):
         """Make the folder for the trajectories; raises OSError."""
         self.path.mkdir()
 
-    def member(self, label: str, *, final: bool = False) -> Path:
+    def member_path(self, label: str, *, final: bool = False) -> Path:
         """Return the path where a trajectory is written; `final`: its path after publication."""
         return (self.target if final else self.path) / f"{label}{self.suffix}"
 

@@ -25,7 +25,7 @@ QUANTISED_NAME = "mdio.quantised"
 """Name of mdio's own codec, in metadata and among zarr's entry points."""
 QUANTISED_LEVELS = {"zstd": (1, 9, 1), "lz4": (1, 9, 5)}
 """Levels of codecs for integers: lowest, highest and default."""
-MEANT = {"fast": ("lz4", "bitpack"), "small": ("zstd", "rigid")}
+PURPOSES = {"fast": ("lz4", "bitpack"), "small": ("zstd", "rigid")}
 """Names of purposes, and the compressors that they select: of floats, of integers."""
 
 
@@ -213,16 +213,16 @@ def _compressor_classes() -> Iterator[type[Compressor]]:
 
 
 def _with_level(
-    option: str, levels: Mapping[str, tuple[int, int, int]], layout_name: str, *plain: str
+    option: str, levels: Mapping[str, tuple[int, int, int]], layout_name: str, *without_level: str
 ) -> tuple[str, int]:
     """Return the name and the level in an option; raises PlanError.
 
-    `levels`: of the compressors, by name. `layout_name`: of the layout, for messages, and `plain`:
-    what it has without levels.
+    `levels`: of the compressors, by name. `layout_name`: for messages. `without_level`: compressors
+    that the layout has besides.
     """
     name, _, text = option.partition(":")
-    plain = (*plain, *MEANT)
-    if name in plain:
+    names_alone = (*without_level, *PURPOSES)
+    if name in names_alone:
         raise PlanError(f"--compression {option}: {name} has no levels; leave out :{text}")
     if name in WITHOUT_LEVEL:
         raise PlanError(
@@ -232,8 +232,8 @@ def _with_level(
         )
     if name not in levels:
         raise PlanError(
-            f"--compression {option}: unknown{did_you_mean(name, (*plain, *levels))}; "
-            f"{layout_name} has {', '.join([*(f'{n}[:LEVEL]' for n in levels), *plain])}"
+            f"--compression {option}: unknown{did_you_mean(name, (*names_alone, *levels))}; "
+            f"{layout_name} has {', '.join([*(f'{n}[:LEVEL]' for n in levels), *names_alone])}"
         )
     low, high, default = levels[name]
     try:
@@ -249,7 +249,7 @@ def compressor_from_option(option: str | None) -> Compressor | None:
     """Return the compressor of floats that ``--compression`` names; raises PlanError."""
     if option is None or option == "none":
         return None
-    option = MEANT.get(option, (option,))[0]
+    option = PURPOSES.get(option, (option,))[0]
     classes = COMPRESSORS
     if option.partition(":")[0] not in classes:
         classes = {**classes, **_plugins()}
@@ -263,7 +263,7 @@ def full_option(option: str | None) -> str | None:
     compressor = compressor_from_option(option)
     if compressor is None or option is None:
         return None
-    name = MEANT.get(option, (option,))[0].partition(":")[0]
+    name = PURPOSES.get(option, (option,))[0].partition(":")[0]
     return f"{name}:{compressor.level}"
 
 
@@ -290,7 +290,7 @@ def quantised_from_option(step: float, rule: str | None, option: str | None) -> 
     if not 0 < step < np.inf:
         raise PlanError(f"--precision is {step}; give a positive step in angstrom")
     form = QuantisedFormat(step, "step" if rule in (None, "asked") else "xtc")
-    option = MEANT.get(option or "none", (None, option))[1]
+    option = PURPOSES.get(option or "none", (None, option))[1]
     if option in (None, "none", form.compression):
         return form
     if option == "rigid":

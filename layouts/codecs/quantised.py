@@ -76,7 +76,7 @@ from mdio.core.kernels import (
     sum_packed,
 )
 
-MAX_KEPT_NBYTES = 32 << 20
+MAX_CACHED_NBYTES = 32 << 20
 """Larger buffers are not kept."""
 
 
@@ -88,7 +88,7 @@ class Scratch(threading.local):
 
     def buffer(self, purpose: str, nbytes: int) -> NDArray[np.uint8]:
         """Return a buffer of `nbytes`, valid until the next call for the same purpose."""
-        if nbytes > MAX_KEPT_NBYTES:
+        if nbytes > MAX_CACHED_NBYTES:
             return np.empty(nbytes, np.uint8)
         buffer = self._buffers.get(purpose)
         if buffer is None or buffer.nbytes < nbytes:
@@ -207,7 +207,7 @@ def _decompress(data: memoryview, itemsize: int, count: int, part: str) -> Bytes
     return out[: count * itemsize]
 
 
-def _integers(n_frames: int, n_atoms: int) -> NDArray[np.int32]:
+def _integer_buffer(n_frames: int, n_atoms: int) -> NDArray[np.int32]:
     """Return memory for the integers of a chunk, valid until the next call."""
     buffer = _scratch.buffer("integers", 12 * n_frames * n_atoms)
     return buffer.view(np.int32).reshape(n_frames, n_atoms, 3)
@@ -232,7 +232,7 @@ def encode_chunk(
         rigid = encode_rigid(positions, scale, *RIGID_CUTS[form.compressor], xtc=is_xtc)
     if rigid is None or rigid[1].nbytes > positions.nbytes:
         rigid = None
-        deltas = kernels.quantise(positions, scale, _integers(n_frames, n_atoms), xtc=is_xtc)
+        deltas = kernels.quantise(positions, scale, _integer_buffer(n_frames, n_atoms), xtc=is_xtc)
     if rigid is not None:
         mode += RIGID
         itemsize = -len(rigid[0]) % 8
@@ -319,12 +319,12 @@ def decode_chunk(
     along_atoms = (mode - 1) & ALONG_ATOMS
     xtc = mode % 2 == 0
     if is_rigid:
-        n_description = -1
+        description_nbytes = -1
         if len(first_part) >= BLOSC_HEADER.size:
-            n_description = BLOSC_HEADER.unpack_from(first_part)[4] - itemsize
-        if not 0 < n_description <= 4 * n_atoms + DESCRIPTION_NBYTES:
-            raise ValueError(f"its description has {n_description} bytes")
-        description = _decompress(first_part, 1, n_description, "first part")
+            description_nbytes = BLOSC_HEADER.unpack_from(first_part)[4] - itemsize
+        if not 0 < description_nbytes <= 4 * n_atoms + DESCRIPTION_NBYTES:
+            raise ValueError(f"its description has {description_nbytes} bytes")
+        description = _decompress(first_part, 1, description_nbytes, "first part")
         bits = np.frombuffer(second_part, np.uint8)
         decode_rigid(description, bits, shape, scale, out, atoms, first, last, xtc=xtc)
         return
@@ -338,11 +338,11 @@ def decode_chunk(
         n_numbers = 3 * n_atoms * n_frames
         raw = _decompress(second_part, itemsize, n_numbers, "second part")
         numbers = raw.view(f"<u{itemsize}")
-        differences = _integers(last - first, n_atoms)
+        differences = _integer_buffer(last - first, n_atoms)
         kernels.unfold(numbers[3 * n_atoms * first : 3 * n_atoms * last], differences)
         sum_neighbours(differences, neighbours, scale, out, atoms, xtc=xtc)
         return
-    deltas = _integers(last, n_atoms)
+    deltas = _integer_buffer(last, n_atoms)
     if last:
         kernels.unfold(_decompress(first_part, 4, 3 * n_atoms, "first part").view("<u4"), deltas[0])
     if last > 1:

@@ -23,7 +23,7 @@ from mdio.core.files.fingerprint import read_head
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.topology import Topology
 from mdio.core.words import did_you_mean
-from mdio.layouts.base import FormatFacts, Layout, Timing, needless_option_error
+from mdio.layouts.base import FormatFacts, Layout, StoredTimes, redundant_option_error
 from mdio.layouts.foreign.compressed import (
     COMPRESSED_SUFFIXES,
     DECOMPRESSORS,
@@ -120,8 +120,8 @@ class GenericLayout(Layout):
         """Return the information on the trajectory; reads the first two frames and the last."""
         frames = self._frames
         is_stored = {"dt": frames.has_times, "length_unit": frames.names_lengths}
-        if needless := [name for name in self._assumed if is_stored[name]]:
-            raise needless_option_error(self.path, needless[0])
+        if redundant := [name for name in self._missing_value_options if is_stored[name]]:
+            raise redundant_option_error(self.path, redundant[0])
         first = self._snapshot(0)
         # Reading a frame may take long: no frame is read twice.
         frame_numbers = {0, min(1, frames.n_frames - 1), frames.n_frames - 1}
@@ -229,10 +229,10 @@ class GenericLayout(Layout):
         return None if format_name is None else str(format_name)
 
     @property
-    def timing(self) -> Timing:
-        """Whether the file has times; see `Layout.timing`."""
-        timing = super().timing  # opens the file
-        return timing._replace(has_times=self._frames.has_times)
+    def stored_times(self) -> StoredTimes:
+        """Whether the file has times; see `Layout.stored_times`."""
+        stored = super().stored_times  # opens the file
+        return stored._replace(has_times=self._frames.has_times)
 
     def topology(self) -> Topology | None:
         """Return the topology in the file, as PDB, MOL2 and GRO have one; else None."""

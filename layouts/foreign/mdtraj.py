@@ -20,7 +20,7 @@ from mdio.core.errors import FOREIGN_ERRORS, SourceError
 from mdio.core.files.fingerprint import read_head
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.topology import BONDS, RESINDEX, SEGINDEX, Texts, Topology
-from mdio.layouts.base import FormatFacts, Layout, needless_option_error
+from mdio.layouts.base import FormatFacts, Layout, redundant_option_error
 from mdio.layouts.foreign.hdf5 import Datasets, check_heaps
 from mdio.layouts.foreign.tree import as_source_error
 from mdio.layouts.foreign.units import made_up, spelled_factor
@@ -112,7 +112,7 @@ class MDTrajLayout(Layout):
         names = {*self._columns, *(ARRAYS[field] for field in self._arrays)}
         self._factors = {name: self._factor(name) for name in sorted(names)}
         if "time" in self._columns and self.options.get("dt") is not None:
-            raise needless_option_error(self.path, "dt")
+            raise redundant_option_error(self.path, "dt")
         times = self._times(0, min(2, n_frames))
         coordinates = self._arrays["positions"]
         chunks = coordinates.chunks

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from mdio.core.errors import CorruptLayoutError
-from mdio.core.files.index import Identity, load_facts, save_facts
+from mdio.core.files.index import Identity, load_metadata, save_metadata
 from mdio.core.files.reading import uncounted
 from mdio.core.topology import Topology
 
@@ -33,7 +33,7 @@ def _parser_crc() -> int:
 @uncounted()
 def parsed_topology(path: Path) -> Topology | None:
     """Return the stored topology of a file; None without one, or if the file has changed."""
-    for stored_path, stored_identity, body in load_facts(path, MAGIC, ENDING):
+    for stored_path, stored_identity, body in load_metadata(path, MAGIC, ENDING):
         with suppress(struct.error, CorruptLayoutError, OSError):
             is_same_version = PARSER_CRC.unpack_from(body) == (_parser_crc(),)
             if is_same_version and Identity.of(path).matches(stored_identity, stored_path):
@@ -57,4 +57,4 @@ def store_parsed(path: Path, identity: Identity | None, topology: Topology) -> N
     """
     if identity is not None:
         body = PARSER_CRC.pack(_parser_crc()) + topology.to_bytes()
-        save_facts(path, identity, MAGIC, body, ENDING)
+        save_metadata(path, identity, MAGIC, body, ENDING)

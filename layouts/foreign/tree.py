@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import FOREIGN_ERRORS, MdioError, PlanError, SourceError
 from mdio.core.frames import ELEMENTS, FIELDS, AtomIndices, Flaws, FrameBlock, TrajectoryInfo
-from mdio.layouts.base import STEPS_KNOWN, TIMES_MADE_UP
+from mdio.layouts.base import TIMES_MADE_UP, TIMES_MADE_UP_NOT_STEPS
 from mdio.layouts.foreign.units import UNITS_OF_PROGRAMS, factor_of
 
 MAX_KEPT_NBYTES = 8 << 20
@@ -275,7 +275,7 @@ class ForeignTrajectory(ABC):
         self.n_frames = self._sampling.n_frames
         self._ids = self._find_ids()
         if not self._sampling.has_times:
-            begin = STEPS_KNOWN if self._sampling.has_steps else TIMES_MADE_UP
+            begin = TIMES_MADE_UP_NOT_STEPS if self._sampling.has_steps else TIMES_MADE_UP
             self._made_up += (f"{begin}, since not all frames have one: frames are 1 ps apart",)
 
     def _series(self, field: str, positions: Series | None = None) -> Series:

@@ -20,7 +20,7 @@ import numpy as np
 
 from mdio.core.errors import SourceError
 from mdio.core.units import KCAL_TO_KJ
-from mdio.layouts.base import STEPS_KNOWN, TIMES_MADE_UP
+from mdio.layouts.base import TIMES_MADE_UP, TIMES_MADE_UP_NOT_STEPS
 
 BOHR = 0.529177210903
 """CODATA 2018, angstrom."""
@@ -213,7 +213,7 @@ def made_up(
     if times is not None:
         dt = options.get("dt")
         spacing = "1 ps apart without --timestep" if dt is None else f"{dt:g} ps apart, as asked"
-        begin = STEPS_KNOWN if has_steps else TIMES_MADE_UP
+        begin = TIMES_MADE_UP_NOT_STEPS if has_steps else TIMES_MADE_UP
         yield f"{begin}, since {format_name} holds none: {times} are {spacing}"
     if lengths:
         unit = options.get("length_unit")

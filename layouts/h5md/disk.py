@@ -35,7 +35,7 @@ from mdio.core.files.reading import OpenFile
 from mdio.core.kernels import crc32c
 from mdio.layouts.foreign.hdf5 import FileObject
 from mdio.layouts.h5md.io import MANIFEST, checksum
-from mdio.layouts.h5md.opening import SEAL
+from mdio.layouts.h5md.opening import SEAL, SEAL_NBYTES
 
 Written = list[tuple[int, int]]
 """Offsets and lengths of what was written."""
@@ -175,13 +175,13 @@ def open_output(
 
 
 _SEAL_BODY = struct.Struct("<8sQI")
-SEAL_NBYTES = _SEAL_BODY.size + 4
 ZEROS = bytes(1 << 16)
 _END_OF_FILE_OFFSETS = {0: 40, 1: 44, 2: 28, 3: 28}
 """By version of the superblock, where it has the address at which HDF5's part of the file ends."""
 
-ChunkPlaces = Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]]
-"""Offsets and sizes of the chunks of each array."""
+ArrayPlaces = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Offsets and sizes of the chunks of an array."""
+ChunkPlaces = Iterable[ArrayPlaces]
 
 
 def gaps(places: ChunkPlaces, size: int) -> Iterator[tuple[int, int]]:
@@ -238,11 +238,11 @@ def make_seal(file: OpenFile, places: ChunkPlaces, written: Written | None = Non
 
 
 def find_seal_problem(
-    file: OpenFile, places: ChunkPlaces, what: str, written: Written | None = None
+    file: OpenFile, places: ChunkPlaces, name: str, written: Written | None = None
 ) -> str | None:
     """Return the text of a problem with a file or its seal; None if it is intact or has no seal.
 
-    `places`, `written`: as for `make_seal`.
+    `places`, `written`: as for `make_seal`. `name`: of the file, for the text.
     """
     size = file.nbytes
     head = file.peek(0, 64).ljust(64, b"\0")
@@ -253,19 +253,19 @@ def find_seal_problem(
     is_intact = len(seal) == SEAL_NBYTES and seal[-4:] == struct.pack("<I", crc32c(seal[:-4]))
     magic, length, expected = _SEAL_BODY.unpack(seal[:-4]) if is_intact else (b"", 0, 0)
     if magic != SEAL or length != size - SEAL_NBYTES:
-        return f"{what}: HDF5's part ends at byte {hdf5_end} of {size}, and no seal follows it"
+        return f"{name}: HDF5's part ends at byte {hdf5_end} of {size}, and no seal follows it"
     crc = _checksum(file, places, length, written)
     if crc != expected:
         return (
-            f"{what}: crc32c {crc:08x} of all but the frames found, {expected:08x} expected; "
+            f"{name}: crc32c {crc:08x} of all but the frames found, {expected:08x} expected; "
             "the file is damaged or was changed: convert the source again"
         )
     return None
 
 
-def check_seal(file: OpenFile, places: ChunkPlaces, what: str) -> None:
+def check_seal(file: OpenFile, places: ChunkPlaces, name: str) -> None:
     """Raise CorruptLayoutError if a file does not match its seal."""
-    problem = find_seal_problem(file, places, what)
+    problem = find_seal_problem(file, places, name)
     if problem is not None:
         raise CorruptLayoutError(problem)
 

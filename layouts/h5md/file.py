@@ -34,11 +34,12 @@ from mdio.core.files.writing import allocate
 from mdio.core.frames import ELEMENTS, AtomIndices, FrameBlock
 from mdio.core.kernels import crc32c, shuffle
 from mdio.layouts.codecs import quantised
-from mdio.layouts.codecs.compressors import MEANT, quantised_from_option
+from mdio.layouts.codecs.compressors import PURPOSES, quantised_from_option
 from mdio.layouts.codecs.quantised import WITHOUT_LEVEL, QuantisedFormat
 from mdio.layouts.h5md.disk import Written, open_output
 from mdio.layouts.h5md.flavours import Flavour, get_flavour
-from mdio.layouts.h5md.io import BOX, CREATOR, FULL_SYSTEM, SOURCE_STEP, Column
+from mdio.layouts.h5md.io import BOX, CREATOR, SOURCE_STEP, Column
+from mdio.layouts.manifest import FULL_SYSTEM
 
 if TYPE_CHECKING:
     from mdio.layouts.plan import ArrayPlan, LayoutPlan
@@ -74,8 +75,8 @@ def is_aligned(array: ArrayPlan, alignment_nbytes: int) -> bool:
 
     if array.contiguous:
         return alignment_nbytes > 1 and array.group == FULL_SYSTEM
-    used = -(-array.chunk_nbytes // alignment_nbytes) * alignment_nbytes
-    return alignment_nbytes > 1 and array.chunk_nbytes >= (1 - MAX_PADDING) * used
+    padded_nbytes = -(-array.chunk_nbytes // alignment_nbytes) * alignment_nbytes
+    return alignment_nbytes > 1 and array.chunk_nbytes >= (1 - MAX_PADDING) * padded_nbytes
 
 
 def create_file(
@@ -223,7 +224,7 @@ def run_table(dataset: h5py.Dataset, n_frames: int) -> tuple[NDArray[np.int64], 
 
 
 def chunk_table(dataset: h5py.Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where the chunks of a (F, A, 3) dataset are, which HDF5 tells.
+    """Return where HDF5 has put the chunks of a (F, A, 3) dataset.
 
     Returns `offset`, `nbytes`, (frame chunks, atom chunks) int64: byte offset and stored size; -1
     and 0 for a missing chunk.
@@ -324,7 +325,7 @@ def gzip_level(compression: str | None) -> int | None:
 
 def integer_codec(compression: str | None) -> str | None:
     """Return the codec for integers that ``--compression`` names; None for anything else."""
-    name = MEANT.get(compression or "", (None, compression))[1]
+    name = PURPOSES.get(compression or "", (None, compression))[1]
     return name if name in WITHOUT_LEVEL else None
 
 

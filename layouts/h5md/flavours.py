@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError
 from mdio.core.frames import ELEMENTS, absent_frames
-from mdio.layouts.h5md.io import FULL_SYSTEM
-from mdio.layouts.manifest import runs_from_indices
+from mdio.layouts.manifest import FULL_SYSTEM, runs_from_indices
 
 if TYPE_CHECKING:
     from mdio.layouts.plan import LayoutPlan

@@ -32,17 +32,17 @@ def require_inside(path: Path, node: Any, folder: Path | None = None, depth: int
         return
     folder = folder or path.resolve().parent
     own_path = Path(node.file.filename).resolve()
-    places = {str(own_path): own_path}
+    storage_paths = {str(own_path): own_path}
     sources = []
     if is_dataset:
         # HDF5 looks for external storage in the working folder, and, last, for virtual sources too.
-        places |= {name: Path(name).resolve() for name, *_ in node.external or ()}
+        storage_paths |= {name: Path(name).resolve() for name, *_ in node.external or ()}
         sources = list(node.virtual_sources()) if node.is_virtual else []
         for source in sources:
             name = source.file_name.replace("%%", "%")
-            places[name] = own_path if name == "." else (own_path.parent / name).resolve()
-    for name, place in places.items():
-        if folder not in place.parents or not place.is_file() or depth > MAX_DEPTH:
+            storage_paths[name] = own_path if name == "." else (own_path.parent / name).resolve()
+    for name, storage_path in storage_paths.items():
+        if folder not in storage_path.parents or not storage_path.is_file() or depth > MAX_DEPTH:
             raise SourceError(
                 f"{path}: {node.name} is stored in {name}, not in a file in the folder of this "
                 "one, so it is not read; copy both into one folder and use a relative name"
@@ -50,8 +50,8 @@ def require_inside(path: Path, node: Any, folder: Path | None = None, depth: int
     if own_path != path.resolve():
         check_heaps(own_path)
     for source in sources:
-        place = places[source.file_name.replace("%%", "%")]
-        with h5py.File(place, "r", locking="best-effort") as file:
+        storage_path = storage_paths[source.file_name.replace("%%", "%")]
+        with h5py.File(storage_path, "r", locking="best-effort") as file:
             require_inside(path, file[source.dset_name], folder, depth + 1)
 
 

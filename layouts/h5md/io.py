@@ -1,6 +1,6 @@
 """Names in mdio's H5MD files, and reading and writing their bytes without HDF5.
 
-HDF5 tells where a contiguous dataset or a chunk begins; its bytes are then those of an array, and
+HDF5 says where a contiguous dataset or a chunk begins; its bytes are then those of an array, and
 any number of processes can read them, or write separate parts of them, without the library.
 """
 
@@ -26,9 +26,6 @@ from mdio.core.files.writing import write_all
 from mdio.core.frames import array_to_fill
 from mdio.core.kernels import crc32c
 from mdio.layouts.foreign.hdf5 import check_heaps
-
-FULL_SYSTEM = "trajectory"
-"""The particle group of all atoms; MDAnalysis looks for the number of atoms under this name."""
 
 ARRAYS = "mdio/arrays"
 """Below this, ``GROUP/ELEMENT`` has the tables of the chunks of ``/particles/GROUP/ELEMENT/value``:
@@ -62,7 +59,7 @@ _FULL_DISK_REASONS = {
 ROWS_AT_A_TIME = 1 << 16
 """Rows of a column that are read or written at a time."""
 
-MAX_KEPT_NBYTES = 4 << 20
+MAX_CACHED_NBYTES = 4 << 20
 """Columns up to this size stay in memory once one of their rows is read."""
 
 READ_NBYTES = 4 << 20
@@ -133,18 +130,18 @@ class Column:
     shape: tuple[int, ...]
     crc: int | None = None
     """Expected crc32c of all its bytes, if known."""
-    what: str = ""
-    """Name in messages."""
+    name: str = ""
+    """For messages."""
     _rows: NDArray[Any] | None = None
     _verified: bool = False
 
     @classmethod
-    def of(cls, dataset: h5py.Dataset, crc: int | None = None, what: str = "") -> Column:
+    def of(cls, dataset: h5py.Dataset, crc: int | None = None, name: str = "") -> Column:
         """Return the column of `dataset`; raises ValueError if it is not contiguous."""
         offset = dataset.id.get_offset()
         if offset is None:
             raise ValueError(f"{dataset.name} is not stored contiguously")
-        return cls(offset, dataset.dtype, dataset.shape, crc, what)
+        return cls(offset, dataset.dtype, dataset.shape, crc, name)
 
     @property
     def row_nbytes(self) -> int:
@@ -154,7 +151,7 @@ class Column:
     @property
     def is_kept(self) -> bool:
         """Whether all rows stay in memory once one of them is read."""
-        return self.row_nbytes * self.shape[0] <= MAX_KEPT_NBYTES
+        return self.row_nbytes * self.shape[0] <= MAX_CACHED_NBYTES
 
     def read(self, file: OpenFile, start: int, stop: int) -> NDArray[Any]:
         """Return rows ``start:stop``; raises CorruptLayoutError.
@@ -195,7 +192,7 @@ class Column:
     def _compare(self, crc: int) -> None:
         if self.crc is not None and crc != self.crc:
             raise CorruptLayoutError(
-                f"{self.what}: crc32c {crc:08x} found, {self.crc:08x} expected; the file is "
+                f"{self.name}: crc32c {crc:08x} found, {self.crc:08x} expected; the file is "
                 "damaged: convert the source again"
             )
 

@@ -45,15 +45,15 @@ def _is_ensemble(folder: Path) -> bool:
 
 def written_by_mdio(path: str | PathLike[str]) -> bool:
     """Return whether mdio wrote an H5MD file, or an ensemble of them; False for anything else."""
-    place = to_path(path)
-    if place.is_dir():
-        return _is_ensemble(place)
-    if is_sealed(place):
+    file_path = to_path(path)
+    if file_path.is_dir():
+        return _is_ensemble(file_path)
+    if is_sealed(file_path):
         return True
-    if not is_hdf5(place):
+    if not is_hdf5(file_path):
         return False
     try:
-        with open_hdf5(place) as file:
+        with open_hdf5(file_path) as file:
             return "mdio/manifest" in file
     except (OSError, RuntimeError, KeyError, ValueError):
         return False
@@ -147,12 +147,12 @@ class H5MDLayout(BackendLayout):
         uuid = manifest.get("uuid")
         return uuid if isinstance(uuid, str) else None
 
-    def _damage(self, error: Exception, what: str) -> CorruptLayoutError | None:
+    def _damage(self, error: Exception, failure: str) -> CorruptLayoutError | None:
         if not isinstance(error, FOREIGN_ERRORS):
             return None
         text = " ".join(str(error).split()) or type(error).__name__
         return CorruptLayoutError(
-            f"{self.path}: {what} ({text}); the file is damaged: convert the source again"
+            f"{self.path}: {failure} ({text}); the file is damaged: convert the source again"
         )
 
     def _open_anew(self) -> TrajectoryInfo:

@@ -146,7 +146,10 @@ class H5MDMPIOWriter(H5MDWriter):
     def create(self) -> None:
         """Make the file as a serial writer does, and close it."""
         super().create()
-        self._close_file()
+        file, self._handle_file = self._handle_file, None
+        if file is not None:
+            with as_output_error(self.path):
+                file.close()
         self._written = None  # HDF5's own writes are not listed
 
     def open_shared(self, comm: Any) -> None:
@@ -262,9 +265,3 @@ class H5MDMPIOWriter(H5MDWriter):
         if array.contiguous:
             n_rows = min(n_rows, self.plan.n_frames - i * n_rows)
         return 1 + n_rows * pieces_of_row(12 * array.chunk_atoms)
-
-    def _close_file(self) -> None:
-        file, self._handle_file = self._handle_file, None
-        if file is not None:
-            with as_output_error(self.path):
-                file.close()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 SEAL, SEAL_NBYTES = b"mdioseal", 24
+"""First bytes of the seal, and its size."""
 
 
 def is_sealed(path: Path) -> bool:

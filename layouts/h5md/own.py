@@ -27,7 +27,6 @@ from mdio.layouts.h5md.gromacs_topology import TOPOLOGY
 from mdio.layouts.h5md.io import (
     ARRAYS,
     BOX,
-    FULL_SYSTEM,
     PIECES,
     RUN_FRAMES,
     SOURCE_STEP,
@@ -36,6 +35,7 @@ from mdio.layouts.h5md.io import (
     manifest_text,
 )
 from mdio.layouts.h5md.opening import is_sealed
+from mdio.layouts.manifest import FULL_SYSTEM
 from mdio.layouts.tables import ChunkTable, frame_chunk_table
 from mdio.layouts.units import Unit
 
@@ -71,15 +71,10 @@ class PlacedChunks(ChunksInFile):
     def _compare(self, i: int, j: int, file: OpenFile, crc: int, _: NDArray[np.uint8]) -> None:
         expected = int(self.crcs[i, j])
         if crc != expected:
-            raise self.corrupt(
-                i,
-                j,
-                file,
-                f"crc32c {crc:08x} found, {expected:08x} expected; the file is damaged: "
-                "convert the source again",
-            )
+            problem = f"crc32c {crc:08x} found, {expected:08x} expected; the file is damaged"
+            raise self.corrupt(i, j, file, f"{problem}: convert the source again")
 
-    def _pieces(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
+    def _piece_sums(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
         assert self.pieces is not None
         table = self.pieces.read(self.file, start, stop)
         return table[:, j, first : first + n_pieces]
@@ -126,7 +121,6 @@ class OwnFile(OwnOutput[PlacedChunks]):
     `verify`: as in `OwnOutput`, which raises the same errors.
     """
 
-    holds = "_bytes"
     contiguous = False  # whether arrays have no chunks
 
     def __init__(
@@ -189,7 +183,6 @@ class OwnFile(OwnOutput[PlacedChunks]):
         tables = file[f"{ARRAYS}/{group}/{ELEMENTS[field]}"]
         if dataset.shape != shape or dataset.dtype != np.dtype("<f4"):
             raise ValueError(f"{dataset.name} is {dataset.dtype} {dataset.shape}, expected {shape}")
-        what = f"{self.path}: {ELEMENTS[field]} of {group}"
         crcs = np.asarray(tables["crc32c"], np.uint32)
         expected = self.manifest.get("table_crc32c", {}) if self._verifies else {}
         element = f"{group}/{ELEMENTS[field]}"
@@ -200,8 +193,8 @@ class OwnFile(OwnOutput[PlacedChunks]):
             n_pieces = pieces_of_row(12 * (dataset.chunks or shape)[1])
             table_shape = (shape[0], crcs.shape[1], n_pieces)
             crc = expected[f"{element}/{PIECES}"]
-            name = f"{ELEMENTS[field]} of {group}, checksums"
-            pieces = self._column(tables[PIECES], table_shape, "<u4", crc, name)
+            table_name = f"{ELEMENTS[field]} of {group}, checksums"
+            pieces = self._column(tables[PIECES], table_shape, "<u4", crc, table_name)
         if dataset.chunks is None:
             self.contiguous = True
             unpack_chunk: Unpack | None = None
@@ -215,7 +208,12 @@ class OwnFile(OwnOutput[PlacedChunks]):
         if offset.min() < 0 or nbytes.min() < 0 or (offset + nbytes).max() > self._bytes.nbytes:
             raise ValueError(f"{dataset.name} has chunks beyond the end of the file")
         return PlacedChunks(
-            *(what, shape, chunk, self._bytes, offset, nbytes),
+            f"{self.path}: {ELEMENTS[field]} of {group}",
+            shape,
+            chunk,
+            self._bytes,
+            offset,
+            nbytes,
             crcs=crcs,
             unpack=unpack_chunk,
             pieces=pieces,
@@ -236,8 +234,8 @@ class OwnFile(OwnOutput[PlacedChunks]):
             # A copy by h5repack has the same chunks elsewhere: compare the first and the last.
             corners = [(0, 0), ((grid[0] - 1) * chunk_frames, (grid[1] - 1) * chunk_atoms)]
             infos = [dataset.id.get_chunk_info_by_coord((*corner, 0)) for corner in corners]
-            listed = [(int(offset.flat[k]), int(nbytes.flat[k])) for k in (0, -1)]
-            if [(info.byte_offset, info.size) for info in infos] != listed:
+            table_places = [(int(offset.flat[k]), int(nbytes.flat[k])) for k in (0, -1)]
+            if [(info.byte_offset, info.size) for info in infos] != table_places:
                 offset, nbytes = chunk_table(dataset)
         if offset.shape != grid:
             raise ValueError(f"{dataset.name} has {grid} chunks, its tables {offset.shape}")
@@ -257,7 +255,7 @@ class OwnFile(OwnOutput[PlacedChunks]):
     def _topology_bytes(self) -> bytes | None:
         if "topology" not in self._columns:
             return None
-        return self.rows("topology", 0, self._columns["topology"].shape[0]).tobytes()
+        return self.read_column("topology", 0, self._columns["topology"].shape[0]).tobytes()
 
     def positions(self) -> ChunkTable | None:
         """Return the table of positions; see `mdio.layouts.tables.Tables`."""
@@ -271,11 +269,11 @@ class OwnFile(OwnOutput[PlacedChunks]):
         offset, nbytes = array.offset[..., None], array.nbytes[..., None]
         return ChunkTable(self.path, chunk, offset, nbytes)
 
-    def rows(self, name: str, start: int, stop: int) -> NDArray[Any]:
+    def read_column(self, name: str, start: int, stop: int) -> NDArray[Any]:
         """Return frames ``start:stop`` of a column; raises CorruptLayoutError."""
         return self._columns[name].read(self._bytes, start, stop)
 
-    def _held(self, start: int, stop: int) -> tuple[int, int]:
+    def _run_in_memory(self, start: int, stop: int) -> tuple[int, int]:
         are_kept = all(self._columns[name].is_kept for name in ("time", "step", "box"))
         return (0, self.n_frames) if are_kept else (start, stop)
 
@@ -286,11 +284,11 @@ class OwnFile(OwnOutput[PlacedChunks]):
             check = partial(check_seal, self._bytes, places, str(self.path))
             yield Unit(f"{self.path}: all but the frames", check)
         for column in self._columns.values():
-            yield Unit(column.what, partial(column.verify, self._bytes))
+            yield Unit(column.name, partial(column.verify, self._bytes))
         for (group, field), array in self.arrays.items():
             if array.pieces is not None:
                 verify = partial(array.pieces.verify, self._bytes)
-                yield Unit(array.pieces.what, verify, None, group)
+                yield Unit(array.pieces.name, verify, None, group)
             yield from self._units_of((group, field))
 
     def encoded_chunks(self, start: int, stop: int) -> list[EncodedChunk]:
@@ -306,6 +304,10 @@ class OwnFile(OwnOutput[PlacedChunks]):
             "flavour": self.manifest.get("flavour"),
             "topology_nbytes": topology.shape[0] if topology else 0,
         }
+
+    def open_again(self) -> bool:
+        """Open the file in another process; return whether it is still the same file."""
+        return self._bytes.open_again()
 
     def close(self) -> None:
         """Close the file."""

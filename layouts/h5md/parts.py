@@ -29,6 +29,7 @@ from mdio.core.files.in_flight import ByteRange
 from mdio.core.files.marks import own_parts_folder, parts_folder, parts_owner
 from mdio.core.files.reading import Handles
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
+from mdio.core.words import frames_text
 from mdio.layouts.chunked.own import check_members, labels_in
 from mdio.layouts.h5md.opening import open_hdf5
 from mdio.layouts.h5md.own import OwnFile, PlacedChunks
@@ -143,16 +144,17 @@ class JoinedFile(OwnFile):
         """Return an opened part that matches the manifest."""
         part = self.parts[number]
         path = self.folder / part.file
-        what = f"part {number} of {self.path.name}, frames {part.first_frame} to {part.stop - 1}"
+        frames = frames_text(part.first_frame, part.stop)
+        part_text = f"part {number} of {self.path.name}, {frames}"
         try:
             with open_hdf5(path) as file:
                 opened = OwnFile(path, file, self.group, verify=self._verifies)
         except MdioError as error:
-            raise CorruptLayoutError(f"{error} ({what})") from error
+            raise CorruptLayoutError(f"{error} ({part_text})") from error
         except FOREIGN_ERRORS as error:
             raise CorruptLayoutError(
                 f"{path}: missing, truncated or not an HDF5 file ({' '.join(str(error).split())}), "
-                f"expected {what}; put it back, or convert the source again"
+                f"expected {part_text}; put it back, or convert the source again"
             ) from error
         manifest = opened.manifest
         crc = opened.manifest_crc32c
@@ -160,7 +162,7 @@ class JoinedFile(OwnFile):
         if manifest["uuid"] != part.uuid or not is_same:
             opened.close()
             raise CorruptLayoutError(
-                f"{path}: not the part that {self.path.name} refers to ({what}): its uuid is "
+                f"{path}: not the part that {self.path.name} refers to ({part_text}): its uuid is "
                 f"{manifest['uuid']}, expected {part.uuid}, and its manifest has crc32c {crc}, "
                 f"expected {part.manifest_crc32c}; put the right one back, or convert the "
                 "source again"
@@ -170,7 +172,7 @@ class JoinedFile(OwnFile):
             opened.close()
             raise CorruptLayoutError(
                 f"{path}: {shape[0]} frames of {shape[1]} atoms, expected {part.n_frames} of "
-                f"{self.manifest['n_atoms']} ({what}); convert the source again"
+                f"{self.manifest['n_atoms']} ({part_text}); convert the source again"
             )
         return opened
 
@@ -191,7 +193,7 @@ class JoinedFile(OwnFile):
                 path=str(self.path),
                 n_frames=manifest["n_frames"],
                 dt_ps=float(manifest["dt_ps"]),
-                time_last_ps=float(self.rows("time", self.n_frames - 1, self.n_frames)[0]),
+                time_last_ps=float(self.read_column("time", self.n_frames - 1, self.n_frames)[0]),
                 nbytes=self._bytes.nbytes + sum(part.nbytes for part in self.parts),
                 source=manifest["source"],
                 flaws=Flaws(made_up=tuple(manifest["source"].get("made_up", ()))),
@@ -250,8 +252,10 @@ class JoinedFile(OwnFile):
     def _compare_columns(self, opened: OwnFile, part: Part) -> None:
         """Raise CorruptLayoutError if a part has other times, steps or boxes than the file."""
         for name, plural in (("time", "times"), ("step", "steps"), ("box", "boxes")):
-            own_rows = self.rows(name, part.first_frame, part.stop)
-            if not np.array_equal(own_rows, opened.rows(name, 0, part.n_frames), equal_nan=True):
+            own_rows = self.read_column(name, part.first_frame, part.stop)
+            if not np.array_equal(
+                own_rows, opened.read_column(name, 0, part.n_frames), equal_nan=True
+            ):
                 raise CorruptLayoutError(
                     f"{opened.path}: its {plural} are not those in {self.path}; convert the source "
                     "again"

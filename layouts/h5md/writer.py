@@ -37,7 +37,7 @@ from mdio.core.kernels import crc32c
 from mdio.layouts.chunked.array import inflate
 from mdio.layouts.chunked.own import Ensemble
 from mdio.layouts.codecs.compressors import quantised_from_option
-from mdio.layouts.h5md.disk import OutputFile, Written, check_written, gaps, make_seal
+from mdio.layouts.h5md.disk import ArrayPlaces, OutputFile, Written, check_written, gaps, make_seal
 from mdio.layouts.h5md.file import (
     FILTER,
     LIBVER,
@@ -66,22 +66,21 @@ from mdio.layouts.h5md.flavours import add_system, get_flavour
 from mdio.layouts.h5md.gromacs_topology import TOPOLOGY, write_topology
 from mdio.layouts.h5md.io import (
     ARRAYS,
-    FULL_SYSTEM,
     MANIFEST,
     PIECES,
     RUN_FRAMES,
     as_output_error,
     checksum,
 )
-from mdio.layouts.manifest import build_manifest, check_group_names
+from mdio.layouts.manifest import FULL_SYSTEM, build_manifest, check_group_names
 from mdio.layouts.plan import (
     COMPRESSION_NOTE,
     MAX_PADDING,
     ArrayPlan,
     LayoutPlan,
     WriteOptions,
+    plan_arrays,
     plan_padding,
-    plan_pieces,
 )
 from mdio.layouts.writer import (
     CHUNK_OPTIONS,
@@ -130,7 +129,7 @@ class H5MDWriter(LayoutWriter):
         self._arrays = {(a.group, a.field): a for a in plan.arrays}
         self._crcs = {key: np.zeros(self._grid(*key), "<u4") for key in self._arrays}
         self._pieces = {key: self._piece_table(*key) for key in self._arrays if self._plain}
-        self._chunk_places: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        self._chunk_places: list[ArrayPlaces] = []
         self.manifest_crc32c = 0
         """Checksum of the text of the manifest, once it is written."""
         self._stored = {key: np.zeros(self._grid(*key), np.bool_) for key in self._arrays}
@@ -185,25 +184,25 @@ class H5MDWriter(LayoutWriter):
             with as_output_error(self.path):
                 self.places = write_all_but_chunks(self.path, self.plan, atom_ids(self.meta))
             return select_intact(records, self._is_intact)
-        earlier = self._handle_earlier = EarlierRunChunks(self.path, records)
+        earlier_chunks = self._handle_earlier = EarlierRunChunks(self.path, records)
         copied: list[PieceRecord] = []
         try:
-            self._create(earlier.new)
-            for record in select_intact(records, partial(earlier.are_intact, plan=self.plan)):
-                for item in earlier.read(record, self.plan):
+            self._create(earlier_chunks.new)
+            for record in select_intact(records, partial(earlier_chunks.is_intact, plan=self.plan)):
+                for item in earlier_chunks.read(record, self.plan):
                     self.store(item)
                 copied += (settled_record for settled_record, _ in self.settled(record))
             with as_output_error(self.path):
                 assert self._handle_file is not None
                 self._handle_file.flush()
-                flush(earlier.new)
-                flush(earlier.new.parent)
+                flush(earlier_chunks.new)
+                flush(earlier_chunks.new.parent)
         except BaseException:
-            earlier.new.unlink(missing_ok=True)
+            earlier_chunks.new.unlink(missing_ok=True)
             raise
         return copied
 
-    def take_moved(self) -> None:
+    def finish_moving(self) -> None:
         """Put the new file in the place of the former one; see the base class."""
         if self._handle_earlier is not None:
             with as_output_error(self.path):
@@ -241,7 +240,7 @@ class H5MDWriter(LayoutWriter):
         return get_flavour(self.plan.flavour).to_stored(field, values)
 
     @property
-    def _opened(self) -> WrittenFile:
+    def _raw_file(self) -> WrittenFile:
         """The file, open for writing without HDF5."""
         if self._handle is None:
             with as_output_error(self.path):
@@ -258,7 +257,7 @@ class H5MDWriter(LayoutWriter):
         key, (i, j) = split_key(item.key)
         if self._plain:
             with as_output_error(self.path):
-                self._opened.write(int(self.places.chunks[key][i, j]), *item.parts)
+                self._raw_file.write(int(self.places.chunks[key][i, j]), *item.parts)
             return
         array = self._arrays[key]
         file = self._file
@@ -284,9 +283,9 @@ class H5MDWriter(LayoutWriter):
                 chunk_frames = self._arrays[key].chunk_frames
                 rows = self._pieces[key][i * chunk_frames : (i + 1) * chunk_frames, j]
                 rows[...] = np.reshape(crcs[1:], (-1, rows.shape[1]))[: len(rows)]
-        self.places.time.write(self._opened.fileno(), record.start, record.time, self.path)
-        self.places.step.write(self._opened.fileno(), record.start, record.step, self.path)
-        self.places.box.write(self._opened.fileno(), record.start, record.box, self.path)
+        self.places.time.write(self._raw_file.fileno(), record.start, record.time, self.path)
+        self.places.step.write(self._raw_file.fileno(), record.start, record.step, self.path)
+        self.places.box.write(self._raw_file.fileno(), record.start, record.box, self.path)
         if self._handle_file is not None:
             with as_output_error(self.path):
                 self._handle_file.flush()
@@ -308,8 +307,8 @@ class H5MDWriter(LayoutWriter):
             output.close()
             with self._open_for_reading() as file:
                 seal = make_seal(file, self._chunk_places, self._written)
-                self._opened.write(file.nbytes, seal)
-            os.fsync(self._opened.fileno())
+                self._raw_file.write(file.nbytes, seal)
+            os.fsync(self._raw_file.fileno())
             check_written(self.path, self.manifest_crc32c, self._chunk_places, self._written)
         self.abort()
 
@@ -348,7 +347,7 @@ class H5MDWriter(LayoutWriter):
 
 
 def plan_contiguous(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-    """Plan contiguous arrays, as `mdio.layouts.plan.plan_pieces` does arrays in chunks.
+    """Plan contiguous arrays, as `mdio.layouts.plan.plan_arrays` does arrays in chunks.
 
     Raises PlanError: compression, precision or ``chunk_atoms`` was asked for too.
     """
@@ -364,16 +363,16 @@ def plan_contiguous(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
                 f"--contiguous stores every array in one piece, and {option} {value} needs chunks; "
                 "leave one of them out"
             )
-    plan = plan_pieces(info, replace(options, chunk_atoms=info.n_atoms), quantised=False)
+    plan = plan_arrays(info, replace(options, chunk_atoms=info.n_atoms), quantised=False)
     arrays = tuple(replace(a, chunk_atoms=a.n_atoms, contiguous=True) for a in plan.arrays)
     shape = (info.n_frames, info.n_atoms)
     stripe = plan.stripes.stripe_nbytes
     padding = plan_padding(shape, shape, stripe)
-    aligned = 1 < stripe < 12 * info.n_frames * info.n_atoms and padding <= MAX_PADDING
+    is_aligned_file = 1 < stripe < 12 * info.n_frames * info.n_atoms and padding <= MAX_PADDING
     return plan.replace(
         arrays=arrays,
-        alignment_nbytes=stripe if aligned else 1,
-        padding=padding if aligned else 0.0,
+        alignment_nbytes=stripe if is_aligned_file else 1,
+        padding=padding if is_aligned_file else 0.0,
         nbytes=sum(12 * info.n_frames * array.n_atoms for array in arrays),
     )
 
@@ -382,8 +381,8 @@ CHUNK_ENTRY_NBYTES = 12 + 64
 """Bytes of a chunk in our tables and, approximately, in HDF5's index."""
 
 
-def _floats(options: WriteOptions) -> dict[str, Any]:
-    """Return the encoding, as fields of a plan, for floats in full or rounded to powers of two."""
+def _float_encoding(options: WriteOptions) -> dict[str, Any]:
+    """Return the encoding, as fields of a plan, of floats in full or rounded to powers of two."""
     level = gzip_level(options.compression)
     steps = {
         name: power_of_two_step(step, f"--precision-{name}")
@@ -402,8 +401,8 @@ def _floats(options: WriteOptions) -> dict[str, Any]:
     }
 
 
-def _integers(info: TrajectoryInfo, options: WriteOptions) -> dict[str, Any]:
-    """Return the encoding, as fields of a plan, for integers of a step or an XTC's.
+def _integer_encoding(info: TrajectoryInfo, options: WriteOptions) -> dict[str, Any]:
+    """Return the encoding, as fields of a plan, of integers of a step or an XTC's.
 
     Raises PlanError: the source has no integers of one step, and no step was asked for.
     """
@@ -444,14 +443,18 @@ def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
                 f"--flavour {options.flavour} stores floats in its own units, which --precision "
                 "does not know; leave one of them out"
             )
-    encoding = _integers(info, options) if integer_codec(options.compression) else _floats(options)
+    encoding = (
+        _integer_encoding(info, options)
+        if integer_codec(options.compression)
+        else _float_encoding(options)
+    )
     is_compressed = encoding["compression"] is not None
     contiguous = options.contiguous
     quantised = integer_codec(encoding["compression"]) is not None
     plan = (
         plan_contiguous(info, options)
         if contiguous
-        else plan_pieces(info, options, quantised=quantised)
+        else plan_arrays(info, options, quantised=quantised)
     )
     plan = plan.replace(
         layout="h5md",
@@ -478,8 +481,6 @@ def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
 
 Key = tuple[str, str]
 """Group and field of an array."""
-ChunkTable = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Offsets and sizes of chunks, from `chunk_table` or `run_table`."""
 
 
 def write_tables(
@@ -487,13 +488,13 @@ def write_tables(
     arrays: Mapping[Key, ArrayPlan],
     crcs: Mapping[Key, NDArray[Any]],
     pieces: Mapping[Key, NDArray[Any]],
-) -> tuple[dict[str, int], list[ChunkTable]]:
+) -> tuple[dict[str, int], list[ArrayPlaces]]:
     """Write the tables of checksums, offsets and sizes of chunks; see `mdio.layouts.h5md.io`.
 
     `crcs`: of the chunks of each array. `pieces`: checksums of the pieces of frames, of each
     uncompressed array.
 
-    Returns the crc32c of each table of checksums by name, and the `ChunkTable` of each array.
+    Returns the crc32c of each table of checksums by name, and the places of the arrays' chunks.
     """
     table_crcs, places = {}, []
     for (group, field), array in arrays.items():
@@ -541,22 +542,22 @@ def write_all_but_chunks(
     `path`: temporary path of the file. `plan`, `atom_ids`: as for `create_file`; nothing is
     compressed.
     """
-    fresh = _temporary_beside(path, "new")
-    fresh.unlink(missing_ok=True)
+    new_file = _temporary_beside(path, "new")
+    new_file.unlink(missing_ok=True)
     try:
-        places = create_file(fresh, plan.replace(direct=False), atom_ids)
+        places = create_file(new_file, plan.replace(direct=False), atom_ids)
         chunks = []
         for array in plan.arrays:
             offsets = places.chunks[array.group, array.field]
             sizes = [_chunk_nbytes(array, row, plan.n_frames) for row in range(len(offsets))]
             chunks.append((offsets, np.broadcast_to(np.array(sizes)[:, None], offsets.shape)))
-        with fresh.open("rb", buffering=0) as source, path.open("r+b", buffering=0) as file:
+        with new_file.open("rb", buffering=0) as source, path.open("r+b", buffering=0) as file:
             size = os.fstat(source.fileno()).st_size
             file.truncate(size)
             for begin, stop in gaps(chunks, size):
                 copy_bytes(source.fileno(), begin, stop - begin, file.fileno(), begin)
     finally:
-        fresh.unlink(missing_ok=True)
+        new_file.unlink(missing_ok=True)
     return places
 
 
@@ -588,7 +589,7 @@ def add_offsets(file: h5py.File, record: PieceRecord, plan: LayoutPlan, run: int
 
 
 def _check_chunk(
-    data: NDArray[np.uint8], crc: int, array: ArrayPlan, plan: LayoutPlan, what: str
+    data: NDArray[np.uint8], crc: int, array: ArrayPlan, plan: LayoutPlan, name: str
 ) -> None:
     """Decode a chunk, and raise CorruptLayoutError if it is not that of the checksum."""
     decoded = np.empty((array.chunk_frames, array.chunk_atoms, 3), "<f4")
@@ -596,9 +597,9 @@ def _check_chunk(
     try:
         (inflate if isinstance(coder, int) else unpack)(data, decoded)
     except ValueError as error:
-        raise CorruptLayoutError(f"{what}: {error}") from error
+        raise CorruptLayoutError(f"{name}: {error}") from error
     if crc32c(decoded) != crc:
-        raise CorruptLayoutError(f"{what} has changed since it was written")
+        raise CorruptLayoutError(f"{name} has changed since it was written")
 
 
 class EarlierRunChunks:
@@ -636,7 +637,7 @@ class EarlierRunChunks:
                     _check_chunk(data, crcs[0], array, plan, f"{path}: chunk {key}")
                 yield EncodedChunk(key, data, crcs)
 
-    def are_intact(self, record: PieceRecord, plan: LayoutPlan) -> bool:
+    def is_intact(self, record: PieceRecord, plan: LayoutPlan) -> bool:
         """Return whether the chunks of a piece are intact, by their checksums."""
         try:
             deque(self.read(record, plan), maxlen=0)
@@ -648,7 +649,7 @@ class EarlierRunChunks:
     def replace(self) -> None:
         """Put the new file, which has all chunks, in the place of the former one."""
         self.new.replace(self._path)
-        for run in range(1, self.run):  # of a run that was killed before it came to this
+        for run in range(1, self.run):  # of a run that was killed before it removed them
             self._name(run).unlink(missing_ok=True)
 
 

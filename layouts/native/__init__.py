@@ -8,7 +8,7 @@ from mdio.core.frames import FIELDS
 
 
 class NativeFormat(NamedTuple):
-    """The facts of a native format that writing needs."""
+    """What writing needs to know of a native format."""
 
     encoder: str
     """Address of the `Encoder`."""

@@ -1,10 +1,10 @@
 """DCD files (CHARMM, NAMD, LAMMPS, X-PLOR), read without MDAnalysis, and written.
 
-A DCD file is a run of Fortran records: length, bytes, length again. The facts are those of the
-readers of VMD (dcdplugin) and MDAnalysis (libdcd): 84 bytes that begin with ``CORD`` and hold 20
-integers, a record with titles, one with the number of atoms, and with fixed atoms one with the
-indices of the free ones. Frames are a record with the unit cell (where the header says so), and
-one for all x, all y, all z and, in CHARMM files with a fourth dimension, all w.
+A DCD file is a run of Fortran records: length, bytes, length again. As the readers of VMD
+(dcdplugin) and MDAnalysis (libdcd) have it, these are: 84 bytes that begin with ``CORD`` and hold
+20 integers, a record with titles, one with the number of atoms, and with fixed atoms one with the
+indices of the free ones. Frames are a record with the unit cell (where the header says so), and one
+for all x, all y, all z and, in CHARMM files with a fourth dimension, all w.
 
 All frames (after the first one, where atoms are fixed) have the same size, so that any run of them
 is one read, and a narrow range of atoms is three small reads a frame. What comes back is what
@@ -49,9 +49,9 @@ from mdio.core.frames import AtomIndices, Flaws, FrameBlock, LostBytes, Trajecto
 from mdio.core.kernels import planar_to_xyz, xyz_to_planar
 from mdio.core.units import AKMA_TO_PS, FS_TO_PS
 from mdio.core.words import number_text
-from mdio.layouts.base import FormatFacts, Timing
+from mdio.layouts.base import FormatFacts, StoredTimes
 from mdio.layouts.native.encoder import Bytes, Encoder, coarse_times
-from mdio.layouts.native.file import NO_ATOMS, Field, NativeLayout, PositionalFile, skips_gaps
+from mdio.layouts.native.file import NO_ATOMS, NativeLayout, PositionalFile, RecordField, skips_gaps
 from mdio.layouts.tables import ChunkTable, FrameTable, Tables, frame_chunk_table
 
 FIRST_RECORD_NBYTES = 84
@@ -102,7 +102,7 @@ class DCDHeader:
         """Bytes of the unit cell's record."""
         return CELL_NBYTES + 2 * self.marker.itemsize if self.has_cell else 0
 
-    def fields(self, frame: int) -> dict[str, Field]:
+    def fields(self, frame: int) -> dict[str, RecordField]:
         """Return the fields of frame 0, or those of frame 1 and all later ones."""
         n_atoms = self.n_atoms if frame == 0 else self.n_free
         stride, size = self.frame_nbytes(n_atoms), self.marker.itemsize
@@ -112,18 +112,20 @@ class DCDHeader:
         numbers, record_nbytes = np.dtype(f"{self.order}f4"), self.record_nbytes(n_atoms)
         shape = (self.n_dimensions, n_atoms)
         fields = {
-            "axes": Field(axes + size, stride, numbers, shape, (record_nbytes, 4)),
-            "before": Field(axes, stride, self.marker, shape[:1], (record_nbytes,)),
-            "behind": Field(
+            "axes": RecordField(axes + size, stride, numbers, shape, (record_nbytes, 4)),
+            "before": RecordField(axes, stride, self.marker, shape[:1], (record_nbytes,)),
+            "behind": RecordField(
                 axes + record_nbytes - size, stride, self.marker, shape[:1], (record_nbytes,)
             ),
         }
         for number, name in enumerate("xyz"):
-            fields[name] = Field(axes + size + number * record_nbytes, stride, numbers, (n_atoms,))
+            fields[name] = RecordField(
+                axes + size + number * record_nbytes, stride, numbers, (n_atoms,)
+            )
         if self.has_cell:
             values = ("values", f"{self.order}f8", (6,))
             cell = np.dtype([("before", self.marker), values, ("behind", self.marker)])
-            fields["cell"] = Field(begin, stride, cell)
+            fields["cell"] = RecordField(begin, stride, cell)
         return fields
 
     def record_nbytes(self, n_atoms: int) -> int:
@@ -142,7 +144,7 @@ class DCDHeader:
         return first + (frame - 1) * self.frame_nbytes(self.n_free)
 
 
-def looks_like_dcd(head: bytes) -> str | None:
+def marker_type(head: bytes) -> str | None:
     """Return the type of the record lengths if `head` (12 bytes) begins a DCD file."""
     for marker in MARKER_TYPES:
         size = np.dtype(marker).itemsize
@@ -163,7 +165,7 @@ class _Records:
         self.size = np.dtype(marker).itemsize
         self.offset = 0
 
-    def next(self, what: str, nbytes: int | None = None) -> bytes:
+    def next(self, name: str, nbytes: int | None = None) -> bytes:
         length = self._length()
         n_left = self.file.nbytes - self.offset - 2 * self.size
         if length is None or not 0 <= length <= n_left or (nbytes is not None and length != nbytes):
@@ -171,14 +173,14 @@ class _Records:
             if nbytes in (None, length):
                 expected = f"at most {max(n_left, 0)}, since the file ends there"
             raise SourceError(
-                f"{self.file.path}: the record of {what} at byte {self.offset} has a length of "
+                f"{self.file.path}: the record of {name} at byte {self.offset} has a length of "
                 f"{length}, expected {expected}: the header is truncated or damaged"
             )
         payload = self.file.read(self.offset + self.size, length)
         self.offset += self.size + length
         if self._length() != length:
             raise SourceError(
-                f"{self.file.path}: the record of {what} does not end at byte {self.offset} as its "
+                f"{self.file.path}: the record of {name} does not end at byte {self.offset} as its "
                 f"length of {length} says: the header is damaged"
             )
         self.offset += self.size
@@ -215,7 +217,7 @@ def read_header(file: PositionalFile) -> DCDHeader:
     Raises SourceError: it is not a DCD file, or damaged.
     """
     head = file.read(0, 12)
-    marker = looks_like_dcd(head)
+    marker = marker_type(head)
     if marker is None:
         raise SourceError(
             f"{file.path}: begins with {head!r}, expected a length of 84 and CORD: no DCD file"
@@ -261,7 +263,7 @@ def read_header(file: PositionalFile) -> DCDHeader:
 INT32_MAX = (1 << 31) - 1
 
 
-def _header_of(
+def _part_header(
     raw: bytes, offset: int, order: str, istart: int, stride: int, start: int, stop: int
 ) -> bytes:
     """Return the header of a file of frames ``start:stop``, with their number and first step.
@@ -294,7 +296,7 @@ def _check_markers(
             )
 
 
-def bytes_of(path: Path, header: DCDHeader, n_frames: int) -> FrameTable | None:
+def frame_table(path: Path, header: DCDHeader, n_frames: int) -> FrameTable | None:
     """Return the table of frames; None if copies would not make valid files.
 
     That is so with fixed atoms (only the first frame has them) or with steps beyond 32 bits.
@@ -305,7 +307,7 @@ def bytes_of(path: Path, header: DCDHeader, n_frames: int) -> FrameTable | None:
     with OpenFile(path) as file:
         raw = file.peek(0, header.nbytes)
     offset = header.marker.itemsize + 4
-    header_for = partial(_header_of, raw, offset, header.order, header.istart, stride)
+    header_for = partial(_part_header, raw, offset, header.order, header.istart, stride)
     numbers = np.arange(n_frames + 1, dtype=np.int64)
     edges = header.nbytes + header.frame_nbytes(header.n_atoms) * numbers
     check = partial(_check_markers, tuple(_markers(header)))
@@ -377,14 +379,14 @@ class DCDLayout(NativeLayout):
     )
 
     _header: DCDHeader
-    _fields: tuple[dict[str, Field], dict[str, Field]]
+    _fields: tuple[dict[str, RecordField], dict[str, RecordField]]
     """Fields of the first frame, and of the others."""
     _first_frame: NDArray[np.float32]
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
         """Return whether the file begins with a record of 84 bytes and ``CORD``."""
-        return looks_like_dcd(read_head(path)[:12]) is not None
+        return marker_type(read_head(path)[:12]) is not None
 
     @property
     def header(self) -> DCDHeader:
@@ -421,7 +423,7 @@ class DCDLayout(NativeLayout):
         """Return the tables of frames, and of x, y and z of each; see `Layout.tables`."""
         frames = None  # copies would lose the time step that the user gave
         if "dt" not in self.options:
-            frames = bytes_of(self.path, self.header, self.info.n_frames)
+            frames = frame_table(self.path, self.header, self.info.n_frames)
             frames = frames and replace(frames, sums=self.options.get("sums"))
         return Tables(frames, self._positions)
 
@@ -436,7 +438,7 @@ class DCDLayout(NativeLayout):
             self.path, begins, planes, header.n_atoms, dtype=f"{header.order}f4"
         )
 
-    def _span(self, start: int, stop: int) -> tuple[int, int]:
+    def _byte_bounds(self, start: int, stop: int) -> tuple[int, int]:
         return self._header.frame_offset(start), self._header.frame_offset(stop)
 
     def _count_frames(self) -> tuple[int, tuple[LostBytes, ...]]:
@@ -457,13 +459,14 @@ class DCDLayout(NativeLayout):
 
     @property
     def _interval(self) -> int:
+        """Integration steps between frames."""
         return self._header.nsavc or 1
 
     @property
-    def timing(self) -> Timing:
-        """Times are computed from steps, which are counted; see `Layout.timing`."""
-        timing = super().timing  # opens the file
-        return timing._replace(step_ps=self._dt_ps / self._interval)
+    def stored_times(self) -> StoredTimes:
+        """Times are computed from steps, which are counted; see `Layout.stored_times`."""
+        stored = super().stored_times  # opens the file
+        return stored._replace(step_ps=self._dt_ps / self._interval)
 
     @property
     def _dt_ps(self) -> float:
@@ -527,8 +530,8 @@ class DCDLayout(NativeLayout):
         low, high = 0, (n_atoms := all_fields["x"].shape[0])
         if atoms is not None:
             low, high = (int(atoms.min()), int(atoms.max()) + 1) if atoms.size else (0, 0)
-        unwanted = 4 * (n_atoms - (high - low)) * header.n_dimensions
-        if low == high or skips_gaps(unwanted, header.n_dimensions + 1):
+        unwanted_nbytes = 4 * (n_atoms - (high - low)) * header.n_dimensions
+        if low == high or skips_gaps(unwanted_nbytes, header.n_dimensions + 1):
             fields = {"cell": all_fields["cell"]} if header.has_cell else {}
             fields |= {name: all_fields[name].part(low, high) for name in "xyz" if low < high}
             atoms = None if atoms is None else atoms - low
@@ -547,9 +550,9 @@ class DCDLayout(NativeLayout):
                 planes = np.stack([arrays[name] for name in "xyz"], axis=1)
                 planar_to_xyz(planes, positions[rows], atoms)
 
-    def _check_lengths(self, around: Sequence[NDArray[Any]], nbytes: int, first: int) -> None:
+    def _check_lengths(self, markers: Sequence[NDArray[Any]], nbytes: int, first: int) -> None:
         """Compare the lengths around records, (F,) or (F, D) of all axes, from frame `first` on."""
-        for lengths in around:
+        for lengths in markers:
             if (lengths != nbytes).any():
                 row, *axis = index = tuple(np.argwhere(lengths != nbytes)[0])
                 raise SourceError(
@@ -591,7 +594,7 @@ class DCDEncoder(Encoder):
 
     def header(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> bytes:
         """Return the header of a file with these frames; see the base class."""
-        istart, nsavc, dt_ps = _clock(time, step)
+        istart, nsavc, dt_ps = _header_times(time, step)
         first = HEADER.pack(
             84, b"CORD", len(time), istart, nsavc, *[0] * 6,
             dt_ps / AKMA_TO_PS / nsavc, 1, *[0] * 8, 24, 84, 4 + TITLE_NBYTES,
@@ -614,17 +617,19 @@ class DCDEncoder(Encoder):
 
     def lost_times(self, time: NDArray[np.float64]) -> str | None:
         """Return a sentence if these times are not equally spaced, with the first that differs."""
-        even = _first(time) + _dt(time) * np.arange(len(time))  # what `_clock` makes of them
+        even = _first_time(time) + _mean_dt(time) * np.arange(
+            len(time)
+        )  # as `_header_times` stores them
         # Times may come from a format in single precision, and go into one.
-        tolerance = min(4e-7 * np.abs(even).max() + 1e-6 * _dt(time), _dt(time) / 4)
+        tolerance = min(4e-7 * np.abs(even).max() + 1e-6 * _mean_dt(time), _mean_dt(time) / 4)
         differ = ~(np.abs(time - even) <= tolerance)  # NaN too
         if not differ.any():
-            istart, nsavc, dt_ps = _clock(time, np.empty(0, np.int64))
+            istart, nsavc, dt_ps = _header_times(time, np.empty(0, np.int64))
             stored_dt = float(np.float32(dt_ps / AKMA_TO_PS / nsavc)) * AKMA_TO_PS * nsavc
             frames = np.arange(len(time), dtype=np.float64)
             return coarse_times(time, (frames + istart / nsavc) * stored_dt)
         first = int(np.argmax(differ))
-        ascends = 0 < time[-1] - _first(time) < np.inf and np.isfinite(time[0])
+        ascends = 0 < time[-1] - _first_time(time) < np.inf and np.isfinite(time[0])
         remedy = (
             "they are evened out"
             if ascends
@@ -632,9 +637,10 @@ class DCDEncoder(Encoder):
         )
         return (
             f"dcd cannot hold times that are not equally spaced: {remedy}; the file says "
-            f"{number_text(even[0])} to {number_text(even[-1])} ps, every {number_text(_dt(time))} "
-            f"ps. Frame {first} is the first to differ, at {number_text(even[first])} ps instead "
-            f"of {number_text(time[first])} ps; h5md, zarr, trr and ncdf hold any times"
+            f"{number_text(even[0])} to {number_text(even[-1])} ps, every "
+            f"{number_text(_mean_dt(time))} ps. Frame {first} is the first to differ, at "
+            f"{number_text(even[first])} ps instead of {number_text(time[first])} ps; h5md, zarr, "
+            "trr and ncdf hold any times"
         )
 
 
@@ -646,31 +652,31 @@ def _cells(box: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.ascontiguousarray(cells, "<f8")
 
 
-def _dt(time: NDArray[np.float64]) -> float:
+def _mean_dt(time: NDArray[np.float64]) -> float:
     """Return the mean time between frames; 1 ps if there is none, as MDAnalysis has it."""
     with np.errstate(invalid="ignore"):
         duration = time[-1] - time[0]
     return float(duration) / (len(time) - 1) if 0 < duration < np.inf else 1.0
 
 
-def _first(time: NDArray[np.float64]) -> float:
+def _first_time(time: NDArray[np.float64]) -> float:
     """Return the first time; 0 if it is not a number."""
     return float(time[0]) if np.isfinite(time[0]) else 0.0
 
 
-def _clock(time: NDArray[np.float64], step: NDArray[np.int64]) -> tuple[int, int, float]:
+def _header_times(time: NDArray[np.float64], step: NDArray[np.int64]) -> tuple[int, int, float]:
     """Choose (istart, nsavc, dt) so that ``(frame + istart / nsavc) * dt`` are the times of frames.
 
     The source's own steps are kept where they agree with its times; otherwise the ratio of
     the first time to dt is written as the nearest simple fraction.
     """
-    dt_ps = _dt(time)
-    offset = _first(time) / dt_ps
+    dt_ps = _mean_dt(time)
+    offset = _first_time(time) / dt_ps
     if len(step) > 1:
         stride = int(step[1] - step[0])
-        even = bool((np.diff(step) == stride).all())
-        fits = even and 0 < stride <= INT32_MAX and abs(int(step[0])) <= INT32_MAX
-        if fits and abs(int(step[0]) / stride - offset) <= 1e-6 * max(1.0, abs(offset)):
+        is_even = bool((np.diff(step) == stride).all())
+        is_stored = is_even and 0 < stride <= INT32_MAX and abs(int(step[0])) <= INT32_MAX
+        if is_stored and abs(int(step[0]) / stride - offset) <= 1e-6 * max(1.0, abs(offset)):
             return int(step[0]), stride, dt_ps
     ratio = Fraction(offset).limit_denominator(1000)
     if abs(ratio.numerator) > INT32_MAX:

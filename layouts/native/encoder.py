@@ -43,9 +43,8 @@ BATCH_NBYTES = 2 << 20
 """Encoded bytes of a batch of frames of one size: so few that they are still in the processor's
 cache when they are summed and written, and so many that calls cost nothing."""
 
-
 HEAD_NBYTES = 96
-"""As many bytes of a frame tell its size."""
+"""Bytes at the beginning of a frame that give its size."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Encoder(ABC):
     """
 
     keeps_open_boxes: ClassVar[bool] = True
-    """Whether cells whose length is 0 along some axes can be told from none."""
+    """Whether cells whose length is 0 along some axes differ from no cell in the file."""
 
     n_atoms: int
     fields: tuple[str, ...] = ("positions",)
@@ -142,7 +141,7 @@ def coarse_times(time: NDArray[np.float64], stored: NDArray[np.float64]) -> str 
     )
 
 
-def summed(record: PieceRecord, frame_nbytes: int | None) -> list[tuple[int, int]]:
+def batch_checksums(record: PieceRecord, frame_nbytes: int | None) -> list[tuple[int, int]]:
     """Return crc32c and size of each batch of a piece of native frames, in order."""
     if frame_nbytes is None:  # then a piece is one batch
         return [(record.crcs[str(record.start)][0], record.nbytes)]
@@ -154,7 +153,7 @@ def is_stored(record: PieceRecord, frame_nbytes: int | None, path: Path, offset:
     """Return whether the bytes of a piece are in a file from `offset` on, by their checksums."""
     try:
         with OpenFile(path) as file:
-            for crc, nbytes in summed(record, frame_nbytes):
+            for crc, nbytes in batch_checksums(record, frame_nbytes):
                 if crc32c(file.array(offset, nbytes)) != crc:
                     return False
                 offset += nbytes

@@ -61,7 +61,7 @@ class Rows(NamedTuple):
     n_rows: int
     stride: int
 
-    def view(self, field: Field, offset: int) -> NDArray[Any]:
+    def view(self, field: RecordField, offset: int) -> NDArray[Any]:
         """Return a view, (R, *shape), of the field at `offset` of every record."""
         strides = field.strides
         if strides is None:
@@ -76,7 +76,7 @@ class Rows(NamedTuple):
         )
 
 
-class Field(NamedTuple):
+class RecordField(NamedTuple):
     """Numbers in every record of a file with records of one size.
 
     `begin`: offset of the field in record 0. `stride`: bytes from record to record. `dtype`,
@@ -97,13 +97,13 @@ class Field(NamedTuple):
         steps = zip(self.shape, self.strides, strict=True)
         return self.dtype.itemsize + sum((n - 1) * stride for n, stride in steps)
 
-    def part(self, low: int, high: int) -> Field:
+    def part(self, low: int, high: int) -> RecordField:
         """Return the part with elements ``low:high``."""
         begin = self.begin + low * self.dtype.itemsize * math.prod(self.shape[1:])
         return self._replace(begin=begin, shape=(high - low, *self.shape[1:]))
 
 
-Fields = Mapping[str, Field]
+RecordFields = Mapping[str, RecordField]
 
 
 class SharedRead(NamedTuple):
@@ -112,26 +112,26 @@ class SharedRead(NamedTuple):
     begin: int
     nbytes: int
     stride: int
-    fields: Fields
+    fields: RecordFields
 
 
-def _read_as_one(fields: Fields) -> list[SharedRead]:
+def _read_as_one(fields: RecordFields) -> list[SharedRead]:
     """Return the reads that fetch `fields`.
 
     Fields of the same records share a read, unless that would fetch many unwanted bytes.
     """
     reads = []
     for stride in dict.fromkeys(field.stride for field in fields.values()):
-        same = {name: field for name, field in fields.items() if field.stride == stride}
-        sizes = [field.nbytes for field in same.values()]
-        low = min(field.begin for field in same.values())
-        nbytes = max(map(add, (field.begin for field in same.values()), sizes)) - low
-        if nbytes <= stride and not skips_gaps(stride - sum(sizes), len(same)):
-            reads.append(SharedRead(low, nbytes, stride, same))
+        alike = {name: field for name, field in fields.items() if field.stride == stride}
+        sizes = [field.nbytes for field in alike.values()]
+        low = min(field.begin for field in alike.values())
+        nbytes = max(map(add, (field.begin for field in alike.values()), sizes)) - low
+        if nbytes <= stride and not skips_gaps(stride - sum(sizes), len(alike)):
+            reads.append(SharedRead(low, nbytes, stride, alike))
         else:
             reads += [
                 SharedRead(field.begin, size, stride, {name: field})
-                for (name, field), size in zip(same.items(), sizes, strict=True)
+                for (name, field), size in zip(alike.items(), sizes, strict=True)
             ]
     return reads
 
@@ -153,7 +153,7 @@ class PositionalFile(OpenFile):
         if self.sums is None:
             return self.peek(offset, nbytes)
         end = min(offset + nbytes, self.sums.nbytes)
-        return bytes(self._checked(offset, end)) if offset < end else b""
+        return bytes(self._read_checked(offset, end)) if offset < end else b""
 
     def heads(self, offsets: Sequence[int], nbytes: int) -> Iterator[bytes]:
         """Yield `nbytes` bytes from each of ascending offsets; in a store, all are in flight."""
@@ -177,9 +177,9 @@ class PositionalFile(OpenFile):
         """
         if not skips_gaps(stride - nbytes, 1):
             return Rows(
-                self._checked(offset, offset + (n_rows - 1) * stride + nbytes), n_rows, stride
+                self._read_checked(offset, offset + (n_rows - 1) * stride + nbytes), n_rows, stride
             )
-        first, last = self._widened(offset, offset + nbytes)
+        first, last = self._whole_pieces(offset, offset + nbytes)
         buffer = np.empty((n_rows, last - first), np.uint8)  # the same part of each record
         begins = [first + row * stride for row in range(n_rows)]
         with self._all_in_flight(begins, last - first):
@@ -187,7 +187,8 @@ class PositionalFile(OpenFile):
                 self._fill_checked(begin, row.data)
         return Rows(buffer.reshape(-1)[offset - first :], n_rows, last - first)
 
-    def _widened(self, begin: int, end: int) -> tuple[int, int]:
+    def _whole_pieces(self, begin: int, end: int) -> tuple[int, int]:
+        """Return a byte range, widened to the pieces that have checksums."""
         return (begin, end) if self.sums is None else self.sums.around(begin, end)
 
     def _fill_checked(self, begin: int, data: memoryview) -> None:
@@ -195,8 +196,8 @@ class PositionalFile(OpenFile):
         if self.sums is not None:
             self.sums.check(self.path, begin, data)
 
-    def _checked(self, begin: int, end: int) -> NDArray[np.uint8]:
-        first, last = self._widened(begin, end)
+    def _read_checked(self, begin: int, end: int) -> NDArray[np.uint8]:
+        first, last = self._whole_pieces(begin, end)
         buffer = np.empty(last - first, np.uint8)
         self._fill_checked(first, buffer.data)
         return buffer[begin - first : end - first]
@@ -205,11 +206,11 @@ class PositionalFile(OpenFile):
     def _all_in_flight(self, offsets: Sequence[int], nbytes: int) -> Iterator[None]:
         """Prefetch parts of an object in a store, if there are several."""
         prefetched = offsets if self.remote is not None and len(offsets) > 1 else ()
-        ranges = (self._widened(offset, offset + nbytes) for offset in prefetched)
+        ranges = (self._whole_pieces(offset, offset + nbytes) for offset in prefetched)
         with in_flight(ByteRange(self, begin, end - begin) for begin, end in ranges):
             yield
 
-    def fields(self, start: int, stop: int, fields: Fields) -> dict[str, NDArray[Any]]:
+    def fields(self, start: int, stop: int, fields: RecordFields) -> dict[str, NDArray[Any]]:
         """Read fields of records ``start:stop``: (stop - start, *shape) arrays, maybe with gaps.
 
         Raises SourceError: the file ends before, or cannot be read.
@@ -226,7 +227,7 @@ class PositionalFile(OpenFile):
         return arrays
 
     def records(
-        self, start: int, stop: int, fields: Fields
+        self, start: int, stop: int, fields: RecordFields
     ) -> Iterator[tuple[int, int, dict[str, NDArray[Any]]]]:
         """Yield (first, last, their `fields`) of records ``start:stop``, some MiB at a time."""
         reads = _read_as_one(fields)
@@ -260,17 +261,17 @@ class NativeLayout(Layout):
 
     @abstractmethod
     def _open_frames(self) -> TrajectoryInfo:
-        """Return the facts of the opened file; raises SourceError."""
+        """Return the information on the opened file; raises SourceError."""
 
     @abstractmethod
-    def _span(self, start: int, stop: int) -> tuple[int, int]:
+    def _byte_bounds(self, start: int, stop: int) -> tuple[int, int]:
         """Return the offsets where frames ``start:stop`` begin and end in the opened file."""
 
     def _ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield the bytes of frames that are read as a whole or are small."""
         if atoms is not None and not atoms.size:
             return
-        begin, end = self._span(start, stop)
+        begin, end = self._byte_bounds(start, stop)
         small = end - begin <= (stop - start) * SMALL_FRAME_NBYTES
         if begin < end and (atoms is None or small or self.reads_whole_frames):
             yield ByteRange(self._file, begin, min(end, self._file.nbytes) - begin)
@@ -279,11 +280,11 @@ class NativeLayout(Layout):
         self._file.close()
 
 
-class FoundFrames(NativeLayout):
+class IndexedLayout(NativeLayout):
     """A file whose frames are found through an index of their offsets."""
 
     _index: FrameIndex
-    _whole: list[int] | None = None
+    _intact_frames: list[int] | None = None
     """Numbers of the frames that can be read, in a file with damage; None without damage."""
 
     @property
@@ -292,15 +293,18 @@ class FoundFrames(NativeLayout):
         _ = self.info
         return self._index
 
-    def _span(self, start: int, stop: int) -> tuple[int, int]:
-        begin, nbytes = self._index.offsets[start], self._index.nbytes
-        return int(begin), int(
-            nbytes if stop == self._index.n_frames else self._index.offsets[stop]
-        )
+    def _byte_bounds(self, start: int, stop: int) -> tuple[int, int]:
+        offsets = self._index.offsets
+        end = self._index.end if stop == self._index.n_frames else offsets[stop]
+        return int(offsets[start]), int(end)
 
-    def _describe(self, **more: Any) -> TrajectoryInfo:
+    def _describe(self, **fields: Any) -> TrajectoryInfo:
         last = self._index.n_frames - 1
-        second = min(1, last) if self._whole is None else next(filter(None, self._whole), last)
+        second = (
+            min(1, last)
+            if self._intact_frames is None
+            else next(filter(None, self._intact_frames), last)
+        )
         edges = FrameBlock.empty(3, 0)
         for row, frame in enumerate((0, second, last)):
             self._read_into(frame, frame + 1, NO_ATOMS, edges.frames(slice(row, row + 1)))
@@ -314,21 +318,24 @@ class FoundFrames(NativeLayout):
             time_first_ps=times[0],
             time_last_ps=times[2],
             has_box=bool(edges.box[0].any()),
-            nbytes=self._index.nbytes + self._index.lost_nbytes,
+            nbytes=self._index.end + self._index.lost_nbytes,
             flaws=Flaws(self._index.lost(self.path)),
-            **more,
+            **fields,
         )
 
 
-class IndexedLayout(FoundFrames):
-    """A file whose frames are found through an index (`mdio.core.files.index`)."""
+class ScannedLayout(IndexedLayout):
+    """A file that is scanned once for its frames, whose headers hold their sizes.
+
+    The index is stored for the next time (`mdio.core.files.index`).
+    """
 
     check_frames: ClassVar[staticmethod[[NDArray[np.uint8], range, FrameTable, int], None]]
     """Its `mdio.layouts.tables.FrameCheck`."""
 
     def tables(self) -> Tables:
         """Return the tables of frames and positions; see `Layout.tables`."""
-        edges = np.append(self.index.offsets, np.int64(self.index.nbytes))
+        edges = np.append(self.index.offsets, np.int64(self.index.end))
         order = None if self.info.xtc_integers else ">"
         frames = FrameTable(
             self.path,
@@ -350,9 +357,9 @@ class IndexedLayout(FoundFrames):
 
     def _find_frames(self, n_atoms: int, scan: Callable[[Path], FrameIndex]) -> None:
         """Find the frames: by checksums, around damage, or by the stored index."""
-        sums, self._whole = self.options.get("sums"), None
+        sums, self._intact_frames = self.options.get("sums"), None
         if self.options.get("salvage"):
-            self._index, self._whole = scan_around_damage(self.path, self.marks(self.path))
+            self._index, self._intact_frames = scan_around_damage(self.path, self.marks(self.path))
         elif sums is None:
             self._index = load_index(
                 self.path,
@@ -363,9 +370,9 @@ class IndexedLayout(FoundFrames):
         else:
             self._index = sums.index(n_atoms)
         # The file may have grown since it was opened.
-        self._file.nbytes = max(self._file.nbytes, self._index.nbytes)
+        self._file.nbytes = max(self._file.nbytes, self._index.end)
 
-    def _sampled(self, count: int) -> list[int]:
+    def _sample_frames(self, count: int) -> list[int]:
         """Return the numbers of `count` frames at most: the first ones, some, and the last.
 
         Of an object in a store, the first ones: each of the others would be a request.
@@ -374,15 +381,15 @@ class IndexedLayout(FoundFrames):
         n_first = count if store_at(self.path).opening_waits else count // 2
         frames = {*range(min(n_first, last + 1))}
         frames.update(np.linspace(0, last, count - n_first).astype(int).tolist())
-        return sorted(frames if self._whole is None else frames & set(self._whole))
+        return sorted(frames if self._intact_frames is None else frames & set(self._intact_frames))
 
     @property
     def stretches(self) -> tuple[Stretch, ...]:
         """Damaged bytes between frames with headers; see `Layout.stretches`."""
         info = self.info
-        if self._whole is None:
+        if self._intact_frames is None:
             return ()
-        intact = np.array(self._whole)
+        intact = np.array(self._intact_frames)
         sizes, offsets = self._index.frame_nbytes, self._index.offsets
         usual = float(np.median(sizes[intact]))
         stretches = []
@@ -404,6 +411,7 @@ class IndexedLayout(FoundFrames):
 
 
 SCANNED_NBYTES = 1 << 20
+"""Bytes that a scan reads at once."""
 STORE_PIECE_NBYTES = 8 << 20
 """Objects in stores are scanned in pieces of this size."""
 MAX_STORE_PIECES = 4
@@ -439,7 +447,7 @@ def scan_around_damage(path: Path, marks: FrameMarks) -> tuple[FrameIndex, list[
             is_complete = stop is not None and (stop == size or end_of(stop) is not None)
             following = stop
             if not is_complete:
-                following = _find_next(peek, size, marks.begins, begin + 1, end_of)
+                following = _find_next_frame(peek, size, marks.begins, begin + 1, end_of)
                 # A frame before damage is complete if the next one does not begin within it.
                 is_complete = stop is not None and (following is None or following >= stop)
                 if is_complete and following != stop:
@@ -494,7 +502,7 @@ def _peeking(file: OpenFile) -> Iterator[Peek]:
         prefetched.stop()
 
 
-def _find_next(
+def _find_next_frame(
     peek: Peek,
     size: int,
     begins: Sequence[bytes],
@@ -520,9 +528,7 @@ def _find_all(data: bytes, begins: Sequence[bytes]) -> Iterator[int]:
             place = data.find(begin, place + 1)
 
 
-PIECE_NBYTES = 1 << 20
-
-Part = tuple[NDArray[np.int64], int]
+ScannedPart = tuple[NDArray[np.int64], int]
 """Offsets of the frames that begin in a part of a file, and the end of the last one."""
 
 
@@ -561,7 +567,7 @@ def extend_index(path: Path, marks: FrameMarks, stored: FrameIndex) -> FrameInde
 
     Returns None if anything else than frames follows; a scan reports what.
     """
-    offsets, end = [], stored.nbytes
+    offsets, end = [], stored.end
     with OpenFile(path) as file:
         while end < file.nbytes:
             header = file.peek(end, marks.head_nbytes)
@@ -576,10 +582,10 @@ def extend_index(path: Path, marks: FrameMarks, stored: FrameIndex) -> FrameInde
         return FrameIndex(all_offsets, end, stored.n_atoms, file.nbytes - end)
 
 
-def scan_part(path: Path, marks: FrameMarks, part: int, n_parts: int) -> Part | None:
+def scan_part(path: Path, marks: FrameMarks, part: int, n_parts: int) -> ScannedPart | None:
     """Find the frames that begin in one of `n_parts` equal parts of a file.
 
-    Returns Part or None: None if there is anything else than frames; a scan reports what.
+    Returns ScannedPart or None: None if there is anything else than frames; a scan reports what.
     Raises SourceError: the file cannot be read.
     """
     with OpenFile(path) as file:
@@ -588,7 +594,7 @@ def scan_part(path: Path, marks: FrameMarks, part: int, n_parts: int) -> Part | 
             return _scan_frames(file, marks, begin, end)
 
 
-def _scan_frames(file: OpenFile, marks: FrameMarks, begin: int, end: int) -> Part | None:
+def _scan_frames(file: OpenFile, marks: FrameMarks, begin: int, end: int) -> ScannedPart | None:
     def end_of(offset: int) -> int | None:
         """Return the end of a frame that is followed by another one or by the end of the file.
 
@@ -602,12 +608,16 @@ def _scan_frames(file: OpenFile, marks: FrameMarks, begin: int, end: int) -> Par
         return stop if nbytes and follows else None
 
     offset: int | None = (
-        0 if begin == 0 else _find_next(file.peek, end, marks.begins, begin, end_of)
+        0 if begin == 0 else _find_next_frame(file.peek, end, marks.begins, begin, end_of)
     )
     if offset is None or offset >= end:
         return np.empty(0, np.int64), end
     offsets: list[int] = []
-    edges = [begin, *range((begin // PIECE_NBYTES + 1) * PIECE_NBYTES, end, PIECE_NBYTES), end]
+    edges = [
+        begin,
+        *range((begin // SCANNED_NBYTES + 1) * SCANNED_NBYTES, end, SCANNED_NBYTES),
+        end,
+    ]
     for first, last in itertools.pairwise(edges):
         data = file.array(first, last - first).data
         while offset < last:
@@ -622,7 +632,7 @@ def _scan_frames(file: OpenFile, marks: FrameMarks, begin: int, end: int) -> Par
     return np.array(offsets, np.int64), offset
 
 
-def join_parts(parts: Sequence[Part | None], n_atoms: int, nbytes: int) -> FrameIndex | None:
+def join_parts(parts: Sequence[ScannedPart | None], n_atoms: int, nbytes: int) -> FrameIndex | None:
     """Return the index of a file that was scanned in parts; None if the parts do not join."""
     all_offsets, begin = [], 0
     for part in parts:

@@ -22,11 +22,11 @@ from mdio.layouts.base import FormatFacts, Layout
 from mdio.layouts.foreign.units import spelled_factor
 from mdio.layouts.native.file import PositionalFile
 from mdio.layouts.native.netcdf.classic import ClassicFile
-from mdio.layouts.native.netcdf.layout import FILLS, UNITS
+from mdio.layouts.native.netcdf.layout import AMBER_VELOCITY, FILLS, UNITS
 
 CONVENTIONS = b"AMBERRESTART"
-VELOCITY = 20.455
-LOOKED_AT = 1 << 16
+SNIFFED_NBYTES = 1 << 16
+"""Bytes by which a file is recognised."""
 SECOND_LINE = re.compile(rb"\s*(\d+)(\s+[-+.\dEeDd]+){0,2}\s*")
 THIRD_LINE = re.compile(rb"([ \d-]{3}\d\.\d{7}){3,6}\s*")
 WIDTH, PER_LINE = 12, 6
@@ -46,11 +46,11 @@ class RestartLayout(Layout):
         """Return whether it is NetCDF with AMBER's convention, or begins as the text does.
 
         AMBER's own name of a text file, ``restrt``, has no suffix, and ``.rst`` and ``.crd`` are
-        those of other files too: then the first line of numbers has to be of its widths as well.
+        those of other files too: then the first line of numbers has to have these columns as well.
         """
         if not path.is_file():
             return False
-        head = first_bytes(path, LOOKED_AT)
+        head = first_bytes(path, SNIFFED_NBYTES)
         if head[:3] == b"CDF" or head[:4] == b"\x89HDF":
             return CONVENTIONS in head
         lines = head.split(b"\n", 3)
@@ -60,9 +60,9 @@ class RestartLayout(Layout):
 
     def _open(self) -> TrajectoryInfo:
         head = read_head(self.path)
-        binary = head[:3] == b"CDF" or head[:4] == b"\x89HDF"
+        is_netcdf = head[:3] == b"CDF" or head[:4] == b"\x89HDF"
         try:
-            frame = self._from_netcdf() if binary else self._from_text()
+            frame = self._from_netcdf() if is_netcdf else self._from_text()
         except (OSError, RuntimeError, ValueError, LookupError, OverflowError) as error:
             if isinstance(error, SourceError):
                 raise
@@ -85,7 +85,9 @@ class RestartLayout(Layout):
             check_heaps(self.path)
         with netCDF4.Dataset(str(self.path)) as data:
             data.set_auto_mask(False)
-            variables = {name: self._array(data[name]) for name in data.variables if name in NAMES}
+            variables = {
+                name: self._read_variable(data[name]) for name in data.variables if name in NAMES
+            }
         arrays = {name: values for name, values in variables.items() if values is not None}
         if "coordinates" not in arrays:
             raise ValueError("there are no coordinates, or they were never written")
@@ -97,9 +99,11 @@ class RestartLayout(Layout):
             if "cell_angles" not in arrays:
                 raise ValueError("cell_lengths without cell_angles")
             box[:3], box[3:] = arrays["cell_lengths"], arrays["cell_angles"]
-        return _block(positions, arrays.get("velocities"), box, float(arrays.get("time", 0.0)))
+        return _frame_block(
+            positions, arrays.get("velocities"), box, float(arrays.get("time", 0.0))
+        )
 
-    def _array(self, variable: Any) -> NDArray[np.float64] | None:
+    def _read_variable(self, variable: Any) -> NDArray[np.float64] | None:
         """Return the numbers of a variable in mdio's unit; None where they were never written."""
         variable.set_auto_scale(False)
         stored = np.asarray(variable[...]).ravel()
@@ -135,23 +139,25 @@ class RestartLayout(Layout):
         n_left = len(lines) - per_frame
         if n_atoms < 1 or n_left not in (0, 1, per_frame, per_frame + 1):
             raise ValueError(f"{len(lines)} lines of numbers for {n_atoms} atoms")
-        numbers = [_numbers(lines[:per_frame], 3 * n_atoms).reshape(-1, 3)]
+        numbers = [_parse_numbers(lines[:per_frame], 3 * n_atoms).reshape(-1, 3)]
         # Of two atoms or fewer velocities and a cell have one line each: a cell has right angles.
         has_velocities = n_left >= per_frame
         if n_left == per_frame == 1:
-            last = _numbers(lines[-1:])
+            last = _parse_numbers(lines[-1:])
             has_velocities = len(last) != PER_LINE or not all((last[3:] > 0) & (last[3:] <= 180))
         if has_velocities:
-            numbers.append(_numbers(lines[per_frame : 2 * per_frame], 3 * n_atoms).reshape(-1, 3))
+            numbers.append(
+                _parse_numbers(lines[per_frame : 2 * per_frame], 3 * n_atoms).reshape(-1, 3)
+            )
         box = np.zeros(6)
         if n_left > per_frame * has_velocities:
-            cell = _numbers(lines[-1:])
+            cell = _parse_numbers(lines[-1:])
             if len(cell) not in (3, 6):
                 raise ValueError(f"a box of {len(cell)} numbers, expected 3 or 6")
             box[:] = np.append(cell, [90.0] * (6 - len(cell)))
         time = float(words[1].replace("D", "E")) if len(words) > 1 else 0.0
-        velocities = numbers[1] * VELOCITY if has_velocities else None
-        return _block(numbers[0], velocities, box, time)
+        velocities = numbers[1] * AMBER_VELOCITY if has_velocities else None
+        return _frame_block(numbers[0], velocities, box, time)
 
     def _read_into(
         self,
@@ -170,9 +176,10 @@ class RestartLayout(Layout):
 NAMES = UNITS.keys() - {"forces"}
 
 
-def _block(
+def _frame_block(
     positions: NDArray[Any], velocities: NDArray[Any] | None, box: NDArray[Any], time: float
 ) -> FrameBlock:
+    """Return a block of one frame."""
     block = FrameBlock.empty(1, len(positions), velocities=velocities is not None)
     block.positions[0], block.time[0] = positions, time
     block.box[0] = box if box[:3].any() else 0
@@ -181,7 +188,8 @@ def _block(
     return block
 
 
-def _numbers(lines: list[str], count: int | None = None) -> NDArray[np.float64]:
+def _parse_numbers(lines: list[str], count: int | None = None) -> NDArray[np.float64]:
+    """Return the numbers in lines; raises ValueError if they are not `count`."""
     texts = [
         line[first : first + WIDTH]
         for line in lines

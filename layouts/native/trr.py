@@ -42,7 +42,7 @@ from mdio.core.kernels import swap_to_native
 from mdio.core.units import NM_TO_ANGSTROM, PER_NM_TO_PER_ANGSTROM
 from mdio.layouts.base import FormatFacts
 from mdio.layouts.native.encoder import Bytes, Encoder
-from mdio.layouts.native.file import Field, FrameMarks, IndexedLayout, PositionalFile
+from mdio.layouts.native.file import FrameMarks, PositionalFile, RecordField, ScannedLayout
 from mdio.layouts.tables import ChunkTable, FrameTable, frame_chunk_table
 
 MAGIC = 1993
@@ -158,7 +158,7 @@ def scan(path: Path) -> FrameIndex:
             raw, n_left = file.read(offset, FIXED_NBYTES), file.nbytes - offset
             if offsets and n_left < FIXED_NBYTES:
                 break
-            header = header_of(raw, path, len(offsets), n_atoms)
+            header = checked_header(raw, path, len(offsets), n_atoms)
             if offsets and n_left < header.frame_nbytes:
                 break
             if n_left < header.frame_nbytes:
@@ -173,7 +173,7 @@ def scan(path: Path) -> FrameIndex:
         return FrameIndex(np.array(offsets, np.int64), offset, n_atoms or 0, lost_nbytes)
 
 
-def header_of(raw: bytes, path: Path, frame: int, n_atoms: int | None) -> FrameHeader:
+def checked_header(raw: bytes, path: Path, frame: int, n_atoms: int | None) -> FrameHeader:
     """Return the header of a frame of `n_atoms`, or of any number; raises SourceError."""
     header = parse_header(raw, path, frame)
     if n_atoms not in (None, header.n_atoms):
@@ -214,7 +214,7 @@ N_SAMPLED = 64
 """Frames that are read to find out which fields a file has."""
 
 
-class TRRLayout(IndexedLayout):
+class TRRLayout(ScannedLayout):
     """A TRR file."""
 
     name = "trr"
@@ -239,18 +239,18 @@ class TRRLayout(IndexedLayout):
         """Return the marks with which frames of a file begin, from its first frame."""
         with OpenFile(path) as file:
             head = file.peek(0, FIXED_NBYTES)
-        n_atoms = header_of(head, path, 0, None).n_atoms
+        n_atoms = checked_header(head, path, 0, None).n_atoms
 
         def size_of(raw: bytes) -> int | None:
             try:
-                return header_of(raw, path, 0, n_atoms).frame_nbytes
+                return checked_header(raw, path, 0, n_atoms).frame_nbytes
             except SourceError:
                 return None
 
         return FrameMarks(n_atoms, [START], size_of, FIXED_NBYTES)
 
     def _open_frames(self) -> TrajectoryInfo:
-        first = header_of(self._file.read(0, FIXED_NBYTES), self.path, 0, None)
+        first = checked_header(self._file.read(0, FIXED_NBYTES), self.path, 0, None)
         self._find_frames(first.n_atoms, scan)
         last = self._index.n_frames - 1
         if self._index.frame_nbytes[last] != self._frame_header(last).frame_nbytes:
@@ -266,13 +266,13 @@ class TRRLayout(IndexedLayout):
 
     def _frame_header(self, frame: int) -> FrameHeader:
         raw = self._file.read(int(self._index.offsets[frame]), FIXED_NBYTES)
-        return header_of(raw, self.path, frame, self._index.n_atoms)
+        return checked_header(raw, self.path, frame, self._index.n_atoms)
 
     def _headers(self, frames: Sequence[int]) -> Iterator[FrameHeader]:
         """Yield the headers of ascending frames; in a store, all are in flight."""
         heads = self._file.heads(self._index.offsets[list(frames)].tolist(), FIXED_NBYTES)
         for frame, raw in zip(frames, heads, strict=True):
-            yield header_of(raw, self.path, frame, self._index.n_atoms)
+            yield checked_header(raw, self.path, frame, self._index.n_atoms)
 
     def _positions(self) -> ChunkTable | None:
         """Return the table of positions, if all frames have the same fields."""
@@ -291,14 +291,16 @@ class TRRLayout(IndexedLayout):
     def _sample_fields(self) -> tuple[set[str], set[str]]:
         """Return the fields that any frame has, and those that some frames may lack."""
         first_of_size = np.unique(self._sizes, return_index=True)[1][:N_SAMPLED]
-        frames = {*self._sampled(N_SAMPLED), *first_of_size.tolist()}
-        if self._whole is not None:
-            frames &= set(self._whole)
-        kinds = self._kinds(sorted(frames))
+        frames = {*self._sample_frames(N_SAMPLED), *first_of_size.tolist()}
+        if self._intact_frames is not None:
+            frames &= set(self._intact_frames)
+        kinds = self._sizes_and_fields(sorted(frames))
         sizes = {nbytes for nbytes, _ in kinds}
         if len(sizes) < len(kinds):  # frames of one size have different fields
-            all_frames = range(self._index.n_frames) if self._whole is None else self._whole
-            kinds = self._kinds(all_frames)
+            all_frames = (
+                range(self._index.n_frames) if self._intact_frames is None else self._intact_frames
+            )
+            kinds = self._sizes_and_fields(all_frames)
         sets = [{*present} for _, present in kinds]
         present = set().union(*sets)
         if not present:
@@ -307,13 +309,13 @@ class TRRLayout(IndexedLayout):
             )
         return present, present - sets[0].intersection(*sets)
 
-    def _kinds(self, frames: Sequence[int]) -> set[tuple[int, tuple[str, ...]]]:
+    def _sizes_and_fields(self, frames: Sequence[int]) -> set[tuple[int, tuple[str, ...]]]:
         """Return the sizes and fields of ascending frames; damaged ones are reported when read."""
         kinds = set()
         heads = self._file.heads(self._index.offsets[list(frames)].tolist(), FIXED_NBYTES)
         for frame, raw in zip(frames, heads, strict=True):
             with suppress(SourceError):
-                header = header_of(raw, self.path, frame, self._index.n_atoms)
+                header = checked_header(raw, self.path, frame, self._index.n_atoms)
                 kinds.add((header.frame_nbytes, header.present))
         return kinds
 
@@ -329,15 +331,15 @@ class TRRLayout(IndexedLayout):
         for first, last in self._runs(start, stop):
             while first < last:
                 part = block.frames(slice(first - start, last - start))
-                first += self._read_alike(first, last, atoms, part)
+                first += self._read_equal_frames(first, last, atoms, part)
 
-    def _read_alike(
+    def _read_equal_frames(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> int:
         """Read frames of equal size up to the first with other fields; return their number."""
         begin, stride = int(self._index.offsets[start]), int(self._sizes[start])
         raw = self._file.read(begin, FIXED_NBYTES)
-        header = header_of(raw, self.path, start, self._index.n_atoms)
+        header = checked_header(raw, self.path, start, self._index.n_atoms)
         changed = SourceError(
             f"{self.path}: frame {start} has {header.frame_nbytes} bytes, but the next one "
             f"begins after {stride}: the file has changed since it was opened"
@@ -347,7 +349,7 @@ class TRRLayout(IndexedLayout):
         begin -= start * stride
         real = np.dtype(f">f{header.itemsize}")
         head = _head_dtype(header.head_nbytes, header.box_nbytes, header.itemsize)
-        fields = {"head": Field(begin, stride, head)}
+        fields = {"head": RecordField(begin, stride, head)}
         if atoms is None or atoms.size:
             low, high = 0, header.n_atoms
             if atoms is not None:
@@ -355,7 +357,7 @@ class TRRLayout(IndexedLayout):
                 atoms = atoms - low
             for name in block.present():
                 if name in header.present:
-                    field = Field(begin + header.field_offset(name), stride, real, (high, 3))
+                    field = RecordField(begin + header.field_offset(name), stride, real, (high, 3))
                     fields[name] = field.part(low, high)
         for first, last, arrays in self._file.records(start, stop, fields):
             heads = arrays.pop("head")

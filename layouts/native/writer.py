@@ -65,10 +65,11 @@ class FileWriter(LayoutWriter):
             parallel_store=self._encoder.frame_nbytes is not None,
             batch_frames=self._encoder.batch_frames,
         )
-        self._room = EncodingBuffer()
-        self._clocks: dict[int, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
-        self._n_open = 0
-        """Frames with a cell that is open along some axes."""
+        self._buffer = EncodingBuffer()
+        self._columns: dict[int, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
+        """Times and steps of stored pieces, by their first frame."""
+        self._n_open_boxes = 0
+        """Frames whose box has no length along some axes."""
         self._handle_file: WrittenFile | None = None
 
     def _encoder_for(self, plan: LayoutPlan) -> Encoder:
@@ -91,7 +92,7 @@ class FileWriter(LayoutWriter):
     def find(
         self, records: Sequence[PieceRecord], select_intact: SelectIntact
     ) -> Sequence[PieceRecord]:
-        """Leave the file as it is."""
+        """Keep the file, and return the records of its intact pieces."""
         return select_intact(records, self._is_intact)
 
     def _is_intact(self, record: PieceRecord) -> bool:
@@ -116,7 +117,7 @@ class FileWriter(LayoutWriter):
         return [EncodedChunk(str(start), data, [crc32c(data)])]
 
     def _encoded(self, start: int, block: FrameBlock) -> Bytes:  # noqa: ARG002
-        return self._room.encode(self._encoder, block)
+        return self._buffer.encode(self._encoder, block)
 
     def store(self, item: EncodedChunk) -> None:
         """Write a piece where it belongs."""
@@ -131,29 +132,29 @@ class FileWriter(LayoutWriter):
 
     def commit(self, record: PieceRecord) -> None:
         """Keep the times and steps, which headers need."""
-        self._clocks[record.start] = (record.time, record.step)
+        self._columns[record.start] = (record.time, record.step)
         is_open = record.box[:, :3] == 0
-        self._n_open += int((is_open.any(axis=1) & ~is_open.all(axis=1)).sum())
+        self._n_open_boxes += int((is_open.any(axis=1) & ~is_open.all(axis=1)).sum())
 
     def finish(self) -> None:
-        """Check that all pieces came, write the header, flush."""
-        missing = [piece for piece in self.plan.write_tasks() if piece[0] not in self._clocks]
+        """Check that all pieces were stored, write the header, flush."""
+        missing = [piece for piece in self.plan.write_tasks() if piece[0] not in self._columns]
         if missing:
             raise OutputError(
                 f"{self.path}: {len(missing)} pieces were never stored, the first being frames "
                 f"{missing[0][0]} to {missing[0][1] - 1}; convert again"
             )
-        clocks = [self._clocks[start] for start in sorted(self._clocks)]
-        time, step = (np.concatenate(column) for column in zip(*clocks, strict=True))
+        columns = [self._columns[start] for start in sorted(self._columns)]
+        time, step = (np.concatenate(column) for column in zip(*columns, strict=True))
         with output_errors(self.path):
             self._file.write(0, self._encoder.header(time, step))
             os.fsync(self._file.fileno())
         self.notes += self._encoder.notes(time, step)
-        if self._n_open and not self._encoder.keeps_open_boxes:
+        if self._n_open_boxes and not self._encoder.keeps_open_boxes:
             self.notes.append(
                 f"{self.container} cannot hold boxes that have no length along some axes: "
-                f"{plural(self._n_open, 'frame')} with such a box have none; dcd, ncdf, h5md and "
-                "zarr hold them"
+                f"{plural(self._n_open_boxes, 'frame')} with such a box have none; dcd, ncdf, h5md "
+                "and zarr hold them"
             )
         self.abort()
 
@@ -166,7 +167,7 @@ class FileWriter(LayoutWriter):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the open file and what only the owner needs behind."""
-        return {**self.__dict__, "_clocks": {}, "_handle_file": None}
+        return {**self.__dict__, "_columns": {}, "_handle_file": None}
 
 
 class DCDFileWriter(FileWriter):
@@ -200,95 +201,97 @@ class AppendingFileWriter(FileWriter):
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
-        self._turns = deque(start for start, _ in plan.write_tasks())
+        self._starts_to_append = deque(start for start, _ in plan.write_tasks())
+        """First frames of the pieces that are not appended yet, in order."""
         self._nbytes = 0
         self._waiting: dict[int, memoryview] = {}
-        self._parked: dict[int, tuple[int, int]] = {}
-        self._handle_park: IO[bytes] | None = None
-        self._places: dict[int, int] = {}
+        self._spooled: dict[int, tuple[int, int]] = {}
+        self._handle_spool: IO[bytes] | None = None
+        self._offsets: dict[int, int] = {}
         """Offsets at which pieces were appended, by their first frame."""
         self._unsettled: list[PieceRecord] = []
 
     def find(
         self, records: Sequence[PieceRecord], select_intact: SelectIntact
     ) -> Sequence[PieceRecord]:
-        """Take the pieces that follow each other from the first one on."""
+        """Keep the pieces that follow each other from the first one on."""
         if self.facts.parallel_store:
             return super().find(records, select_intact)
-        return self._in_turn(select_intact(self._in_turn(records), self._is_intact))
+        return self._leading_pieces(select_intact(self._leading_pieces(records), self._is_intact))
 
-    def _in_turn(self, records: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
+    def _leading_pieces(self, records: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
         """Return the pieces that follow each other from the first one on, and note their places."""
         by_start = {record.start: record for record in records}
         starts = [start for start, _ in self.plan.write_tasks()]
-        in_turn = [by_start[start] for start in takewhile(by_start.__contains__, starts)]
-        self._turns = deque(starts[len(in_turn) :])
-        ends = list(accumulate((record.nbytes for record in in_turn), initial=0))
-        self._places = {record.start: begin for record, begin in zip(in_turn, ends, strict=False)}
+        leading = [by_start[start] for start in takewhile(by_start.__contains__, starts)]
+        self._starts_to_append = deque(starts[len(leading) :])
+        ends = list(accumulate((record.nbytes for record in leading), initial=0))
+        self._offsets = {record.start: begin for record, begin in zip(leading, ends, strict=False)}
         self._nbytes = ends[-1]
-        return in_turn
+        return leading
 
     def _offset(self, start: int) -> int:
-        return super()._offset(start) if self.facts.parallel_store else self._places[start]
+        return super()._offset(start) if self.facts.parallel_store else self._offsets[start]
 
     def settled(self, record: PieceRecord) -> Iterable[tuple[PieceRecord, Sequence[Path]]]:
-        """Return the pieces that came so far and are appended by now."""
+        """Return pieces that were committed, and are appended by now."""
         if self.facts.parallel_store:
             return super().settled(record)
         self._unsettled.append(record)
-        appended = [piece for piece in self._unsettled if piece.start in self._places]
-        self._unsettled = [piece for piece in self._unsettled if piece.start not in self._places]
+        appended = [piece for piece in self._unsettled if piece.start in self._offsets]
+        self._unsettled = [piece for piece in self._unsettled if piece.start not in self._offsets]
         return [(piece, [self.path]) for piece in sorted(appended, key=lambda piece: piece.start)]
 
     def store(self, item: EncodedChunk) -> None:
-        """Append a piece, or keep it until those before it have come."""
+        """Append a piece, or keep it until those before it are appended."""
         if self.facts.parallel_store:
             super().store(item)
             return
         self._waiting[int(item.key)] = item.parts[0]
         with output_errors(self.path):
-            while self._turns and self._append(self._turns[0]):
-                self._turns.popleft()
+            while self._starts_to_append and self._append(self._starts_to_append[0]):
+                self._starts_to_append.popleft()
             if sum(data.nbytes for data in self._waiting.values()) > WAITING_NBYTES:
-                self._park()
+                self._spool()
 
     def _append(self, start: int) -> bool:
+        """Append the piece that begins at frame `start`; return False if it is not here yet."""
         if start in self._waiting:
             data = self._waiting.pop(start)
             self._file.write(self._nbytes, data)
             nbytes = data.nbytes
-        elif start in self._parked and self._handle_park is not None:
-            offset, nbytes = self._parked.pop(start)
+        elif start in self._spooled and self._handle_spool is not None:
+            offset, nbytes = self._spooled.pop(start)
             copy_bytes(
-                self._handle_park.fileno(), offset, nbytes, self._file.fileno(), self._nbytes
+                self._handle_spool.fileno(), offset, nbytes, self._file.fileno(), self._nbytes
             )
         else:
             return False
-        self._places[start] = self._nbytes
+        self._offsets[start] = self._nbytes
         self._nbytes += nbytes
         return True
 
-    def _park(self) -> None:
+    def _spool(self) -> None:
         """Move the pieces that wait to a file without a name, which vanishes with its handle."""
-        if self._handle_park is None:
-            self._handle_park = tempfile.TemporaryFile(dir=self.path.parent, buffering=0)  # noqa: SIM115
-        fd = self._handle_park.fileno()
+        if self._handle_spool is None:
+            self._handle_spool = tempfile.TemporaryFile(dir=self.path.parent, buffering=0)  # noqa: SIM115
+        fd = self._handle_spool.fileno()
         for start, data in self._waiting.items():
             offset = os.fstat(fd).st_size
             write_all(fd, offset, data)
-            self._parked[start] = (offset, data.nbytes)
+            self._spooled[start] = (offset, data.nbytes)
         self._waiting.clear()
 
     def abort(self) -> None:
         """Close the files."""
         super().abort()
-        if self._handle_park is not None:
-            self._handle_park.close()
-            self._handle_park = None
+        if self._handle_spool is not None:
+            self._handle_spool.close()
+            self._handle_spool = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave also what waits behind: only the owner stores."""
-        return {**super().__getstate__(), "_waiting": {}, "_parked": {}, "_handle_park": None}
+        """Leave waiting pieces behind, too: only the owner stores."""
+        return {**super().__getstate__(), "_waiting": {}, "_spooled": {}, "_handle_spool": None}
 
 
 class XTCFileWriter(AppendingFileWriter):

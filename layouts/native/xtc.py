@@ -38,8 +38,8 @@ from mdio.core.xtc import (
     source_errors,
 )
 from mdio.layouts.base import FormatFacts
-from mdio.layouts.native.encoder import Bytes, Encoder
-from mdio.layouts.native.file import BATCH_NBYTES, FrameMarks, IndexedLayout, PositionalFile
+from mdio.layouts.native.encoder import XTC_PRECISION, Bytes, Encoder
+from mdio.layouts.native.file import BATCH_NBYTES, FrameMarks, PositionalFile, ScannedLayout
 from mdio.layouts.tables import ChunkTable, FrameTable
 
 XTC_CODEC = "mdio.xtc"
@@ -98,7 +98,7 @@ def read_frames(
     checks.array(step, "step", np.int64, (n_frames,), is_output=True)
     edges = index.offsets[start : stop + 1]
     if stop == index.n_frames:
-        edges = np.append(edges, np.int64(index.nbytes))
+        edges = np.append(edges, np.int64(index.end))
     with source_errors(file.path):
         if not n_atoms:
             _read_headers(file, start, edges, index.n_atoms, vectors, time, step)
@@ -140,13 +140,12 @@ N_SAMPLED = 16
 """Frames that are read to find out whether all have one precision."""
 
 
-class XTCLayout(IndexedLayout):
+class XTCLayout(ScannedLayout):
     """An XTC file.
 
     `path`: the file. `n_threads` (int, optional): threads that decode the frames of one `read`; 1
-    by default, since those who read in parallel have a process for every core. `salvage`
-    (bool, optional): look for frames behind damage too; what
-    lies between is listed as a frame that does not read.
+    by default, since parallel readers have a process for every core. `salvage` (bool, optional):
+    look for frames behind damage, too; damaged bytes are listed as a frame that cannot be read.
     """
 
     name = "xtc"
@@ -195,7 +194,7 @@ class XTCLayout(IndexedLayout):
         self._find_frames(read_header(self.path).n_atoms, scan)
         last = self._index.n_frames - 1
         if self._index.frame_nbytes[last] != header_at(self._file, self._index, last).nbytes:
-            # MDAnalysis stores offsets of files that end within a frame: see for ourselves.
+            # MDAnalysis also stores offsets of files that end within a frame: scan the file.
             self._index = scan(self.path)
         precision = self._finest_precision()
         return self._describe(
@@ -206,16 +205,18 @@ class XTCLayout(IndexedLayout):
 
     def _finest_precision(self) -> float | None:
         """Return the finest precision, of all frames if sampled ones differ; None without one."""
-        is_known = self.options.get("sums") is not None or store_at(self.path).opening_waits
-        frames = [0] if is_known else self._sampled(N_SAMPLED)
+        reads_first_only = self.options.get("sums") is not None or store_at(self.path).opening_waits
+        frames = [0] if reads_first_only else self._sample_frames(N_SAMPLED)
         precisions = {*self._precisions(frames)}
         if len(precisions) > 1:
-            every = range(self._index.n_frames) if self._whole is None else self._whole
-            precisions = {*self._precisions(every)}
+            intact = self._intact_frames
+            precisions = {
+                *self._precisions(range(self._index.n_frames) if intact is None else intact)
+            }
         return max((one for one in precisions if one is not None), default=None)
 
     def _precisions(self, frames: Sequence[int]) -> Iterator[float | None]:
-        """Yield the precisions of ascending frames; a damaged one is told when it is read."""
+        """Yield the precisions of ascending frames; a damaged one is reported when it is read."""
         offsets = self._index.offsets[list(frames)].tolist()
         heads = self._file.heads(offsets, HEADER_NBYTES)
         for frame, offset, raw in zip(frames, offsets, heads, strict=True):
@@ -241,9 +242,6 @@ class XTCLayout(IndexedLayout):
         block.box[...] = boxes_from_vectors(vectors_nm, scale=NM_TO_ANGSTROM)
 
 
-DEFAULT_STEP = 0.01
-
-
 @dataclass(frozen=True)
 class XTCEncoder(Encoder):
     """XTC: positions rounded to `precision` (angstrom), box, time in single precision, step."""
@@ -264,7 +262,7 @@ class XTCEncoder(Encoder):
             vectors_from_boxes(box),
             block.time,
             block.step,
-            10.0 / (self.precision or DEFAULT_STEP),
+            10.0 / (self.precision or XTC_PRECISION),
         )
         return np.frombuffer(data, np.uint8)
 

@@ -39,7 +39,7 @@ RUN_NBYTES = 1 << 20
 PADDING_NBYTES = kernels.PADDING
 """Bytes that the decoder may read beyond the last frame."""
 
-Part = tuple[FrameTable, int, int]
+TablePart = tuple[FrameTable, int, int]
 """Frames ``start:stop`` of a file."""
 SegmentSums = tuple[int, PieceSums, NotFinite | None]
 """The crc32c of all bytes of a segment, those of its pieces, and its non-finite positions."""
@@ -53,7 +53,7 @@ class SegmentsCopier(SegmentsWriter):
 
     `path`, `plan`, `meta`: as of every writer. `frames`: tables of the frames to copy, in order.
     `first_times_ps`: time of the first frame of each segment. `info`: of all frames of the output.
-    `n_taken`: frames in segments that the output has already, before those of `frames`.
+    `n_reused`: frames in segments that the output has already, before those of `frames`.
     """
 
     facts = SegmentsWriter.facts._replace(writes_files_once=True)
@@ -67,23 +67,23 @@ class SegmentsCopier(SegmentsWriter):
         frames: Sequence[FrameTable],
         first_times_ps: Sequence[float],
         info: TrajectoryInfo,
-        n_taken: int = 0,
+        n_reused: int = 0,
     ) -> None:
         super().__init__(path, plan, meta)
         self.first_times_ps = first_times_ps
         self.frames = frames
-        self.n_taken = n_taken
+        self.n_reused = n_reused
         self._time_last_ps, self._has_box = info.time_last_ps, info.has_box
         self._buffer = np.empty(0, np.uint8)
 
-    def copy(self, start: int, stop: int, former: Layout | None = None) -> PieceRecord:
-        """Write one segment and its index, by linking it if it is intact in the `former` output.
+    def copy(self, start: int, stop: int, old_output: Layout | None = None) -> PieceRecord:
+        """Write one segment and its index; link it if it is intact in `old_output`.
 
         Raises SourceError: a source cannot be read, or bytes are not frames. OutputError: the
         segment cannot be written.
         """
-        number = self._number(start)
-        linked = self._link_segment(number, former)
+        number = self._segment_number(start)
+        linked = self._link_segment(number, old_output)
         crc, sums, not_finite = linked or self._copy_segment(number, start, stop)
         return PieceRecord(
             start,
@@ -99,8 +99,8 @@ class SegmentsCopier(SegmentsWriter):
 
     def commit(self, record: PieceRecord) -> None:
         """Keep the description and the checksums of a segment."""
-        number = self._number(record.start)
-        self._done[number] = Segment(
+        number = self._segment_number(record.start)
+        self._segments_done[number] = Segment(
             file=segment_name(number, self.container),
             first_frame=record.start,
             n_frames=record.stop - record.start,
@@ -119,11 +119,11 @@ class SegmentsCopier(SegmentsWriter):
 
     def settled(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
         """Return the record and its segment; see the base class."""
-        return [(record, [self._file(self._number(record.start))])]
+        return [(record, [self._file(self._segment_number(record.start))])]
 
     def _is_intact(self, record: PieceRecord) -> bool:
         """Return whether a segment has its checksum; one that was sent to a store is trusted."""
-        path = self._file(self._number(record.start))
+        path = self._file(self._segment_number(record.start))
         if stands_for_sent(path):
             return True
         crc = 0
@@ -155,13 +155,13 @@ class SegmentsCopier(SegmentsWriter):
                 not_finite = add_not_finite(not_finite, NotFinite.count_in(positions, run.start))
         return not_finite
 
-    def _link_segment(self, number: int, former: Layout | None) -> SegmentSums | None:
+    def _link_segment(self, number: int, old_output: Layout | None) -> SegmentSums | None:
         """Link a segment of the output that is repaired; return None if it is damaged there."""
         with suppress(CorruptLayoutError):
-            manifest = {} if former is None else former.manifest or {}
-            sums = None if former is None else read_sums(former.path, manifest, number)
+            manifest = {} if old_output is None else old_output.manifest or {}
+            sums = None if old_output is None else read_sums(old_output.path, manifest, number)
             if sums is not None:
-                segmented = cast(SegmentsLayout, former)
+                segmented = cast(SegmentsLayout, old_output)
                 segmented.check_segment(number)
                 segment, path = segmented.segments[number], self._file(number)
                 file = segmented.path / segment.file
@@ -171,14 +171,16 @@ class SegmentsCopier(SegmentsWriter):
                 return segment.crc32c, sums, None
         return None
 
-    def _parts(self, first: int, stop: int) -> Iterator[Part]:
+    def _parts(self, first: int, stop: int) -> Iterator[TablePart]:
         """Yield the parts of files that make up frames ``first:stop`` of the output."""
-        starts = accumulate((table.n_frames for table in self.frames), initial=self.n_taken)
+        starts = accumulate((table.n_frames for table in self.frames), initial=self.n_reused)
         for frames, (begin, end) in zip(self.frames, pairwise(starts), strict=True):
             if begin < stop and first < end:
                 yield frames, max(first - begin, 0), min(stop, end) - begin
 
-    def _copy_parts(self, parts: Sequence[Part], target: int) -> tuple[int, PieceSums, list[range]]:
+    def _copy_parts(
+        self, parts: Sequence[TablePart], target: int
+    ) -> tuple[int, PieceSums, list[range]]:
         """Copy frames one after the other to the descriptor `target`.
 
         Returns `crc` (int): the crc32c of all bytes. `sums` (PieceSums): those of pieces.
@@ -251,7 +253,7 @@ class SegmentsCopier(SegmentsWriter):
         return {**super().__getstate__(), "_buffer": np.empty(0, np.uint8), "frames": frames}
 
 
-def _joined_index(parts: Sequence[Part], n_atoms: int) -> FrameIndex:
+def _joined_index(parts: Sequence[TablePart], n_atoms: int) -> FrameIndex:
     """Return the index of a file that holds the frames of `parts`, one after the other."""
     offset = 0
     offsets = []

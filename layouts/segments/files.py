@@ -37,7 +37,9 @@ manifest has the offset and size of each table, and its crc32c, which tells it f
 another output."""
 SUMS_HEADER = b"mdio checksums 1\n"
 SUMS_KEY = "piece_checksums"
-READ_ON = "read the segments with --no-verify (verify=False), or split or convert the source again"
+READ_UNVERIFIED = (
+    "read the segments with --no-verify (verify=False), or split or convert the source again"
+)
 """What to do if checksums are lost, but segments may be whole."""
 READ_NBYTES = 1 << 20
 """Bytes that are read at a time for a checksum."""
@@ -140,7 +142,7 @@ def read_sums(path: Path, manifest: Mapping[str, Any], number: int) -> PieceSums
         problem = f"its table of segment {number} has changed since it was written"
     except (OSError, ValueError, TypeError, IndexError, OverflowError) as error:
         problem = f"its table of segment {number} cannot be read ({error})"
-    raise CorruptLayoutError(f"{path / SUMS}: {problem}; {READ_ON}")
+    raise CorruptLayoutError(f"{path / SUMS}: {problem}; {READ_UNVERIFIED}")
 
 
 def sums_problem(path: Path, manifest: Mapping[str, Any]) -> str | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.blocks import Spans, runs_of_parts
+from mdio.core.blocks import FrameRuns, runs_of_parts
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.in_flight import Opening
 from mdio.core.files.marks import read_regular
@@ -21,11 +21,11 @@ from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.places import Redirect
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
-from mdio.layouts.base import FormatFacts, Layout, Timing, fill_absent
+from mdio.layouts.base import FormatFacts, Layout, StoredTimes, fill_absent
 from mdio.layouts.registry import layout_class
 from mdio.layouts.segments.files import (
     MANIFEST,
-    READ_ON,
+    READ_UNVERIFIED,
     SUMS,
     SUMS_KEY,
     Segment,
@@ -73,7 +73,7 @@ class SegmentsLayout(Layout):
     """Of the manifest's file when it was read."""
     _segments: list[Segment]
     _edges: NDArray[np.int64]
-    _opened: dict[int, Layout]
+    _open_layouts: dict[int, Layout]
     _early: set[int]
     """Numbers of segments that were opened before they are read."""
 
@@ -112,7 +112,7 @@ class SegmentsLayout(Layout):
         manifest = self._manifest
         self._segments = segments_of(manifest, self.path)
         self._edges = np.array([0, *(segment.stop for segment in self._segments)], np.int64)
-        self._opened, self._early = {}, set()
+        self._open_layouts, self._early = {}, set()
         if self._opened_state is not None:
             return cast(TrajectoryInfo, self._opened_state[0])
         first = self._first_info()
@@ -136,13 +136,13 @@ class SegmentsLayout(Layout):
 
     def _locate(self, file: str) -> Path:
         """Return the path of a file of the manifest."""
-        self._keep_path()
+        self._update_path()
         return Redirect(self.path, self._manifest).path_of(file)
 
     def _first_info(self) -> TrajectoryInfo:
         """Return the information on the first undamaged segment; reading others raises errors.
 
-        If it is the checksums of pieces that are lost, all reading does.
+        If the checksums of all pieces are lost, reading raises errors, too.
         """
         numbers = range(len(self._segments))
         for number in numbers:
@@ -157,7 +157,7 @@ class SegmentsLayout(Layout):
 
     def _segment(self, number: int, *, early: bool = False) -> Layout:
         """Return an opened segment, and close the one before; those opened early stay open."""
-        opened = self._opened
+        opened = self._open_layouts
         if number not in opened:
             opened[number] = self._open_segment(number)
         if early:
@@ -168,16 +168,12 @@ class SegmentsLayout(Layout):
                 opened.pop(other).close()
         return opened[number]
 
-    def member(self, number: int) -> Layout:
+    def _open_segment(self, number: int, *, verify: bool = True) -> Layout:
         """Open a segment, which the caller closes.
 
         Raises CorruptLayoutError: it is missing, damaged, or not the one that the manifest
         describes.
         """
-        _ = self.info
-        return self._open_segment(number)
-
-    def _open_segment(self, number: int, *, verify: bool = True) -> Layout:
         segment = self._segments[number]
         path = self._locate(segment.file)
         self._check_size(segment)
@@ -235,12 +231,12 @@ class SegmentsLayout(Layout):
             )
 
     @property
-    def timing(self) -> Timing:
-        """Without steps where segments do not store the source's; see `Layout.timing`."""
-        timing = super().timing
+    def stored_times(self) -> StoredTimes:
+        """Without steps where segments do not store the source's; see `Layout.stored_times`."""
+        stored = super().stored_times
         counts_steps = layout_class(self.manifest["container"]).facts.counts_steps
-        has_steps = timing.has_steps and not counts_steps
-        return timing._replace(has_steps=has_steps, counts_steps=counts_steps)
+        has_steps = stored.has_steps and not counts_steps
+        return stored._replace(has_steps=has_steps, counts_steps=counts_steps)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
@@ -257,11 +253,11 @@ class SegmentsLayout(Layout):
             if layout.facts.counts_steps:
                 rows.step += first_frame
 
-    def _members_of(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
+    def _inner_runs(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
         for number, first, end in runs_of_parts(self._edges, start, stop):
             yield self._segment(number, early=True), first, end
 
-    def _openings(self, runs: Spans, atoms: AtomIndices | None) -> Iterator[Opening]:  # noqa: ARG002
+    def _openings(self, runs: FrameRuns, atoms: AtomIndices | None) -> Iterator[Opening]:  # noqa: ARG002
         numbers = (
             number
             for start, stop in runs
@@ -271,7 +267,9 @@ class SegmentsLayout(Layout):
             )
         )
         for number in islice(numbers, MAX_OPENED_AHEAD):
-            yield Opening(self._locate(self._segments[number].file), 0, number in self._opened)
+            yield Opening(
+                self._locate(self._segments[number].file), 0, number in self._open_layouts
+            )
 
     def preopened(self) -> Layout:
         """Return a layout that pickles with the manifest."""
@@ -283,13 +281,13 @@ class SegmentsLayout(Layout):
         """Yield a layout for each segment, not opened."""
         with self:
             for number in range(len(self.segments)):
-                member = self.member(number)
-                member.close()  # opened again when it is used: there may be many
-                yield member
+                layout = self._open_segment(number)
+                layout.close()  # opened again when it is used: there may be many
+                yield layout
 
     def _close(self) -> None:
-        while self._opened:
-            self._opened.popitem()[1].close()
+        while self._open_layouts:
+            self._open_layouts.popitem()[1].close()
 
     def boundaries(self) -> NDArray[np.int64]:
         """Return the frames at which segments begin, ``n_frames`` last."""
@@ -319,7 +317,7 @@ class SegmentsLayout(Layout):
     def _check_sums(self) -> None:
         problem = sums_problem(self.path, self.manifest)
         if problem is not None:
-            raise CorruptLayoutError(f"{problem}; {READ_ON}")
+            raise CorruptLayoutError(f"{problem}; {READ_UNVERIFIED}")
 
     def check_segment(self, number: int) -> None:
         """Compare size and checksum of a file with the manifest; raises CorruptLayoutError."""

@@ -24,10 +24,10 @@ from mdio.layouts.native import NATIVE_FORMATS
 from mdio.layouts.native.encoder import (
     Encoder,
     EncodingBuffer,
+    batch_checksums,
     encoder_of,
     is_stored,
     native_plan,
-    summed,
 )
 from mdio.layouts.native.xtc import XTCLayout
 from mdio.layouts.plan import LayoutPlan, WriteOptions
@@ -61,7 +61,7 @@ def describe_segment(
         info = layout.info
         if encoder.frame_nbytes is None:
             index = cast(XTCLayout, layout).index
-            edges = np.append(index.offsets, np.int64(index.nbytes))
+            edges = np.append(index.offsets, np.int64(index.end))
         else:
             frames = np.arange(info.n_frames + 1, dtype=np.int64)
             edges = encoder.header_nbytes + encoder.frame_nbytes * frames
@@ -121,11 +121,11 @@ class SegmentsWriter(LayoutWriter):
         self._first_frames = np.cumsum((0, *plan.segment_frames)).tolist()
         self._records: dict[int, dict[int, PieceRecord]] = {}
         """By segment and first frame, of pieces of segments that are not complete."""
-        self._done: dict[int, Segment] = {}
+        self._segments_done: dict[int, Segment] = {}
         self._tables: dict[int, bytes] = {}
         """Checksums of the complete segments."""
         self._time_last_ps = 0.0
-        self._lost: dict[int, list[str]] = {}
+        self._format_notes: dict[int, list[str]] = {}
         """Notes on what the format cannot hold, of the segments that have some."""
         self._has_box = False
         self._joined: dict[int, int] = {}
@@ -148,7 +148,7 @@ class SegmentsWriter(LayoutWriter):
     def reuse_segments(self, segments: Sequence[tuple[Segment, bytes]], *, has_box: bool) -> None:
         """Keep the descriptions and checksums of the first segments, which exist and are intact."""
         for number, (segment, table) in enumerate(segments):
-            self._done[number], self._tables[number] = segment, table
+            self._segments_done[number], self._tables[number] = segment, table
         self._has_box |= has_box
 
     def find(
@@ -158,19 +158,19 @@ class SegmentsWriter(LayoutWriter):
         self.create()
         if self._encoder.frame_nbytes is not None:
             return select_intact(records, self._is_intact)
-        return self._usable(select_intact(self._usable(records), self._is_intact))
+        return self._resumable(select_intact(self._resumable(records), self._is_intact))
 
-    def _usable(self, records: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
+    def _resumable(self, records: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
         """Return the records of segments of which all pieces, or all parts on record, exist.
 
         With all its pieces on record, a segment has been joined: its parts are removed.
         """
-        usable: list[PieceRecord] = []
+        resumable: list[PieceRecord] = []
         self._joined.clear()
         ordered = sorted(records, key=lambda record: record.start)
-        for number, group in groupby(ordered, lambda record: self._number(record.start)):
+        for number, group in groupby(ordered, lambda record: self._segment_number(record.start)):
             pieces = list(group)
-            parts = [self._place(piece.start)[0] for piece in pieces]
+            parts = [self._piece_place(piece.start)[0] for piece in pieces]
             if (
                 sum(piece.stop - piece.start for piece in pieces)
                 == self.plan.segment_frames[number]
@@ -183,19 +183,20 @@ class SegmentsWriter(LayoutWriter):
                     part.unlink(missing_ok=True)
             elif not all(part.exists() for part in parts):
                 continue
-            usable += pieces
-        return usable
+            resumable += pieces
+        return resumable
 
     def settled(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
         """Return the record, its segment, and the part beside it; see the base class."""
-        files = [self._file(self._number(record.start)), self._place(record.start)[0]]
+        files = [self._file(self._segment_number(record.start)), self._piece_place(record.start)[0]]
         return [(record, files)]
 
     def _is_intact(self, record: PieceRecord) -> bool:
         """Return whether a piece is intact where it was stored, or in its joined segment."""
-        path, offset = self._place(record.start)
+        path, offset = self._piece_place(record.start)
         if record.start in self._joined:
-            path, offset = self._file(self._number(record.start)), self._joined[record.start]
+            path = self._file(self._segment_number(record.start))
+            offset = self._joined[record.start]
         return is_stored(record, self._encoder.frame_nbytes, path, offset)
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
@@ -208,7 +209,7 @@ class SegmentsWriter(LayoutWriter):
 
     def store(self, item: EncodedChunk) -> None:
         """Write a piece, or a batch of one, into its segment, or beside it."""
-        path, offset = self._place(int(item.key))
+        path, offset = self._piece_place(int(item.key))
         if self._encoder.frame_nbytes is None:
             path.touch()
         direct = self.plan.writing.direct or False
@@ -217,7 +218,7 @@ class SegmentsWriter(LayoutWriter):
 
     def commit(self, record: PieceRecord) -> None:
         """Keep the record of a piece; the last piece of a segment completes it."""
-        number = self._number(record.start)
+        number = self._segment_number(record.start)
         pieces = self._records.setdefault(number, {})
         pieces[record.start] = record
         n_frames = sum(piece.stop - piece.start for piece in pieces.values())
@@ -235,18 +236,18 @@ class SegmentsWriter(LayoutWriter):
             if self._encoder.frame_nbytes is None:
                 self._join(number, file.fileno(), records)
         size = self._encoder.frame_nbytes
-        parts = [part for record in records for part in summed(record, size)]
+        parts = [part for record in records for part in batch_checksums(record, size)]
         sums, sizes = zip((crc32c(header), len(header)), *parts, strict=True)
         crc = crc32c_joined(np.array(sums, np.uint32), np.cumsum((0, *sizes)))
         if notes := list(self._encoder.notes(time, step)):
             is_one = len(self.plan.segment_frames) == 1
             figures = "" if is_one else f" (figures of {segment_name(number, self.container)})"
-            self._lost[number] = [note + figures for note in notes]
+            self._format_notes[number] = [note + figures for note in notes]
         self._has_box = self._has_box or any(bool(record.box.any()) for record in records)
         segment, info, offsets = describe_segment(
             self.path, number, self._encoder, self.container, self._first_frames[number], crc
         )
-        self._done[number] = segment
+        self._segments_done[number] = segment
         crcs = [crc32c(header)] if header else []
         for record in records:
             for start in sorted(map(int, record.crcs)):
@@ -274,35 +275,35 @@ class SegmentsWriter(LayoutWriter):
 
     def finish(self) -> None:
         """Check that every segment is complete, and write the manifest."""
-        missing = [n for n in range(len(self.plan.segment_frames)) if n not in self._done]
+        missing = [n for n in range(len(self.plan.segment_frames)) if n not in self._segments_done]
         if missing:
             raise OutputError(
                 f"{self.path}: {len(missing)} segments are incomplete, the first being "
                 f"{segment_name(missing[0], self.container)}; convert again"
             )
-        if self._lost:  # once, with the figures of the first segment
-            self.notes += self._lost[min(self._lost)]
+        if self._format_notes:  # once, with the figures of the first segment
+            self.notes += self._format_notes[min(self._format_notes)]
         with output_errors(self.path):
             write_manifest(
                 self.path,
                 self.plan,
                 self.meta,
-                [self._done[number] for number in sorted(self._done)],
+                [self._segments_done[number] for number in sorted(self._segments_done)],
                 [self._tables[number] for number in sorted(self._tables)],
                 time_last_ps=self._time_last_ps,
                 has_box=self._has_box,
             )
 
-    def _place(self, start: int) -> tuple[Path, int]:
+    def _piece_place(self, start: int) -> tuple[Path, int]:
         """Return the file, and the offset in it, to which the piece at frame `start` is written."""
-        number = self._number(start)
+        number = self._segment_number(start)
         frame = start - self._first_frames[number]
         if self._encoder.frame_nbytes is not None:
             offset = self._encoder.header_nbytes + frame * self._encoder.frame_nbytes
             return self._file(number), offset
         return (self._part(number, start) if frame else self._file(number)), 0
 
-    def _number(self, frame: int) -> int:
+    def _segment_number(self, frame: int) -> int:
         return bisect_right(self._first_frames, frame) - 1
 
     def _file(self, number: int) -> Path:
@@ -314,7 +315,7 @@ class SegmentsWriter(LayoutWriter):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what only the owner needs."""
-        return {**super().__getstate__(), "_records": {}, "_done": {}, "_tables": {}}
+        return {**super().__getstate__(), "_records": {}, "_segments_done": {}, "_tables": {}}
 
 
 SEGMENT_NBYTES = 64 << 20

@@ -29,12 +29,12 @@ _TARGETS = re.compile(r"^\+ Number of storage targets: *(?:desired: *)?(\d+)", r
 _POOL = re.compile(r"^\+ Storage Pool: *(\d+)", re.MULTILINE)
 
 
-def parse_entry_info(printed: str) -> Striping | None:
+def parse_entry_info(output: str) -> Striping | None:
     """Parse the output of ``beegfs-ctl --getentryinfo`` (BeeGFS 6 and 7; 8 with ``--retro``).
 
     Returns Striping or None: None if the text lacks the chunk size or the number of targets.
     """
-    chunk, targets, pool = (pattern.search(printed) for pattern in (_CHUNK, _TARGETS, _POOL))
+    chunk, targets, pool = (pattern.search(output) for pattern in (_CHUNK, _TARGETS, _POOL))
     if chunk is None or targets is None:
         return None
     nbytes = int(chunk[1]) * UNITS[chunk[2].lower()]
@@ -44,8 +44,8 @@ def parse_entry_info(printed: str) -> Striping | None:
 
 def get_stripe(path: str | PathLike[str]) -> Striping | None:
     """Return the stripes of `path` (for a folder, of new files in it); never raises."""
-    printed, failure = run_program("beegfs-ctl", "--getentryinfo", os.fspath(path))
-    return None if failure else parse_entry_info(printed)
+    output, failure = run_program("beegfs-ctl", "--getentryinfo", os.fspath(path))
+    return None if failure else parse_entry_info(output)
 
 
 def set_stripe(

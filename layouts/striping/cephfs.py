@@ -86,13 +86,13 @@ def set_stripe(
         stripe_nbytes if count == 1 else max(1, OBJECT_NBYTES // stripe_nbytes) * stripe_nbytes
     )
     layout = f"stripe_unit={stripe_nbytes} stripe_count={count} object_size={object_nbytes}"
-    new_file = not target.exists()
+    is_new_file = not target.exists()
     try:
-        if new_file:
+        if is_new_file:
             target.touch()
         os.setxattr(target, attribute, layout.encode())
     except OSError as error:
-        if new_file:
+        if is_new_file:
             remove_empty(target)
         return stripe_record(path, request, None, f"CephFS refuses {layout} ({error.strerror})")
     current = get_stripe(target)

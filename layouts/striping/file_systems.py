@@ -35,7 +35,7 @@ STRIPING: Mapping[str, ModuleType] = {
 """Modules by the kernel's name of the file system type."""
 
 
-def lies_on_its_stripes(file_system: str) -> bool:
+def stripes_are_servers(file_system: str) -> bool:
     """Return whether a file is on as many servers as it has stripes; CephFS may use more."""
     system = STRIPING.get(file_system)
     return system is not None and bool(system.STRIPES_ARE_SERVERS)

@@ -33,10 +33,10 @@ _SETTING = re.compile(
 )
 
 
-def parse_getstripe(printed: str) -> Striping | None:
+def parse_getstripe(output: str) -> Striping | None:
     """Parse the output of ``lfs getstripe`` for one file or folder.
 
-    `printed`: the text, plain or YAML (``-y``), of any version since 1.8: one line for a folder
+    `output`: the text, plain or YAML (``-y``), of any version since 1.8: one line for a folder
     (``stripe_count: 1 stripe_size: 1048576 ...``), a line for each value of a file
     (``lmm_stripe_count: 1``), with components if the layout is composite (``lcme_extent.e_start:
     0``).
@@ -45,7 +45,7 @@ def parse_getstripe(printed: str) -> Striping | None:
     metadata server (data on MDT) are left out of size and count.
     """
     components: list[dict[str, str]] = []
-    for match in _SETTING.finditer(printed):
+    for match in _SETTING.finditer(output):
         key = match[1] or match[3]
         value = match[2] or match[4]
         if key == "extent.e_start" or (key in (components[-1] if components else {})):
@@ -85,8 +85,8 @@ def get_stripe(path: str | PathLike[str]) -> Striping | None:
     raises.
     """
     folder = ["-d"] if Path(path).is_dir() else []
-    printed, failure = run_program("lfs", "getstripe", *folder, os.fspath(path))
-    return None if failure else parse_getstripe(printed)
+    output, failure = run_program("lfs", "getstripe", *folder, os.fspath(path))
+    return None if failure else parse_getstripe(output)
 
 
 def set_stripe(
@@ -106,7 +106,7 @@ def set_stripe(
     Returns StripeRecord. Never raises: a refusal is in the record.
     """
     target = Path(path)
-    new_file = not target.exists()
+    is_new_file = not target.exists()
     counts = [] if stripe_count is None else ["-c", str(stripe_count)]
     size = ["-S", str(stripe_nbytes)]
     arguments = []
@@ -119,7 +119,7 @@ def set_stripe(
         current = get_stripe(path)
         if current is None:
             reason = "lfs setstripe succeeded, but lfs getstripe does not show the stripes"
-    elif new_file:
+    elif is_new_file:
         remove_empty(target)
     return stripe_record(
         path, stripe_request(stripe_nbytes, stripe_count, progressive), current, reason

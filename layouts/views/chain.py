@@ -30,7 +30,7 @@ from mdio.core.topology import Topology
 from mdio.layouts.base import (
     FormatFacts,
     Layout,
-    Timing,
+    StoredTimes,
     chunk_boundaries,
     fill_absent,
     sparse_fields,
@@ -39,25 +39,25 @@ from mdio.layouts.registry import open_layout
 from mdio.layouts.views import KEEP_ALL, check_overlap
 from mdio.layouts.views.joining import Joining, join
 
-MAX_OPEN = 4  # members that are open at the same time, since file handles are limited
+MAX_OPEN = 4  # sources that are open at the same time, since file handles are limited
 
 
 class ChainLayout(Layout):
     """Files or folders joined as one trajectory.
 
-    Times and steps are those in each file. It has velocities and forces if any member has them,
-    NaN in the frames of the others. Once it is open, `members` are those whose frames are read, in
+    Times and steps are those in each file. It has velocities and forces if any source has them,
+    NaN in the frames of the others. Once it is open, `sources` are those whose frames are read, in
     this order, and `notes` says what was dropped or put into another order.
 
-    ``info.layout`` is ``chain``, and ``info.path`` that of the first member; compression and
-    precision are given if all members share them. Messages about bytes name the member.
+    ``info.layout`` is ``chain``, and ``info.path`` that of the first source; compression and
+    precision are given if all sources share them. Messages about bytes name the source.
 
-    `members`: layouts, or paths for `open_layout`. `overlap`: what is done with frames whose times
-    several members have: one of `mdio.layouts.views.OVERLAPS`. Except with ``keep-all``, members
-    are put into the order of their times; None is ``keep-last``, but an error if members look like
+    `sources`: layouts, or paths for `open_layout`. `overlap`: what is done with frames whose times
+    several sources have: one of `mdio.layouts.views.OVERLAPS`. Except with ``keep-all``, sources
+    are put into the order of their times; None is ``keep-last``, but an error if sources look like
     replicas. `fields`, `options`: passed on to `open_layout`.
-    Raises ValueError, PlanError: there are no members, or `overlap` is unknown. SourceError, when
-    opened: a member cannot be read, has another number of atoms than the first, or times that
+    Raises ValueError, PlanError: there are no sources, or `overlap` is unknown. SourceError, when
+    opened: a source cannot be read, has another number of atoms than the first, or times that
     others have, too.
     """
 
@@ -65,13 +65,13 @@ class ChainLayout(Layout):
     facts = FormatFacts(
         options=None,
     )
-    members: tuple[Layout, ...] = ()
+    sources: tuple[Layout, ...] = ()
     _step_notes: tuple[str, ...] = ()
-    # `_opened_state` is info, infos of the members, joining, boundaries.
+    # `_opened_state` is info, infos of the sources, joining, boundaries.
 
     def __init__(
         self,
-        members: Iterable[Layout | AnyPath],
+        sources: Iterable[Layout | AnyPath],
         *,
         overlap: str | None = KEEP_ALL,
         fields: Sequence[str] = FIELDS,
@@ -80,19 +80,19 @@ class ChainLayout(Layout):
         if overlap != KEEP_ALL:
             check_overlap(overlap)
         self.overlap = overlap
-        self.members = tuple(
-            member if isinstance(member, Layout) else open_layout(member, fields=fields, **options)
-            for member in members
+        self.sources = tuple(
+            source if isinstance(source, Layout) else open_layout(source, fields=fields, **options)
+            for source in sources
         )
-        if not self.members:
+        if not self.sources:
             raise ValueError("a chain needs one trajectory at least")
-        options.pop("cache", None)  # the members have it
-        super().__init__(self.members[0].path, fields=fields, **options)
-        self._all_members = self.members
+        options.pop("cache", None)  # the sources have it
+        super().__init__(self.sources[0].path, fields=fields, **options)
+        self._all_sources = self.sources
         self._joining: Joining | None = None
         self._infos: list[TrajectoryInfo] = []
-        self._member_boundaries: dict[int, NDArray[np.int64]] = {}
-        self._open_members = Handles[Layout, Layout](lambda member: member, MAX_OPEN)
+        self._source_boundaries: dict[int, NDArray[np.int64]] = {}
+        self._open_sources = Handles[Layout, Layout](lambda source: source, MAX_OPEN)
         self._edges = np.zeros(1, np.int64)
         self._starts: list[int] = []
 
@@ -113,7 +113,7 @@ class ChainLayout(Layout):
             self._infos = self._opened_state[1]
             self._set_edges()
             return cast(TrajectoryInfo, self._opened_state[0])
-        timings = self._inspect_members()
+        stored_times = self._inspect_sources()
         first = self._infos[0]
         for info in self._infos:
             if info.n_atoms != first.n_atoms:
@@ -124,65 +124,65 @@ class ChainLayout(Layout):
         if self._joining is None:
             self._joining = join(
                 self._infos,
-                [timing.has_times for timing in timings],
+                [stored.has_times for stored in stored_times],
                 self._read_times,
                 self.overlap,
-                [timing.step_ps for timing in timings],
-                [timing.has_steps for timing in timings],
+                [stored.step_ps for stored in stored_times],
+                [stored.has_steps for stored in stored_times],
             )
-        self._step_notes = self._notes_on_steps(self._joining, timings)
-        self._select_members()
+        self._step_notes = self._notes_on_steps(self._joining, stored_times)
+        self._select_sources()
         return self._describe()
 
-    def _notes_on_steps(self, joining: Joining, timings: list[Timing]) -> tuple[str, ...]:
+    def _notes_on_steps(self, joining: Joining, stored_times: list[StoredTimes]) -> tuple[str, ...]:
         """Return a note if frames of a file are numbered, and not as the steps beside them."""
         for (number, start, stop), (following, first, end) in pairwise(joining.parts):
-            if timings[number].counts_steps == timings[following].counts_steps:
+            if stored_times[number].counts_steps == stored_times[following].counts_steps:
                 continue
             before = self._read_times(number, max(start, stop - 2), stop)
             after = self._read_times(following, first, min(first + 2, end))
             intervals = np.diff(np.concatenate([before.step, after.step]))
             if len(intervals) > 1 and (intervals == intervals[0]).all():
                 continue
-            ends = sorted((number, following), key=lambda n: not timings[n].counts_steps)
-            counted, other = (self.members[n].path for n in ends)
+            ends = sorted((number, following), key=lambda n: not stored_times[n].counts_steps)
+            counted_path, other_path = (self.sources[n].path for n in ends)
             advice = "; go by the times" if after.time[0] > before.time[-1] else ""
             return (
-                f"steps do not go on from file to file: {counted} holds none, so its frames are "
-                f"numbered, and not as the steps in {other} go on{advice}",
+                f"steps do not go on from file to file: {counted_path} holds none, so its frames "
+                f"are numbered, and not as the steps in {other_path} go on{advice}",
             )
         return ()
 
-    def _inspect_members(self) -> list[Timing]:
-        """Open each member once, for all that is needed of it except frames; return its timing."""
-        self.members = self._all_members
-        self._infos, self._member_boundaries, timings = [], {}, []
-        for number in range(len(self.members)):
-            member = self._open_member(number)
-            self._infos.append(member.info)
-            timings.append(member.timing)
-            if type(member).boundaries is not Layout.boundaries:
-                self._member_boundaries[number] = member.boundaries()
-        return timings
+    def _inspect_sources(self) -> list[StoredTimes]:
+        """Open each source once, for all but its frames; return which times each stores."""
+        self.sources = self._all_sources
+        self._infos, self._source_boundaries, stored_times = [], {}, []
+        for number in range(len(self.sources)):
+            source = self._open_source(number)
+            self._infos.append(source.info)
+            stored_times.append(source.stored_times)
+            if type(source).boundaries is not Layout.boundaries:
+                self._source_boundaries[number] = source.boundaries()
+        return stored_times
 
     def _read_times(self, number: int, start: int, stop: int) -> FrameBlock:
-        return self._open_member(number).read(start, stop, atoms=[])
+        return self._open_source(number).read(start, stop, atoms=[])
 
     def _time_ps(self, number: int, frame: int) -> float:
         return float(self._read_times(number, frame, frame + 1).time[0])
 
-    def _select_members(self) -> None:
-        """Select the members of the joining, their infos and boundaries, in its order."""
+    def _select_sources(self) -> None:
+        """Select the sources of the joining, their infos and boundaries, in its order."""
         assert self._joining is not None
         numbers = [number for number, *_ in self._joining.parts]
-        boundaries = self._member_boundaries
-        self._member_boundaries = {
+        boundaries = self._source_boundaries
+        self._source_boundaries = {
             place: boundaries[n] for place, n in enumerate(numbers) if n in boundaries
         }
         self._infos = [self._infos[number] for number in numbers]
-        self.members = tuple(self._all_members[number] for number in numbers)
-        for member in {*self._all_members} - {*self.members}:
-            member.close()
+        self.sources = tuple(self._all_sources[number] for number in numbers)
+        for source in {*self._all_sources} - {*self.sources}:
+            source.close()
         self._set_edges()
 
     def _set_edges(self) -> None:
@@ -192,16 +192,17 @@ class ChainLayout(Layout):
         self._edges = np.cumsum([0, *counts], dtype=np.int64)
 
     def _describe(self) -> TrajectoryInfo:
-        infos = self._infos
+        assert self._joining is not None
+        infos, parts = self._infos, self._joining.parts
         first, last = infos[0], infos[-1]
-        start, stop = self._member_runs[0][1], self._member_runs[-1][2]
+        start, stop = parts[0][1], parts[-1][2]
         time_first_ps, time_last_ps, dt_ps = first.time_first_ps, last.time_last_ps, first.dt_ps
         if start:
             time_first_ps = self._time_ps(0, start)
         if stop < last.n_frames:
             time_last_ps = self._time_ps(len(infos) - 1, stop - 1)
-        if self._member_runs[0][2] - start == 1 and len(infos) > 1:
-            dt_ps = self._time_ps(1, self._member_runs[1][1]) - time_first_ps
+        if parts[0][2] - start == 1 and len(infos) > 1:
+            dt_ps = self._time_ps(1, parts[1][1]) - time_first_ps
         distinct = list({id(info): info for info in infos}.values())
         share_encoding = len({(info.compression, info.precision) for info in infos}) == 1
         steps = first.field_precisions
@@ -236,46 +237,42 @@ class ChainLayout(Layout):
 
     @property
     def stretches(self) -> tuple[Stretch, ...]:
-        """Stretches of its members, with frames numbered as in the chain."""
+        """Stretches of its sources, with frames numbered as in the chain."""
         return tuple(
             replace(stretch, frame=int(edge) + stretch.frame - start)
-            for (member, start, stop), edge in zip(self.member_runs, self._edges, strict=False)
-            for stretch in member.stretches
+            for (source, start, stop), edge in zip(self.joined_layouts, self._edges, strict=False)
+            for stretch in source.stretches
             if start <= stretch.frame < stop
         )
 
     def files(self) -> Iterator[Layout]:
-        """Yield the files of all members."""
-        for member in self.members:
-            yield from member.files()
+        """Yield the files of all sources."""
+        for source in self.sources:
+            yield from source.files()
 
     def preopened(self) -> Layout:
-        """Return a chain that is pickled with the infos and boundaries of its members.
+        """Return a chain that is pickled with the infos and boundaries of its sources.
 
         A worker then opens only the files of its blocks.
         """
         if self._opened_state is not None:
             return self
         info, edges = self.info, self.boundaries()
-        parts = tuple((n, start, stop) for n, (_, start, stop) in enumerate(self.member_runs))
-        preopened = {member: _preopened(member) for member in {*self.members}}
-        members = tuple(preopened[member] for member in self.members)
+        parts = tuple((n, start, stop) for n, (_, start, stop) in enumerate(self.joined_layouts))
+        preopened = {source: _preopened(source) for source in {*self.sources}}
+        sources = tuple(preopened[source] for source in self.sources)
         assert self._joining is not None
         joining = replace(self._joining, parts=parts)
         state = info, self._infos, joining, edges
-        return _chain(members, {"fields": members[0].fields}, joining, state)
+        return _chain(sources, {"fields": sources[0].fields}, joining, state)
 
     @property
-    def member_runs(self) -> list[tuple[Layout, int, int]]:
-        """Members in order, each with the run of its frames that is read: start and stop."""
+    def joined_layouts(self) -> list[tuple[Layout, int, int]]:
+        """Sources in order, each with the run of its frames that is read: start and stop."""
         _ = self.info
-        return self._member_runs
-
-    @property
-    def _member_runs(self) -> list[tuple[Layout, int, int]]:
         assert self._joining is not None
-        parts = zip(self.members, self._joining.parts, strict=True)
-        return [(member, start, stop) for member, (_, start, stop) in parts]
+        parts = zip(self.sources, self._joining.parts, strict=True)
+        return [(source, start, stop) for source, (_, start, stop) in parts]
 
     @property
     def joined(self) -> dict[str, Any] | None:
@@ -288,40 +285,39 @@ class ChainLayout(Layout):
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes on what was dropped, reordered or is missing; opens the chain if it is not open."""
-        if self._joining is None:
-            _ = self.info
+        notes = super().notes
         assert self._joining is not None
-        return (*self._joining.notes, *self._step_notes, *super().notes)
+        return (*self._joining.notes, *self._step_notes, *notes)
 
     def topology(self) -> Topology | None:
-        """Return the topology of the first member."""
-        return self.members[0].topology()
+        """Return the topology of the first source."""
+        return self.sources[0].topology()
 
     def frame_data(self) -> FrameData:
-        """Return the data of all members; see `Layout.frame_data`."""
+        """Return the data of all sources; see `Layout.frame_data`."""
         _ = self.info
         return concatenate_columns(
             [
-                {name: values[start:stop] for name, values in member.frame_data().items()}
-                for member, start, stop in self.member_runs
+                {name: values[start:stop] for name, values in source.frame_data().items()}
+                for source, start, stop in self.joined_layouts
             ]
         )
 
     def _close(self) -> None:
-        self._open_members.close()
+        self._open_sources.close()
 
-    def _open_member(self, number: int) -> Layout:
-        """Return an open member; close the least recently used one if too many are open."""
-        return self._open_members[self.members[number]]
+    def _open_source(self, number: int) -> Layout:
+        """Return an open source; close the least recently used one if too many are open."""
+        return self._open_sources[self.sources[number]]
 
     def boundaries(self) -> NDArray[np.int64]:
-        """Return where the members, and the chunks or files of each, begin."""
+        """Return where the sources, and the chunks or files of each, begin."""
         if self._opened_state is not None:
             return np.asarray(self._opened_state[-1])
         _ = self.info
         edges = []
         for number, info in enumerate(self._infos):
-            boundaries = self._member_boundaries.get(number)
+            boundaries = self._source_boundaries.get(number)
             boundaries = chunk_boundaries(info) if boundaries is None else boundaries
             start, count = self._starts[number], self._edges[number + 1] - self._edges[number]
             boundaries = (
@@ -330,66 +326,66 @@ class ChainLayout(Layout):
             edges.append(np.concatenate([[0] if count else [], boundaries]) + self._edges[number])
         return np.concatenate([*edges, self._edges[-1:]]).astype(np.int64)
 
-    def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (number of the member, start, stop of its frames) of a run of frames."""
+    def _parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (number of the source, start, stop of its frames) of a run of frames."""
         for number, first, last in runs_of_parts(self._edges, start, stop):
             yield number, first + self._starts[number], last + self._starts[number]
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        for number, first, last in self._pieces(start, stop):
-            self._read_member(number, first, last, atoms, block.frames(slice(0, last - first)))
+        for number, first, last in self._parts(start, stop):
+            self._read_source(number, first, last, atoms, block.frames(slice(0, last - first)))
             block = block.frames(slice(last - first, None))
 
     @property
     def _inner_layouts(self) -> tuple[Layout, ...]:
-        return self.members
+        return self.sources
 
-    def _members_of(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
-        for number, first, last in self._pieces(start, stop):
-            if first < last and self._open_member(number).info:
-                yield self._open_member(number), first, last
+    def _inner_runs(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
+        for number, first, last in self._parts(start, stop):
+            if first < last and self._open_source(number).info:
+                yield self._open_source(number), first, last
 
-    def _read_member(
+    def _read_source(
         self, number: int, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
         fill_absent(block, self._infos[number])
-        if start < stop:  # a member may have no frames
-            self._open_member(number).read(start, stop, atoms=atoms, out=block)
+        if start < stop:  # a source may have no frames
+            self._open_source(number).read(start, stop, atoms=atoms, out=block)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._opened_state is not None:
-            options: dict[str, Any] = {"fields": self.members[0].fields}
-            return (_chain, (self.members, options, self._joining, self._opened_state))
+            options: dict[str, Any] = {"fields": self.sources[0].fields}
+            return (_chain, (self.sources, options, self._joining, self._opened_state))
         options = {**self.options, "overlap": self.overlap, "fields": self.fields}
-        return (_chain, (self._all_members, options, self._joining))
+        return (_chain, (self._all_sources, options, self._joining))
 
     def __repr__(self) -> str:
-        n_others = len(self.members) - 1
+        n_others = len(self.sources) - 1
         suffix = f" and {n_others:,} more" if n_others else ""
-        return self._summary(f"{str(self.members[0].path)!r}{suffix}")
+        return self._summary(f"{str(self.sources[0].path)!r}{suffix}")
 
 
-def chain_parts(members: Sequence[Layout], joining: Joining) -> ChainLayout:
+def chain_parts(sources: Sequence[Layout], joining: Joining) -> ChainLayout:
     """Return a chain of the frames of an earlier `joining`."""
-    return _chain(tuple(members), {"overlap": KEEP_ALL}, joining)
+    return _chain(tuple(sources), {"overlap": KEEP_ALL}, joining)
 
 
 def _chain(
-    members: tuple[Layout, ...],
+    sources: tuple[Layout, ...],
     options: dict[str, Any],
     joining: Joining | None,
     state: tuple[Any, ...] | None = None,
 ) -> ChainLayout:
-    chain = ChainLayout(members, **options)
+    chain = ChainLayout(sources, **options)
     chain._joining = joining  # the same for all processes
     chain._opened_state = state
     return chain
 
 
-def _preopened(member: Layout) -> Layout:
-    preopened: Layout = member.preopened()
-    if preopened is not member:
-        member.close()  # file handles are limited
+def _preopened(source: Layout) -> Layout:
+    preopened: Layout = source.preopened()
+    if preopened is not source:
+        source.close()  # file handles are limited
     return preopened

@@ -147,6 +147,8 @@ def _by_steps(
 
 
 class _Joiner:
+    """Joins files by their times; collects notes on what it drops."""
+
     def __init__(
         self,
         infos: Sequence[TrajectoryInfo],
@@ -576,6 +578,7 @@ class _Merger:
         return False
 
     def _decide(self, zone: slice) -> None:
+        """Choose one of the two branches in a zone; raise SourceError if the user has to."""
         indices = np.arange(zone.start, zone.stop)
         new = indices[self.is_new[zone]]
         begin, end = int(new[0]), int(new[-1]) + 1
@@ -644,13 +647,13 @@ class _Merger:
             f"Convert each by itself, or give {self._options_text(n_behind)}"
         )
 
-    def _early_end_error(self, differing: NDArray[np.bool_], behind: Numbers) -> SourceError:
+    def _early_end_error(self, differing: NDArray[np.bool_], frames_behind: Numbers) -> SourceError:
         problem = "its frames alternate with others"
         if differing.any():
             problem = f"{self._count(differing)} differ"
         end = self.new.time[-1] if self.unit == "ps" else self.new.step[-1]
         return SourceError(
             f"{self.new.path}: {problem} from what {self.old.path} has there, which continues to "
-            f"{self.keys[behind[-1]]:g} {self.unit}, while it ends at {end:g}; "
-            f"give {self._options_text(len(behind))}"
+            f"{self.keys[frames_behind[-1]]:g} {self.unit}, while it ends at {end:g}; "
+            f"give {self._options_text(len(frames_behind))}"
         )

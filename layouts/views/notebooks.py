@@ -1,4 +1,4 @@
-"""Layouts in notebooks: as datasets of xarray, read chunk by chunk, and as tables of facts."""
+"""Layouts in notebooks: as datasets of xarray, read chunk by chunk, and as tables of properties."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mdio.core.frames import FIELDS, AtomIndices, FrameBlock
 from mdio.core.pages import html_table
 from mdio.core.units import FIELD_UNITS
 from mdio.core.words import box_text, human_nbytes
-from mdio.layouts.base import Layout, warn_of_lost
+from mdio.layouts.base import Layout, warn_of_lost_frames
 from mdio.layouts.views.view import read_columns
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def as_dataset(layout: Layout) -> Dataset:
     xr = import_extra("xarray")
     layouts = LayoutPerThread(layout)
     info = layout.info
-    warn_of_lost(info, stacklevel=3)
+    warn_of_lost_frames(info, stacklevel=3)
     names = set(info.fields)
     columns = read_columns(layout)
     has_box = bool(columns.box.any())  # the first frame may not have one
@@ -159,7 +159,7 @@ def as_dataset(layout: Layout) -> Dataset:
 
 
 def as_html(layout: Layout) -> str:
-    """Return a table of facts about the trajectory, and the notes on it."""
+    """Return a table of properties of the trajectory, with the notes on it."""
     info = layout.info
     fields = [*info.fields[1:], *["box"] * info.has_box]
     boxes = layout.read(0, 1, atoms=np.empty(0, np.int64)).box if info.n_frames else None
@@ -173,5 +173,5 @@ def as_html(layout: Layout) -> str:
         "groups": ", ".join(info.groups),
         "size": human_nbytes(info.nbytes),
     }
-    facts = [row for row in rows.items() if row[1]]
-    return html_table(str(layout.path), [*facts, *(("note", note) for note in layout.notes)])
+    filled_rows = [row for row in rows.items() if row[1]]
+    return html_table(str(layout.path), [*filled_rows, *(("note", note) for note in layout.notes)])

@@ -111,7 +111,11 @@ def ensemble_members(path: Any, group: str | None = None) -> dict[str, Path]:
         raise (named_read_error(ensemble_path, error) or error) from error
     if not members or (group is not None and group.partition("/")[0] in members and "/" in group):
         return {}
-    selected = {a: b for a, b in members.items() if group is None or fnmatchcase(a, group)}
+    selected = {
+        label: member
+        for label, member in members.items()
+        if group is None or fnmatchcase(label, group)
+    }
     if not selected:
         hint = did_you_mean(str(group), members) or f"; its first is {next(iter(members))!r}"
         raise PlanError(f"{ensemble_path}: no trajectory of the ensemble is called {group!r}{hint}")
@@ -170,12 +174,12 @@ def check_labels(labels: Sequence[str]) -> None:
             )
 
 
-def check_unlabelled(texts: Sequence[str], way_out: str) -> None:
-    """Raise PlanError if one is ``LABEL=FILE`` where there are no labels; `way_out`: what to do."""
+def check_unlabelled(texts: Sequence[str], advice: str) -> None:
+    """Raise PlanError if one is ``LABEL=FILE`` where there are no labels; `advice`: what to do."""
     for text in texts:
         _, equals, path = text.partition("=")
         if equals and Path(path).exists() and not Path(text).exists():
-            raise PlanError(f"{text}: no such file, but {path} is one; {way_out}")
+            raise PlanError(f"{text}: no such file, but {path} is one; {advice}")
 
 
 def paths_by_label(texts: list[str]) -> dict[str, str]:

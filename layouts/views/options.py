@@ -147,7 +147,7 @@ class CachedReading(Reading):
     )
 
     @property
-    def folder(self) -> Cache | None:
+    def opened_cache(self) -> Cache | None:
         """The cache; None if nothing is cached."""
         if self.cache is None and self.cache_size is None:
             return None

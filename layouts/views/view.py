@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.blocks import Spans
+from mdio.core.blocks import FrameRuns
 from mdio.core.errors import PlanError
 from mdio.core.files.in_flight import MAX_SEPARATE_RUNS, ByteRange, Opening
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, FrameData, TrajectoryInfo
 from mdio.core.topology import Topology
 from mdio.core.words import number_text
-from mdio.layouts.base import FormatFacts, Layout, Timing
+from mdio.layouts.base import FormatFacts, Layout, StoredTimes
 from mdio.layouts.manifest import runs_from_indices
 
 FrameNumbers = range | NDArray[np.int64]
@@ -90,7 +90,7 @@ def select_frames(
 def clip_runs(
     runs: Sequence[tuple[Layout, int, int]], start: int, stop: int
 ) -> Iterator[tuple[Layout, int, int]]:
-    """Yield the runs of frames ``start:stop`` of all frames in `runs`; see `Layout.member_runs`."""
+    """Yield those parts of `runs` (see `Layout.joined_layouts`) that are frames ``start:stop``."""
     for layout, first, last in runs:
         begin, end = max(first, first + start), min(last, first + stop)
         if begin < end:
@@ -112,8 +112,8 @@ def _slack_ps(time: NDArray[np.float64]) -> float:
     return min(max(rounding, 1e-3 * spacing), spacing / 4)
 
 
-def note_on_dt(source: TrajectoryInfo, chosen: TrajectoryInfo, dt_ps: float) -> str | None:
-    """Return a note if the frames that ``dt_ps`` chose are not this time apart, else None."""
+def note_on_dt(source: TrajectoryInfo, selected: TrajectoryInfo, dt_ps: float) -> str | None:
+    """Return a note if the frames that ``dt_ps`` selected are not this time apart, else None."""
     option = f"--dt {number_text(dt_ps)}"
     if source.n_frames > 1 and source.time_first_ps == source.time_last_ps:
         time = number_text(source.time_first_ps)
@@ -133,28 +133,32 @@ def note_on_dt(source: TrajectoryInfo, chosen: TrajectoryInfo, dt_ps: float) -> 
         return apart_ps, text if info.n_frames > 1 else ""
 
     source_ps, _ = spacing(source)
-    chosen_ps, apart = spacing(chosen)
+    selected_ps, spacing_text = spacing(selected)
     ratio = dt_ps / source_ps if source_ps > 0 else 1.0
-    sure = max(1e-3, ratio * ulp_ps / max(source_ps, ulp_ps) / max(source.n_frames - 1, 1))
-    if abs(ratio - round(ratio)) > sure or round(ratio) < 1:
+    tolerance = max(1e-3, ratio * ulp_ps / max(source_ps, ulp_ps) / max(source.n_frames - 1, 1))
+    if abs(ratio - round(ratio)) > tolerance or round(ratio) < 1:
         return (
             f"{option} is not a multiple of the {number_text(round(source_ps, digits))} ps between "
             f"frames, and frames are not interpolated: at multiples of {number_text(dt_ps)} ps "
-            f"after the first there are {chosen.n_frames:,}{apart}"
+            f"after the first there are {selected.n_frames:,}{spacing_text}"
         )
-    if chosen.n_frames < 2 or abs(chosen_ps - dt_ps) <= slack_ps:
+    if selected.n_frames < 2 or abs(selected_ps - dt_ps) <= slack_ps:
         return None
     return (
-        f"{option} chose {chosen.n_frames:,} frames{apart}: --step, or a gap in the source, "
-        "leaves out others that it would choose"
+        f"{option} chose {selected.n_frames:,} frames{spacing_text}: --step, or a gap in the "
+        "source, leaves out others that it would choose"
     )
 
 
-def read_columns(source: Layout, run: int = 65536) -> FrameBlock:
-    """Return boxes, times and steps of all frames, with no atoms; `run` frames are read at once."""
+RUN_FRAMES = 65536
+"""Frames whose boxes, times and steps are read at a time."""
+
+
+def read_columns(source: Layout) -> FrameBlock:
+    """Return boxes, times and steps of all frames, without atoms."""
     n_frames = source.info.n_frames
-    runs = [(first, min(first + run, n_frames)) for first in range(0, max(1, n_frames), run)]
-    return FrameBlock.concatenate([source.read(a, b, atoms=[]) for a, b in runs])
+    edges = [*range(0, max(1, n_frames), RUN_FRAMES), n_frames]
+    return FrameBlock.concatenate([source.read(a, b, atoms=[]) for a, b in pairwise(edges)])
 
 
 def read_times(source: Layout) -> NDArray[np.float64]:
@@ -189,11 +193,11 @@ class ViewLayout(Layout):
         view_options: dict[str, Any] = {"frames": frames, "atoms": atoms, "unreadable": unreadable}
         super().__init__(path, source=source, **view_options, **options)
         self.source = source
-        self.frames: FrameNumbers = range(source.info.n_frames) if frames is None else frames
+        frames = range(source.info.n_frames) if frames is None else frames
+        self.frames: FrameNumbers = frames
         self.atoms = atoms
         self.unreadable = unreadable
-        is_contiguous = isinstance(self.frames, range) and self.frames.step == 1
-        self.first = self.frames.start if is_contiguous and isinstance(self.frames, range) else None
+        self.first = frames.start if isinstance(frames, range) and frames.step == 1 else None
         """First of the source's frames, if the view is one run of them; else None."""
 
     @classmethod
@@ -228,16 +232,18 @@ class ViewLayout(Layout):
         return (self.source,)
 
     @property
-    def timing(self) -> Timing:
-        """Timing of the source."""
-        return self.source.timing
+    def stored_times(self) -> StoredTimes:
+        """Which of times and steps the source stores."""
+        return self.source.stored_times
 
     @property
-    def member_runs(self) -> list[tuple[Layout, int, int]]:
-        """Layouts of which the view has unchanged runs of frames; see `Layout.member_runs`."""
+    def joined_layouts(self) -> list[tuple[Layout, int, int]]:
+        """Layouts of which the view has unchanged runs of frames; see `Layout.joined_layouts`."""
         if self.atoms is not None or self.first is None:
-            return super().member_runs
-        return list(clip_runs(self.source.member_runs, self.first, self.first + len(self.frames)))
+            return super().joined_layouts
+        return list(
+            clip_runs(self.source.joined_layouts, self.first, self.first + len(self.frames))
+        )
 
     def topology(self) -> Topology | None:
         """Return the topology of the view's atoms."""
@@ -300,7 +306,7 @@ class ViewLayout(Layout):
                     recent.append(byte_range)
                     yield byte_range
 
-    def _openings(self, runs: Spans, atoms: AtomIndices | None) -> Iterator[Opening]:
+    def _openings(self, runs: FrameRuns, atoms: AtomIndices | None) -> Iterator[Opening]:
         source_runs = (source_run for run in runs for source_run in self._source_runs(*run))
         yield from self.source._openings(
             list(islice(source_runs, MAX_SEPARATE_RUNS)), self._source_atoms(atoms)

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core import kernels
-from mdio.core.blocks import Spans
+from mdio.core.blocks import FrameRuns
 from mdio.core.boxes import edges_from_boxes, periodic_axes
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.in_flight import Opening
@@ -279,43 +279,43 @@ class Checksums:
         First those of decoded chunks; then those of frames' pieces or else of stored chunks.
         """
         first, end = start // chunk_frames, -(-stop // chunk_frames)
-        further = np.empty(0, np.uint32)
+        other_crcs = np.empty(0, np.uint32)
         if self._pieces is not None:
-            further = self._pieces.rows(start, stop)
+            other_crcs = self._pieces.rows(start, stop)
         elif self._stored is not None:
-            further = self._stored.rows(first, end)
-        return [*self._decoded.rows(first, end).ravel().tolist(), *further.ravel().tolist()]
+            other_crcs = self._stored.rows(first, end)
+        return [*self._decoded.rows(first, end).ravel().tolist(), *other_crcs.ravel().tolist()]
 
 
 class ShardedChunks(ChunkedArray):
     """A per-atom array in shards.
 
-    `root`: of the tree. `name`: of the array in it. `what`: its name in messages. `metadata`: from
+    `root`: of the tree. `array_path`: in it. `name`: of the array, in messages. `metadata`: from
     its ``zarr.json``; shape (frames, atoms, 3), float32. `checksums`: expected checksums. `verify`:
     whether to compare what is read with them.
     """
 
-    behind_nbytes = CRC_NBYTES
+    trailer_nbytes = CRC_NBYTES
 
     def __init__(
         self,
         root: Folder,
+        array_path: str,
         name: str,
-        what: str,
         metadata: ArrayMetadata,
         checksums: Checksums,
         *,
         verify: bool,
     ) -> None:
         super().__init__(
-            what,
+            name,
             metadata.shape,
             metadata.chunk_shape,
             plain=metadata.plain,
             verify=verify,
             in_pieces=checksums.has_pieces,
         )
-        self._name = name
+        self._array_path = array_path
         self.metadata = metadata
         self.checksums = checksums
         self.frames_per_shard, self._n_columns, _ = metadata.chunks_per_file
@@ -323,7 +323,7 @@ class ShardedChunks(ChunkedArray):
         self.decodes_parts = quantised is not None
         self.decodes_frames = quantised is not None and quantised.compressor in WITHOUT_LEVEL
         self._chunk_nbytes = metadata.chunk_nbytes
-        self._files = ShardFiles(root, name, metadata)
+        self._files = ShardFiles(root, array_path, metadata)
 
     def close(self) -> None:
         """Close files and drop decoded chunks."""
@@ -344,7 +344,7 @@ class ShardedChunks(ChunkedArray):
             )
         return shard.file, offset, nbytes
 
-    def openings(self, runs: Spans, atoms: AtomIndices | None, share: int) -> Iterator[Opening]:
+    def openings(self, runs: FrameRuns, atoms: AtomIndices | None, share: int) -> Iterator[Opening]:
         """Yield tables and shards (whole if all their chunks are read); see the base class."""
         if self.verifies:
             covered = [self._covered(*run, self.chunk_frames) for run in runs]
@@ -377,24 +377,19 @@ class ShardedChunks(ChunkedArray):
         """Return the error for a chunk, which names its frames."""
         return CorruptLayoutError(f"{file.path}: {problem} ({self.describe_chunk(i, j)})")
 
-    def _compare(self, i: int, j: int, file: OpenFile, crc: int, behind: Bytes) -> None:
-        if crc != int.from_bytes(behind.tobytes(), "little"):
-            raise self.corrupt(
-                i,
-                j,
-                file,
-                "the checksum of a chunk is wrong; the file is damaged, convert the source again",
-            )
-        if self.checksums.stored(i, j) not in (None, crc):
-            raise self.corrupt(
-                i,
-                j,
-                file,
+    def _compare(self, i: int, j: int, file: OpenFile, crc: int, trailer: Bytes) -> None:
+        if crc != int.from_bytes(trailer.tobytes(), "little"):
+            problem = "the checksum of a chunk is wrong; the file is damaged"
+        elif self.checksums.stored(i, j) not in (None, crc):
+            problem = (
                 "not what was written there, though intact: a shard of another output, or another "
-                "shard of this one, is in its place; convert the source again",
+                "shard of this one, is in its place"
             )
+        else:
+            return
+        raise self.corrupt(i, j, file, f"{problem}; convert the source again")
 
-    def _pieces(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
+    def _piece_sums(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
         return self.checksums.pieces(start, stop, j, first, n_pieces)
 
     def _decode(
@@ -431,22 +426,24 @@ class ShardedChunks(ChunkedArray):
 
         rows = range(start // self.chunk_frames, -(-stop // self.chunk_frames))
         decoded: list[int] = []
-        further: list[int | None] = []
+        other_crcs: list[int | None] = []
         for i, j in product(rows, range(self.grid[1])):
             self.check(i, j)
             decoded.append(self.checksums.decoded(i, j))
-            further.append(self.checksums.stored(i, j))
+            other_crcs.append(self.checksums.stored(i, j))
         path = self.locate(rows.start, 0)[0].path
         if self.plain:
             n_pieces = self.grid[1] * pieces_of_row(self.row_nbytes)
-            further = [*self.checksums.pieces(start, stop, 0, 0, n_pieces).reshape(-1).tolist()]
-        name = self.metadata.file_name(rows.start // self.frames_per_shard)
-        crcs = cast(list[int], [*decoded, *further])
-        return EncodedChunk(f"{self._name}/{name}", store_at(path).bytes_to_link(path), crcs, path)
+            other_crcs = [*self.checksums.pieces(start, stop, 0, 0, n_pieces).reshape(-1).tolist()]
+        file_name = self.metadata.file_name(rows.start // self.frames_per_shard)
+        crcs = cast(list[int], [*decoded, *other_crcs])
+        return EncodedChunk(
+            f"{self._array_path}/{file_name}", store_at(path).bytes_to_link(path), crcs, path
+        )
 
 
 Numbers = NDArray[Any]
-MAX_KEPT_NBYTES = 8 << 20
+MAX_CACHED_NBYTES = 8 << 20
 """Memory for the files of one array that were read last; one at least is kept. So reading frames of
 a long trajectory in any order does not read a file of 65,536 rows for each."""
 MAX_FILES_AHEAD = 4
@@ -485,16 +482,16 @@ class SeriesArray:
         self._crcs = crcs
         self.metadata = metadata
         self.rows_per_file = metadata.file_shape[0]
-        self._n_kept = max(1, MAX_KEPT_NBYTES // metadata.chunk_nbytes)
-        self._kept: dict[int, Numbers] = {}
+        self._max_cached_files = max(1, MAX_CACHED_NBYTES // metadata.chunk_nbytes)
+        self._rows_by_file: dict[int, Numbers] = {}
 
     def file(self, number: int) -> Numbers:
         """Return the rows of one file.
 
         Raises CorruptLayoutError: it is missing, truncated, or its checksum is wrong.
         """
-        if number in self._kept:
-            return self._kept[number]
+        if number in self._rows_by_file:
+            return self._rows_by_file[number]
         name = f"{self._name}/{self.metadata.file_name(number)}"
         path = self._root.path / name
         begin = number * self.rows_per_file
@@ -526,9 +523,9 @@ class SeriesArray:
             )
         numbers = data[:-CRC_NBYTES].view(DTYPES[self.metadata.dtype])
         rows: Numbers = numbers.reshape(self.metadata.file_shape)[: end - begin]
-        while len(self._kept) >= self._n_kept:
-            self._kept.pop(next(iter(self._kept)))  # the one that was read first
-        self._kept[number] = rows
+        while len(self._rows_by_file) >= self._max_cached_files:
+            self._rows_by_file.pop(next(iter(self._rows_by_file)))  # the one that was read first
+        self._rows_by_file[number] = rows
         return rows
 
     def openings(self, start: int, stop: int) -> Iterator[Opening]:
@@ -536,14 +533,15 @@ class SeriesArray:
         numbers = range(start // self.rows_per_file, -(-stop // self.rows_per_file))
         for number in numbers[:MAX_FILES_AHEAD]:
             path = self._root.path / self._name / self.metadata.file_name(number)
-            yield Opening(path, self.metadata.chunk_nbytes + CRC_NBYTES + 1, number in self._kept)
+            nbytes = self.metadata.chunk_nbytes + CRC_NBYTES + 1
+            yield Opening(path, nbytes, number in self._rows_by_file)
 
     def rows(self, start: int, stop: int) -> Numbers:
         """Return rows ``start:stop``, which must not be changed; raises as `file` does."""
         size = self.rows_per_file
         number, first = divmod(start, size)
         if first + stop - start <= size:
-            numbers = self._kept.get(number)
+            numbers = self._rows_by_file.get(number)
             numbers = self.file(number) if numbers is None else numbers
             return numbers[first : first + stop - start]
         files = range(number, (stop - 1) // size + 1)

@@ -31,24 +31,15 @@ from mdio.core.frames import ELEMENTS, AtomIndices
 from mdio.layouts.codecs.compressors import QUANTISED_NAME
 from mdio.layouts.codecs.quantised import BLOSC_HEADER
 from mdio.layouts.foreign.tree import ForeignTrajectory, as_source_error
+from mdio.layouts.zarr.array import CRC_NBYTES, MISSING_CHUNK
 
 MAX_CACHED_NBYTES = 256 << 20
 """Decoded chunks of one run of frames are kept for the next read if they are not larger."""
-CODECS = {
-    *(
-        "adler32",
-        "bitround",
-        "blosc",
-        "bytes",
-        "bz2",
-        "crc32",
-        "crc32c",
-        "delta",
-        "fixedscaleoffset",
-    ),
-    *("fletcher32", "gzip", "jenkins_lookup3", "lz4", "lzma", "quantize", "sharding_indexed"),
-    *("shuffle", "transpose", "zlib", "zstd", QUANTISED_NAME),
-}
+_CODEC_NAMES = """
+adler32 bitround blosc bytes bz2 crc32 crc32c delta fixedscaleoffset fletcher32 gzip jenkins_lookup3
+lz4 lzma quantize sharding_indexed shuffle transpose zlib zstd
+"""
+CODECS = {QUANTISED_NAME, *_CODEC_NAMES.split()}
 """Codecs that are read. In Zarr v3 those of numcodecs are called ``numcodecs.NAME``."""
 ELEMENT_NAMES = (*ELEMENTS.values(), "id", "box", "edges", "value", "time", "step")
 
@@ -149,13 +140,11 @@ def _codec_names(node: Any) -> Iterator[str]:
 
 UNCOMPRESSED_FLAG = 2
 """In a Blosc header: the chunk's bytes follow it as they are."""
-MISSING_CHUNK = 2**64 - 1
 METADATA_NAMES = ("zarr.json", ".zarray", ".zattrs")
 INDEX_NBYTES = {"bytes": 0, "crc32c": 4}
 """Codecs of shards' indexes, and bytes that each adds."""
 SIZE_KEEPING_CODECS = ("bytes", "transpose")
 SHARDING = "sharding_indexed"
-CRC_NBYTES = 4
 
 
 def find_blosc_problem(data: memoryview, nbytes: int | None) -> str | None:
@@ -198,7 +187,7 @@ class _ShardIndex:
 
 @dataclass(frozen=True, slots=True)
 class _BloscChunks:
-    """What is known of the chunks of an array that Blosc has packed."""
+    """How the chunks of an array are packed by Blosc."""
 
     nbytes: int | None
     """Bytes of a chunk once Blosc has decoded it; None if other codecs change its size before."""
@@ -215,7 +204,7 @@ def _name_and_options(codec: Any) -> tuple[str, Mapping[str, Any]]:
 
 
 def _describe_chunks(array: Any) -> _BloscChunks | None:
-    """Return what is known of an array's chunks; None if none of the codecs is Blosc.
+    """Return how an array's chunks are packed; None if none of the codecs is Blosc.
 
     Raises SourceError: other codecs come after Blosc, so that its chunks cannot be checked.
     """
@@ -225,14 +214,14 @@ def _describe_chunks(array: Any) -> _BloscChunks | None:
         codecs = [_name_and_options(codec) for codec in pipeline if codec]
     else:
         codecs = [_name_and_options(codec) for codec in node["codecs"]]
-    behind: list[str] = []
+    codecs_behind: list[str] = []
     before, shape = [], tuple(array.chunks)
     index = None
     names = [name for name, _ in codecs]
     if SHARDING in names:
         shard_codec = names.index(SHARDING)
         options = codecs[shard_codec][1]
-        before, behind = names[:shard_codec], names[shard_codec + 1 :]
+        before, codecs_behind = names[:shard_codec], names[shard_codec + 1 :]
         index_names = [_name_and_options(codec)[0] for codec in options["index_codecs"]]
         if not INDEX_NBYTES.keys() >= set(index_names):
             raise ValueError(f"{array.name} has shards whose indexes have the codecs {index_names}")
@@ -243,13 +232,13 @@ def _describe_chunks(array: Any) -> _BloscChunks | None:
         index = _ShardIndex(n_chunks, nbytes, options["index_location"] == "start")
         names = [name for name, _ in map(_name_and_options, options["codecs"])]
         nested = [_name_and_options(codec)[1].get("codecs", ()) for codec in options["codecs"]]
-        behind += [name for codecs in nested for name, _ in map(_name_and_options, codecs)]
-    if "blosc" not in (*names, *before, *behind):
+        codecs_behind += [name for codecs in nested for name, _ in map(_name_and_options, codecs)]
+    if "blosc" not in (*names, *before, *codecs_behind):
         return None
     first = names.index("blosc") if "blosc" in names else 0
     after = names[first + 1 :]
-    if behind or "blosc" in before or set(after) - {"crc32c"}:
-        other = [*behind, *before, *(name for name in after if name != "crc32c")][0]
+    if codecs_behind or "blosc" in before or set(after) - {"crc32c"}:
+        other = [*codecs_behind, *before, *(name for name in after if name != "crc32c")][0]
         raise SourceError(
             f"{array.name} is packed by Blosc and by the codec {other}, so that damage is not "
             "known before decoding; expected Blosc as the last codec (or only crc32c behind it): "
@@ -290,10 +279,10 @@ class BloscCheckingStore(WrapperStore[Store]):
         if chunks is not None and chunks.index is not None and key not in self._checked_shards:
             await self._check_shard(key, prototype, chunks, chunks.index)
             self._checked_shards.add(key)
-        found = await super().get(key, prototype, byte_range)
-        if found is not None and chunks is not None and chunks.index is None:
-            self._check(key, found, chunks)
-        return found
+        data = await super().get(key, prototype, byte_range)
+        if data is not None and chunks is not None and chunks.index is None:
+            self._check(key, data, chunks)
+        return data
 
     async def _check_shard(
         self, key: str, prototype: BufferPrototype, chunks: _BloscChunks, index: _ShardIndex
@@ -312,9 +301,9 @@ class BloscCheckingStore(WrapperStore[Store]):
             name, end = f"{key}, chunk at byte {begin}", begin + nbytes
             if end > file_nbytes:
                 self._raise_problem(name, f"it ends at byte {end}, expected {file_nbytes} at most")
-            found = await super().get(key, prototype, RangeByteRequest(begin, end))
-            if found is not None:
-                self._check(name, found, chunks)
+            data = await super().get(key, prototype, RangeByteRequest(begin, end))
+            if data is not None:
+                self._check(name, data, chunks)
 
     def _check(self, name: str, buffer: Buffer, chunks: _BloscChunks) -> None:
         data: Any = buffer.as_numpy_array()

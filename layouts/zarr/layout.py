@@ -148,7 +148,7 @@ class ZarrLayout(BackendLayout):
 
         return ForeignTree(self.path, self.options)
 
-    def _damage(self, error: Exception, what: str) -> CorruptLayoutError | None:  # noqa: ARG002
+    def _damage(self, error: Exception, failure: str) -> CorruptLayoutError | None:  # noqa: ARG002
         return _damage_error(self.path, error) if isinstance(error, UNEXPECTED) else None
 
     @classmethod

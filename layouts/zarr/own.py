@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from mdio.core import kernels
-from mdio.core.blocks import Spans
+from mdio.core.blocks import FrameRuns
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.in_flight import Opening, prefetch_openings
 from mdio.core.files.piece_sums import pieces_of_row
@@ -50,8 +50,6 @@ class OwnTree(OwnOutput[ShardedChunks]):
     the manifest in it. `group`, `verify`: as in `OwnOutput`, which raises the same errors.
     """
 
-    holds = "_root"
-
     def __init__(
         self, root: Folder, text: bytes, manifest: Any, group: str | None, *, verify: bool
     ) -> None:
@@ -87,7 +85,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
             )
 
     def openings(
-        self, runs: Spans, atoms: AtomIndices | None, fields: Sequence[str]
+        self, runs: FrameRuns, atoms: AtomIndices | None, fields: Sequence[str]
     ) -> Iterator[Opening]:
         """Yield the objects that reading `fields` opens; see the base class."""
         for column in self._columns.values() if runs else ():
@@ -158,8 +156,8 @@ class OwnTree(OwnOutput[ShardedChunks]):
             pieces = self._table("crc32c_pieces", group, field, shape)
         assert decoded is not None
         checksums = Checksums(decoded, stored, pieces, n_pieces)
-        what = f"{field} of {group}"
-        return ShardedChunks(self._root, path, what, metadata, checksums, verify=self._verifies)
+        name = f"{field} of {group}"
+        return ShardedChunks(self._root, path, name, metadata, checksums, verify=self._verifies)
 
     def _series(self, path: str, name: SeriesName) -> SeriesArray:
         series = SERIES[name]
@@ -202,11 +200,11 @@ class OwnTree(OwnOutput[ShardedChunks]):
     def _topology_bytes(self) -> bytes | None:
         return None if self._topology is None else self._topology.file(0).tobytes()
 
-    def rows(self, name: str, start: int, stop: int) -> NDArray[Any]:
+    def read_column(self, name: str, start: int, stop: int) -> NDArray[Any]:
         """Return frames ``start:stop`` of a column; raises CorruptLayoutError."""
         return self._columns[name].rows(start, stop)
 
-    def _held(self, start: int, stop: int) -> tuple[int, int]:
+    def _run_in_memory(self, start: int, stop: int) -> tuple[int, int]:
         sizes = {column.rows_per_file for column in self._columns.values()}
         begin = start - start % max(sizes)
         end = min(begin + max(sizes), self.n_frames)
@@ -218,7 +216,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
             try:
                 array.checksums.read()
             except CorruptLayoutError:
-                yield Unit(f"checksums of the {array.what}", array.checksums.read, None, group)
+                yield Unit(f"checksums of the {array.name}", array.checksums.read, None, group)
                 continue
             yield from self._units_of((group, field))
         if store_at(self.path).opening_waits:
@@ -268,8 +266,11 @@ class OwnTree(OwnOutput[ShardedChunks]):
         first = next(iter(self.arrays.values()))
         topology_nbytes = 0 if self._topology is None else self._topology.metadata.shape[0]
         piece_frames = first.frames_per_shard * first.chunk_frames
-        values = {"arrays": self.array_plans(), "topology_nbytes": topology_nbytes}
-        return values | {"piece_frames": piece_frames}
+        return {
+            "arrays": self.array_plans(),
+            "topology_nbytes": topology_nbytes,
+            "piece_frames": piece_frames,
+        }
 
     def _own_compression(self, group: str, field: str) -> str | None:
         """Return the codec of a group's positions if it differs from the manifest's, else None."""
@@ -284,12 +285,19 @@ class OwnTree(OwnOutput[ShardedChunks]):
         yield "mdio/box", "box"
         yield "mdio/step", "source_step"
         elements = [f"particles/{group}/{ELEMENTS[field]}" for group, field in self.arrays]
-        edges = [f"particles/{group}/box/edges" for group in dict(self.arrays.keys())]
+        edges = [
+            f"particles/{group}/box/edges"
+            for group in dict.fromkeys(group for group, _ in self.arrays)
+        ]
         for element in elements + edges:
             yield f"{element}/step", "step"
             yield f"{element}/time", "time"
         for element in edges:
             yield f"{element}/value", "edges"
+
+    def open_again(self) -> bool:
+        """Open the tree in another process; return whether it is still the same tree."""
+        return self._root.open_again()
 
     def close(self) -> None:
         """Close all files."""

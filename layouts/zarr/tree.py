@@ -100,9 +100,7 @@ def _atom_metadata(plan: LayoutPlan, array: ArrayPlan) -> ArrayMetadata:
     elif step is not None:  # as positions, unless these are stored as floats
         option = None if plan.precision is None else plan.compression
         quantised = quantised_from_option(step, "asked", option)
-    elif (
-        plan.precision is None or plan.compression not in WITHOUT_LEVEL
-    ):  # the latter take integers only
+    elif plan.precision is None or plan.compression not in WITHOUT_LEVEL:  # those take integers
         compressor = compressor_from_option(plan.compression)
     if (quantised or compressor) and array.chunk_nbytes >= MAX_CHUNK_NBYTES:
         raise PlanError(

@@ -43,7 +43,7 @@ from mdio.core.files.store import is_network, store_at
 from mdio.core.files.writing import WrittenFile
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.chunked.own import Ensemble
-from mdio.layouts.codecs.compressors import MEANT, compress, full_option, quantised_from_option
+from mdio.layouts.codecs.compressors import PURPOSES, compress, full_option, quantised_from_option
 from mdio.layouts.codecs.quantised import Scratch, decode_chunk, encode_chunk
 from mdio.layouts.manifest import FULL_SYSTEM, build_manifest, check_group_names
 from mdio.layouts.plan import (
@@ -53,7 +53,7 @@ from mdio.layouts.plan import (
     LayoutPlan,
     PackedShare,
     WriteOptions,
-    plan_pieces,
+    plan_arrays,
 )
 from mdio.layouts.writer import (
     CHUNK_OPTIONS,
@@ -127,7 +127,7 @@ class ZarrWriter(LayoutWriter):
             raise PlanError("--container and --segments belong to the layout segments, not to zarr")
         check_group_names(options.groups)
         choice = choose_encoding(info, options)
-        plan = plan_pieces(info, options, quantised=choice.precision is not None)
+        plan = plan_arrays(info, options, quantised=choice.precision is not None)
         arrays = tuple(
             replace(array, compression=choice.by_group.get(array.group))
             if array.field == "positions"
@@ -247,14 +247,14 @@ class ZarrWriter(LayoutWriter):
             crcs = np.array(record.crcs[f"{path}/{metadata.file_name(number)}"], "<u4")
             first = record.start // array.chunk_frames
             n_rows = math.ceil((record.stop - record.start) / array.chunk_frames)
-            decoded, further = np.split(crcs, [n_rows * array.n_atom_chunks])
+            decoded, other_crcs = np.split(crcs, [n_rows * array.n_atom_chunks])
             key = array.group, array.field
             self._tables[table_path("crc32c", *key)].add(first, decoded.reshape(n_rows, -1))
             if metadata.plain:
-                rows = further.reshape(record.stop - record.start, -1)
+                rows = other_crcs.reshape(record.stop - record.start, -1)
                 self._tables[table_path("crc32c_pieces", *key)].add(record.start, rows)
             else:
-                rows = further.reshape(n_rows, -1)
+                rows = other_crcs.reshape(n_rows, -1)
                 self._tables[table_path("crc32c_stored", *key)].add(first, rows)
         self._series.add(record)
         self._stored.add(record.start)
@@ -334,12 +334,9 @@ def _encode_shard(
             flat = chunk.reshape(-1).view(np.uint8)
             if metadata.quantised is not None:
                 encoded.append(np.frombuffer(encode_chunk(chunk, metadata.quantised), np.uint8))
-                stored_crcs.append(
-                    kernels.crc32c(encoded[-1])
-                )  # while it is in the processor's cache
-                if (
-                    metadata.quantised.rule == "xtc"
-                ):  # lossless: the chunk decodes to the same numbers
+                # Now, while it is in the processor's cache.
+                stored_crcs.append(kernels.crc32c(encoded[-1]))
+                if metadata.quantised.rule == "xtc":  # lossless: it decodes to the same numbers
                     decoded_crcs.append(kernels.crc32c(flat))
                     continue
                 decoded = _scratch.buffer("decoded", chunk.nbytes).view(np.float32)
@@ -427,7 +424,7 @@ def _choose_integer_codec(choice: Choice, options: WriteOptions) -> Choice:
     """Return `choice` with the codec for its integers, and a note on why."""
     if choice.compression is not None:
         option = choice.compression
-        return replace(choice, compression=MEANT.get(option, (None, option))[1])
+        return replace(choice, compression=PURPOSES.get(option, (None, option))[1])
     if options.file_system is None and not options.packed:
         return choice
     codecs = {group: _integer_codec(options, share) for group, share in options.packed.items()}

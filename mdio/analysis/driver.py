@@ -168,7 +168,7 @@ def analyze(
         overlap=reading.overlap,
         choose=partial(select_frames, **frames.frames),
         dt_ps=frames.dt_ps,
-        cache=reading.folder,
+        cache=reading.opened_cache,
         transformed=frames.transformation(getattr(chosen, "select", None)),
     )
     run = partial(

@@ -210,7 +210,7 @@ class Request:
         watch = Stopwatch()
         has_opened_layout = layout is not self.trajectory
         try:
-            source, cache = layout, layout.member_runs[0][0].cache
+            source, cache = layout, layout.joined_layouts[0][0].cache
             transformed = self._transform(layout)
             layout = layout if transformed is None else transformed
             system = System(layout, self.top, self.group, source)
@@ -345,7 +345,7 @@ class Request:
             if self.overlap not in (None, getattr(trajectory, "overlap", None)):
                 overlap = self.overlap
                 raise PlanError(f"{trajectory.path}: open the layout with {overlap=} instead")
-            if self.cache not in (None, trajectory.member_runs[0][0].cache):
+            if self.cache not in (None, trajectory.joined_layouts[0][0].cache):
                 raise PlanError(f"{trajectory.path}: open the layout with the cache instead")
             return trajectory
         if group is not None:

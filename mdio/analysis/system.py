@@ -402,7 +402,7 @@ class System:
     @property
     def _manifest(self) -> Mapping[str, Any] | None:
         _ = self.layout.info  # opens it
-        return self.stored.member_runs[0][0].manifest
+        return self.stored.joined_layouts[0][0].manifest
 
     def _compare_names(self, topology: Any) -> None:
         """Add a note if the topology that was given differs from the one in the trajectory.
@@ -423,7 +423,7 @@ class System:
 
         full = self.stored
         if self._group is not None and self._manifest is not None:
-            stored = self.stored.member_runs[0][0]
+            stored = self.stored.joined_layouts[0][0]
             full = open_layout(stored.path, verify=stored.verify, uuid=stored.uuid)
         identity = identity_of(to_path(top))
         try:

@@ -15,8 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 from mdio.core.errors import PlanError
 
 Edges = NDArray[np.int64]
-Spans = Sequence[tuple[int, int]]
-"""Runs of frames: the first, and one beyond the last."""
+FrameRun = tuple[int, int]
+"""A run of frames: the first, and one beyond the last."""
+FrameRuns = Sequence[FrameRun]
 
 
 def block_name(block: range) -> str:

@@ -203,7 +203,7 @@ def map_reduce(
             verify=reading.verify,
             overlap=reading.overlap,
             choose=partial(choose_frames, frames=program.frames),
-            cache=reading.folder,
+            cache=reading.opened_cache,
         )
         for label, member in trajectories.items()
     }

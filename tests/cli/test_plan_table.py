@@ -16,7 +16,7 @@ from mdio.layouts.plan import (
     LayoutPlan,
     StripePlan,
     WriteOptions,
-    plan_pieces,
+    plan_arrays,
 )
 
 MIB = 1 << 20
@@ -39,7 +39,7 @@ ca          positions    214   208 x 214   521.6 KiB      21"""
 
 def test_the_table():
     options = WriteOptions(groups={"ca": 214}, stripe_count=8)
-    plan = plan_pieces(
+    plan = plan_arrays(
         TrajectoryInfo("xtc", "a.xtc", 4187, 3341, 1.0, 0.0, 4187.0), options, quantised=False
     ).replace(layout="h5md", writes_chunks=True)
     assert plan_table(plan) == TABLE

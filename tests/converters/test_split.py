@@ -169,7 +169,7 @@ def test_several_files_are_joined(tmp_path):
     for file, frames in zip(files, found, strict=True):
         index = load_index(file, lambda path: pytest.fail("scanned"))
         assert index.offsets.tolist() == [0, *accumulate(map(len, frames))][:-1]
-        assert (index.nbytes, index.n_atoms) == (file.stat().st_size, 47681)
+        assert (index.end, index.n_atoms) == (file.stat().st_size, 47681)
     with SegmentsLayout(tmp_path / "out.segments") as layout:
         oracle = joined_oracle(tmp_path / "out.segments")
         np.testing.assert_array_equal(layout.read(5, 16).positions, oracle.positions[5:16])

@@ -97,17 +97,17 @@ def test_verify_reaches_the_layout(adk, make, target, verify):
     for source in (path, [path, path]):
         with mdio.open(source, verify=verify) as layout:
             again = pickle.loads(pickle.dumps(layout))
-            assert next(one.verify for one in getattr(again, "members", [again])) is verify
+            assert next(one.verify for one in getattr(again, "sources", [again])) is verify
         request = Request(source, RMSD(), verify=verify)
         plan = request.plan()
         for sent in (plan.layout, pickle.loads(pickle.dumps(plan.for_workers())).layout):
-            members = getattr(sent, "members", [sent])
-            assert {one.verify for one in members} == {verify}
+            sources = getattr(sent, "sources", [sent])
+            assert {one.verify for one in sources} == {verify}
         plan.layout.close()
         out = path.with_name("b.zarr")
         conversion = prepare(source, out, ConversionOptions.of(verify=verify))
         sent = pickle.loads(pickle.dumps(conversion.view)).source
-        assert {one.verify for one in getattr(sent, "members", [sent])} == {verify}
+        assert {one.verify for one in getattr(sent, "sources", [sent])} == {verify}
         conversion.close()
 
 

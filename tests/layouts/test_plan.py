@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import mdio
 from mdio.core.errors import PlanError
 from mdio.core.frames import TrajectoryInfo
-from mdio.layouts.plan import PARTS, WriteOptions, fit_parts, plan_chunks, plan_pieces, split_atoms
+from mdio.layouts.plan import PARTS, WriteOptions, fit_parts, plan_arrays, plan_chunks, split_atoms
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -44,7 +44,7 @@ def plans(draw, **fixed):
         **{name: draw(values) for name, values in fixed.items()},
     )
     quantised = draw(st.booleans())
-    return what, options, quantised, plan_pieces(what, options, quantised=quantised)
+    return what, options, quantised, plan_arrays(what, options, quantised=quantised)
 
 
 ASKED = {
@@ -196,7 +196,7 @@ def test_large_frames_are_cut_into_chunks_of_a_few_mib(n_atoms, stripe_nbytes):
 
 
 def test_a_protein_with_the_default_stripes():
-    plan = plan_pieces(info(4187, 3341), WriteOptions(groups={"ca": 214}), quantised=False)
+    plan = plan_arrays(info(4187, 3341), WriteOptions(groups={"ca": 214}), quantised=False)
     full, ca = plan.arrays
     assert (full.chunk_frames, full.chunk_atoms) == (26, 3341)  # 1,042,392 of 1,048,576 bytes
     assert full.chunk_nbytes == 1_042_392
@@ -207,14 +207,14 @@ def test_a_protein_with_the_default_stripes():
 
 def test_a_membrane_with_4_mib_stripes():
     options = WriteOptions(stripe_nbytes=4 * MIB, stripe_count=8)
-    plan = plan_pieces(info(90_100, 111_815), options, quantised=False)
+    plan = plan_arrays(info(90_100, 111_815), options, quantised=False)
     assert plan.arrays[0].chunk_frames == 3  # 4,025,340 of 4,194,304 bytes
     assert plan.stripes.alignment_nbytes == 4 * MIB
     assert plan.stripes.padding == pytest.approx(0.0403, abs=1e-4)
 
 
 def test_ten_million_atoms():
-    plan = plan_pieces(info(200, 10_000_000), WriteOptions(), quantised=False)
+    plan = plan_arrays(info(200, 10_000_000), WriteOptions(), quantised=False)
     array = plan.arrays[0]
     assert array.chunk_frames == plan.piece_frames == 1
     assert 3.5 * MIB < array.chunk_nbytes <= 4 * MIB
@@ -223,13 +223,13 @@ def test_ten_million_atoms():
 
 def test_a_group_of_a_huge_system_is_cut_evenly():
     options = WriteOptions(groups={"protein": 350_000})
-    plan = plan_pieces(info(200, 10_000_000), options, quantised=False)
+    plan = plan_arrays(info(200, 10_000_000), options, quantised=False)
     assert plan.arrays[1].chunk_atoms == 175_000
 
 
 def test_a_hundred_thousand_atoms_need_little_memory():
     for quantised in (False, True):
-        plan = plan_pieces(info(10_000, 100_000), WriteOptions(), quantised=quantised)
+        plan = plan_arrays(info(10_000, 100_000), WriteOptions(), quantised=quantised)
         assert plan.piece_frames * 12 * 100_000 <= 33 * MIB
         assert plan.arrays[0].chunk_nbytes <= 8 * MIB
 
@@ -237,16 +237,16 @@ def test_a_hundred_thousand_atoms_need_little_memory():
 @pytest.mark.parametrize("n_frames", [1, 2, 3, 5, 11, 27, 28, 53])
 def test_small_trajectories_are_not_padded(n_frames):
     """27 frames of which 26 fill a stripe would take twice their size as two whole chunks."""
-    plan = plan_pieces(info(n_frames, 3341), WriteOptions(), quantised=False)
+    plan = plan_arrays(info(n_frames, 3341), WriteOptions(), quantised=False)
     assert plan.nbytes <= n_frames * 12 * 3341 / 0.85
 
 
 def test_single_frames_want_small_chunks():
     """Reading one frame fetches its chunk: 64 KiB hold one of 40 kB, not 26 of them."""
-    plan = plan_pieces(info(4187, 3341), WriteOptions(pattern="frames"), quantised=False)
+    plan = plan_arrays(info(4187, 3341), WriteOptions(pattern="frames"), quantised=False)
     assert plan.arrays[0].chunk_frames == 1
     assert plan.stripes.alignment_nbytes == 1
-    tiny = plan_pieces(info(4187, 22), WriteOptions(pattern="frames"), quantised=False)
+    tiny = plan_arrays(info(4187, 22), WriteOptions(pattern="frames"), quantised=False)
     assert tiny.arrays[0].chunk_nbytes <= 64 * KIB
 
 
@@ -254,7 +254,7 @@ def test_chunks_in_which_single_frames_are_sought_are_short():
     """A frame takes reading and verifying its chunk; few atoms of all frames take fewer of them."""
     for pattern, frames in (("blocks", 16), ("selection", 32)):
         options = WriteOptions(compression="rigid-seek", pattern=pattern)
-        plan = plan_pieces(info(4187, 47_681), options, quantised=True)
+        plan = plan_arrays(info(4187, 47_681), options, quantised=True)
         assert plan.arrays[0].chunk_frames >= frames
         assert (plan.arrays[0].chunk_frames == frames) == (pattern == "blocks")
 
@@ -267,8 +267,8 @@ def test_a_selection_wants_few_atoms_of_many_frames():
         array = plan.arrays[0]
         return math.ceil(10_000 / array.chunk_atoms) * array.chunk_atoms / array.n_atoms
 
-    blocks = plan_pieces(what, WriteOptions(), quantised=False)
-    selection = plan_pieces(what, WriteOptions(pattern="selection"), quantised=False)
+    blocks = plan_arrays(what, WriteOptions(), quantised=False)
+    selection = plan_arrays(what, WriteOptions(pattern="selection"), quantised=False)
     assert fetched(blocks) == 1
     assert fetched(selection) < 0.2
     assert 0.9 * MIB < selection.arrays[0].chunk_nbytes < 1.1 * MIB
@@ -278,7 +278,7 @@ def test_a_selection_wants_few_atoms_of_many_frames():
 @pytest.mark.parametrize("pattern", ["blocks", "selection", "frames", "timeseries"])
 def test_what_is_asked_wins_over_the_pattern(pattern):
     options = WriteOptions(chunk_frames=7, chunk_atoms=100, pattern=pattern)
-    plan = plan_pieces(info(4187, 3341), options, quantised=False)
+    plan = plan_arrays(info(4187, 3341), options, quantised=False)
     assert (plan.arrays[0].chunk_frames, plan.arrays[0].chunk_atoms) == (7, 100)
 
 
@@ -295,24 +295,24 @@ def test_what_is_asked_wins_over_the_pattern(pattern):
 )
 def test_sizes_that_make_no_sense(options, message):
     with pytest.raises(PlanError, match=message):
-        plan_pieces(info(2_000_000, 3341), WriteOptions(**options), quantised=False)
+        plan_arrays(info(2_000_000, 3341), WriteOptions(**options), quantised=False)
 
 
 @pytest.mark.parametrize(("n_frames", "n_atoms"), [(0, 5), (5, 0)])
 def test_nothing_to_write(n_frames, n_atoms):
     with pytest.raises(PlanError, match="nothing to write"):
-        plan_pieces(info(n_frames, n_atoms), WriteOptions(), quantised=False)
+        plan_arrays(info(n_frames, n_atoms), WriteOptions(), quantised=False)
 
 
 def test_all_targets_may_be_asked_for():
     assert (
-        plan_pieces(info(5, 5), WriteOptions(stripe_count=-1), quantised=False).stripes.stripe_count
+        plan_arrays(info(5, 5), WriteOptions(stripe_count=-1), quantised=False).stripes.stripe_count
         == -1
     )
 
 
 def test_json_of_a_plan():
-    plan = plan_pieces(info(4187, 3341), WriteOptions(groups={"ca": 214}), quantised=False)
+    plan = plan_arrays(info(4187, 3341), WriteOptions(groups={"ca": 214}), quantised=False)
     values = json.loads(json.dumps(plan.to_json()))
     assert values["n_pieces"] == 21
     assert values["arrays"][1]["chunk_nbytes"] == plan.arrays[1].chunk_nbytes

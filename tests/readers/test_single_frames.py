@@ -78,13 +78,13 @@ class Traffic:
         monkeypatch.setattr(
             reading,
             "read_rows",
-            lambda fd, at, rows, *of: self._rows(read_rows, fd, at, rows, *of),
+            lambda fd, at, rows, *of: self._rows_by_file(read_rows, fd, at, rows, *of),
         )
         monkeypatch.setattr(
             os, "open", lambda path, *a, **k: self.opened.append(path) or opened(path, *a, **k)
         )
 
-    def _rows(self, real, fd, at, rows, *of):
+    def _rows_by_file(self, real, fd, at, rows, *of):
         self.sizes.append(rows.nbytes)
         return real(fd, at, rows, *of)
 
@@ -271,7 +271,7 @@ def test_numbers_of_a_long_trajectory_are_read_once_while_they_fit(
     options = {"chunk_frames": CHUNK_FRAMES, "precision": "none"}
     mdio.convert(adk["xtc"], tmp_path / "a.zarr", **as_options(options))
     assert len(list((tmp_path / "a.zarr/mdio/box").glob("c.*"))) == 10
-    monkeypatch.setattr(zarr_array, "MAX_KEPT_NBYTES", kept_files * 10 * 6 * 4)
+    monkeypatch.setattr(zarr_array, "MAX_CACHED_NBYTES", kept_files * 10 * 6 * 4)
     n_read = []
     real = Folder.read
     monkeypatch.setattr(Folder, "read", lambda *a: n_read.append(a[1]) or real(*a))
@@ -287,7 +287,7 @@ def test_numbers_of_a_long_trajectory_are_read_once_while_they_fit(
     else:
         assert len(boxes) > 10
     box = trajectory.layout.contents._columns["box"]
-    assert len(box._kept) <= kept_files
+    assert len(box._rows_by_file) <= kept_files
 
 
 def test_room_that_is_in_use_is_not_given_out():

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
-from mdio.layouts.native.file import Field, PositionalFile
+from mdio.layouts.native.file import PositionalFile, RecordField
 from mdio.layouts.tables import FrameTable
 
 TYPES = {
@@ -69,44 +69,46 @@ class Variable:
 
 
 class _Cursor:
+    """Reads the header of a file, item by item."""
+
     def __init__(self, file: PositionalFile) -> None:
-        self.file, self.at = file, 0
+        self.file, self.offset = file, 0
         self._data, self._data_offset = b"", 0
-        version = self.take(4)[3]
+        version = self.read(4)[3]
         if version not in (1, 2, 5):
             raise SourceError(f"{file.path}: version {version} of NetCDF; 1, 2 and 5 are known")
         self.count_format = ">q" if version == 5 else ">i"
         self.offset_format = ">i" if version == 1 else ">q"
 
-    def take(self, nbytes: int) -> bytes:
+    def read(self, nbytes: int) -> bytes:
         raw = b""
         if 0 <= nbytes <= MAX_VALUE_NBYTES:
-            if self.at + nbytes > self._data_offset + len(self._data):
-                self._data_offset = self.at
-                self._data = self.file.read(self.at, max(nbytes, READ_NBYTES))
-            begin = self.at - self._data_offset
+            if self.offset + nbytes > self._data_offset + len(self._data):
+                self._data_offset = self.offset
+                self._data = self.file.read(self.offset, max(nbytes, READ_NBYTES))
+            begin = self.offset - self._data_offset
             raw = self._data[begin : begin + nbytes]
         if len(raw) != nbytes:
             raise SourceError(
                 f"{self.file.path}: the header is truncated or damaged: {nbytes} bytes expected "
-                f"at {self.at}, found {len(raw)}; the file has {self.file.nbytes}"
+                f"at {self.offset}, found {len(raw)}; the file has {self.file.nbytes}"
             )
-        self.at += nbytes
+        self.offset += nbytes
         return raw
 
     def number(self, form: str) -> int:
-        return int(struct.unpack(form, self.take(struct.calcsize(form)))[0])
+        return int(struct.unpack(form, self.read(struct.calcsize(form)))[0])
 
     def count(self) -> int:
         return self.number(self.count_format)
 
-    def padded(self, nbytes: int) -> bytes:
-        raw = self.take(nbytes)
-        self.take(-nbytes % 4)
+    def read_padded(self, nbytes: int) -> bytes:
+        raw = self.read(nbytes)
+        self.read(-nbytes % 4)
         return raw
 
     def name(self) -> str:
-        return self.padded(self.count()).decode("utf-8", "replace")
+        return self.read_padded(self.count()).decode("utf-8", "replace")
 
     def items(self, kind: str) -> range:
         tag, count = self.number(">i"), self.count()
@@ -114,7 +116,7 @@ class _Cursor:
         if not absent and (tag != TAGS[kind] or not 0 <= count <= MAX_ITEMS[kind]):
             raise SourceError(
                 f"{self.file.path}: the header is damaged: tag {tag} and {count} {kind} at byte "
-                f"{self.at}, expected tag {TAGS[kind]} and at most {MAX_ITEMS[kind]}"
+                f"{self.offset}, expected tag {TAGS[kind]} and at most {MAX_ITEMS[kind]}"
             )
         return range(count)
 
@@ -129,7 +131,7 @@ class _Cursor:
         for _ in self.items("attributes"):
             name = self.name()
             code, dtype = self.dtype()
-            raw = self.padded(self.count() * dtype.itemsize)
+            raw = self.read_padded(self.count() * dtype.itemsize)
             if code == NC_CHAR:
                 attributes[name] = raw.rstrip(b"\0").decode("utf-8", "replace")
             else:
@@ -151,20 +153,20 @@ class ClassicFile:
         n_records = cursor.count()
         sizes = [(cursor.name(), cursor.count()) for _ in cursor.items("dimensions")]
         self.attributes = cursor.attributes()
-        described = [self._describe(cursor, sizes) for _ in cursor.items("variables")]
-        self.header_nbytes = cursor.at
+        named_variables = [self._describe(cursor, sizes) for _ in cursor.items("variables")]
+        self.header_nbytes = cursor.offset
         # A row of each is padded to 4 bytes. (Not so if there is only one, which matters for
         # bytes and shorts alone, and no trajectory has only these.)
-        record_rows = [v.row_nbytes for _, v in described if v.is_record]
+        record_rows = [v.row_nbytes for _, v in named_variables if v.is_record]
         self.record_nbytes = sum(n + -n % 4 for n in record_rows)
-        self._check_places(described)
+        self._check_places(named_variables)
         self.is_counted = n_records > 0 or not record_rows
         if not self.is_counted:  # written to a stream, or killed: as many as the file has
-            begin = min((v.begin for _, v in described if v.is_record), default=file.nbytes)
+            begin = min((v.begin for _, v in named_variables if v.is_record), default=file.nbytes)
             n_records = max(0, file.nbytes - begin) // max(1, self.record_nbytes)
         self.dimensions = {name: size or n_records for name, size in sizes}
         self.variables = {}
-        for name, v in described:
+        for name, v in named_variables:
             shape = (n_records, *v.shape[1:]) if v.is_record else v.shape
             stride = self.record_nbytes if v.is_record else v.row_nbytes
             self.variables[name] = replace(v, shape=shape, stride=stride)
@@ -200,14 +202,16 @@ class ClassicFile:
             )
         return name, variable
 
-    def _check_places(self, described: list[tuple[str, Variable]]) -> None:
+    def _check_places(self, named_variables: list[tuple[str, Variable]]) -> None:
         """Check that variables lie after the header and do not overlap."""
         fixed = sorted(
             (v.begin, v.row_nbytes * v.shape[0] if v.shape else v.dtype.itemsize, name)
-            for name, v in described
+            for name, v in named_variables
             if not v.is_record
         )
-        records = sorted((v.begin, v.row_nbytes, name) for name, v in described if v.is_record)
+        records = sorted(
+            (v.begin, v.row_nbytes, name) for name, v in named_variables if v.is_record
+        )
         end = self.header_nbytes
         for begin, nbytes, name in (*fixed, *records):
             if begin < end:
@@ -258,7 +262,7 @@ class ClassicFile:
         fields = {}
         for name, span in spans.items():
             v = self.variables[name]
-            field = Field(v.begin, v.stride, v.dtype, v.shape[1:])
+            field = RecordField(v.begin, v.stride, v.dtype, v.shape[1:])
             fields[name] = field.part(*span) if field.shape else field
         return self.file.fields(start, stop, fields)
 
@@ -267,13 +271,13 @@ CDF5 = 5
 """Version of classic NetCDF that counts in 64 bits."""
 
 
-def _header_of(raw: bytes, start: int, stop: int) -> bytes:
+def _part_header(raw: bytes, start: int, stop: int) -> bytes:
     """Return a header that counts records ``start:stop``."""
     count = struct.pack(">q" if raw[3] == CDF5 else ">i", stop - start)
     return raw[:4] + count + raw[4 + len(count) :]
 
 
-def bytes_of(path: Path, data: ClassicFile, n_frames: int) -> FrameTable | None:
+def frame_table(path: Path, data: ClassicFile, n_frames: int) -> FrameTable | None:
     """Return the table of records; None if copies would not be valid files (without times)."""
     if "time" not in data.variables:
         return None  # without times the frames are counted, again in each file
@@ -289,5 +293,5 @@ def bytes_of(path: Path, data: ClassicFile, n_frames: int) -> FrameTable | None:
         return None
     if max(fixed, default=0) > begin:
         return None
-    header_for = partial(_header_of, data.file.peek(0, begin))
+    header_for = partial(_part_header, data.file.peek(0, begin))
     return FrameTable(path, edges, header_for, byte_order=">")

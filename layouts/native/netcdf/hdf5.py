@@ -23,7 +23,7 @@ INTEGERS = {
 """What cpptraj 6.16 and later stores with ``icompress``: integers, ``icompressfac`` of them for one
 (src/NetcdfFile.cpp)."""
 
-KEPT_NBYTES = 8 << 20
+MAX_CACHED_NBYTES = 8 << 20
 """Times and cells up to this size are read once: a call of the library costs as much as a frame."""
 
 
@@ -36,9 +36,9 @@ class HDF5File:
     def __init__(self, path: Path) -> None:
         self.path = path
         check_heaps(path)
-        self._opened: h5py.File | None = None
+        self._hdf5: h5py.File | None = None
         self._datasets = Datasets(path)
-        self._found: dict[str, ForeignChunks | None] = {}
+        self._chunks_by_name: dict[str, ForeignChunks | None] = {}
         self._columns: dict[str, NDArray[Any]] = {}
         need_disk(path, "NetCDF-4 is not read where it lies; copy it here", SourceError)
         try:
@@ -52,7 +52,7 @@ class HDF5File:
             self.variables = {
                 name: _Variable(variable) for name, variable in self._dataset.variables.items()
             }
-            self._steps = self._integers()
+            self._integer_scales = self._integers()
         except (OSError, RuntimeError, AttributeError, ValueError) as error:
             self.close()
             raise error if isinstance(error, SourceError) else self._unreadable(error) from error
@@ -88,11 +88,15 @@ class HDF5File:
 
     @property
     def rounded_to(self) -> float | None:
-        """To which step coordinates were rounded by the program that wrote them; None = not."""
-        return 1 / self._steps["coordinates"][1] if "coordinates" in self._steps else None
+        """Step to which the program that wrote them rounded coordinates; None = not rounded."""
+        return (
+            1 / self._integer_scales["coordinates"][1]
+            if "coordinates" in self._integer_scales
+            else None
+        )
 
     def _values(self, name: str, index: Any) -> NDArray[Any]:
-        stored, per_one = self._steps.get(name, (name, None))
+        stored, per_one = self._integer_scales.get(name, (name, None))
         values = np.asarray(self._dataset.variables[stored][index])
         return values if per_one is None else values / per_one
 
@@ -100,10 +104,10 @@ class HDF5File:
         """Close the file; harmless if it is closed."""
         if self._dataset.isopen():
             self._dataset.close()
-        if self._opened is not None:
-            self._opened.close()
+        if self._hdf5 is not None:
+            self._hdf5.close()
             self._datasets.close()
-            self._opened = None
+            self._hdf5 = None
 
     def n_whole_rows(self, name: str) -> int:
         """Return the number of rows: HDF5 does not open files that are cut."""
@@ -111,21 +115,21 @@ class HDF5File:
 
     def _chunks(self, name: str) -> ForeignChunks | None:
         """Return the chunks of an array of coordinates; None for what netCDF4 has to read."""
-        if name not in self._found:
+        if name not in self._chunks_by_name:
             variable = self.variables[name]
-            scaled = name in self._steps or "scale_factor" in variable.attributes
-            self._found[name] = None
+            scaled = name in self._integer_scales or "scale_factor" in variable.attributes
+            self._chunks_by_name[name] = None
             if len(variable.shape) == 3 and not scaled and variable.dtype == "<f4":
-                if self._opened is None:
-                    self._opened = h5py.File(self.path, "r", locking="best-effort")
-                dataset = self._opened[name]
+                if self._hdf5 is None:
+                    self._hdf5 = h5py.File(self.path, "r", locking="best-effort")
+                dataset = self._hdf5[name]
                 if len(dataset) == variable.shape[0]:  # not so if later frames were never written
-                    self._found[name] = self._datasets.chunks(name, dataset)
-        return self._found[name]
+                    self._chunks_by_name[name] = self._datasets.chunks(name, dataset)
+        return self._chunks_by_name[name]
 
     def _rows(self, name: str, start: int, stop: int, span: tuple[int, int]) -> NDArray[Any]:
         variable = self.variables[name]
-        if len(variable.shape) < 3 and variable.row_nbytes * variable.shape[0] <= KEPT_NBYTES:
+        if len(variable.shape) < 3 and variable.row_nbytes * variable.shape[0] <= MAX_CACHED_NBYTES:
             if name not in self._columns:
                 self._columns[name] = self._values(name, slice(None))
             return self._columns[name][start:stop]

@@ -34,11 +34,11 @@ from mdio.core.errors import OutputError, SourceError
 from mdio.core.files.fingerprint import read_head
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, FrameData, LostBytes, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
-from mdio.layouts.base import FormatFacts, Timing, needless_option_error
+from mdio.layouts.base import FormatFacts, StoredTimes, redundant_option_error
 from mdio.layouts.foreign.units import REDUCED_UNITS, length_factor, made_up, spelled_factor
 from mdio.layouts.native.encoder import Bytes, Encoder
 from mdio.layouts.native.file import NO_ATOMS, NativeLayout, batches
-from mdio.layouts.native.netcdf.classic import ClassicFile, bytes_of
+from mdio.layouts.native.netcdf.classic import ClassicFile, frame_table
 from mdio.layouts.tables import ChunkTable, Tables, frame_chunk_table
 
 if TYPE_CHECKING:
@@ -57,10 +57,7 @@ ATTRIBUTES = {
     "application": "mdio",
 }
 REMD_DIMENSION = "remd_dimension"
-DIMENSIONS = (
-    *("frame", "atom", "spatial", "cell_spatial", "cell_angular", "label"),
-    REMD_DIMENSION,
-)
+DIMENSIONS = ("frame", "atom", "spatial", "cell_spatial", "cell_angular", "label", REMD_DIMENSION)
 LABELS: dict[str, tuple[tuple[str, ...], bytes]] = {
     "spatial": (("spatial",), b"xyz"),
     "cell_spatial": (("cell_spatial",), b"abc"),
@@ -121,7 +118,7 @@ class NCDFEncoder(Encoder):
 
     @property
     def _dtype(self) -> np.dtype[np.void]:
-        """A record: every variable in turn, packed (all are multiples of four bytes)."""
+        """Type of a record: every variable in turn, packed (all are multiples of four bytes)."""
         xyz = (self.n_atoms, 3)
         columns = [("coordinates", ">f4", xyz), ("time", ">f4", ())]
         if self.has_box:
@@ -144,28 +141,28 @@ class NCDFEncoder(Encoder):
             if self.has_box or name == "spatial"
         ]
         if self.kinds:
-            of_kinds = _variable(REMD_DIMTYPE, (REMD_DIMENSION,), NC_INT, {})
-            fixed.append((of_kinds, np.array(self.kinds, ">i4").tobytes()))
+            kinds_variable = _variable(REMD_DIMTYPE, (REMD_DIMENSION,), NC_INT, {})
+            fixed.append((kinds_variable, np.array(self.kinds, ">i4").tobytes()))
         fields = self._dtype.fields
         records = [(name, *fields[name][:2]) for name in self._dtype.names or ()] if fields else []
         head += struct.pack(">II", NC_VARIABLE, len(fixed) + len(records))
-        described = []
+        descriptions = []
         for name, column, _ in records:
             kind = TYPES[column.base.str[1:]]
             unit = UNITS.get(name, "kelvin" if name == "temp0" else None)
             attributes: dict[str, str | float] = {} if unit is None else {"units": unit}
             attributes |= {"scale_factor": AMBER_VELOCITY} if name == "velocities" else {}
-            in_each = any(name == other and shape for other, _, shape in self.columns)
-            dimensions = _dimensions(name) + ((REMD_DIMENSION,) if in_each else ())
-            described.append(_variable(name, dimensions, kind, attributes))
-        texts = [*(text for text, _ in fixed), *described]
+            is_per_dimension = any(name == other and shape for other, _, shape in self.columns)
+            dimensions = _dimensions(name) + ((REMD_DIMENSION,) if is_per_dimension else ())
+            descriptions.append(_variable(name, dimensions, kind, attributes))
+        texts = [*(text for text, _ in fixed), *descriptions]
         begin = len(head) + sum(len(text) + 12 for text in texts)
         values = b""
         for text, value in fixed:
             head += text + struct.pack(">IQ", len(value), begin + len(values))
             values += value
         begin += len(values)
-        for text, (_, column, offset) in zip(described, records, strict=True):
+        for text, (_, column, offset) in zip(descriptions, records, strict=True):
             head += text + struct.pack(">IQ", column.itemsize, begin + offset)
         return head + values
 
@@ -260,6 +257,7 @@ class NCDFLayout(NativeLayout):
     _fills: dict[str, float]
     """Fill values by variable."""
     _unwritten: tuple[str, ...] = ()
+    """Names of variables that are left out, since they were never written."""
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
@@ -293,10 +291,10 @@ class NCDFLayout(NativeLayout):
         return (*super().notes, *filter(None, (note,)), *unwritten)
 
     @property
-    def timing(self) -> Timing:
-        """Whether there is a variable with times; see `Layout.timing`."""
-        timing = super().timing  # opens it
-        return timing._replace(has_times="time" in self._names)
+    def stored_times(self) -> StoredTimes:
+        """Whether there is a variable with times; see `Layout.stored_times`."""
+        stored = super().stored_times  # opens it
+        return stored._replace(has_times="time" in self._names)
 
     def _open_frames(self) -> TrajectoryInfo:
         magic = self._file.read(0, 8)
@@ -311,7 +309,7 @@ class NCDFLayout(NativeLayout):
             raise SourceError(
                 f"{self.path}: begins with {magic!r}, expected CDF or HDF: not a NetCDF file"
             )
-        return self._check()
+        return self._inspect()
 
     def tables(self) -> Tables:
         """Return the tables of frames and coordinates; see `Layout.tables`."""
@@ -319,7 +317,7 @@ class NCDFLayout(NativeLayout):
         if not isinstance(data, ClassicFile):  # NetCDF-4
             return Tables()
         if "length_unit" not in self.options and "time" in self._names:
-            frames = bytes_of(self.path, data, self.info.n_frames)
+            frames = frame_table(self.path, data, self.info.n_frames)
             frames = frames and replace(frames, sums=self.options.get("sums"))
         return Tables(frames, self._positions)
 
@@ -357,27 +355,29 @@ class NCDFLayout(NativeLayout):
         if "_data" in self.__dict__:
             self._data.close()
 
-    def _fail(self, found: str, expected: str) -> SourceError:
-        return SourceError(f"{self.path}: {found}; expected {expected} (AMBER NetCDF 1.0)")
+    def _convention_error(self, actual: str, expected: str) -> SourceError:
+        return SourceError(f"{self.path}: {actual}; expected {expected} (AMBER NetCDF 1.0)")
 
-    def _check(self) -> TrajectoryInfo:
-        """Check that the file follows the convention."""
+    def _inspect(self) -> TrajectoryInfo:
+        """Check that the file follows the convention, and return the information on it."""
         data = self._data
         conventions = str(data.attributes.get("Conventions", ""))
         if "AMBER" not in conventions.replace(",", " ").split():
-            raise self._fail(f"its conventions are {conventions!r}", "'AMBER'")
+            raise self._convention_error(f"its conventions are {conventions!r}", "'AMBER'")
         for name in ("frame", "atom", "spatial"):
             if name not in data.dimensions:
-                raise self._fail(f"it has no dimension {name!r}", "frame, atom and spatial")
+                raise self._convention_error(
+                    f"it has no dimension {name!r}", "frame, atom and spatial"
+                )
         n_frames, n_atoms = data.dimensions["frame"], data.dimensions["atom"]
         if "coordinates" not in data.variables:
-            raise self._fail("it has no coordinates", "a variable of that name")
+            raise self._convention_error("it has no coordinates", "a variable of that name")
         if n_frames < 1 or n_atoms < 1:
             raise SourceError(f"{self.path}: {n_frames} frames of {n_atoms} atoms: nothing to read")
         self._names = {name for name in UNITS if name in data.variables}
         if not set(CELL) <= self._names:
             if "cell_lengths" in self._names:
-                raise self._fail("it has cell_lengths only", "cell_angles too")
+                raise self._convention_error("it has cell_lengths only", "cell_angles too")
             self._names -= set(CELL)
         shapes: dict[str, tuple[int, ...]] = {"time": (n_frames,)}
         shapes |= dict.fromkeys(CELL, (n_frames, 3))
@@ -385,7 +385,7 @@ class NCDFLayout(NativeLayout):
         for name in sorted(self._names):
             variable = data.variables[name]
             if variable.shape != shapes[name] or variable.dtype.kind != "f":
-                raise self._fail(
+                raise self._convention_error(
                     f"{name} holds {variable.dtype} of shape {variable.shape}",
                     f"floats of {shapes[name]}",
                 )
@@ -399,7 +399,7 @@ class NCDFLayout(NativeLayout):
         )
         if self._times_are_equal:
             self._names.discard("time")
-        self._refuse_needless_options()
+        self._refuse_redundant_options()
         info = self._describe(n_whole, n_atoms)
         return info.replace(flaws=info.flaws._replace(lost=loss))
 
@@ -412,7 +412,9 @@ class NCDFLayout(NativeLayout):
             if unit == REDUCED_UNITS and name in ("coordinates", "cell_lengths"):
                 factor = float(length_factor(self.path, self.options))
         if factor is None:
-            raise self._fail(f"{name} is in units of {unit!r}", f"{UNITS[name]!r}, or the like")
+            raise self._convention_error(
+                f"{name} is in units of {unit!r}", f"{UNITS[name]!r}, or the like"
+            )
         return None if factor == 1 else factor
 
     @property
@@ -434,7 +436,7 @@ class NCDFLayout(NativeLayout):
         frames = sorted({0, min(1, n_frames - 1), n_frames - 1})
         spans = dict.fromkeys(optional, (0, self._data.dimensions["atom"]))
         spans |= dict.fromkeys(optional & set(CELL), (0, 3))
-        empty, self._sparse = set(optional), set()
+        unwritten, self._sparse = set(optional), set()
         for frame in frames:
             arrays = self._data.read(frame, frame + 1, spans)
             # What another format leaves out of a frame is NaN here.
@@ -443,11 +445,11 @@ class NCDFLayout(NativeLayout):
                 for field, name in VARIABLES.items()
                 if name in arrays and np.isnan(arrays[name]).all()
             }
-            empty = {name for name in empty if self._is_unwritten(name, arrays[name])[0]}
-        if empty & set(CELL):
-            empty |= set(CELL)
-        self._unwritten = tuple(sorted(empty - {"time"}))
-        self._names -= empty
+            unwritten = {name for name in unwritten if self._is_unwritten(name, arrays[name])[0]}
+        if unwritten & set(CELL):
+            unwritten |= set(CELL)
+        self._unwritten = tuple(sorted(unwritten - {"time"}))
+        self._names -= unwritten
 
     def _is_unwritten(self, name: str, values: NDArray[Any]) -> NDArray[np.bool_]:
         """Return whether the first or the last number of each row was never written, (R,)."""
@@ -463,12 +465,12 @@ class NCDFLayout(NativeLayout):
         times = [self._data.read(n, n + 1, {"time": (0, 0)})["time"][0] for n in frames]
         return times.count(times[0]) == len(times)
 
-    def _refuse_needless_options(self) -> None:
+    def _refuse_redundant_options(self) -> None:
         """Raise OptionError if an option gives what the file itself holds."""
-        needless = {"dt": "time" in self._names, "length_unit": not self._without_units}
-        for option, is_needless in needless.items():
-            if is_needless and self.options.get(option) is not None:
-                raise needless_option_error(self.path, option)
+        redundant = {"dt": "time" in self._names, "length_unit": not self._without_units}
+        for option, is_redundant in redundant.items():
+            if is_redundant and self.options.get(option) is not None:
+                raise redundant_option_error(self.path, option)
 
     def _count_whole(self, n_frames: int) -> tuple[int, tuple[LostBytes, ...]]:
         """Return the number of whole frames, and the bytes that follow them."""
@@ -491,12 +493,12 @@ class NCDFLayout(NativeLayout):
         """Return the factor of a variable; None where there is none, or it is 1."""
         attributes = self._data.variables[name].attributes
         if (offset := attributes.get("add_offset", 0)) != 0:
-            raise self._fail(f"{name} has an add_offset of {offset!r}", "none")
+            raise self._convention_error(f"{name} has an add_offset of {offset!r}", "none")
         factor = attributes.get("scale_factor")
         if factor is None:
             return None
         if not isinstance(factor, float | np.floating):
-            raise self._fail(f"{name} has a scale_factor of {factor!r}", "one float")
+            raise self._convention_error(f"{name} has a scale_factor of {factor!r}", "one float")
         return None if math.isclose(factor, 1) else factor
 
     def _describe(self, n_frames: int, n_atoms: int) -> TrajectoryInfo:
@@ -539,7 +541,7 @@ class NCDFLayout(NativeLayout):
 
     def _made_up(self) -> tuple[str, ...]:
         without = self._without_units
-        text = made_up(
+        notes = made_up(
             "the file, whose times are all equal," if self._times_are_equal else "the file",
             self.options,
             times=None if "time" in self._names else "frames",
@@ -547,9 +549,9 @@ class NCDFLayout(NativeLayout):
             fields=[name for name in ("velocities", "forces") if name in without],
         )
         times = ("it names no unit of times: assumed to be ps",) if "time" in without else ()
-        return (*text, *times)
+        return (*notes, *times)
 
-    def _span(self, start: int, stop: int) -> tuple[int, int]:
+    def _byte_bounds(self, start: int, stop: int) -> tuple[int, int]:
         data = self._data
         if not isinstance(data, ClassicFile):  # only its library knows where NetCDF-4 has them
             return 0, 0

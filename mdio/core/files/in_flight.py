@@ -26,7 +26,7 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.blocks import Spans
+from mdio.core.blocks import FrameRuns
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote import objects
 from mdio.core.files.remote.objects import RemoteObject
@@ -349,7 +349,7 @@ class Prefetched(Protocol):
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield the byte ranges that a read needs, in its order."""
 
-    def _openings(self, runs: Spans, atoms: AtomIndices | None) -> Iterator[Opening]:
+    def _openings(self, runs: FrameRuns, atoms: AtomIndices | None) -> Iterator[Opening]:
         """Yield the objects to open before the byte ranges of these runs are known."""
 
 
@@ -395,7 +395,7 @@ class Prefetch:
         if len(chunks) > 1 and not any(0 < gap <= GAP_NBYTES for gap in gaps):
             self._in_flight.prefetch(chunks)
 
-    def open_ahead(self, runs: Spans, atoms: AtomIndices | None) -> None:
+    def open_ahead(self, runs: FrameRuns, atoms: AtomIndices | None) -> None:
         """Open the objects of some runs ahead, and forget those of others.
 
         `runs`: first frame, and one beyond the last; they ascend, with gaps between them.

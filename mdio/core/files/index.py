@@ -45,14 +45,14 @@ PREFETCH_NBYTES = 1 << 20
 class FrameIndex:
     """The frames of one file.
 
-    Attributes: `offsets`, (F,) int64: byte at which each frame begins, ascending. `nbytes` (int):
-    where the last whole frame ends, usually the size of the file when it was scanned. `n_atoms`
+    Attributes: `offsets`, (F,) int64: byte at which each frame begins, ascending. `end` (int): byte
+    at which the last whole frame ends, usually the size of the file when it was scanned. `n_atoms`
     (int): atoms of the first frame. `lost_nbytes` (int): bytes behind the last whole frame, of one
     that is not whole.
     """
 
     offsets: NDArray[np.int64]
-    nbytes: int
+    end: int
     n_atoms: int
     lost_nbytes: int = 0
 
@@ -64,7 +64,7 @@ class FrameIndex:
     @property
     def frame_nbytes(self) -> NDArray[np.int64]:
         """Bytes from the beginning of each frame to that of the next, (F,) int64."""
-        return np.diff(self.offsets, append=np.int64(self.nbytes))
+        return np.diff(self.offsets, append=np.int64(self.end))
 
     def lost(self, path: Path) -> tuple[LostBytes, ...]:
         """Return the bytes of the file `path` that belong to no whole frame."""
@@ -72,21 +72,21 @@ class FrameIndex:
             return ()
         # Less than two frames: one is cut. More: damage, or frames of another system.
         is_cut = self.lost_nbytes < 2 * int(self.frame_nbytes.max(initial=0))
-        return (LostBytes(str(path), self.n_frames, self.nbytes, self.lost_nbytes, is_cut),)
+        return (LostBytes(str(path), self.n_frames, self.end, self.lost_nbytes, is_cut),)
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The state of a file, which must be unchanged for stored facts to be used."""
+    """The state of a file, which must be unchanged for stored metadata to be used."""
 
     nbytes: int
     mtime_ns: int
     crc: int
 
     def matches(self, stored: Identity, path: Path) -> bool:
-        """Return whether facts stored at `path` under another identity are of this same file.
+        """Return whether metadata stored at `path` under another identity are of this same file.
 
-        In a store, times are not compared: facts were stored before the file was sent.
+        In a store, times are not compared: metadata were stored before the file was sent.
         """
         if not store_at(path).keeps_times:
             return (stored.nbytes, stored.crc) == (self.nbytes, self.crc)
@@ -130,7 +130,7 @@ def load_index(
     store.prefetch([next(index_paths(path))], PREFETCH_NBYTES)
     identity = Identity.of(path)
     index: FrameIndex | None = None
-    for index_path, stored_identity, body in load_facts(path, MAGIC):
+    for index_path, stored_identity, body in load_metadata(path, MAGIC):
         stored_index = _decode_index(body, stored_identity.nbytes)
         if stored_index is None or n_atoms not in (None, stored_index.n_atoms):
             continue
@@ -145,10 +145,10 @@ def load_index(
     if index is None or n_atoms not in (None, index.n_atoms):
         index = scan(path)
     # The file may end within a frame, or grow while it is scanned.
-    if index.nbytes != identity.nbytes:
+    if index.end != identity.nbytes:
         if extend is None:
             return index
-        identity = Identity.of(path, index.nbytes)
+        identity = Identity.of(path, index.end)
     store_index(path, index, identity)
     return index
 
@@ -161,13 +161,13 @@ def store_index(path: Path, index: FrameIndex, identity: Identity | None = None)
     """
     offsets = np.ascontiguousarray(index.offsets, "<i8").tobytes()
     body = COUNTS.pack(index.n_atoms, index.n_frames) + offsets
-    save_facts(path, identity or Identity.of(path), MAGIC, body)
+    save_metadata(path, identity or Identity.of(path), MAGIC, body)
 
 
 def index_paths(path: Path, ending: str = INDEX_ENDING) -> Iterator[Path]:
     """Yield possible paths of the index of `path`: beside it, and in the cache folder (if any).
 
-    `ending`: of its name; other endings are for other facts about the file.
+    `ending`: of its name; other endings are for other metadata of the file.
 
     The cache folder is ``$MDIO_CACHE_DIR``, else ``$XDG_CACHE_HOME/mdio``, else ``~/.cache/mdio``;
     the name there is a hash of the resolved path.
@@ -199,12 +199,12 @@ def _is_trusted(index_path: Path, path: Path) -> bool:
         return True
 
 
-def load_facts(
+def load_metadata(
     path: Path, magic: bytes, ending: str = INDEX_ENDING
 ) -> Iterator[tuple[Path, Identity, memoryview]]:
-    """Yield facts stored about a file: path of the facts, identity of the file then, and bytes.
+    """Yield metadata stored about a file: their path, identity of the file then, and bytes.
 
-    Damaged facts, and those of other users, are left out. `Identity.matches` tells whether the file
+    Damaged ones, and those of other users, are left out. `Identity.matches` tells whether the file
     is still the same.
     """
     for index_path in index_paths(path, ending):
@@ -238,10 +238,10 @@ def _read_file(path: Path) -> bytes:
         return file.peek(0, file.nbytes)
 
 
-def save_facts(
+def save_metadata(
     path: Path, identity: Identity, magic: bytes, body: bytes, ending: str = INDEX_ENDING
 ) -> None:
-    """Store facts about a file for `load_facts`, if that is possible."""
+    """Store metadata of a file for `load_metadata`, if that is possible."""
     payload = IDENTITY.pack(identity.crc, identity.nbytes, identity.mtime_ns) + body
     data = HEADER.pack(magic, zlib.crc32(payload)) + payload
     for number, index_path in enumerate(index_paths(path, ending)):

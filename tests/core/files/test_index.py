@@ -57,7 +57,7 @@ def assert_index(index: FrameIndex, path: Path) -> None:
     nbytes = path.stat().st_size
     np.testing.assert_array_equal(index.offsets, np.arange(0, nbytes, FRAME))
     assert index.offsets.dtype == np.int64
-    assert (index.nbytes, index.n_atoms, index.n_frames) == (nbytes, 7, nbytes // FRAME)
+    assert (index.end, index.n_atoms, index.n_frames) == (nbytes, 7, nbytes // FRAME)
     np.testing.assert_array_equal(index.frame_nbytes, [FRAME] * (nbytes // FRAME))
 
 

@@ -17,7 +17,7 @@ from suites.kernel_sides import NUMPY, SIDES, kernels_of
 
 from mdio.layouts.codecs.quantised import (
     HEADER,
-    MAX_KEPT_NBYTES,
+    MAX_CACHED_NBYTES,
     QuantisedFormat,
     Scratch,
     decode_chunk,
@@ -289,8 +289,8 @@ def test_decoding_keeps_its_memory_but_not_that_of_large_chunks():
     assert np.shares_memory(one, scratch.buffer("a", 60))
     assert not np.shares_memory(one, scratch.buffer("b", 60))
     assert not np.shares_memory(one, scratch.buffer("a", 200))
-    large = scratch.buffer("a", MAX_KEPT_NBYTES + 1)
-    assert large.nbytes == MAX_KEPT_NBYTES + 1
+    large = scratch.buffer("a", MAX_CACHED_NBYTES + 1)
+    assert large.nbytes == MAX_CACHED_NBYTES + 1
     assert scratch.buffer("a", 100).base.nbytes == 200
     with ThreadPoolExecutor(1) as pool:
         assert not np.shares_memory(

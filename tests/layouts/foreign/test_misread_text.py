@@ -341,7 +341,7 @@ def test_dumps_that_name_units_and_times(tmp_path, style, length, time, velocity
     with mdio.open(path) as layout:
         block = layout.read(0, 3)
         told = " ".join(layout.notes)
-        assert layout.timing.has_times
+        assert layout.stored_times.has_times
     np.testing.assert_allclose(block.positions[0, 0], np.array([1, 2, 3]) * length, rtol=1e-6)
     np.testing.assert_allclose(block.box[:, :3], 20 * length, rtol=1e-6)
     np.testing.assert_allclose(block.time, np.arange(3) / 4 * time)

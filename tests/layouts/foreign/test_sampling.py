@@ -185,7 +185,7 @@ def test_times_that_are_counted_are_told_and_drop_no_frame(tmp_path, has_steps):
     with mdio.open(paths) as layout:
         assert layout.info.n_frames == 10
     with mdio.open(paths[0]) as layout:
-        assert layout.timing[:2] == (False, has_steps)
+        assert layout.stored_times[:2] == (False, has_steps)
         (note,) = [note for note in layout.notes if "times are made up" in note]
         assert "frames are 1 ps apart" in note
 

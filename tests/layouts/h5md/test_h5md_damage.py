@@ -92,7 +92,7 @@ def test_a_changed_time_step_or_cell(own, name, cached, monkeypatch):
         offset = file[paths[name]].id.get_offset()
     change_byte(own, offset + 40)
     if not cached:  # long ones are verified once, and read by the slice
-        monkeypatch.setattr("mdio.layouts.h5md.io.MAX_KEPT_NBYTES", 0)
+        monkeypatch.setattr("mdio.layouts.h5md.io.MAX_CACHED_NBYTES", 0)
     layout = H5MDLayout(own)
     with pytest.raises(CorruptLayoutError, match=rf"x\.h5md: {name}: crc32c"):
         layout.read(0, 1)

@@ -143,7 +143,7 @@ def test_selections_are_read_from_the_smallest_group(tmp_path, monkeypatch):
     read = ChunkedArray.read
 
     def record(self, *arguments):
-        seen.append(self.what)
+        seen.append(self.name)
         read(self, *arguments)
 
     monkeypatch.setattr(ChunkedArray, "read", record)
@@ -175,7 +175,7 @@ def test_blocks_with_strides_are_filled(tmp_path):
 
 
 def test_long_columns_are_read_by_the_slice(tmp_path, monkeypatch):
-    monkeypatch.setattr("mdio.layouts.h5md.io.MAX_KEPT_NBYTES", 0)
+    monkeypatch.setattr("mdio.layouts.h5md.io.MAX_CACHED_NBYTES", 0)
     block = make_block()
     write_h5md(tmp_path / "x.h5md", block)
     with H5MDLayout(tmp_path / "x.h5md") as layout:

@@ -17,7 +17,7 @@ def written(request, adk, tmp_path):
     mdio.convert(adk["dcd"], path, stop=30)
     with mdio.open(path) as layout:
         _ = layout.info
-        offsets = [*layout._index.offsets.tolist(), layout._index.nbytes]
+        offsets = [*layout._index.offsets.tolist(), layout._index.end]
     return path, offsets
 
 

@@ -17,7 +17,7 @@ def test_parts_fit_together(adk, n_parts):
     path, index = adk["xtc"], scan(adk["xtc"])
     parts = [scan_part(path, XTCLayout.marks(path), part, n_parts) for part in range(n_parts)]
     assert sum(len(starts) for starts, _ in parts) == index.n_frames
-    assert np.array_equal(join_parts(parts, index.n_atoms, index.nbytes).offsets, index.offsets)
+    assert np.array_equal(join_parts(parts, index.n_atoms, index.end).offsets, index.offsets)
 
 
 def test_what_looks_like_a_header_is_none(adk, tmp_path):
@@ -30,7 +30,7 @@ def test_what_looks_like_a_header_is_none(adk, tmp_path):
     path.write_bytes(made)
     n_parts = len(made) // (at - 100)
     parts = [scan_part(path, XTCLayout.marks(path), part, n_parts) for part in range(n_parts)]
-    assert np.array_equal(join_parts(parts, index.n_atoms, index.nbytes).offsets, index.offsets)
+    assert np.array_equal(join_parts(parts, index.n_atoms, index.end).offsets, index.offsets)
 
 
 def test_what_does_not_fit_together_is_left_to_one_walk(adk, tmp_path):
@@ -49,7 +49,7 @@ def test_parts_of_trr_fit_together(adk, tmp_path, n_parts):
     mdio.convert(adk["xtc"], path, stop=40)
     index, marks = scan_trr(path), TRRLayout.marks(path)
     parts = [scan_part(path, marks, part, n_parts) for part in range(n_parts)]
-    assert np.array_equal(join_parts(parts, marks.n_atoms, index.nbytes).offsets, index.offsets)
+    assert np.array_equal(join_parts(parts, marks.n_atoms, index.end).offsets, index.offsets)
 
 
 @pytest.mark.parametrize(("kind", "name"), [(XTCLayout, "a.xtc"), (TRRLayout, "a.trr")])

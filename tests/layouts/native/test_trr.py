@@ -200,7 +200,7 @@ def test_damage_is_never_more_than_an_error(tmp_path):
     assert n_errors > 50
 
 
-def header_of(sizes: list[int], n_atoms: int) -> bytes:
+def checked_header(sizes: list[int], n_atoms: int) -> bytes:
     head = struct.pack(">iii", 1993, 13, 12) + b"GMX_trn_file"
     return head + struct.pack(">13i", *sizes, n_atoms, 0, 0) + struct.pack(">ff", 0, 0)
 
@@ -211,12 +211,12 @@ def header_of(sizes: list[int], n_atoms: int) -> bytes:
         b"",
         b"\x00\x00\x07\xc9",
         b"\xff" * 500,
-        header_of([0] * 10, 5),
-        header_of([0, 0, 36, 0, 0, 0, 0, 0, 0, 0], 2**31 - 1) + bytes(36),
-        header_of([0, 0, 0, 0, 0, 0, 0, -60, 0, 0], -5),
-        header_of([0, 0, 36, 0, 0, 0, 0, 60, 0, 0], 2**30) + bytes(96),
-        header_of([0, 0, 36, 0, 0, 0, 0, 2**31 - 4, 0, 0], 178956970) + bytes(96),
-        header_of([8, 0, 36, 0, 0, 0, 0, 60, 0, 0], 5) + bytes(104),
+        checked_header([0] * 10, 5),
+        checked_header([0, 0, 36, 0, 0, 0, 0, 0, 0, 0], 2**31 - 1) + bytes(36),
+        checked_header([0, 0, 0, 0, 0, 0, 0, -60, 0, 0], -5),
+        checked_header([0, 0, 36, 0, 0, 0, 0, 60, 0, 0], 2**30) + bytes(96),
+        checked_header([0, 0, 36, 0, 0, 0, 0, 2**31 - 4, 0, 0], 178956970) + bytes(96),
+        checked_header([8, 0, 36, 0, 0, 0, 0, 60, 0, 0], 5) + bytes(104),
     ],
 )
 def test_other_bytes(tmp_path, raw):

@@ -15,7 +15,7 @@ from suites.lustre_answers import FILE_2_5, FOLDER_2_12, MIB, PROGRESSIVE, SAMPL
 from mdio.core.errors import PlanError
 from mdio.core.files.store import file_system_type
 from mdio.core.frames import TrajectoryInfo
-from mdio.layouts.plan import WriteOptions, plan_pieces
+from mdio.layouts.plan import WriteOptions, plan_arrays
 from mdio.layouts.striping import stripes
 from mdio.layouts.striping.lustre import get_stripe, mpi_io_hints, parse_getstripe, set_stripe
 
@@ -212,7 +212,7 @@ def info(n_frames=4000, n_atoms=3341):
 
 
 def test_hints_follow_the_plan():
-    plan = plan_pieces(info(), WriteOptions(stripe_nbytes=4 * MIB, stripe_count=8), quantised=False)
+    plan = plan_arrays(info(), WriteOptions(stripe_nbytes=4 * MIB, stripe_count=8), quantised=False)
     assert plan.stripes.alignment_nbytes == 4 * MIB
     assert mpi_io_hints(plan) == {
         "striping_unit": "4194304",
@@ -227,23 +227,23 @@ def test_hints_follow_the_plan():
 
 @pytest.mark.parametrize("count", [None, -1])
 def test_hints_without_a_number_of_targets(count):
-    plan = plan_pieces(info(), WriteOptions(stripe_count=count), quantised=False)
+    plan = plan_arrays(info(), WriteOptions(stripe_count=count), quantised=False)
     assert {"striping_factor", "cb_nodes"}.isdisjoint(mpi_io_hints(plan))
 
 
 def test_compressed_chunks_lie_anywhere_so_they_are_gathered():
-    plan = plan_pieces(info(), WriteOptions(compression="gzip:1"), quantised=False)
+    plan = plan_arrays(info(), WriteOptions(compression="gzip:1"), quantised=False)
     assert mpi_io_hints(plan)["romio_cb_write"] == "enable"
 
 
 def test_hints_from_the_command_line_win():
-    plan = plan_pieces(info(), WriteOptions(stripe_count=8), quantised=False)
+    plan = plan_arrays(info(), WriteOptions(stripe_count=8), quantised=False)
     hints = mpi_io_hints(plan, ["cb_nodes=2", "cb_config_list=*:4", "note=a=b"])
     assert (hints["cb_nodes"], hints["cb_config_list"], hints["note"]) == ("2", "*:4", "a=b")
 
 
 @pytest.mark.parametrize("text", ["cb_nodes", "=8", "cb_nodes=", ""])
 def test_hints_of_the_wrong_shape(text):
-    plan = plan_pieces(info(), WriteOptions(), quantised=False)
+    plan = plan_arrays(info(), WriteOptions(), quantised=False)
     with pytest.raises(PlanError, match="KEY=VALUE"):
         mpi_io_hints(plan, [text])

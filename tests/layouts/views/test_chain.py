@@ -80,7 +80,7 @@ class TestChainOfManyFormats(LayoutReadingTests):
         return case_of([adk["dcd"], adk["ncdf"], adk["trr"]])
 
     def test_the_bytes_are_recognised(self, case):
-        assert [type(member) for member in case.open().members] == [
+        assert [type(member) for member in case.open().sources] == [
             DCDLayout,
             NCDFLayout,
             TRRLayout,
@@ -94,10 +94,10 @@ class TestChainOfManyFormats(LayoutReadingTests):
 
 def test_other_numbers_of_atoms_are_named(files, tmp_path):
     other = write_trr(tmp_path / "other.trr", ["x"], n_atoms=9)
-    members = [TRRLayout(path) for path in (files[0], files[1], other)]
+    sources = [TRRLayout(path) for path in (files[0], files[1], other)]
     with pytest.raises(SourceError, match=r"other\.trr: has 9 atoms, but .*a\.trr.* has 6"):
-        ChainLayout(members).info  # noqa: B018
-    assert all(member._info is None for member in members)
+        ChainLayout(sources).info  # noqa: B018
+    assert all(source._info is None for source in sources)
 
 
 def test_few_members_are_open_at_once(files):
@@ -105,7 +105,7 @@ def test_few_members_are_open_at_once(files):
     with ChainLayout(many) as chain:
         chain.read(0, chain.info.n_frames)
         assert sum(member._info is not None for member in many) <= MAX_OPEN
-    assert all(member._info is None for member in many)
+    assert all(source._info is None for source in many)
 
 
 def test_the_interval_of_single_frames(files, tmp_path):
@@ -139,7 +139,7 @@ def test_open_source(files, tmp_path):
     assert isinstance(chain, ChainLayout)
     assert chain.read(0, 1).velocities is None
     again = pickle.loads(pickle.dumps(chain))
-    assert [one.path for one in again.members] == [one.path for one in chain.members]
+    assert [one.path for one in again.sources] == [one.path for one in chain.sources]
     assert again.read(0, 1).velocities is None
     with pytest.raises(ValueError, match="no trajectory is given"):
         open_source([])

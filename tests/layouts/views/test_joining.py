@@ -131,7 +131,7 @@ def test_a_part_that_ends_before_the_former_is_not_chosen_unasked(tmp_path):
     assert seen(mdio.open(paths, overlap="keep-last"))[1] == list(range(6))
     first = mdio.open(paths, overlap="keep-first")
     assert seen(first) == ([0] * 9, list(range(9)))
-    assert [str(member.path) for member in first.members] == [str(paths[0])]
+    assert [str(member.path) for member in first.sources] == [str(paths[0])]
 
 
 def test_steps_decide_where_times_are_too_coarse(tmp_path):

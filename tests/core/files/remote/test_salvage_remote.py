@@ -44,7 +44,9 @@ def indices(web, name, data):
     for at in (web.root, web.url):
         with mdio.open(f"{at}/{name}", salvage=True) as layout:
             index = layout.index
-            found.append((index.offsets.tolist(), index.nbytes, index.lost_nbytes, layout._whole))
+            found.append(
+                (index.offsets.tolist(), index.end, index.lost_nbytes, layout._intact_frames)
+            )
     return found
 
 

@@ -193,7 +193,7 @@ def test_a_stored_group_is_read_for_its_atoms(made, monkeypatch):
         _ = layout.info
         read = PlacedChunks.read
         monkeypatch.setattr(
-            PlacedChunks, "read", lambda self, *a: (asked.append(self.what), read(self, *a))
+            PlacedChunks, "read", lambda self, *a: (asked.append(self.name), read(self, *a))
         )
         runs = layout.manifest["group_atoms"]["ca"]
         atoms = np.concatenate([np.arange(*run) for run in runs])
